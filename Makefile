@@ -1,0 +1,67 @@
+# Needs nothing but make and Python 3.11 or newer; everything else is installed into .venv from locks/.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/.ready
+
+# Refuses to install anywhere but into .venv, whatever python a damaged .venv may lead to.
+PIP := PIP_REQUIRE_VIRTUALENV=1 $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+# uv keeps what is locked already and moves a version only where pyproject.toml asks for it, or with LOCK=--upgrade.
+UV_COMPILE = "$(CURDIR)/$(BIN)/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK)
+COMPILE_LOCKS = $(UV_COMPILE) --group build -o locks/build.txt && \
+	$(UV_COMPILE) pyproject.toml -o locks/runtime.txt && \
+	$(UV_COMPILE) pyproject.toml --extra dev -c locks/runtime.txt -c locks/build.txt -o locks/dev.txt
+
+.PHONY: help setup demo test lint format types layers lock lockcheck ci clean
+.DEFAULT_GOAL := help
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+setup: $(READY) ## install the locked packages and deliveryd into .venv
+
+$(READY): pyproject.toml locks/dev.txt
+	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "deliveryd needs Python 3.11 or newer; found $$("$(PYTHON)" --version 2>&1 || true)." >&2; \
+		echo "Name another one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -f .venv/pyvenv.cfg && $(PIP) --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
+	@$(PIP) install --require-hashes -r locks/dev.txt
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup ## run the worker against the sandbox: nothing to configure, nothing leaves this machine
+	@$(BIN)/deliveryd demo
+
+test: setup ## run the tests; ARGS="tests/test_x.py -k word" for some of them
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: setup ## check style and formatting
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check . || { echo "Not formatted as above; make format does it." >&2; exit 1; }
+
+format: setup ## format the code
+	@$(BIN)/ruff format .
+
+types: setup ## check the types
+	@$(BIN)/mypy --no-error-summary
+
+layers: setup ## check that the layers import only downwards
+	@$(BIN)/lint-imports --no-logo
+
+lock: setup ## lock again what pyproject.toml asks for; LOCK=--upgrade for the newest versions
+	@$(COMPILE_LOCKS)
+
+lockcheck: LOCK :=
+lockcheck: setup ## check that locks/ is what pyproject.toml asks for
+	@set -e; copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; cp -R pyproject.toml locks "$$copy"; \
+	( cd "$$copy" && $(COMPILE_LOCKS) ) || { \
+		echo "The locks could not be computed, see above; this needs the package registry." >&2; exit 1; }; \
+	diff -ru locks "$$copy/locks" || { \
+		echo "locks/ is not what pyproject.toml asks for: run make lock and commit the result." >&2; exit 1; }
+
+ci: ## all that a change must pass, as CI runs it
+	@bash .ci/run
+
+clean: ## remove what these targets made, .venv too
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build

@@ -1,0 +1,158 @@
+"""What is shipped and how it is set up: wheel, locks, Makefile, and the rule that CI may skip nothing."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterable
+from email.parser import Parser
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+LOCKS = ["build", "dev", "runtime"]
+PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
+
+
+def locked(name: str) -> dict[str, str]:
+    """The versions of a lock file by normalized package name."""
+    text = (ROOT / "locks" / f"{name}.txt").read_text(encoding="utf-8")
+    return {canonicalize_name(package): pinned for package, pinned in PINNED.findall(text)}
+
+
+def project() -> dict[str, dict[str, list[str]]]:
+    document: dict[str, dict[str, list[str]]] = tomllib.loads(
+        (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )
+    return document
+
+
+def unmet(requirements: Iterable[str], lock: dict[str, str]) -> list[str]:
+    """The requirements that a lock leaves out or holds at a version they exclude."""
+    parsed = [Requirement(line) for line in requirements]
+    return [
+        str(one) for one in parsed if not one.specifier.contains(lock.get(canonicalize_name(one.name), "0"))
+    ]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as the Containerfile builds it."""
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -> None:
+    source = ROOT / "src"
+    expected = {
+        path.relative_to(source).as_posix()
+        for path in (source / "deliveryd").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    shipped = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert shipped == expected
+    assert "deliveryd/py.typed" in shipped
+
+
+def test_the_wheel_says_its_licence_its_python_and_its_command(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        files = {name.partition(".dist-info/")[2]: name for name in archive.namelist()}
+        metadata = Parser().parsestr(archive.read(files["METADATA"]).decode())
+        assert metadata["License-Expression"] == "Apache-2.0"
+        assert metadata["Requires-Python"] == ">=3.11"
+        assert "Apache License" in archive.read(files["licenses/LICENSE"]).decode()
+        assert "deliveryd = deliveryd.cli.app:main" in archive.read(files["entry_points.txt"]).decode()
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_locked_package_has_a_hash_and_no_lock_names_an_address(name: str) -> None:
+    text = (ROOT / "locks" / f"{name}.txt").read_text(encoding="utf-8")
+    entries = re.split(r"\n(?=[A-Za-z0-9])", text.split("\n", 2)[2])
+    assert [entry.partition(" ")[0] for entry in entries if "--hash=sha256:" not in entry] == []
+    assert "://" not in text
+    assert "--index-url" not in text
+
+
+def test_the_locks_meet_what_the_project_asks_for() -> None:
+    asked = project()["project"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    assert unmet(asked["dependencies"], locked("runtime")) == []
+    assert unmet([*asked["dependencies"], *extras["dev"]], locked("dev")) == []
+    assert unmet(project()["build-system"]["requires"], locked("build")) == []
+
+
+def test_what_is_tested_is_what_is_shipped() -> None:
+    """The development lock holds every runtime package at the runtime lock's version."""
+    development = locked("dev")
+    assert {name: development.get(name) for name in locked("runtime")} == locked("runtime")
+
+
+def test_the_installed_packages_are_the_locked_ones() -> None:
+    runtime = {name: pinned for name, pinned in locked("runtime").items() if name != "colorama"}
+    assert {name: version(name) for name in runtime} == runtime
+
+
+def make(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    clean = {
+        name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
+    }
+    return subprocess.run(
+        ["make", *arguments], cwd=cwd, env=clean, capture_output=True, text=True, check=False
+    )
+
+
+def test_plain_make_lists_every_target() -> None:
+    listed = set(re.findall(r"^  make (\w+)", make(cwd=ROOT).stdout, re.MULTILINE))
+    assert listed >= {"setup", "demo", "test", "lint", "types", "layers", "lock", "lockcheck", "ci"}
+
+
+def test_an_old_python_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    """Someone whose python3 is too old reads which version is needed and how to name another."""
+    for name in ("Makefile", "pyproject.toml", "locks"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+        copy(ROOT / name, tmp_path / name)
+    old = tmp_path / "python3"
+    old.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.9.2" && exit 0\nexit 1\n', encoding="utf-8"
+    )
+    old.chmod(0o755)
+    refused = make("setup", f"PYTHON={old}", cwd=tmp_path)
+    assert refused.returncode != 0
+    assert "Python 3.11 or newer; found Python 3.9.2" in refused.stderr
+    assert "make setup PYTHON=" in refused.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.parametrize(("value", "status"), [("1", 1), ("", 0)])
+def test_ci_fails_a_run_that_skips_and_says_why(tmp_path: Path, value: str, status: int) -> None:
+    """A skipped test passes on a laptop, and fails in CI with its reason in the output."""
+    shutil.copy2(ROOT / "tests" / "conftest.py", tmp_path)
+    case = "import pytest\ndef test_a(): pass\ndef test_b(): pytest.skip('no such tool')\n"
+    (tmp_path / "test_case.py").write_text(case, encoding="utf-8")
+    environment = {**os.environ, "DELIVERYD_NO_SKIPS": value}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-ra",
+        "-p",
+        "no:cacheprovider",
+        f"--rootdir={tmp_path}",
+    ]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == status
+    assert "no such tool" in run.stdout
+    assert ("DELIVERYD_NO_SKIPS is set" in run.stdout) == bool(value)

@@ -1,0 +1,102 @@
+"""The error tree: everything that deliveryd raises on purpose.
+
+    DeliverydError
+    ├── ConfigError               the configuration can't be used: exit status 78
+    ├── WireError                 an HTTP exchange gave no answer
+    │   ├── NotSent               nothing of the request left: safe to send again
+    │   └── OutcomeUnknown        it left, and no whole answer came back
+    ├── ServiceError              the remote service
+    │   ├── ServiceUnavailable    no usable answer, in spite of the retries inside one call: try later
+    │   ├── ServiceRefused        it answered that this very request is wrong: don't repeat it
+    │   └── ServiceUnreadable     it answered with something that isn't what the interface describes
+    ├── SettingsUnusable          these settings don't exist or can't be read: their messages end in an error
+    ├── LanguageUnreadable        a customer's language is no language tag
+    ├── DirectoryUnavailable      the customer directory can't answer now: its messages wait
+    ├── JournalError              the journal can't be used
+    │   ├── JournalLocked         another process works on it
+    │   └── JournalFull           there is no room left on its disk
+    └── IllegalTransition         a message was about to take a step that the state table doesn't have
+
+Errors of libraries are translated into these once, at the edge where the library is called.
+"""
+
+from __future__ import annotations
+
+
+class DeliverydError(Exception):
+    """Base of all errors that deliveryd raises on purpose."""
+
+
+class ConfigError(DeliverydError):
+    """The configuration can't be used.
+
+    `problems` holds one line for each mistake, each naming where it stands and what to do.
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class WireError(DeliverydError):
+    """An HTTP exchange gave no answer; the text says why, without addresses' secrets or bodies."""
+
+
+class NotSent(WireError):
+    """Nothing of the request left this process, so it can be sent again without doubling anything."""
+
+
+class OutcomeUnknown(WireError):
+    """The request left, and no whole answer came back: the other side may have acted on it."""
+
+
+class ServiceError(DeliverydError):
+    """The remote service didn't do what was asked."""
+
+
+class ServiceUnavailable(ServiceError):
+    """No usable answer, in spite of the retries inside one call. Worth trying again, after `after` seconds."""
+
+    def __init__(self, message: str, after: float | None = None) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class ServiceRefused(ServiceError):
+    """The service answered that this request is wrong; repeating it would change nothing."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ServiceUnreadable(ServiceError):
+    """The service answered with something that isn't what the interface describes."""
+
+
+class SettingsUnusable(DeliverydError):
+    """Settings that don't exist or can't be read: each of their messages ends in an `error` event."""
+
+
+class LanguageUnreadable(DeliverydError):
+    """A language that is no language tag (BCP 47)."""
+
+
+class DirectoryUnavailable(DeliverydError):
+    """The customer directory can't answer now; messages that need it wait."""
+
+
+class JournalError(DeliverydError):
+    """The journal can't be used."""
+
+
+class JournalLocked(JournalError):
+    """Another process works on this journal."""
+
+
+class JournalFull(JournalError):
+    """There is no room left on the journal's disk."""
+
+
+class IllegalTransition(DeliverydError):
+    """A message was about to take a step that the table of states doesn't have."""

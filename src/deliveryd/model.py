@@ -1,0 +1,154 @@
+"""The frozen values that travel the line, and the clock that stamps them.
+
+All instants are whole microseconds since 1970-01-01 UTC, all lengths of time are seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, Protocol
+
+BLOCKS = ("inApp", "messenger", "sms", "email")
+"""The channel blocks that a language of the settings may hold (interface 2.2)."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Clock(Protocol):
+    """Where the line reads the time of day."""
+
+    def now(self) -> int:
+        """The present instant."""
+
+
+class WallClock:
+    """The computer's clock, kept from ever running backwards within one process."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def now(self) -> int:
+        """The present instant, never before one that was given out already."""
+        self._last = max(self._last, time.time_ns() // 1000)
+        return self._last
+
+
+def format_instant(instant: int) -> str:
+    """Write an instant the way events carry it: ISO 8601, UTC, six decimals, `Z` (interface 6)."""
+    return (_EPOCH + timedelta(microseconds=instant)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_instant(text: str) -> int:
+    """Read an ISO 8601 instant with a time of day; without an offset it is UTC (interface 2.2).
+
+    Raises ValueError when it is anything else, a bare date among them.
+    """
+    if len(text) < 16 or text[10] not in "Tt ":
+        raise ValueError(f"not an ISO 8601 instant: {text[:40]!r}")
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+class QueuedMessage(NamedTuple):
+    """A message as the queue handed it over (interface 2.1); values of variables are the JSON's own text."""
+
+    id: int
+    settings_id: int
+    customer_id: int
+    variables: Mapping[str, str]
+
+
+class Malformed(NamedTuple):
+    """An element of the queue's array that isn't a message: its raw JSON, why, and its id if it has one."""
+
+    raw: str
+    reason: str
+    id: int | None
+
+
+class Entry(NamedTuple):
+    """A message as the journal holds it, with how far its delivery came.
+
+    `lane` is the channel it is bound to (None: not chosen yet), `tries` the attempts already made there,
+    `attempts` those made anywhere, `spent` the channels that failed for good with their reasons, and
+    `doubt` the id of an attempt whose outcome is unknown and that is to be repeated under the same id.
+    """
+
+    id: int
+    settings_id: int
+    customer_id: int
+    variables: Mapping[str, str]
+    lane: str | None = None
+    tries: int = 0
+    attempts: int = 0
+    spent: tuple[tuple[str, str], ...] = ()
+    doubt: str | None = None
+
+
+def attempt_id(namespace: str, message_id: int, number: int) -> str:
+    """The name of an attempt, the same whenever it is asked for: it serves as idempotency key too."""
+    return f"{namespace}-{message_id}-{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageContent:
+    """One language: its greetings, and per block the string fields by dotted name (`button.url`)."""
+
+    general: str | None = None
+    personal: str | None = None
+    blocks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a message is made from (interface 2.2). Nothing is sent after `expires_at`."""
+
+    id: int
+    expires_at: int | None
+    content: Mapping[str, LanguageContent]
+    reference: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Customer:
+    """What the issuer knows of a customer (interface 2.6); a blank value counts as none.
+
+    `fields` holds every named value by its name, `name`, `language`, `phone` and `email` among them.
+    """
+
+    id: int
+    fields: Mapping[str, str]
+
+    @property
+    def name(self) -> str | None:
+        """How the customer wishes to be addressed."""
+        return self.fields.get("name")
+
+    @property
+    def language(self) -> str | None:
+        """The customer's language, as the directory wrote it."""
+        return self.fields.get("language")
+
+
+class Rendered(NamedTuple):
+    """A block with its placeholders filled: block name, language, and its fields by dotted name."""
+
+    block: str
+    language: str
+    fields: Mapping[str, str]
+
+
+class StatusEvent(NamedTuple):
+    """A status of a message that the service is to hear of (interface 6)."""
+
+    message_id: int
+    status: str
+    timestamp: int
+    channel: str | None = None
+    reported_at: int | None = None
+    details: str | None = None

@@ -1,0 +1,369 @@
+"""The log: the one list of event names, the one list of fields, and the way from there to a line of output.
+
+What isn't on the lists doesn't get out: texts, names, addresses, variables and secrets have no field here,
+and of foreign exceptions and foreign log records only the parts that can't carry data are kept (design 4.7).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sqlite3
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from enum import Enum, StrEnum
+from types import FrameType
+from typing import Any, Literal, Self, TextIO, TypedDict, Unpack
+
+import structlog
+
+from deliveryd.errors import DeliverydError
+
+Layout = Literal["auto", "console", "json", "journal"]
+
+DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+
+_LONGEST_TEXT = 500
+_LONGEST_CHAIN = 8
+_MOST_FRAMES = 30
+_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+
+
+class Event(StrEnum):
+    """Everything that deliveryd ever logs: name, level, meaning.
+
+    What happens to every single message is debug, what happens to batches and parts is info or worse.
+    """
+
+    WORKER_STARTED = "worker.started", INFO, "the process is up and opens its parts"
+    WORKER_READY = "worker.ready", INFO, "every part is open and work is being taken"
+    WORKER_DRAINING = "worker.draining", INFO, "no more is taken; what is under way is finished"
+    WORKER_CUT_OFF = "worker.cut_off", WARNING, "the drain time was over before everything was finished"
+    WORKER_STOPPED = "worker.stopped", INFO, "everything is closed"
+    WORKER_DIED = "worker.died", ERROR, "an error that nobody foresaw ends the process"
+    WORKER_STUCK = "worker.stuck", ERROR, "a loop hasn't turned for too long"
+    SERVER_LISTENING = "server.listening", INFO, "a server of ours has bound its address"
+
+    QUEUE_TAKEN = "queue.taken", INFO, "a batch from the queue is in the journal"
+    QUEUE_UNAVAILABLE = "queue.unavailable", WARNING, "the queue gave no usable answer; asked again later"
+    QUEUE_ELEMENT_MALFORMED = "queue.element_malformed", WARNING, "an element of a batch was set aside"
+    QUEUE_PAUSED = "queue.paused", WARNING, "intake waits: outbox, places or disk must free up first"
+    QUEUE_RESUMED = "queue.resumed", INFO, "intake goes on after a pause or an outage"
+
+    MESSAGE_REPEATED = "message.repeated", DEBUG, "the queue gave an id that is in the journal already"
+    MESSAGE_SENT = "message.sent", DEBUG, "a channel accepted the message"
+    MESSAGE_FAILED = "message.failed", DEBUG, "the message ended with an error event"
+    MESSAGE_EXPIRED = "message.expired", DEBUG, "the message ended because its time was over"
+    MESSAGE_WAITING = "message.waiting", DEBUG, "the message is tried again at its due time"
+    MESSAGE_SET_ASIDE = "message.set_aside", WARNING, "the service refused its dequeued event: it isn't sent"
+    MESSAGE_IN_DOUBT = "message.in_doubt", WARNING, "an attempt left and nobody knows what became of it"
+    ATTEMPT_RETRY = "attempt.retry", DEBUG, "an attempt surely failed and another one follows"
+    CHANNEL_MISCONFIGURED = "channel.misconfigured", ERROR, "a provider rejects how it is set up"
+    CHANNEL_UNREACHABLE = "channel.unreachable", WARNING, "a provider can't be reached; its messages wait"
+    CHANNEL_RECOVERED = "channel.recovered", INFO, "a provider that couldn't be used can be used again"
+
+    SETTINGS_FETCHED = "settings.fetched", DEBUG, "settings came from the service"
+    SETTINGS_UNAVAILABLE = "settings.unavailable", WARNING, "settings can't be had now; their messages wait"
+    SETTINGS_UNUSABLE = "settings.unusable", WARNING, "settings don't exist or can't be read"
+    CACHE_BROKEN = "cache.broken", WARNING, "a disk cache fails and is bypassed"
+    CACHE_ROW_REFUSED = "cache.row_refused", WARNING, "a disk cache held a row that deliveryd didn't write"
+
+    EVENTS_ACCEPTED = "events.accepted", INFO, "the service accepted a batch of status events"
+    EVENTS_REFUSED = "events.refused", ERROR, "the service refuses a status event, which was set aside"
+    EVENTS_UNAVAILABLE = "events.unavailable", WARNING, "status events can't be posted; the outbox keeps them"
+    EVENTS_RECOVERED = "events.recovered", INFO, "status events can be posted again"
+
+    CUSTOMERS_UNAVAILABLE = "customers.unavailable", WARNING, "the directory can't answer; its messages wait"
+    CUSTOMERS_RECOVERED = "customers.recovered", INFO, "the directory answers again"
+    CUSTOMERS_LOADED = "customers.loaded", INFO, "the customer file was read"
+    CUSTOMERS_FILE_PROBLEM = "customers.file_problem", WARNING, "the customer file or a row of it is wrong"
+
+    RECEIPT_ACCEPTED = "receipt.accepted", DEBUG, "a provider's update moved a message"
+    RECEIPT_REPEATED = "receipt.repeated", DEBUG, "a provider's update was known already"
+    RECEIPT_UNMATCHED = "receipt.unmatched", INFO, "a provider's update fits no message yet; it is kept"
+    RECEIPT_FORGED = "receipt.forged", WARNING, "a provider's update isn't signed as it must be"
+
+    JOURNAL_RECOVERED = "journal.recovered", INFO, "the journal was opened and holds work from before"
+    JOURNAL_FULL = "journal.full", ERROR, "the journal's disk has no room; intake stands still"
+    JOURNAL_CLEANED = "journal.cleaned", INFO, "messages older than the retention were removed"
+
+    LIBRARY_MESSAGE = "library.message", WARNING, "a library logged something"
+
+    level: int
+    meaning: str
+
+    def __new__(cls, name: str, level: int, meaning: str) -> Self:
+        """Make the member a string that knows its level and what it means."""
+        event = str.__new__(cls, name)
+        event._value_ = name
+        event.level = level
+        event.meaning = meaning
+        return event
+
+
+class Fields(TypedDict, total=False):
+    """Every field that a line may have. A name that is missing here can't be logged, and mypy says so.
+
+    Strings are names and rules out of deliveryd or its configuration, never anything a customer or a template
+    brought along. Lengths of time are seconds.
+    """
+
+    accepted: int
+    attempt_id: str
+    cache: str
+    channel: str
+    channels: list[str]
+    count: int
+    delay: float
+    endpoint: str
+    error: BaseException
+    file: str
+    in_flight: int
+    key: str
+    library: str
+    line: int
+    listen: str
+    loop: str
+    malformed: int
+    message_id: int
+    oldest: float
+    outbox: int
+    pid: int
+    reason: str
+    refused: int
+    repeated: int
+    rows: int
+    seconds: float
+    server: str
+    settings_id: int
+    signal: str
+    size: int
+    source: str
+    state: Enum
+    status: int
+    tries: int
+    verdict: str
+    version: str
+    words: str
+
+
+FIELDS = frozenset(Fields.__annotations__)
+"""The names that pass redaction."""
+
+_gate = logging.getLogger("deliveryd")
+
+
+def enabled(level: int) -> bool:
+    """Whether lines of this level are written: for callers that would have to compute a field first."""
+    return _gate.isEnabledFor(level) and structlog.is_configured()
+
+
+def log(event: Event, /, **fields: Unpack[Fields]) -> None:
+    """Write one line at the event's own level. Never raises for what happens to the output.
+
+    Before `configure` nothing is written.
+    """
+    if _gate.isEnabledFor(event.level) and structlog.is_configured():
+        structlog.get_logger().log(event.level, str(event), **fields)
+
+
+def configure(level: str, layout: Layout = "auto", stream: TextIO | None = None) -> None:
+    """Send all lines from `level` ("debug" to "error") upwards to `stream`, by default standard error.
+
+    `auto` is `journal` when the stream goes to systemd's journal, `console` on a terminal, `json` otherwise.
+    Calling it again replaces what was configured before. Other libraries' log records follow the same way
+    when they are warnings or worse.
+    """
+    stream = sys.stderr if stream is None else stream
+    lowest = logging.getLevelNamesMapping()[level.upper()]
+    renderer = _RENDERERS[choose_layout(stream, os.environ) if layout == "auto" else layout](stream)
+    sink = _Sink(stream)
+    structlog.configure(
+        processors=[_redact, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(lowest),
+        logger_factory=lambda: sink,
+        cache_logger_on_first_use=False,  # a second call must reach the loggers of the first
+    )
+    _gate.setLevel(lowest)
+    root = logging.getLogger()
+    root.handlers[:] = [handler for handler in root.handlers if not isinstance(handler, _Foreign)]
+    root.addHandler(_Foreign(max(lowest, WARNING)))
+
+
+def choose_layout(stream: TextIO, environ: Mapping[str, str]) -> Layout:
+    """What `auto` means for this stream."""
+    try:
+        status = os.fstat(stream.fileno())
+        if environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}":
+            return "journal"
+        return "console" if stream.isatty() else "json"
+    except (OSError, ValueError):  # closed, or no file at all
+        return "json"
+
+
+def describe(error: BaseException) -> str:
+    """Name an exception and its causes without letting out what a library wrote into its message."""
+    return " <- ".join(_name(link) for link in _causes(error))
+
+
+def _name(error: BaseException) -> str:
+    kind = type(error).__name__
+    if isinstance(error, DeliverydError):
+        return f"{kind}: {error}" if str(error) else kind
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{kind} {errno.errorcode.get(error.errno, '')}".rstrip()
+    if isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorname"):
+        return f"{kind} {error.sqlite_errorname}"
+    return kind
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    for _ in range(_LONGEST_CHAIN):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def _trace(error: BaseException, depth: int = 0) -> Iterator[str]:
+    """Where an exception came from, as files, lines and functions; locals and messages stay inside."""
+    for link in _causes(error):
+        yield f"{'  ' * depth}{_name(link)}"
+        for frame in traceback.extract_tb(link.__traceback__, limit=-_MOST_FRAMES):
+            yield f"{'  ' * depth}  {frame.filename}:{frame.lineno} in {frame.name}"
+        if isinstance(link, BaseExceptionGroup) and depth < _LONGEST_CHAIN:
+            for member in link.exceptions[:_LONGEST_CHAIN]:
+                yield from _trace(member, depth + 1)
+
+
+def _redact(_logger: object, level: str, raw: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Build the line anew from the fields that may be seen; of the others only their number is told."""
+    line: dict[str, Any] = {"level": level, "event": raw.pop("event")}
+    error = raw.get("error")
+    line |= {name: _plain(value) for name, value in raw.items() if name in FIELDS}
+    if hidden := len(raw.keys() - FIELDS):
+        line["redacted"] = hidden
+    if isinstance(error, BaseException) and not isinstance(error, DeliverydError):
+        line["exception"] = "\n".join(_trace(error))
+    return line
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, str):
+        return _one_line(value)
+    if isinstance(value, BaseException):
+        return _one_line(describe(value))
+    if isinstance(value, list) and all(isinstance(member, str) for member in value):
+        return _one_line(", ".join(value))
+    return "[redacted]"
+
+
+def _one_line(text: str) -> str:
+    """Bound a text and take from it what could forge a second line or steer a terminal."""
+    short = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
+    return short if short.isprintable() else "".join(c if c.isprintable() else " " for c in short)
+
+
+class _Sink:
+    """Writes whole lines; an output that is gone or full costs the line, never the worker."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def write(self, line: str) -> None:
+        with self._lock:
+            try:
+                self._stream.write(f"{line}\n")
+                self._stream.flush()
+            except (OSError, ValueError):
+                return
+
+    debug = info = warning = error = critical = write
+
+
+class _Foreign(logging.Handler):
+    """Takes the log records of libraries into the same output, by the same rules."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = ERROR if record.levelno >= ERROR else WARNING
+        fields: Fields = {"library": record.name, "source": f"{record.module}:{record.lineno}"}
+        if words := _constant_words(record):
+            fields["words"] = words
+        if record.exc_info and record.exc_info[1] is not None:
+            fields["error"] = record.exc_info[1]
+        if structlog.is_configured():
+            structlog.get_logger().log(level, str(Event.LIBRARY_MESSAGE), **fields)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
+        """Stay silent: logging's own report would print the arguments of the record."""
+
+
+def _constant_words(record: logging.LogRecord) -> str | None:
+    """The record's unformatted message if it stands literally in the code that logged it.
+
+    Many libraries build their messages with f-strings, so that the text before formatting can hold an address
+    already. Only a constant of the calling function surely holds no data.
+    """
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the way logging itself finds its caller
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == record.pathname and code.co_name == record.funcName:
+            found = isinstance(record.msg, str) and record.msg in code.co_consts
+            return record.msg.strip() if found else None
+        frame = frame.f_back
+    return None
+
+
+_Renderer = Callable[[object, str, MutableMapping[str, Any]], str]
+
+_instant = structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%S.%fZ", utc=True)
+
+
+def _json(_stream: TextIO) -> _Renderer:
+    encode = structlog.processors.JSONRenderer()
+
+    def render(logger: object, level: str, line: MutableMapping[str, Any]) -> str:
+        stamped = _instant(logger, level, {})
+        return str(encode(logger, level, {**stamped, **line}))
+
+    return render
+
+
+def _console(stream: TextIO) -> _Renderer:
+    colors = stream.isatty() and "NO_COLOR" not in os.environ
+    stamp = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
+    encode = structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=24)
+
+    def render(logger: object, level: str, line: MutableMapping[str, Any]) -> str:
+        return encode(logger, level, stamp(logger, level, line))
+
+    return render
+
+
+def _journal(_stream: TextIO) -> _Renderer:
+    """Lines for journald, which keeps the time and reads the level from the prefix."""
+    encode = structlog.processors.LogfmtRenderer(bool_as_flag=False)
+
+    def render(logger: object, level: str, line: MutableMapping[str, Any]) -> str:
+        shown = {name: value for name, value in line.items() if name not in ("level", "event")}
+        return f"<{_PRIORITIES[level]}>{line['event']} {encode(logger, level, shown)}".rstrip()
+
+    return render
+
+
+_RENDERERS: dict[Layout, Callable[[TextIO], _Renderer]] = {
+    "console": _console,
+    "json": _json,
+    "journal": _journal,
+}

@@ -1,0 +1,141 @@
+"""The units of the configuration file: durations, sizes, rates, paths and secrets, as pydantic types."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, PlainSerializer, PlainValidator, ValidationInfo
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+
+
+def _quantity(value: object, units: dict[str, float] | dict[str, int], example: str) -> float:
+    match = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or match[2] not in units:
+        raise ValueError(f'expected a text such as "{example}", with one of the units {", ".join(units)}')
+    return float(match[1]) * units[match[2]]
+
+
+def parse_duration(value: object) -> float:
+    """Read "250ms", "10s", "5m", "2h" or "7d" as seconds; raises ValueError."""
+    if isinstance(value, float):  # a default of the model, in seconds already
+        return value
+    return _quantity(value, _SECONDS, "10s")
+
+
+def format_duration(seconds: float) -> str:
+    """Write seconds the way the configuration file does, in the largest unit that divides them."""
+    for unit, size in reversed(_SECONDS.items()):
+        if seconds >= size and abs(seconds / size - round(seconds / size)) < 1e-9:
+            return f"{round(seconds / size)}{unit}"
+    return f"{seconds * 1000:g}ms"
+
+
+def parse_size(value: object) -> int:
+    """Read "256MiB" as bytes; raises ValueError."""
+    if isinstance(value, int) and not isinstance(value, bool):  # a default of the model, in bytes already
+        return value
+    return int(_quantity(value, _BYTES, "256MiB"))
+
+
+def format_size(size: int) -> str:
+    """Write bytes the way the configuration file does."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size and size % _BYTES[unit] == 0:
+            return f"{size // _BYTES[unit]}{unit}"
+    return f"{size}B"
+
+
+class Rate(NamedTuple):
+    """So many in so many seconds."""
+
+    permits: int
+    per: float
+
+
+def parse_rate(value: object) -> Rate:
+    """Read "50/s" or "1000/m"; raises ValueError."""
+    if isinstance(value, Rate):
+        return value
+    match = re.fullmatch(r"\s*([1-9]\d*)\s*/\s*(ms|s|m|h|d)\s*", value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError('expected a text such as "50/s", "1000/m" or "5000/h"')
+    return Rate(int(match[1]), _SECONDS[match[2]])
+
+
+def format_rate(rate: Rate) -> str:
+    """Write a rate the way the configuration file does."""
+    return f"{rate.permits}/{format_duration(rate.per).lstrip('1')}"
+
+
+def resolve_path(value: object, info: ValidationInfo) -> Path:
+    """A path, relative ones against the folder of the configuration file (context key `base_dir`)."""
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError("expected a path")
+    base = (info.context or {}).get("base_dir")
+    return Path(base, value) if base is not None else Path(value)
+
+
+class SecretFile:
+    """A file whose content is a secret. Only the path is ever shown."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"SecretFile({str(self.path)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecretFile) and other.path == self.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def problem(self) -> str | None:
+        """Why the secret can't be used, or None."""
+        try:
+            self.read()
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def read(self) -> str:
+        """The secret, without the white space around it.
+
+        Raises ValueError when it can't be read, is empty, isn't one line of UTF-8, or others may read it.
+        """
+        try:
+            mode = self.path.stat().st_mode
+            text = self.path.read_text(encoding="utf-8").strip()
+        except UnicodeDecodeError:
+            raise ValueError(f"{self.path} isn't UTF-8 text") from None
+        except OSError as error:
+            raise ValueError(f"{self.path} can't be read: {error.strerror}") from None
+        if mode & (stat.S_IROTH | stat.S_IWOTH):
+            raise ValueError(f"{self.path} may be read by everybody; run: chmod o-rwx {self.path}")
+        if not text:
+            raise ValueError(f"{self.path} is empty")
+        if not text.isprintable():
+            raise ValueError(f"{self.path} holds more than one line, or control characters")
+        return text
+
+
+def _secret(value: object, info: ValidationInfo) -> SecretFile:
+    return value if isinstance(value, SecretFile) else SecretFile(resolve_path(value, info))
+
+
+def _written(write: Callable[[Any], str]) -> PlainSerializer:
+    return PlainSerializer(write, return_type=str)
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration), _written(format_duration)]
+Size = Annotated[int, BeforeValidator(parse_size), _written(format_size)]
+RateLimit = Annotated[Rate, BeforeValidator(parse_rate), _written(format_rate)]
+FilePath = Annotated[Path, BeforeValidator(resolve_path), _written(str)]
+SecretPath = Annotated[SecretFile, PlainValidator(_secret), _written(lambda secret: str(secret.path))]

@@ -1,0 +1,48 @@
+"""Waiting for work: a bell that can be rung before anybody listens, and a pulse that shows a loop turning."""
+
+from __future__ import annotations
+
+import anyio
+
+LONGEST_WAIT = 5.0
+"""Seconds after which every loop turns at the latest, work or not, so that a stuck one is seen."""
+
+
+class Bell:
+    """Rings once for however many reasons there were since it was last heard."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def ring(self) -> None:
+        """Wake who waits, or who will wait next."""
+        self._event.set()
+
+    async def wait(self, longest: float = LONGEST_WAIT) -> bool:
+        """Wait for the bell, `longest` seconds at most; tell whether it rang."""
+        with anyio.move_on_after(longest):
+            await self._event.wait()
+        rang = self._event.is_set()
+        if rang:
+            self._event = anyio.Event()
+        return rang
+
+
+class Pulse:
+    """When each loop last turned, in seconds of the event loop's clock."""
+
+    def __init__(self) -> None:
+        self._turned: dict[str, float] = {}
+
+    def beat(self, loop: str) -> None:
+        """This loop turns."""
+        self._turned[loop] = anyio.current_time()
+
+    def forget(self, loop: str) -> None:
+        """This loop ended, as it should."""
+        self._turned.pop(loop, None)
+
+    def ages(self) -> list[tuple[str, float]]:
+        """Per loop the seconds since it last turned."""
+        now = anyio.current_time()
+        return [(loop, now - turned) for loop, turned in self._turned.items()]

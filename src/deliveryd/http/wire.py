@@ -1,0 +1,41 @@
+"""What lies below the client: one exchange of a request for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Target(NamedTuple):
+    """Where a request goes: scheme, host and port of the connection, and the request's own path with query."""
+
+    scheme: str
+    host: str
+    port: int
+    authority: str
+    path: bytes
+
+
+class Answer(NamedTuple):
+    """A whole answer. Header names are lower-case; of a repeated header the last one counts."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Wire(Protocol):
+    """Carries requests. It tells apart: never sent; sent, outcome unknown; answered."""
+
+    async def exchange(
+        self, method: str, target: Target, headers: Headers, body: bytes, *, deadline: float, max_body: int
+    ) -> Answer:
+        """Send a request and return the whole answer, within `deadline` seconds and `max_body` bytes.
+
+        Raises NotSent or OutcomeUnknown. When it is cancelled, its connection is closed, never reused.
+        """
+
+    async def aclose(self) -> None:
+        """Close all connections."""

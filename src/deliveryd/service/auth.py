@@ -1,0 +1,47 @@
+"""How requests prove who sends them; the interface leaves it open, so the operator says (design 5)."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from deliveryd.units import SecretPath
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+class AuthOptions(BaseModel):
+    """One of: bearer token; user name with password; any header with its value. Secrets stand in files."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    token_file: SecretPath | None = Field(None, description="bearer token")
+    username: str | None = Field(None, description="basic authentication, together with password_file")
+    password_file: SecretPath | None = Field(None, description="password of basic authentication")
+    header: str | None = Field(None, description="name of any other header, together with value_file")
+    value_file: SecretPath | None = Field(None, description="value of that header")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> AuthOptions:
+        for one, other in (("username", "password_file"), ("header", "value_file")):
+            if (getattr(self, one) is None) is not (getattr(self, other) is None):
+                raise ValueError(f"{one} and {other} go together")
+        if sum(way is not None for way in (self.token_file, self.username, self.header)) > 1:
+            raise ValueError("give one of token_file, username + password_file, header + value_file")
+        if self.header is not None and not _HEADER_NAME.fullmatch(self.header):
+            raise ValueError("header is no name of an HTTP header")
+        return self
+
+    def headers(self) -> Sequence[tuple[str, str]]:
+        """The headers that authenticate a request, read from their files now. Raises ValueError."""
+        if self.token_file is not None:
+            return [("authorization", f"Bearer {self.token_file.read()}")]
+        if self.username is not None and self.password_file is not None:
+            pair = f"{self.username}:{self.password_file.read()}".encode()
+            return [("authorization", f"Basic {base64.b64encode(pair).decode()}")]
+        if self.header is not None and self.value_file is not None:
+            return [(self.header.lower(), self.value_file.read())]
+        return []

@@ -1,0 +1,142 @@
+"""What a journal must do, and the values that go in and out of it.
+
+Whatever a method of the journal was given is durable when the method returns, in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
+from deliveryd.states import State
+
+
+class Outcome(NamedTuple):
+    """What became of an attempt: the verdict's name, the provider's id for the message, and the reason."""
+
+    verdict: str
+    provider_id: str | None = None
+    reason: str | None = None
+
+
+class Change(NamedTuple):
+    """One step of one message, with everything that belongs to it.
+
+    `entry` is the message as it is after the step. `outcome` ends the entry's current attempt, `due_at` says
+    when a waiting message goes on, and `events` enter the outbox together with the step.
+    """
+
+    entry: Entry
+    before: State
+    after: State
+    at: int
+    due_at: int | None = None
+    outcome: Outcome | None = None
+    events: tuple[StatusEvent, ...] = ()
+
+
+class OutboxRow(NamedTuple):
+    """An event that the service hasn't accepted yet; `body` is its JSON as it is sent."""
+
+    seq: int
+    message_id: int
+    status: str
+    body: str
+
+
+class Doubtful(NamedTuple):
+    """A message whose last attempt has an intent and no outcome; its entry's `doubt` is that attempt's id."""
+
+    entry: Entry
+    state: State
+
+
+class Recovery(NamedTuple):
+    """What an earlier run left.
+
+    `taken`: messages whose `dequeued` isn't accepted yet. `doubtful`: those with an attempt in doubt. `waiting`:
+    how many wait for their time, those that were in the line's hands among them. `reporting`: ids of ended
+    messages whose last event isn't accepted yet.
+    """
+
+    taken: list[Entry]
+    doubtful: list[Doubtful]
+    waiting: int
+    reporting: list[int]
+
+
+class Due(NamedTuple):
+    """Waiting messages whose time has come, now READY, and when the next one of the lanes asked for is due."""
+
+    entries: list[Entry]
+    next_due: int | None
+
+
+class Receipt(NamedTuple):
+    """A provider's update for a message that it accepted earlier. `delivered` False: it failed after all."""
+
+    channel: str
+    provider_id: str
+    delivered: bool
+    status: str
+    reported_at: int
+    received_at: int
+
+
+class Counts(NamedTuple):
+    """How many messages are in each state that isn't an end, and how many events and other things wait."""
+
+    states: Mapping[State, int]
+    events_waiting: int
+    events_refused: int
+    malformed: int
+    receipts_unmatched: int
+
+
+class Journal(Protocol):
+    """The durable memory of the line. One process works on a journal at a time."""
+
+    namespace: str
+
+    async def take(
+        self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int
+    ) -> Collection[int]:
+        """Record a batch: each new message in TAKEN with its `dequeued` event; return the ids that are new.
+
+        A message id seen before is not recorded again: its `dequeued` and its latest event are put into the
+        outbox once more, unless events of it are waiting there anyway.
+        """
+
+    async def change(self, changes: Sequence[Change]) -> None:
+        """Record steps of messages. Raises IllegalTransition when a message isn't where its step begins."""
+
+    async def due(self, now: int, room: Mapping[str, int]) -> Due:
+        """Make waiting messages whose time has come READY, at most `room[lane]` of each lane ("": no lane)."""
+
+    async def outbox(self, after: int, limit: int) -> list[OutboxRow]:
+        """The oldest events that aren't accepted or refused yet, with a `seq` above `after`."""
+
+    async def accept(self, rows: Sequence[OutboxRow], at: int) -> None:
+        """Mark events as accepted by the service. A message whose `dequeued` is among them becomes READY."""
+
+    async def refuse(self, row: OutboxRow, reason: str, at: int) -> None:
+        """Set an event aside. A message whose `dequeued` was refused is set aside with it."""
+
+    async def receive(self, receipts: Sequence[Receipt]) -> list[str]:
+        """Record providers' updates; for each "matched", "unmatched" (kept for later) or "repeated"."""
+
+    async def recover(self, now: int, lanes: Collection[str]) -> Recovery:
+        """Put in order what an earlier run left; called once, before anything else.
+
+        Waiting messages whose lane isn't among `lanes` any more lose it, or are in doubt if an attempt there was.
+        """
+
+    async def counts(self) -> Counts:
+        """The sums of what is open."""
+
+    async def forget(self, before: int, limit: int) -> int:
+        """Delete ended messages whose end was before that instant and whose events are all accepted.
+
+        Their ids are kept, so that a repeat is still recognised. Returns how many were deleted.
+        """

@@ -1,0 +1,114 @@
+"""The journal's tables, and how an event looks in them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import uuid
+
+from deliveryd.errors import JournalError
+from deliveryd.model import StatusEvent, format_instant
+
+VERSION = 1
+APPLICATION_ID = 0x64_6C_76_64  # "dlvd"
+
+TABLES = """
+CREATE TABLE message (
+    id INTEGER PRIMARY KEY,
+    settings_id INTEGER, customer_id INTEGER, variables TEXT,  -- NULL: the queue's element was malformed
+    state INTEGER NOT NULL,
+    taken_at INTEGER NOT NULL,
+    due_at INTEGER,                       -- while it waits: when it goes on
+    lane TEXT NOT NULL DEFAULT '',        -- the channel it is bound to
+    tries INTEGER NOT NULL DEFAULT 0,     -- attempts on that channel
+    attempts INTEGER NOT NULL DEFAULT 0,  -- attempts on any channel
+    spent TEXT NOT NULL DEFAULT '[]',     -- channels that failed for good, with reasons
+    doubt TEXT,                           -- the attempt that is to be repeated under its own id
+    ended_at INTEGER
+);
+CREATE INDEX message_open ON message (id) WHERE ended_at IS NULL;
+CREATE INDEX message_waiting ON message (lane, due_at) WHERE state = 3;
+CREATE INDEX message_ended ON message (ended_at) WHERE ended_at IS NOT NULL;
+
+CREATE TABLE attempt (
+    message_id INTEGER NOT NULL, number INTEGER NOT NULL,
+    channel TEXT NOT NULL,
+    sends INTEGER NOT NULL DEFAULT 1,     -- above 1: it was in doubt, and repeated under the same id
+    started_at INTEGER NOT NULL, ended_at INTEGER,
+    verdict TEXT, provider_id TEXT, reason TEXT,
+    PRIMARY KEY (message_id, number)
+) WITHOUT ROWID;
+CREATE INDEX attempt_provider ON attempt (provider_id, channel) WHERE provider_id IS NOT NULL;
+
+CREATE TABLE event (
+    message_id INTEGER NOT NULL, seq INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    body TEXT NOT NULL,                   -- the JSON that the service gets
+    settled_at INTEGER,                   -- when the service accepted or refused it
+    refused TEXT,                         -- why it was set aside
+    PRIMARY KEY (message_id, seq)
+) WITHOUT ROWID;
+CREATE INDEX event_waiting ON event (seq) WHERE settled_at IS NULL;
+CREATE INDEX event_refused ON event (seq) WHERE refused IS NOT NULL;
+
+CREATE TABLE malformed (
+    digest TEXT PRIMARY KEY, raw TEXT NOT NULL, reason TEXT NOT NULL, message_id INTEGER,
+    first_at INTEGER NOT NULL, last_at INTEGER NOT NULL, times INTEGER NOT NULL DEFAULT 1
+) WITHOUT ROWID;
+
+CREATE TABLE receipt (
+    seq INTEGER PRIMARY KEY,
+    channel TEXT NOT NULL, provider_id TEXT NOT NULL, delivered INTEGER NOT NULL, status TEXT NOT NULL,
+    reported_at INTEGER NOT NULL, received_at INTEGER NOT NULL,
+    message_id INTEGER                    -- NULL: no attempt with this provider id is known
+);
+CREATE INDEX receipt_unmatched ON receipt (provider_id, channel) WHERE message_id IS NULL;
+CREATE INDEX receipt_message ON receipt (message_id) WHERE message_id IS NOT NULL;
+
+CREATE TABLE past (id INTEGER PRIMARY KEY, dequeued TEXT, latest TEXT);  -- what is kept of forgotten messages
+
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+
+def prepare(connection: sqlite3.Connection) -> str:
+    """Create the tables in an empty file, check them in any other, and return the journal's namespace.
+
+    Raises JournalError when the file belongs to something else, or to a newer deliveryd.
+    """
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if objects == 0 and version == 0:
+        connection.executescript(
+            f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; PRAGMA application_id = {APPLICATION_ID};"
+            f"INSERT INTO meta VALUES ('namespace', '{uuid.uuid4().hex[:12]}'); COMMIT;"
+        )
+    elif application != APPLICATION_ID:
+        raise JournalError("the file is a database, but no journal of deliveryd; name another in journal.url")
+    elif version != VERSION:
+        raise JournalError(f"the journal has format {version}, and this deliveryd reads format {VERSION}")
+    (namespace,) = connection.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
+    return str(namespace)
+
+
+class EventWriter:
+    """Writes status events as the JSON that the service gets (interface 6)."""
+
+    def __init__(self, details_field: str) -> None:
+        self._details_field = details_field
+
+    def write(self, event: StatusEvent) -> str:
+        """One event as JSON text."""
+        body: dict[str, object] = {
+            "timestamp": format_instant(event.timestamp),
+            "messageId": event.message_id,
+            "status": event.status,
+        }
+        if event.channel is not None:
+            body["channel"] = event.channel
+        if event.reported_at is not None:
+            body["reportedAt"] = format_instant(event.reported_at)
+        if event.details is not None:
+            body[self._details_field] = event.details
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"))

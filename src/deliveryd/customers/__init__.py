@@ -1,0 +1,1 @@
+"""The issuer's own customer directory (interface 2.6)."""

@@ -1,0 +1,204 @@
+"""The two formats of a customer file, record by record: JSON Lines and CSV (design 6)."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, NoReturn, Protocol
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class RecordError(Exception):
+    """A record, or the header, can't be read. The text says why without quoting values."""
+
+
+class Span(NamedTuple):
+    """Where a record stands in the file, in bytes."""
+
+    start: int
+    end: int
+
+
+class Record(NamedTuple):
+    """A customer as the file has it: every field as text, `id` among them; blank ones are left out."""
+
+    span: Span
+    fields: Mapping[str, str]
+
+
+class Flaw(NamedTuple):
+    """A record that can't be used, by the place where it begins, and where it repeats another, that one's."""
+
+    start: int
+    reason: str
+    earlier: int | None = None
+
+
+class Format(Protocol):
+    """Reads the records of one file."""
+
+    def records(self) -> Iterator[Record | Flaw]:
+        """Every record in turn, good or not. Raises RecordError when there can be none at all."""
+
+    def read(self, span: Span) -> Mapping[str, str]:
+        """The fields of a record that `records` found good."""
+
+
+class JsonLines:
+    """One JSON object on each line; blank lines are passed over, numbers keep the text they have."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def records(self) -> Iterator[Record | Flaw]:
+        """Every line in turn that isn't blank."""
+        start = _after_mark(self._data)
+        while start < len(self._data):
+            span = Span(start, _line_end(self._data, start))
+            if self._data[span.start : span.end].strip():
+                try:
+                    yield Record(span, self.read(span))
+                except RecordError as error:
+                    yield Flaw(start, str(error))
+            start = span.end
+
+    def read(self, span: Span) -> Mapping[str, str]:
+        """The fields of the line; raises RecordError when it isn't an object of plain values."""
+        record = _parse(self._data[span.start : span.end])
+        if not isinstance(record, dict):
+            raise RecordError("expected one JSON object on each line")
+        texts = {name: _text_of(name, value) for name, value in record.items()}
+        return {name: text for name, text in texts.items() if text.strip()}
+
+
+class Csv:
+    """Comma-separated values below a row of column names; blank rows are passed over."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._columns: list[str] = []
+
+    def records(self) -> Iterator[Record | Flaw]:
+        """Every row in turn that isn't blank, after the header was read."""
+        lines = _Lines(self._data, _after_mark(self._data))
+        rows = csv.reader(lines, strict=True)
+        self._columns = _columns(_next_row(rows))
+        while lines.place < len(self._data):
+            start = lines.place
+            try:
+                row = _next_row(rows)
+                if row:
+                    yield Record(Span(start, lines.place), self._fields(row))
+            except RecordError as error:
+                yield Flaw(start, str(error))
+
+    def read(self, span: Span) -> Mapping[str, str]:
+        """The fields of the row."""
+        lines = _Lines(self._data[span.start : span.end], 0)
+        return self._fields(_next_row(csv.reader(lines, strict=True)))
+
+    def _fields(self, row: list[str]) -> Mapping[str, str]:
+        if len(row) != len(self._columns):
+            raise RecordError(f"expected {len(self._columns)} columns, found {len(row)}")
+        return {name: text for name, text in zip(self._columns, row, strict=True) if text.strip()}
+
+
+_FORMATS: Mapping[str, Callable[[bytes], Format]] = {
+    ".jsonl": JsonLines,
+    ".ndjson": JsonLines,
+    ".json": JsonLines,
+    ".csv": Csv,
+}
+
+
+def format_of(path: Path) -> Callable[[bytes], Format]:
+    """The format that the name of the file stands for; raises RecordError when it stands for none."""
+    try:
+        return _FORMATS[path.suffix.lower()]
+    except KeyError:
+        raise RecordError(f"expected a name that ends in one of {', '.join(_FORMATS)}") from None
+
+
+class _Lines:
+    """Lines of UTF-8, and the place behind the last one. Goes on after a line that can't be decoded."""
+
+    def __init__(self, data: bytes, place: int) -> None:
+        self._data = data
+        self.place = place
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        if self.place >= len(self._data):
+            raise StopIteration
+        start, self.place = self.place, _line_end(self._data, self.place)
+        return self._data[start : self.place].decode()
+
+
+def _after_mark(data: bytes) -> int:
+    return len(_BOM) if data.startswith(_BOM) else 0
+
+
+def _line_end(data: bytes, start: int) -> int:
+    return data.find(b"\n", start) + 1 or len(data)
+
+
+def _next_row(rows: Iterator[list[str]]) -> list[str]:
+    try:
+        return next(rows, [])
+    except UnicodeDecodeError:
+        raise RecordError("bytes that are not UTF-8") from None
+    except csv.Error as error:
+        raise RecordError(str(error)) from None
+
+
+def _columns(header: list[str]) -> list[str]:
+    columns = [name.strip() for name in header]
+    if "id" not in columns:
+        raise RecordError("expected a first row of column names, separated by commas, with id among them")
+    if "" in columns or len(set(columns)) < len(columns):
+        raise RecordError("every column needs a name of its own")
+    return columns
+
+
+def _parse(line: bytes) -> object:
+    try:
+        return _DECODER.decode(line.decode().strip())
+    except UnicodeDecodeError:
+        raise RecordError("bytes that are not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise RecordError(f"not JSON: {error.msg} (column {error.colno})") from None
+    except RecursionError:
+        raise RecordError("nested too deep") from None
+
+
+def _text_of(name: str, value: object) -> str:
+    match value:
+        case str():
+            return value
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case _:
+            raise RecordError(f"{name[:40]!r}: expected a text or a number, not a list or an object")
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise RecordError("the same key twice in one object")
+    return members
+
+
+def _no_constant(_name: str) -> NoReturn:
+    raise RecordError("not JSON: NaN and Infinity are no numbers")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=str, parse_float=str, parse_constant=_no_constant
+)

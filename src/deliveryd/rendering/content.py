@@ -1,0 +1,168 @@
+"""Settings made ready for rendering: compiled once for each id, rendered for each message."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from deliveryd.errors import LanguageUnreadable
+from deliveryd.model import Customer, LanguageContent, Rendered, Settings
+from deliveryd.rendering.escaping import EmailFormat, Escaping, escaping_for, is_html
+from deliveryd.rendering.greeting import GreetingPolicy, Greetings, strict
+from deliveryd.rendering.language import standard_tag
+from deliveryd.rendering.template import Template, braced_keys
+
+
+class Missing(NamedTuple):
+    """Placeholders without a value, each once, in order of first appearance (interface 2.7, rule 4)."""
+
+    names: tuple[str, ...]
+
+
+class Broken(NamedTuple):
+    """The filled block can't be sent. The reason names a field and a rule, never a value."""
+
+    reason: str
+
+
+class CompiledField(NamedTuple):
+    """A string field of a block: its dotted name, its template, and how values go into it."""
+
+    name: str
+    template: Template
+    escaping: Escaping
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledBlock:
+    """A channel's block in one language. `names` are the placeholders of all its fields (design 5).
+
+    `marks` are fields that come from no template: the `format` of an e-mail, `html` or `text`.
+    """
+
+    block: str
+    language: str
+    fields: tuple[CompiledField, ...]
+    names: tuple[str, ...]
+    marks: Mapping[str, str]
+    greetings: Greetings
+
+    def render(self, variables: Mapping[str, str], customer: Customer | None) -> Rendered | Missing | Broken:
+        """Fill every field by the rules of interface 2.7. `customer` is None when nobody knows them."""
+        keys = braced_keys(variables)
+        block = self.with_keys(keys) if keys else self
+        name = _name_of(customer)
+        greeting = block.greetings.unnamed if name is None else block.greetings.named
+        values = variables if name is None else {"customer.name": name, **variables}
+        missing = block.missing(values, greeting)
+        return Missing(missing) if missing else block.fill(values, greeting)
+
+    def missing(self, values: Mapping[str, str], greeting: Template | None) -> tuple[str, ...]:
+        """The names that have no value, those of the greeting among them where it is asked for."""
+        names = [name for name in self.names if name not in values]
+        if greeting is not None and "greeting" in names:
+            place = names.index("greeting")
+            names[place : place + 1] = [name for name in greeting.names if name not in values]
+        return tuple(dict.fromkeys(names))
+
+    def fill(self, values: Mapping[str, str], greeting: Template | None) -> Rendered | Broken:
+        """Write the values into all fields; nothing may be missing any more."""
+        texts = dict(self.marks)
+        for field in self.fields:
+            text = _fill(field, values, greeting)
+            flaw = field.escaping.flaw(text)
+            if flaw is not None:
+                return Broken(f"{self.block}.{field.name} {flaw}")
+            texts[field.name] = text
+        return Rendered(self.block, self.language, texts)
+
+    def with_keys(self, keys: Collection[str]) -> CompiledBlock:
+        """The same block, read with these keys as names too."""
+        fields = tuple(field._replace(template=field.template.with_keys(keys)) for field in self.fields)
+        return replace(self, fields=fields, names=_names(fields), greetings=self.greetings.with_keys(keys))
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledLanguage:
+    """A language of the settings: the blocks that have at least one string field, by channel."""
+
+    blocks: Mapping[str, CompiledBlock]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledSettings:
+    """Settings ready for rendering. `expires_at` is an instant; languages by standard tag in lower case."""
+
+    id: int
+    expires_at: int | None
+    languages: Mapping[str, CompiledLanguage]
+
+
+def compile_settings(
+    settings: Settings, email_format: EmailFormat = "auto", greetings: GreetingPolicy = strict
+) -> CompiledSettings:
+    """Split all templates of these settings. Never raises, whatever the texts hold."""
+    languages: dict[str, CompiledLanguage] = {}
+    for tag in sorted(settings.content, key=_is_respelled):
+        language = _content_tag(tag)
+        if language not in languages:
+            languages[language] = _compile_language(language, settings.content[tag], email_format, greetings)
+    return CompiledSettings(settings.id, settings.expires_at, languages)
+
+
+def _compile_language(
+    language: str, content: LanguageContent, email_format: EmailFormat, greetings: GreetingPolicy
+) -> CompiledLanguage:
+    greeting = greetings(content)
+    return CompiledLanguage(
+        {
+            block: _compile_block(block, language, texts, email_format, greeting)
+            for block, texts in content.blocks.items()
+            if texts
+        }
+    )
+
+
+def _compile_block(
+    block: str, language: str, texts: Mapping[str, str], email_format: EmailFormat, greetings: Greetings
+) -> CompiledBlock:
+    marks: dict[str, str] = {}
+    if block == "email":
+        if email_format == "auto":
+            email_format = "html" if is_html(texts.get("body", "")) else "text"
+        marks["format"] = email_format
+    fields = tuple(
+        CompiledField(name, Template.compile(text), escaping_for(block, name, email_format))
+        for name, text in texts.items()
+    )
+    return CompiledBlock(block, language, fields, _names(fields), marks, greetings)
+
+
+def _names(fields: tuple[CompiledField, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for field in fields for name in field.template.names))
+
+
+def _fill(field: CompiledField, values: Mapping[str, str], greeting: Template | None) -> str:
+    values = field.escaping.values(values)
+    if greeting is not None and "greeting" not in values and "greeting" in field.template.names:
+        values = {**values, "greeting": greeting.fill(values)}
+    return field.template.fill(values)
+
+
+def _name_of(customer: Customer | None) -> str | None:
+    name = None if customer is None else customer.name
+    return None if name is None or not name.strip() else name
+
+
+def _content_tag(tag: str) -> str:
+    # A key that is no language tag is nobody's language, and no reason to give up the other ones.
+    try:
+        return standard_tag(tag)
+    except LanguageUnreadable:
+        return tag.lower()
+
+
+def _is_respelled(tag: str) -> bool:
+    # Of "he" and the old "iw" in the same settings, the one that is spelled in the standard way counts.
+    return _content_tag(tag) != tag.lower()

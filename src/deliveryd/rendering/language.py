@@ -1,0 +1,55 @@
+"""Which languages are tried for a customer, in which order (design 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import langcodes
+from langcodes.tag_parser import LanguageTagError
+
+from deliveryd.errors import LanguageUnreadable
+
+_LONGEST = 100  # far longer than any tag in use; the parser below recurses once for every subtag
+
+
+def candidates(customer_language: str | None, configured: Sequence[str]) -> tuple[str, ...]:
+    """The customer's language, then the configured ones, each with what it falls back to (RFC 4647, 3.4).
+
+    The tags are standard, in lower case, and occur once. Raises LanguageUnreadable.
+    """
+    return _candidates(customer_language, tuple(configured))
+
+
+@lru_cache(maxsize=1024)
+def _candidates(customer_language: str | None, configured: tuple[str, ...]) -> tuple[str, ...]:
+    own = (customer_language,) if customer_language and not customer_language.isspace() else ()
+    return tuple(dict.fromkeys(tag for language in (*own, *configured) for tag in _fallbacks(language)))
+
+
+@lru_cache(maxsize=1024)
+def standard_tag(tag: str) -> str:
+    """The tag in lower case, with `-` for `_` and today's code for one that was withdrawn (BCP 47).
+
+    Raises LanguageUnreadable, which quotes no more than the beginning of the tag.
+    """
+    text = tag.strip()
+    if len(text) > _LONGEST:
+        raise _unreadable(text)
+    try:
+        return langcodes.standardize_tag(text).lower()
+    except LanguageTagError:
+        raise _unreadable(text) from None
+
+
+def _unreadable(text: str) -> LanguageUnreadable:
+    return LanguageUnreadable(f"not a language tag: {text[:20]!r}")
+
+
+def _fallbacks(tag: str) -> Iterator[str]:
+    subtags = standard_tag(tag).split("-")
+    while subtags:
+        yield "-".join(subtags)
+        subtags.pop()
+        while subtags and len(subtags[-1]) == 1:  # what a single letter introduces has just been cut off
+            subtags.pop()

@@ -1,0 +1,42 @@
+"""How many parts an SMS takes, and in which alphabet (3GPP TS 23.038 and 23.040)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+_BASIC = frozenset(
+    "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?"
+    "¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿abcdefghijklmnopqrstuvwxyzäöñüà"
+)
+_EXTENSION = frozenset("\f^{}\\[~]|€")
+_GSM = _BASIC | _EXTENSION
+
+
+class SmsParts(NamedTuple):
+    """What an SMS takes: septets of GSM-7 or UTF-16 units of UCS-2, and the parts they are sent in."""
+
+    encoding: Literal["GSM-7", "UCS-2"]
+    units: int
+    parts: int
+
+
+def sms_parts(text: str) -> SmsParts:
+    """Count without sending. Characters of two units are never split; no text at all is one part."""
+    if _GSM.issuperset(text):
+        widths = [2 if char in _EXTENSION else 1 for char in text]
+        return SmsParts("GSM-7", sum(widths), _parts(widths, whole=160, part=153))
+    widths = [2 if char > "\uffff" else 1 for char in text]
+    return SmsParts("UCS-2", sum(widths), _parts(widths, whole=70, part=67))
+
+
+def _parts(widths: Iterable[int], *, whole: int, part: int) -> int:
+    widths = list(widths)
+    if sum(widths) <= whole:
+        return 1
+    parts, free = 1, part
+    for width in widths:
+        if width > free:
+            parts, free = parts + 1, part
+        free -= width
+    return parts

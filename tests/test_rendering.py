@@ -1,0 +1,410 @@
+"""How content becomes text: the rules of interface 2.7 and the decisions of design 5, one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pytest
+
+from deliveryd.errors import LanguageUnreadable
+from deliveryd.model import Customer, LanguageContent, Rendered, Settings
+from deliveryd.rendering.content import Broken, CompiledBlock, Missing, compile_settings
+from deliveryd.rendering.escaping import EmailFormat, is_html
+from deliveryd.rendering.greeting import general_stands_in
+from deliveryd.rendering.language import candidates
+from deliveryd.rendering.sms import SmsParts, sms_parts
+from deliveryd.rendering.template import Template
+
+ANN = Customer(7, {"name": "Ann"})
+NAMELESS = Customer(8, {"phone": "+4915112345"})
+BLANK = Customer(9, {"name": " \t"})
+
+
+def block_of(
+    texts: Mapping[str, str],
+    *,
+    block: str = "sms",
+    general: str | None = None,
+    personal: str | None = None,
+    email_format: EmailFormat = "auto",
+) -> CompiledBlock:
+    """A block as the pipeline would find it."""
+    content = {"en": LanguageContent(general, personal, {block: texts})}
+    return compile_settings(Settings(1, None, content), email_format).languages["en"].blocks[block]
+
+
+def sms(
+    text: str,
+    variables: Mapping[str, str] | None = None,
+    customer: Customer | None = None,
+    *,
+    general: str | None = None,
+    personal: str | None = None,
+) -> str | tuple[str, ...]:
+    """The text of a rendered SMS, or the names that were missing."""
+    result = block_of({"text": text}, general=general, personal=personal).render(variables or {}, customer)
+    if isinstance(result, Missing):
+        return result.names
+    assert isinstance(result, Rendered)
+    return result.fields["text"]
+
+
+class Case(NamedTuple):
+    """A template, what is known, and what the customer reads (or the names that lack a value)."""
+
+    text: str
+    variables: Mapping[str, str]
+    expected: str | tuple[str, ...]
+
+
+PLACEHOLDERS = {
+    "a name in braces is replaced": Case("Hi {who}!", {"who": "you"}, "Hi you!"),
+    "names may hold dots": Case("{tid.0}/{tid.1}", {"tid.0": "a", "tid.1": "b"}, "a/b"),
+    "names may hold dashes and underscores": Case("{order-id_2}", {"order-id_2": "x"}, "x"),
+    "names may be of any script": Case("{имя} {नाम} {1}", {"имя": "a", "नाम": "b", "1": "c"}, "a b c"),
+    "a name of any script can be missing": Case("{имя} {नाम}", {}, ("имя", "नाम")),
+    "the same name twice": Case("{a}{a}", {"a": "x"}, "xx"),
+    "numbers appear as the JSON wrote them": Case("{n} EUR", {"n": "10.50"}, "10.50 EUR"),
+    "an empty value is a value": Case("[{a}]", {"a": ""}, "[]"),
+    "names are case-sensitive": Case("{Name}", {"name": "x"}, ("Name",)),
+    "unused variables do no harm": Case("Hi", {"a": "x", "b c": "y", "{": "z"}, "Hi"),
+    "a template without text": Case("", {"a": "x"}, ""),
+    "a missing value is named": Case("{city}", {}, ("city",)),
+    "all missing names, once, in order": Case("{b} {a} {b} {c}", {"c": "x"}, ("b", "a")),
+    "CSS stays": Case("p{color: red}\np { margin: 0 }", {}, "p{color: red}\np { margin: 0 }"),
+    "JSON stays": Case('{"a": {"b": [1]}}', {"a": "x"}, '{"a": {"b": [1]}}'),
+    "empty braces stay": Case("{} {{}}", {"a": "x"}, "{} {{}}"),
+    "lone braces stay": Case("{ } }{ {a", {"a": "x"}, "{ } }{ {a"),
+    "blanks around a name make it none": Case("{ a }", {"a": "x"}, "{ a }"),
+    "double braces keep the outer ones": Case("{{a}}", {"a": "x"}, "{x}"),
+    "a placeholder after a lone brace": Case("{ {a}", {"a": "x"}, "{ x"),
+    "a placeholder inside CSS": Case("p{color:{c}}", {"c": "red"}, "p{color:red}"),
+    "a key with blanks is a name": Case("{first name}", {"first name": "x"}, "x"),
+    "without its key it is text": Case("{first name}", {}, "{first name}"),
+    "a key of blanks around a name is a name": Case("{ a }", {" a ": "x"}, "x"),
+    "a key with a line break": Case("{a\nb}", {"a\nb": "x"}, "x"),
+    "an empty key is a key": Case("{}", {"": "x"}, "x"),
+    "a key with an opening brace": Case("{a{b}", {"a{b": "x"}, "x"),
+    "a key with a closing brace": Case("{a}b}", {"a}b": "x"}, "x"),
+    "the longer key wins": Case("{a}{b}", {"a": "1", "b": "2", "a}{b": "x"}, "x"),
+    "the shorter key elsewhere": Case("{a} {a}{b}", {"a": "1", "b": "2", "a}{b": "x"}, "1 x"),
+    "the leftmost key wins": Case("{{a}}", {"a": "1", "{a}": "x"}, "x"),
+    "names swallowed by a longer key need no value": Case("{a}{b}", {"a}{b": "x"}, "x"),
+    "a key that is a pattern is taken literally": Case("{.*} {a+}", {"{.*": "z", "a+": "x"}, "{.*} x"),
+    "values are not looked at again": Case("{a}", {"a": "{b}", "b": "x"}, "{b}"),
+    "values don't grow together": Case("{a}{b}", {"a": "{", "b": "c}", "c": "x"}, "{c}"),
+    "values go in as they are": Case("{a}", {"a": " \\1 <&> \n"}, " \\1 <&> \n"),
+}
+
+
+@pytest.mark.parametrize("case", PLACEHOLDERS.values(), ids=PLACEHOLDERS.keys())
+def test_placeholder(case: Case) -> None:
+    """Placeholders are what the grammar says, values go in once, and everything else stays."""
+    assert sms(case.text, case.variables) == case.expected
+
+
+class Greeted(NamedTuple):
+    """What decides on a greeting, and what the customer reads (or the names that lack a value)."""
+
+    general: str | None
+    personal: str | None
+    customer: Customer | None
+    variables: Mapping[str, str]
+    expected: str | tuple[str, ...]
+    text: str = "{greeting}!"
+
+
+DEAR = "Dear {customer.name}"
+GREETINGS = {
+    "name and personal": Greeted("Hello", DEAR, ANN, {}, "Dear Ann!"),
+    "no name and general": Greeted("Hello", DEAR, NAMELESS, {}, "Hello!"),
+    "a blank name is none": Greeted("Hello", DEAR, BLANK, {}, "Hello!"),
+    "unknown customer and general": Greeted("Hello", DEAR, None, {}, "Hello!"),
+    "name but no personal": Greeted("Hello", None, ANN, {}, ("greeting",)),
+    "no name and no general": Greeted(None, DEAR, NAMELESS, {}, ("greeting",)),
+    "neither greeting": Greeted(None, None, ANN, {}, ("greeting",)),
+    "an empty greeting is a greeting": Greeted("Hello", "", ANN, {}, "!"),
+    "a variable goes before both": Greeted("Hello", DEAR, ANN, {"greeting": "Yo"}, "Yo!"),
+    "a variable stands in for neither": Greeted(None, None, ANN, {"greeting": "Yo"}, "Yo!"),
+    "variables inside a greeting": Greeted("Hi {who}", None, None, {"who": "you"}, "Hi you!"),
+    "names missing inside are named": Greeted(
+        "{b} {a}", None, None, {}, ("x", "b", "a", "y"), "{x}{greeting}{a}{y}"
+    ),
+    "a greeting has no greeting inside": Greeted("{greeting}", None, None, {}, ("greeting",)),
+    "a general greeting can't name the nameless": Greeted(DEAR, None, None, {}, ("customer.name",)),
+    "a variable names the nameless in it": Greeted(DEAR, "P", None, {"customer.name": "Bob"}, "Dear Bob!"),
+    "a variable goes before the name in it": Greeted("G", DEAR, ANN, {"customer.name": "Bob"}, "Dear Bob!"),
+    "odd keys inside a greeting": Greeted("{a b}{c}d}", None, None, {"a b": "1", "c}d": "2"}, "12!"),
+    "braces in the name stay": Greeted("G", DEAR, Customer(1, {"name": "{x}"}), {}, "Dear {x}!"),
+    "an unused greeting may lack values": Greeted("{nope}", "{nope}", ANN, {}, "text", "text"),
+    "the other greeting may lack values": Greeted("{nope}", DEAR, ANN, {}, "Dear Ann!"),
+}
+
+
+@pytest.mark.parametrize("case", GREETINGS.values(), ids=GREETINGS.keys())
+def test_greeting(case: Greeted) -> None:
+    """The customer's own name picks the greeting; its placeholders follow the same rules (interface 2.7)."""
+    result = sms(case.text, case.variables, case.customer, general=case.general, personal=case.personal)
+    assert result == case.expected
+
+
+@pytest.mark.parametrize(
+    ("general", "personal", "customer", "expected"),
+    [
+        pytest.param("Hello", None, ANN, "Hello", id="the general one for a name without personal"),
+        pytest.param("Hello", DEAR, ANN, "Dear Ann", id="the personal one where there is one"),
+        pytest.param("Hello", None, None, "Hello", id="the general one for the nameless"),
+        pytest.param(None, DEAR, None, None, id="the personal one never stands in"),
+        pytest.param(None, None, ANN, None, id="nothing where there is neither"),
+    ],
+)
+def test_greeting_fallback(
+    general: str | None, personal: str | None, customer: Customer | None, expected: str | None
+) -> None:
+    """With `content.greeting_fallback` the general greeting stands in for a missing personal one."""
+    content = {"en": LanguageContent(general, personal, {"sms": {"text": "{greeting}"}})}
+    compiled = compile_settings(Settings(1, None, content), greetings=general_stands_in)
+    result = compiled.languages["en"].blocks["sms"].render({}, customer)
+    filled = Missing(("greeting",)) if expected is None else Rendered("sms", "en", {"text": expected})
+    assert result == filled
+
+
+@pytest.mark.parametrize(
+    ("variables", "customer", "expected"),
+    [
+        pytest.param({}, ANN, "Ann", id="from the customer"),
+        pytest.param({"customer.name": "Bob"}, ANN, "Bob", id="a variable goes first"),
+        pytest.param({"customer.name": "Bob"}, None, "Bob", id="a variable needs no customer"),
+        pytest.param({}, NAMELESS, ("customer.name",), id="no name"),
+        pytest.param({}, BLANK, ("customer.name",), id="a blank name"),
+        pytest.param({}, None, ("customer.name",), id="unknown customer"),
+    ],
+)
+def test_customer_name(
+    variables: Mapping[str, str], customer: Customer | None, expected: str | tuple[str, ...]
+) -> None:
+    """`{customer.name}` is the variable of that name, else the customer's own name, else missing."""
+    assert sms("{customer.name}", variables, customer) == expected
+
+
+def test_only_the_name_of_a_customer_is_looked_up() -> None:
+    """Other fields of the directory aren't values for content (interface 2.6)."""
+    assert sms("{customer.phone}", {}, NAMELESS) == ("customer.phone",)
+
+
+def test_all_fields_of_the_block_count_and_no_others() -> None:
+    """Missing names come from every field of the chosen block, in order, and from no other block."""
+    blocks = {
+        "messenger": {"text": "{b}", "image": "", "button.text": "Go", "button.url": "https://x/{a}?{b}"},
+        "sms": {"text": "{other}"},
+    }
+    languages = compile_settings(Settings(1, None, {"en": LanguageContent(blocks=blocks)})).languages
+    block = languages["en"].blocks["messenger"]
+    assert block.render({}, None) == Missing(("b", "a"))
+    fields = {"text": "2", "image": "", "button.text": "Go", "button.url": "https://x/1?2"}
+    assert block.render({"a": "1", "b": "2"}, None) == Rendered("messenger", "en", fields)
+
+
+def test_a_block_without_fields_is_no_block() -> None:
+    """A language whose only block is empty offers nothing to send."""
+    content = {"en": LanguageContent(general="Hi", blocks={"inApp": {}})}
+    assert compile_settings(Settings(1, None, content)).languages["en"].blocks == {}
+
+
+def test_compiled_settings_carry_id_and_expiry() -> None:
+    """What the pipeline asks of settings besides their content is still there."""
+    compiled = compile_settings(Settings(41, 1_700_000_000_000_000, {}))
+    assert (compiled.id, compiled.expires_at, compiled.languages) == (41, 1_700_000_000_000_000, {})
+
+
+LETTER = {"subject": "About {x}", "body": '<p title="{x}">{x} {greeting}</p>'}
+
+
+def test_html_bodies_show_values_as_they_are() -> None:
+    """Values are escaped in an HTML body and its greeting; the greeting's own tags and the subject aren't."""
+    block = block_of(LETTER, block="email", personal="<b>{customer.name}</b>")
+    rendered = block.render({"x": "<\"'&"}, Customer(1, {"name": "A<br>"}))
+    escaped = "&lt;&quot;&#x27;&amp;"
+    assert rendered == Rendered(
+        "email",
+        "en",
+        {
+            "format": "html",
+            "subject": "About <\"'&",
+            "body": f'<p title="{escaped}">{escaped} <b>A&lt;br&gt;</b></p>',
+        },
+    )
+
+
+def test_a_greeting_given_as_a_variable_is_a_value() -> None:
+    """A variable called greeting is escaped as any other, and once."""
+    rendered = block_of(LETTER, block="email").render({"x": "", "greeting": "<&"}, None)
+    assert isinstance(rendered, Rendered)
+    assert rendered.fields["body"] == '<p title=""> &lt;&amp;</p>'
+
+
+@pytest.mark.parametrize(
+    ("email_format", "body", "expected"),
+    [
+        pytest.param("auto", "<p>{x}</p>", ("html", "<p>&lt;</p>"), id="auto sees a tag"),
+        pytest.param("auto", "{x} & co", ("text", "< & co"), id="auto sees none"),
+        pytest.param("html", "{x} & co", ("html", "&lt; & co"), id="html whatever it looks like"),
+        pytest.param("text", "<p>{x}</p>", ("text", "<p><</p>"), id="text whatever it looks like"),
+    ],
+)
+def test_email_format(email_format: EmailFormat, body: str, expected: tuple[str, str]) -> None:
+    """The format is what the configuration says, or what the body's template looks like."""
+    block = block_of({"subject": "s", "body": body}, block="email", email_format=email_format)
+    rendered = block.render({"x": "<"}, None)
+    assert isinstance(rendered, Rendered)
+    assert (rendered.fields["format"], rendered.fields["body"]) == expected
+
+
+def test_a_value_cannot_make_an_email_html() -> None:
+    """The template decides on the format, not what a customer is called."""
+    rendered = block_of({"subject": "s", "body": "{x}"}, block="email").render({"x": "<b>x</b>"}, None)
+    assert rendered == Rendered("email", "en", {"format": "text", "subject": "s", "body": "<b>x</b>"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<p>",
+        "</p>",
+        "<BR/>",
+        "<br />",
+        '<a href="{url}">',
+        "<!DOCTYPE html>",
+        "x <h1 class='a'\n>y",
+        "<my-tag>",
+    ],
+)
+def test_looks_like_html(text: str) -> None:
+    """Anything shaped like a tag or a doctype is HTML."""
+    assert is_html(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a < b > c", "<3", "<info@example.com>", "<https://example.com/>", "1<2", "<{tag}>", "< p >", "<p"],
+)
+def test_looks_like_text(text: str) -> None:
+    """Angle brackets that aren't tags are text."""
+    assert not is_html(text)
+
+
+@pytest.mark.parametrize(
+    "char", ["\r", "\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\0"]
+)
+def test_a_subject_is_one_line(char: str) -> None:
+    """A line break in a subject is an error that names no value, wherever the break came from."""
+    texts = {"subject": "Hi {x}", "body": "ok{x}"}
+    expected = Broken("email.subject holds a line break")
+    assert block_of(texts, block="email").render({"x": f"a{char}Bcc: b"}, None) == expected
+    assert block_of({"subject": f"a{char}b", "body": ""}, block="email").render({}, None) == expected
+
+
+def test_bodies_and_texts_may_have_lines() -> None:
+    """Only subjects have to fit on a line."""
+    assert sms("{x}\n", {"x": "a\r\nb"}) == "a\r\nb\n"
+
+
+def test_half_a_surrogate_pair_is_told_before_a_provider_chokes_on_it() -> None:
+    """Text that no encoding can carry is an error of its own."""
+    assert block_of({"text": "{x}"}).render({"x": "\ud83d"}, None) == Broken(
+        "sms.text holds half a surrogate pair"
+    )
+
+
+def test_missing_names_go_before_a_broken_subject() -> None:
+    """A message with both faults reports the placeholders."""
+    block = block_of({"subject": "\n{x}", "body": ""}, block="email")
+    assert block.render({}, None) == Missing(("x",))
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        pytest.param("{" * 1_000_000, 1, id="opening braces"),
+        pytest.param("}" * 1_000_000, 1, id="closing braces"),
+        pytest.param("{a" * 500_000, 1, id="unfinished placeholders"),
+        pytest.param("{" + "a" * 1_000_000, 1, id="one unfinished placeholder"),
+        pytest.param("{a}" * 300_000, 600_001, id="placeholders"),
+    ],
+)
+def test_hostile_templates_are_split_in_one_scan(text: str, pieces: int) -> None:
+    """A megabyte of braces gives no more pieces than it has placeholders, and they add up to the text."""
+    template = Template.compile(text)
+    assert len(template.pieces) == pieces
+    assert "".join(template.pieces) == text
+
+
+@pytest.mark.parametrize(
+    ("customer", "configured", "expected"),
+    [
+        pytest.param("de", ["en"], ("de", "en"), id="the customer's first"),
+        pytest.param(None, ["en", "fr"], ("en", "fr"), id="unknown: as configured"),
+        pytest.param(" ", ["en"], ("en",), id="blank: as configured"),
+        pytest.param("pt-BR", ["en"], ("pt-br", "pt", "en"), id="region falls back"),
+        pytest.param("pt_BR", ["en"], ("pt-br", "pt", "en"), id="underscore for dash"),
+        pytest.param("PT-br", [], ("pt-br", "pt"), id="any case"),
+        pytest.param(" pt ", [], ("pt",), id="blanks around"),
+        pytest.param("zh-Hant-TW", [], ("zh-hant-tw", "zh-hant", "zh"), id="script and region"),
+        pytest.param("de-DE-x-aa-bb", [], ("de-de-x-aa-bb", "de-de-x-aa", "de-de", "de"), id="private parts"),
+        pytest.param("iw", ["en"], ("he", "en"), id="withdrawn code"),
+        pytest.param("deu", [], ("de",), id="three letters for two"),
+        pytest.param("de-AT", ["de-CH", "en", "de"], ("de-at", "de", "de-ch", "en"), id="no doubles"),
+    ],
+)
+def test_languages(customer: str | None, configured: list[str], expected: tuple[str, ...]) -> None:
+    """The customer's language and what it falls back to, then the configured ones (design 5)."""
+    assert candidates(customer, configured) == expected
+
+
+@pytest.mark.parametrize("tag", ["english", "e", "de_DE.UTF-8", "*", "日本語", "de--DE", "a" * 10_000])
+def test_unreadable_language(tag: str) -> None:
+    """What is no language tag is an error, never a guess, and quotes only its beginning."""
+    with pytest.raises(LanguageUnreadable) as caught:
+        candidates(tag, ["en"])
+    assert str(caught.value) == f"not a language tag: {tag[:20]!r}"
+
+
+def test_content_languages_are_found_however_they_are_spelled() -> None:
+    """Content keyed by an old or odd spelling is found under the standard one, which itself goes first."""
+    content = {
+        tag: LanguageContent(blocks={"sms": {"text": tag}}) for tag in ("iw", "EN", "pt_BR", "he", "no tag")
+    }
+    languages = compile_settings(Settings(1, None, content)).languages
+    texts = {tag: language.blocks["sms"].render({}, None) for tag, language in languages.items()}
+    assert texts == {
+        "he": Rendered("sms", "he", {"text": "he"}),
+        "en": Rendered("sms", "en", {"text": "EN"}),
+        "pt-br": Rendered("sms", "pt-br", {"text": "pt_BR"}),
+        "no tag": Rendered("sms", "no tag", {"text": "no tag"}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("", SmsParts("GSM-7", 0, 1), id="nothing is one part"),
+        pytest.param("a" * 160, SmsParts("GSM-7", 160, 1), id="160 fit"),
+        pytest.param("a" * 161, SmsParts("GSM-7", 161, 2), id="161 don't"),
+        pytest.param("a" * 306, SmsParts("GSM-7", 306, 2), id="153 in each of several"),
+        pytest.param("a" * 307, SmsParts("GSM-7", 307, 3), id="one more"),
+        pytest.param("€" * 80, SmsParts("GSM-7", 160, 1), id="extension characters count twice"),
+        pytest.param("a" * 152 + "€" + "a" * 152, SmsParts("GSM-7", 306, 3), id="an escape isn't split"),
+        pytest.param("@Δ\n\r¡¿§àÇ^{}\\[~]|\f€", SmsParts("GSM-7", 29, 1), id="the whole alphabet"),
+        pytest.param("ç", SmsParts("UCS-2", 1, 1), id="one letter outside"),
+        pytest.param("\x1b", SmsParts("UCS-2", 1, 1), id="the escape is no letter"),
+        pytest.param("я" * 70, SmsParts("UCS-2", 70, 1), id="70 fit"),
+        pytest.param("я" * 71, SmsParts("UCS-2", 71, 2), id="71 don't"),
+        pytest.param("я" * 135, SmsParts("UCS-2", 135, 3), id="67 in each of several"),
+        pytest.param("😀" * 35, SmsParts("UCS-2", 70, 1), id="pairs count twice"),
+        pytest.param("я" * 66 + "😀" + "я" * 66, SmsParts("UCS-2", 134, 3), id="a pair isn't split"),
+    ],
+)
+def test_sms_parts(text: str, expected: SmsParts) -> None:
+    """An SMS takes as many parts as its alphabet makes it."""
+    assert sms_parts(text) == expected

@@ -1,0 +1,1 @@
+"""Channel adapters: what turns a rendered message into a provider's request."""

@@ -1,0 +1,77 @@
+"""What a channel adapter is: it makes one attempt and says, in one of five verdicts, what became of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from deliveryd.model import Customer, Entry, Rendered
+
+
+class Dispatch(NamedTuple):
+    """All that an adapter needs for one attempt.
+
+    `attempt_id` is the idempotency key as well: it stays the same when an attempt in doubt is repeated, and
+    is new for every other attempt.
+    """
+
+    attempt_id: str
+    entry: Entry
+    customer: Customer | None
+    rendered: Rendered
+
+
+class Accepted(NamedTuple):
+    """The provider has the message. `provider_id` is its own name for it, if it gave one."""
+
+    provider_id: str | None = None
+
+
+class Refused(NamedTuple):
+    """The provider won't ever take this message; the next channel of the order may."""
+
+    reason: str
+
+
+class TryAgain(NamedTuple):
+    """The provider surely doesn't have the message, and may take it later, no sooner than `after` seconds."""
+
+    reason: str
+    after: float | None = None
+
+
+class InDoubt(NamedTuple):
+    """The attempt left, and nobody knows what became of it: settled by the channel's `on_in_doubt`."""
+
+    reason: str
+
+
+class Misconfigured(NamedTuple):
+    """The adapter's own configuration is at fault, for any message: no attempt is used up by it."""
+
+    reason: str
+
+
+Verdict = Accepted | Refused | TryAgain | InDoubt | Misconfigured
+"""What became of an attempt. A reason names statuses and rules, never text, names, addresses or secrets."""
+
+
+class Channel(Protocol):
+    """One configured adapter. It is opened once, sends many messages at the same time, and is closed once."""
+
+    def reaches(self, customer: Customer | None) -> bool:
+        """Whether there is an address for this customer, if the adapter needs one. Pure and cheap."""
+
+    async def send(self, dispatch: Dispatch) -> Verdict:
+        """Make one attempt. Never raises for anything the provider or the content does.
+
+        When it is cancelled, the attempt counts as in doubt.
+        """
+
+    def preview(self, dispatch: Dispatch) -> str:
+        """What would be sent, as text for a person, with secrets masked; nothing is sent."""
+
+    async def probe(self) -> str | None:
+        """Whether the provider can be reached: None, or what is wrong. Sends no message."""
+
+    async def aclose(self) -> None:
+        """Close what the adapter holds open."""

@@ -1,0 +1,129 @@
+"""The http adapter: speaks to any HTTP gateway as its configuration says, without code (design 6)."""
+
+from __future__ import annotations
+
+import ssl
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import anyio
+
+from deliveryd.channels.base import Dispatch, InDoubt, Refused, TryAgain, Verdict
+from deliveryd.channels.http_options import HttpOptions
+from deliveryd.channels.http_request import RequestWriter
+from deliveryd.channels.http_verdicts import AnswerReader
+from deliveryd.channels.mapping import Unfit, customer_fields
+from deliveryd.errors import ConfigError, NotSent, OutcomeUnknown
+from deliveryd.http.client import HttpClient, build_client
+from deliveryd.http.tls import TlsFiles
+from deliveryd.model import Customer
+
+PROBE_SECONDS = 5.0
+MASK = "***"
+
+
+class Endpoint(NamedTuple):
+    """Where the adapter connects to: the provider, or the proxy before it."""
+
+    host: str
+    port: int
+    tls: TlsFiles | None
+
+
+class HttpChannel:
+    """One configured gateway."""
+
+    def __init__(
+        self, options: HttpOptions, *, client: HttpClient, writer: RequestWriter, masked: RequestWriter
+    ) -> None:
+        self._client = client
+        self._writer = writer
+        self._masked = masked
+        self._reader = AnswerReader(options)
+        self._needed = customer_fields(options.mapped()) - {"id"}
+        self._needs_customer = bool(customer_fields(options.mapped()))
+        self._endpoint = _endpoint(options)
+
+    def reaches(self, customer: Customer | None) -> bool:
+        """Whether every `{customer.FIELD}` of the mappings has a value."""
+        if customer is None:
+            return not self._needs_customer
+        return all(customer.fields.get(field) for field in self._needed)
+
+    async def send(self, dispatch: Dispatch) -> Verdict:
+        """Make one request; its `Idempotency-Key` is the attempt's id."""
+        try:
+            method, url, headers, body = self._writer.write(dispatch)
+            answer = await self._client.send(method, url, headers=headers, body=body)
+        except Unfit as error:
+            return Refused(str(error))
+        except NotSent as error:
+            return TryAgain(str(error))
+        except OutcomeUnknown as error:
+            return InDoubt(str(error))
+        return self._reader.verdict(answer)
+
+    def preview(self, dispatch: Dispatch) -> str:
+        """The request as text, every secret shown as `***`."""
+        try:
+            request = self._masked.write(dispatch)
+        except Unfit as error:
+            return f"nothing would be sent: {error}"
+        lines = [f"{request.method} {request.url.replace('%2A%2A%2A', MASK)}"]
+        lines += [f"{name}: {value}" for name, value in request.headers]
+        body = request.body.decode("utf-8").replace("%2A%2A%2A", MASK)
+        return "\n".join([*lines, "", body] if body else lines)
+
+    async def probe(self) -> str | None:
+        """Connect, with TLS where the address has it, and hang up: no request is made."""
+        host, port, files = self._endpoint
+        try:
+            with anyio.fail_after(PROBE_SECONDS):
+                if files is None:
+                    stream = await anyio.connect_tcp(host, port)
+                    await stream.aclose()
+                else:
+                    tls_stream = await anyio.connect_tcp(
+                        host, port, tls=True, ssl_context=files.context(), tls_standard_compatible=False
+                    )
+                    await tls_stream.aclose()
+        except TimeoutError:
+            return f"no connection to {host}:{port} within {PROBE_SECONDS:g} s"
+        except ssl.SSLError as error:
+            return f"TLS with {host}:{port} failed: {error.reason or type(error).__name__}"
+        except (anyio.BrokenResourceError, anyio.EndOfStream):
+            return f"TLS with {host}:{port} failed: the connection was closed"
+        except OSError as error:
+            return f"no connection to {host}:{port}: {error.strerror or 'it refuses or has no address'}"
+        return None
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+
+def _endpoint(options: HttpOptions) -> Endpoint:
+    address = urlsplit(options.proxy or options.url)
+    secure = address.scheme == "https"
+    port = address.port or (443 if secure else 80)
+    files = options.tls.files() if options.tls and not options.proxy else TlsFiles()
+    return Endpoint(address.hostname or "", port, files if secure else None)
+
+
+def open_http(name: str, block: str, options: HttpOptions, timeout: float) -> HttpChannel:
+    """Open the channel `name`; `timeout` seconds bound each request as a whole. Raises ConfigError.
+
+    Must be called within the event loop that the channel will run on.
+    """
+    problems = options.problems(block)
+    if problems:
+        raise ConfigError([f"channels.{name}.{problem}" for problem in problems])
+    secrets = {key: secret.read() for key, secret in options.secrets.items()}
+    try:
+        writer = RequestWriter(options, secrets)
+    except ValueError as error:
+        raise ConfigError([f"channels.{name}.{error}"]) from None
+    masked = RequestWriter(options, dict.fromkeys(secrets, MASK))
+    tls = options.tls.files() if options.tls else None
+    client = build_client(timeout=timeout, tls=tls, proxy=options.proxy)
+    return HttpChannel(options, client=client, writer=writer, masked=masked)

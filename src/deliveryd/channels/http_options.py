@@ -1,0 +1,213 @@
+"""The options of the http adapter, and everything that can be wrong with them before a message is sent."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from deliveryd.channels.http_address import address_problem
+from deliveryd.channels.mapping import content_problems, mapping_problems, names_in
+from deliveryd.channels.pointer import compile_finder
+from deliveryd.channels.receipt_options import ReceiptOptions
+from deliveryd.http.tls import TlsFiles
+from deliveryd.units import FilePath, SecretPath
+
+Scalar = StrictStr | StrictBool | StrictInt | StrictFloat
+Pairs = dict[str, Scalar | list[Scalar]]
+
+OWN_HEADERS = frozenset(
+    {"host", "content-length", "transfer-encoding", "connection", "accept-encoding", "idempotency-key"}
+    | {"expect", "upgrade", "te", "trailer", "keep-alive", "proxy-authorization", "proxy-connection"}
+)
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+def _checked_finder(expression: str) -> str:
+    compile_finder(expression)
+    return expression
+
+
+FinderText = Annotated[str, AfterValidator(_checked_finder)]
+
+
+class TlsOptions(BaseModel):
+    """PEM files: which authorities are trusted, and which certificate is shown."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ca_file: FilePath | None = None
+    cert_file: FilePath | None = None
+    key_file: FilePath | None = None
+
+    @model_validator(mode="after")
+    def _key_has_certificate(self) -> Self:
+        if self.key_file is not None and self.cert_file is None:
+            raise ValueError("key_file needs cert_file")
+        return self
+
+    def files(self) -> TlsFiles:
+        """The same files as the client takes them."""
+        return TlsFiles(self.ca_file, self.cert_file, self.key_file)
+
+
+class SuccessOptions(BaseModel):
+    """What a 2xx answer must say to mean acceptance: many gateways answer 200 to everything.
+
+    A value that is neither in `equals` nor in `try_again` is a refusal. Values are compared as text.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pointer: FinderText
+    equals: Annotated[list[str], Field(min_length=1)]
+    try_again: list[str] = []
+
+    @field_validator("equals", "try_again", mode="before")
+    @classmethod
+    def _texts(cls, values: Any) -> Any:
+        return [_as_text(value) for value in values] if isinstance(values, list) else values
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+class HttpOptions(BaseModel):
+    """`[channels.NAME]` with `adapter = "http"` (design 6); `secrets` is first, as the others refer to it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    secrets: dict[Annotated[str, Field(pattern=r"^[^{}]+$")], SecretPath] = {}
+    url: str
+    method: Literal["POST", "PUT", "GET"] = "POST"
+    json_body: dict[str, Any] | list[Any] | None = Field(None, alias="json")
+    form: Pairs | None = None
+    query: Pairs | None = None
+    headers: dict[str, str] = {}
+    provider_id: FinderText | None = None
+    success: SuccessOptions | None = None
+    receipt: ReceiptOptions | None = None
+    tls: TlsOptions | None = None
+    proxy: str | None = None
+
+    @field_validator("url", "json_body", "form", "query", "headers")
+    @classmethod
+    def _known_placeholders(cls, value: Any, info: ValidationInfo) -> Any:
+        secrets = info.data.get("secrets")
+        problems = [] if secrets is None else mapping_problems(value, secrets)
+        if problems:
+            raise ValueError("; ".join(problems))
+        return value
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, url: str) -> str:
+        problem = address_problem(url)
+        if problem:
+            raise ValueError(problem)
+        return url
+
+    @field_validator("json_body")
+    @classmethod
+    def _writable_as_json(cls, value: Any) -> Any:
+        try:
+            json.dumps(value, allow_nan=False)
+        except TypeError:
+            raise ValueError("a date or time has to be written as text in quotes") from None
+        return value
+
+    @field_validator("headers")
+    @classmethod
+    def _sendable(cls, headers: dict[str, str]) -> dict[str, str]:
+        problems = header_problems(headers)
+        if problems:
+            raise ValueError("; ".join(problems))
+        return headers
+
+    @field_validator("proxy")
+    @classmethod
+    def _proxy_address(cls, proxy: str | None) -> str | None:
+        if proxy is not None and not re.fullmatch(r"https?://[^/?#@\s]+/?", proxy):
+            raise ValueError("expected http://host:port, without a user name or password")
+        return proxy
+
+    @model_validator(mode="after")
+    def _carries_the_message(self) -> Self:
+        if self.json_body is not None and self.form is not None:
+            raise ValueError("json and form exclude each other: a request has one body")
+        if self.method == "GET" and (self.json_body is not None or self.form is not None):
+            raise ValueError('method = "GET" takes query, not json or form')
+        if self.json_body is None and self.form is None and not any(names_in([self.url, self.query])):
+            raise ValueError("nothing carries the message: give json, form or query")
+        if self.receipt is not None and self.provider_id is None:
+            raise ValueError("receipt needs provider_id: a receipt is matched by the provider's id")
+        return self
+
+    def mapped(self) -> dict[str, object]:
+        """Everything that is filled in per message, by configuration key."""
+        return {
+            "url": self.url,
+            "json": self.json_body,
+            "form": self.form,
+            "query": self.query,
+            "headers": self.headers,
+        }
+
+    def problems(self, block: str) -> list[str]:
+        """What only its place in the configuration and its files can tell, as `key: what`."""
+        found = content_problems(self.mapped(), block)
+        for name, secret in self.secrets.items():
+            problem = secret.problem()
+            if problem:
+                found.append(f"secrets.{name}: {problem}")
+        if self.receipt is not None and self.receipt.signature is not None:
+            problem = self.receipt.signature.secret_file.problem()
+            if problem:
+                found.append(f"receipt.signature.secret_file: {problem}")
+        return found + tls_problems("tls", self.tls.files() if self.tls else None)
+
+
+def tls_problems(key: str, files: TlsFiles | None) -> list[str]:
+    """Why these TLS files can't be used, as `key: what`."""
+    if files is None:
+        return []
+    try:
+        files.context()
+    except OSError as error:
+        return [f"{key}: {error.strerror or 'these files hold no usable certificates'}"]
+    return []
+
+
+def header_problems(headers: Mapping[str, str]) -> list[str]:
+    """Header names that can't be sent or are the adapter's own, and values with control characters."""
+    problems = []
+    seen = set()
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name):
+            problems.append(f"{name!r} is no header name")
+        elif name.lower() in OWN_HEADERS:
+            problems.append(f"{name} is set by the adapter")
+        elif name.lower() in seen:
+            problems.append(f"{name} is given twice")
+        elif not (value.isascii() and value.isprintable()):
+            problems.append(f"{name}: a header value is printable ASCII")
+        seen.add(name.lower())
+    return problems

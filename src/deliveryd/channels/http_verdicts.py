@@ -1,0 +1,77 @@
+"""What a provider's HTTP answer means: one table of statuses, and what a 2xx says of itself."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
+from deliveryd.channels.http_options import HttpOptions
+from deliveryd.channels.pointer import compile_finder
+from deliveryd.http.wire import Answer
+
+LONGEST_WAIT = 3600.0
+
+_SURELY_NOT_TAKEN = frozenset({408, 425, 429, 500, 503})
+_NOT_FOR_US = frozenset({401, 403, 405, 407})
+
+
+class AnswerReader:
+    """Reads the answers of one channel's provider."""
+
+    def __init__(self, options: HttpOptions) -> None:
+        self._provider_id = compile_finder(options.provider_id) if options.provider_id else None
+        self._success = options.success
+        self._said = compile_finder(options.success.pointer) if options.success else None
+
+    def verdict(self, answer: Answer) -> Verdict:
+        """What became of the attempt. No verdict carries anything of the body but the provider's id."""
+        if not 200 <= answer.status < 300:
+            return failure(answer.status, answer.headers.get("retry-after"))
+        return self._doubt(answer) or Accepted(self._provider_id(answer.body) if self._provider_id else None)
+
+    def _doubt(self, answer: Answer) -> Verdict | None:
+        if self._success is None or self._said is None:
+            return None
+        said = self._said(answer.body)
+        if said in self._success.equals:
+            return None
+        if said is None:
+            return InDoubt(f"provider answered {answer.status} without saying whether it accepted")
+        if said in self._success.try_again:
+            return TryAgain(
+                f"provider answered {answer.status} with a temporary error",
+                retry_after(answer.headers.get("retry-after")),
+            )
+        return Refused(f"provider answered {answer.status} with an error")
+
+
+def failure(status: int, wait: str | None) -> Verdict:
+    """What a status other than 2xx means; `wait` is the answer's Retry-After.
+
+    Any other 5xx is in doubt: a gateway doesn't know what those behind it did.
+    """
+    reason = f"provider answered {status}"
+    if status in _SURELY_NOT_TAKEN:
+        return TryAgain(reason, retry_after(wait))
+    if status >= 500:
+        return InDoubt(reason)
+    if status in _NOT_FOR_US or status < 400:
+        return Misconfigured(reason)
+    return Refused(reason)
+
+
+def retry_after(value: str | None) -> float | None:
+    """A Retry-After in seconds from now, at most an hour; None when there is none or it can't be read."""
+    if value is None:
+        return None
+    value = value.strip()
+    if value.isascii() and value.isdigit():
+        return min(float(value), LONGEST_WAIT)
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return min(max((moment - datetime.now(UTC)).total_seconds(), 0.0), LONGEST_WAIT)

@@ -1,0 +1,267 @@
+"""Mappings: strings with placeholders, filled as data into a structure that is parsed already (design 6)."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+from deliveryd.channels.base import Dispatch
+from deliveryd.errors import DeliverydError
+
+
+class Unfit(DeliverydError):
+    """This message can't be put into a provider's request; the text is safe to report."""
+
+
+class Absent(Enum):
+    """The type of `ABSENT`: a `{content.FIELD}` that the rendered block doesn't have."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
+
+Value = str | int | Absent
+Getter = Callable[[Dispatch], Value]
+Encode = Callable[[str], str]
+
+
+class Name(NamedTuple):
+    """A placeholder: `{customer.phone}` is root `customer`, field `phone`."""
+
+    root: str
+    field: str
+
+
+ROOTS = ("message", "customer", "content", "secret", "attempt")
+
+BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
+    "sms": frozenset({"text"}),
+    "messenger": frozenset({"text", "image", "button.text", "button.url"}),
+    "inApp": frozenset(
+        {"name", "description", "image", "button.text", "button.url"}
+        | {"notification.title", "notification.body"}
+    ),
+    "email": frozenset({"subject", "body", "format"}),
+}
+"""What a rendered block may hold (interface 2.2), and the e-mail's `format`, which rendering adds."""
+
+_GETTERS: Mapping[Name, Getter] = {
+    Name("message", "id"): lambda dispatch: dispatch.entry.id,
+    Name("message", "settingsId"): lambda dispatch: dispatch.entry.settings_id,
+    Name("message", "customerId"): lambda dispatch: dispatch.entry.customer_id,
+    Name("attempt", "id"): lambda dispatch: dispatch.attempt_id,
+}
+
+# After one of the roots a field may be any text without braces, since a customer directory names its fields
+# freely; anything else that looks like a name is a mistake, and what doesn't is left as it is.
+_PLACEHOLDER = re.compile(r"\{((?:" + "|".join(ROOTS) + r")\.[^{}]+|[A-Za-z_][\w.-]*)\}")
+
+
+def split(text: str) -> Iterator[str | Name]:
+    """Take a string apart into literals and placeholders, known ones and others."""
+    for index, piece in enumerate(_PLACEHOLDER.split(text)):
+        if index % 2:
+            root, _, field = piece.partition(".")
+            yield Name(root, field)
+        elif piece:
+            yield piece
+
+
+def names_in(value: object, path: str = "") -> Iterator[tuple[str, Name]]:
+    """Every placeholder below a parsed value, with the path that leads to it (`to`, `button.url`)."""
+    if isinstance(value, str):
+        yield from ((path, piece) for piece in split(value) if isinstance(piece, Name))
+    elif isinstance(value, Mapping):
+        for key, member in value.items():
+            yield from names_in(member, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        for index, member in enumerate(value):
+            yield from names_in(member, f"{path}.{index}" if path else str(index))
+
+
+def keys_with_placeholders(value: object) -> Iterator[str]:
+    """Keys below a parsed value that hold a placeholder, which only values may."""
+    if isinstance(value, Mapping):
+        for key, member in value.items():
+            if _PLACEHOLDER.search(key):
+                yield key
+            yield from keys_with_placeholders(member)
+    elif isinstance(value, list | tuple):
+        for member in value:
+            yield from keys_with_placeholders(member)
+
+
+def mapping_problems(value: object, secrets: Mapping[str, object]) -> list[str]:
+    """What is wrong with the placeholders below a parsed value, a line for each."""
+    problems = [f"{key!r}: a placeholder can stand in a value only" for key in keys_with_placeholders(value)]
+    for path, name in names_in(value):
+        problem = _name_problem(name, secrets)
+        if problem:
+            problems.append(f"{path}: {problem}" if path else problem)
+    return problems
+
+
+def _name_problem(name: Name, secrets: Mapping[str, object]) -> str | None:
+    written = "{" + ".".join(part for part in name if part) + "}"
+    if name.root in ("customer", "content"):
+        return None if name.field else f"{written} needs a field, such as {_EXAMPLES[name.root]}"
+    if name.root == "secret":
+        if name.field in secrets:
+            return None
+        return f"{written} isn't among the secrets{suggestion(name.field, secrets)}"
+    if name in _GETTERS:
+        return None
+    known = [f"{root}.{field}" for root, field in _GETTERS]
+    return f"unknown placeholder {written}{suggestion('.'.join(name), known)}"
+
+
+_EXAMPLES = {"customer": "{customer.phone}", "content": "{content.text}"}
+
+
+def content_problems(value: object, block: str) -> list[str]:
+    """Placeholders `{content.FIELD}` whose field a block never has, a line for each."""
+    known = BLOCK_FIELDS.get(block)
+    if known is None:
+        return []
+    return [
+        f"{path}: the block {block} has no field {name.field!r}{suggestion(name.field, known)}"
+        for path, name in names_in(value)
+        if name.root == "content" and name.field not in known
+    ]
+
+
+def suggestion(word: str, known: Mapping[str, object] | frozenset[str] | list[str]) -> str:
+    """A hint at the known word that looks most like this one, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def customer_fields(value: object) -> frozenset[str]:
+    """The customer fields without which a mapping can't be filled."""
+    return frozenset(name.field for _, name in names_in(value) if name.root == "customer")
+
+
+def as_is(text: str) -> str:
+    """The encoding that changes nothing."""
+    return text
+
+
+class Text:
+    """A string with its placeholders, compiled: secrets are part of it, all else is filled in per message.
+
+    `literal` encodes what stands in the configuration, `value` what is filled in, secrets among it;
+    `prefix` is put before it as it is.
+    """
+
+    __slots__ = ("_pieces", "_value", "constant")
+
+    def __init__(
+        self,
+        text: str,
+        secrets: Mapping[str, str],
+        *,
+        literal: Encode = as_is,
+        value: Encode = as_is,
+        prefix: str = "",
+    ) -> None:
+        self._value = value
+        self._pieces: list[str | Getter] = [prefix]
+        for piece in split(text):
+            if isinstance(piece, str):
+                self._add_literal(literal(piece))
+            elif piece.root == "secret":
+                self._add_literal(value(secrets[piece.field]))
+            else:
+                self._pieces.append(getter(piece))
+        self.constant = _only_text(self._pieces)
+
+    def _add_literal(self, text: str) -> None:
+        if self._pieces and isinstance(self._pieces[-1], str):
+            self._pieces[-1] += text
+        else:
+            self._pieces.append(text)
+
+    def fill(self, dispatch: Dispatch) -> str | Absent:
+        """The string for one message, or ABSENT when one of its content fields is. Raises Unfit."""
+        filled: list[str] = []
+        for piece in self._pieces:
+            if isinstance(piece, str):
+                filled.append(piece)
+                continue
+            found = piece(dispatch)
+            if found is ABSENT:
+                return ABSENT
+            try:
+                filled.append(self._value(str(found)))
+            except UnicodeEncodeError:
+                raise Unfit("a value isn't valid Unicode text") from None
+        return "".join(filled)
+
+
+def _only_text(pieces: list[str | Getter]) -> str | None:
+    match pieces:
+        case [str(text)]:
+            return text
+        case _:
+            return None
+
+
+def getter(name: Name) -> Getter:
+    """What reads a placeholder's value from a dispatch; a customer field that isn't there raises Unfit."""
+    if name.root == "content":
+        return lambda dispatch: dispatch.rendered.fields.get(name.field, ABSENT)
+    if name.root == "customer":
+        return lambda dispatch: _customer_value(dispatch, name.field)
+    return _GETTERS[name]
+
+
+def _customer_value(dispatch: Dispatch, field: str) -> str | int:
+    customer = dispatch.customer
+    if customer is not None:
+        if field == "id":
+            return customer.id
+        value = customer.fields.get(field)
+        if value:
+            return value
+    raise Unfit("the customer has no address on this channel")
+
+
+def compile_tree(value: object, secrets: Mapping[str, str]) -> Callable[[Dispatch], object]:
+    """Compile a parsed value into a function that fills it; a string that is one placeholder keeps the type.
+
+    A string with an absent content field is ABSENT. An object or a list leaves absent members out, and is
+    ABSENT itself when that leaves none.
+    """
+    if isinstance(value, str):
+        return _compile_string(value, secrets)
+    if not any(True for _ in names_in(value)):
+        return lambda _: value
+    if isinstance(value, Mapping):
+        members = [(str(key), compile_tree(member, secrets)) for key, member in value.items()]
+        return lambda dispatch: _fill_object(members, dispatch)
+    items = [compile_tree(member, secrets) for member in value] if isinstance(value, list | tuple) else []
+    return lambda dispatch: [got for fill in items if (got := fill(dispatch)) is not ABSENT] or ABSENT
+
+
+def _fill_object(members: list[tuple[str, Callable[[Dispatch], object]]], dispatch: Dispatch) -> object:
+    filled = {}
+    for key, fill in members:
+        value = fill(dispatch)
+        if value is not ABSENT:
+            filled[key] = value
+    return filled or ABSENT
+
+
+def _compile_string(text: str, secrets: Mapping[str, str]) -> Callable[[Dispatch], object]:
+    match list(split(text)):
+        case [Name(root=root) as name] if root != "secret":
+            return getter(name)
+    compiled = Text(text, secrets)
+    if compiled.constant is not None:
+        constant = compiled.constant
+        return lambda _: constant
+    return compiled.fill

@@ -1,0 +1,110 @@
+"""Composes the mail of one attempt; the same attempt always gets the same Message-ID."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.policy import SMTP, SMTPUTF8
+from email.utils import format_datetime
+from typing import NamedTuple
+from urllib.parse import quote
+
+from deliveryd.channels.html_text import html_to_text, looks_like_html
+from deliveryd.channels.mailbox import Mailbox
+
+# An 8-bit body would need a server with 8BITMIME; these policies write quoted-printable or base64 instead.
+_ASCII_POLICY = SMTP.clone(cte_type="7bit")
+_UTF8_POLICY = SMTPUTF8.clone(cte_type="7bit")
+
+_UNFIT_IN_SUBJECT = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+class Letter(NamedTuple):
+    """What a mail is made of. `fields` is the rendered e-mail block (interface 2.2)."""
+
+    attempt_id: str
+    message_id: int
+    sender: Mailbox
+    recipient: Mailbox
+    reply_to: Mailbox | None
+    headers: Mapping[str, str]
+    fields: Mapping[str, str]
+
+
+class Mail(NamedTuple):
+    """A composed mail, ready for the envelope."""
+
+    name: str
+    message: EmailMessage
+    recipient: Mailbox
+
+    @property
+    def needs_utf8(self) -> bool:
+        """Whether only a server with SMTPUTF8 can take it."""
+        return not self.recipient.local.isascii()
+
+    def content(self) -> bytes:
+        """The mail as it follows DATA: CRLF line ends, leading dots doubled, without the final dot."""
+        policy = _UTF8_POLICY if self.needs_utf8 else _ASCII_POLICY
+        lines = self.message.as_bytes(policy=policy)
+        return re.sub(rb"(?m)^\.", b"..", lines if lines.endswith(b"\r\n") else lines + b"\r\n")
+
+
+def compose(letter: Letter) -> Mail:
+    """Compose the mail. Raises ValueError, which quotes no content, when it can't become one."""
+    subject = letter.fields.get("subject", "")
+    if _UNFIT_IN_SUBJECT.search(subject):
+        raise ValueError("the subject holds a line break or control characters")
+    name = message_name(letter.attempt_id, letter.sender.domain)
+    message = EmailMessage(policy=_ASCII_POLICY)
+    try:
+        _put_headers(message, letter, subject, name)
+        _put_body(message, letter)
+    except UnicodeError:
+        raise ValueError("a value isn't valid Unicode text") from None
+    return Mail(name, message, letter.recipient)
+
+
+def message_name(attempt_id: str, domain: str) -> str:
+    """The Message-ID of an attempt, with its angle brackets."""
+    return f"<{quote(attempt_id, safe='')}@{domain}>"
+
+
+def _put_headers(message: EmailMessage, letter: Letter, subject: str, name: str) -> None:
+    subject.encode("utf-8")  # headers would let lone surrogates pass
+    message["From"] = letter.sender.header
+    message["To"] = letter.recipient.header
+    if letter.reply_to is not None:
+        message["Reply-To"] = letter.reply_to.header
+    message["Subject"] = subject
+    message["Date"] = format_datetime(datetime.now(UTC))
+    message["Message-ID"] = name
+    message["Auto-Submitted"] = "auto-generated"  # RFC 3834: keeps absence notices from answering
+    message["X-Deliveryd-Message"] = str(letter.message_id)
+    for header, value in letter.headers.items():
+        message[header] = value
+
+
+def _put_body(message: EmailMessage, letter: Letter) -> None:
+    body = letter.fields.get("body", "")
+    kind = letter.fields.get("format") or ("html" if looks_like_html(body) else "text")
+    if kind != "html":
+        message.set_content(body, charset="utf-8")
+        return
+    message.set_content(html_to_text(body), charset="utf-8")
+    message.add_alternative(body, subtype="html", charset="utf-8")
+    # Python would draw a boundary at random; a repeated attempt is the same mail.
+    message.set_boundary(f"=_{hashlib.sha256(letter.attempt_id.encode()).hexdigest()[:32]}")
+
+
+def readable(message: EmailMessage) -> str:
+    """A mail as text for a person: its headers and its bodies, decoded."""
+    shown = ((name, value) for name, value in message.items() if name.lower() != "content-transfer-encoding")
+    lines = [f"{name}: {value}" for name, value in shown]
+    for part in message.walk():
+        if not part.is_multipart():
+            lines += ["", f"--- {part.get_content_type()}", str(part.get_content()).rstrip("\n")]
+    return "\n".join(lines)

@@ -1,0 +1,77 @@
+"""Finds one value in a provider's answer: by JSON Pointer (RFC 6901), or by a regular expression in text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+
+Finder = Callable[[bytes], str | None]
+
+LONGEST_VALUE = 255
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+SEARCHED_TEXT = 16 * 1024  # how much of a plain text is searched, so that no expression meets a huge one
+
+
+def compile_finder(expression: str) -> Finder:
+    """What finds a value: after a leading "/" it is a JSON Pointer, else a regular expression.
+
+    A finder answers with text: of JSON a string, a number or true and false as JSON writes them; of an
+    expression its first group, or the whole match. It answers None when the value isn't there, or is longer
+    than 255 characters, or holds control characters. Raises ValueError when the expression is neither.
+    """
+    if expression.startswith("/"):
+        return partial(_find_in_json, parse_pointer(expression))
+    if not expression:
+        raise ValueError('expected a JSON Pointer such as "/id", or a regular expression')
+    try:
+        pattern = re.compile(expression)
+    except re.error as error:
+        raise ValueError(f"neither a JSON Pointer nor a regular expression: {error}") from None
+    return partial(_find_in_text, pattern)
+
+
+def parse_pointer(pointer: str) -> tuple[str, ...]:
+    """The steps of a JSON Pointer. Raises ValueError when it isn't one."""
+    if not pointer.startswith("/"):
+        raise ValueError('a JSON Pointer starts with "/"')
+    if re.search(r"~(?![01])", pointer):
+        raise ValueError('in a JSON Pointer "~" is written "~0" and "/" within a name "~1"')
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/"))
+
+
+def follow(document: object, steps: tuple[str, ...]) -> object:
+    """The value that the steps lead to in a parsed document, or None."""
+    for step in steps:
+        if isinstance(document, dict):
+            document = document.get(step)
+        elif isinstance(document, list) and _INDEX.fullmatch(step) and int(step) < len(document):
+            document = document[int(step)]
+        else:
+            return None
+    return document
+
+
+def scalar_text(value: object) -> str | None:
+    """A string, an integer or a truth value as text; None for anything else, and for what is no fit name."""
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, str | int):
+        text = str(value)
+    else:
+        return None
+    return text if 0 < len(text) <= LONGEST_VALUE and text.isprintable() else None
+
+
+def _find_in_json(steps: tuple[str, ...], body: bytes) -> str | None:
+    try:
+        document = json.loads(body, parse_float=str)
+    except (ValueError, RecursionError):
+        return None
+    return scalar_text(follow(document, steps))
+
+
+def _find_in_text(pattern: re.Pattern[str], body: bytes) -> str | None:
+    match = pattern.search(body.decode("utf-8", "replace")[:SEARCHED_TEXT])
+    return scalar_text(match[1 if pattern.groups else 0]) if match else None

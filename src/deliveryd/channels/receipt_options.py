@@ -1,0 +1,50 @@
+"""How a provider's receipts are read and verified: `[channels.NAME.receipt]`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from deliveryd.channels.pointer import parse_pointer
+from deliveryd.units import SecretPath
+
+
+def _checked(pointer: str) -> str:
+    parse_pointer(pointer)
+    return pointer
+
+
+Pointer = Annotated[str, AfterValidator(_checked)]
+
+
+class SignatureOptions(BaseModel):
+    """How a receipt proves where it comes from: a keyed hash of its raw body in a header, after `prefix`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
+    secret_file: SecretPath
+    algorithm: Literal["hmac-sha256", "hmac-sha384", "hmac-sha512"] = "hmac-sha256"
+    encoding: Literal["hex", "base64"] = "hex"
+    prefix: str = ""
+
+
+class ReceiptOptions(BaseModel):
+    """Where in a receipt's JSON its values stand, and which statuses mean what; others change nothing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    provider_id: Pointer
+    status: Pointer
+    delivered: Annotated[list[str], Field(min_length=1)]
+    failed: list[str] = []
+    reported_at: Pointer | None = None
+    signature: SignatureOptions | None = None
+
+    @model_validator(mode="after")
+    def _one_meaning(self) -> Self:
+        both = sorted(set(self.delivered) & set(self.failed))
+        if both:
+            raise ValueError(f"both delivered and failed: {', '.join(both)}")
+        return self

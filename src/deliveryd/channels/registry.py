@@ -1,0 +1,87 @@
+"""Which adapters there are: one explicit table, and entry points of other packages for further names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from deliveryd.channels.base import Channel
+from deliveryd.channels.http_options import HttpOptions
+from deliveryd.channels.mapping import suggestion
+from deliveryd.channels.smtp_options import SmtpOptions
+
+ENTRY_POINTS = "deliveryd.channels"
+
+
+def _nothing_wrong(_options: Any, _block: str) -> list[str]:
+    return []
+
+
+class Kind(NamedTuple):
+    """An adapter as a package offers it; the value of an entry point in the group `deliveryd.channels`.
+
+    `options` is the model of its own keys in `[channels.NAME]`, with `extra="forbid"`. `open` takes the
+    channel's name, its block, the options and the time-out of an attempt in seconds; it runs within the event
+    loop and raises ConfigError. `check` takes the options and the block, and names what is wrong with them
+    beyond their model, such as files that can't be read, as `key: what`.
+    """
+
+    options: type[BaseModel]
+    open: Callable[[str, str, Any, float], Channel]
+    check: Callable[[Any, str], list[str]] = _nothing_wrong
+
+
+def _open_http(name: str, block: str, options: HttpOptions, timeout: float) -> Channel:
+    from deliveryd.channels.http import open_http  # noqa: PLC0415  # loaded only where it is configured
+
+    return open_http(name, block, options, timeout)
+
+
+def _open_smtp(name: str, block: str, options: SmtpOptions, timeout: float) -> Channel:
+    from deliveryd.channels.smtp import open_smtp  # noqa: PLC0415  # loads the e-mail libraries
+
+    return open_smtp(name, block, options, timeout)
+
+
+KINDS: Mapping[str, Kind] = {
+    "http": Kind(HttpOptions, _open_http, HttpOptions.problems),
+    "smtp": Kind(SmtpOptions, _open_smtp, SmtpOptions.problems),
+}
+
+
+def find_kind(adapter: str) -> Kind:
+    """The kind that `adapter` names, a built-in one first.
+
+    Raises ValueError, with a suggestion, when there is none or it can't be loaded.
+    """
+    if adapter in KINDS:
+        return KINDS[adapter]
+    found = entry_points(group=ENTRY_POINTS)
+    for point in found.select(name=adapter):
+        try:
+            kind = point.load()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"the adapter {adapter!r} can't be loaded: {reason}") from error
+        if not isinstance(kind, Kind):
+            raise ValueError(f"the adapter {adapter!r}: {point.value} is no Kind")  # noqa: TRY004  # one error for callers
+        return kind
+    known = [*KINDS, *sorted(found.names)]
+    hint = suggestion(adapter, known)
+    raise ValueError(f"unknown adapter {adapter!r}{hint} (there are: {', '.join(known)})")
+
+
+def check_channel(name: str, block: str, adapter: str, options: BaseModel) -> list[str]:
+    """What is wrong with valid options at their place, as `channels.NAME.key: what`; connects to nothing."""
+    return [f"channels.{name}.{problem}" for problem in find_kind(adapter).check(options, block)]
+
+
+def open_channel(name: str, block: str, adapter: str, options: BaseModel, *, timeout: float) -> Channel:
+    """Open the channel `name`, whose attempts take at most `timeout` seconds.
+
+    Must be called within the event loop; raises ConfigError, or ValueError for an unknown adapter.
+    """
+    return find_kind(adapter).open(name, block, options, timeout)

@@ -1,0 +1,209 @@
+"""The smtp adapter: hands e-mail to a server of the issuer's over a few kept connections, on asyncio only."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+import anyio
+import sniffio
+from aiosmtplib import SMTPException, SMTPResponseException, SMTPServerDisconnected
+from anyio.lowlevel import checkpoint
+
+from deliveryd.channels.base import Accepted, Dispatch, Refused, Verdict
+from deliveryd.channels.mailbox import parse_mailbox
+from deliveryd.channels.mime import Letter, Mail, compose, readable
+from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.channels.smtp_session import Account, NeedsUtf8, Session
+from deliveryd.channels.smtp_verdicts import Stage, verdict_on_failure, verdict_on_timeout
+from deliveryd.errors import ConfigError
+from deliveryd.model import Customer
+
+PROBE_SECONDS = 5.0
+
+
+class IdleSessions:
+    """Connections that wait for their next mail, the latest first, so that the oldest may age and go."""
+
+    def __init__(self, keep: int, idle_timeout: float) -> None:
+        self._keep = keep
+        self._idle_timeout = idle_timeout
+        self._idle: list[Session] = []
+
+    def take(self) -> Session | None:
+        """A connection that seems to stand, or None."""
+        oldest = monotonic() - self._idle_timeout
+        while self._idle:
+            session = self._idle.pop()
+            if session.alive and session.idle_since > oldest:
+                return session
+            session.leave()
+        return None
+
+    def put_back(self, session: Session) -> None:
+        """Keep a connection for later, or close it when there are enough."""
+        if len(self._idle) >= self._keep:
+            session.leave()
+            return
+        session.idle_since = monotonic()
+        self._idle.append(session)
+
+    async def aclose(self) -> None:
+        """Close the idle connections, and keep none from now on."""
+        self._keep = 0
+        idle, self._idle = self._idle, []
+        async with anyio.create_task_group() as group:
+            for session in idle:
+                group.start_soon(session.quit)
+        await checkpoint()  # the transports close in the loop's next turn
+
+
+class SmtpChannel:
+    """One configured mail server."""
+
+    def __init__(self, account: Account, *, timeout: float) -> None:
+        options = account.options
+        self._account = account
+        self._timeout = timeout
+        self._address_field = options.address_field
+        self._sender = parse_mailbox(options.sender)
+        self._reply_to = parse_mailbox(options.reply_to) if options.reply_to else None
+        self._headers = options.headers
+        self._idle = IdleSessions(options.connections, options.idle_timeout)
+
+    def reaches(self, customer: Customer | None) -> bool:
+        """Whether the customer has something in the field that `to` names."""
+        return customer is not None and bool(customer.fields.get(self._address_field))
+
+    async def send(self, dispatch: Dispatch) -> Verdict:
+        """Hand one mail over; the provider's id is its Message-ID, which is the attempt's for good."""
+        try:
+            mail = self._compose(dispatch)
+            content = mail.content()
+        except ValueError as error:
+            return Refused(str(error))
+        attempt = _Attempt(self._account, self._idle, mail, content)
+        try:
+            with anyio.fail_after(self._timeout):
+                await attempt.make()
+        except TimeoutError:
+            return verdict_on_timeout(attempt.stage, self._timeout)
+        except NeedsUtf8:
+            return Refused("the mail address isn't ASCII, and the server offers no SMTPUTF8")
+        except (SMTPException, OSError) as error:
+            return verdict_on_failure(attempt.stage, error)
+        return Accepted(mail.name)
+
+    def _compose(self, dispatch: Dispatch) -> Mail:
+        customer = dispatch.customer
+        address = customer.fields.get(self._address_field) if customer is not None else None
+        if not address:
+            raise ValueError("the customer has no mail address")
+        letter = Letter(
+            attempt_id=dispatch.attempt_id,
+            message_id=dispatch.entry.id,
+            sender=self._sender,
+            recipient=parse_mailbox(address),
+            reply_to=self._reply_to,
+            headers=self._headers,
+            fields=dispatch.rendered.fields,
+        )
+        return compose(letter)
+
+    def preview(self, dispatch: Dispatch) -> str:
+        """The mail as text, its bodies decoded."""
+        try:
+            mail = self._compose(dispatch)
+        except ValueError as error:
+            return f"nothing would be sent: {error}"
+        envelope = f"MAIL FROM:<{self._sender.address}>\nRCPT TO:<{mail.recipient.address}>"
+        return f"{envelope}\n\n{readable(mail.message)}"
+
+    async def probe(self) -> str | None:
+        """Connect, with TLS and log-in as configured, and leave: no mail is sent."""
+        session = Session(self._account)
+        try:
+            with anyio.fail_after(PROBE_SECONDS):
+                await session.open()
+        except TimeoutError:
+            return verdict_on_timeout(session.stage, PROBE_SECONDS).reason
+        except (SMTPException, OSError) as error:
+            return verdict_on_failure(session.stage, error).reason
+        await session.quit()
+        return None
+
+    async def aclose(self) -> None:
+        """Close all idle connections."""
+        await self._idle.aclose()
+
+
+class _Attempt:
+    """One mail on its way, with the stage that a failure is judged by."""
+
+    def __init__(self, account: Account, idle: IdleSessions, mail: Mail, content: bytes) -> None:
+        self._account = account
+        self._idle = idle
+        self._mail = mail
+        self._content = content
+        self._session: Session | None = None
+
+    @property
+    def stage(self) -> Stage:
+        return self._session.stage if self._session else Stage.CONNECT
+
+    async def make(self) -> None:
+        """Hand the mail over; the connection is kept when the server is in a known state afterwards."""
+        try:
+            session = await self._begin_on_kept() or await self._begin_on_new()
+            await session.transmit(self._mail, self._content)
+        except BaseException as error:
+            self._part_after(error)
+            raise
+        self._idle.put_back(session)
+
+    def _part_after(self, error: BaseException) -> None:
+        session = self._session
+        understood = isinstance(error, SMTPResponseException) and 400 <= error.code < 600
+        if session is not None and session.alive and (understood or isinstance(error, NeedsUtf8)):
+            self._idle.put_back(session)
+        elif session is not None:
+            session.abort()
+
+    async def _begin_on_kept(self) -> Session | None:
+        """Begin on a kept connection; None when there is none, or the server gave it up meanwhile."""
+        self._session = session = self._idle.take()
+        if session is None:
+            return None
+        try:
+            await session.reset()
+            await session.begin(self._mail, len(self._content))
+        except SMTPServerDisconnected:
+            session.abort()
+            return None
+        except SMTPResponseException as error:
+            if error.code != 421:
+                raise
+            session.abort()
+            return None
+        return session
+
+    async def _begin_on_new(self) -> Session:
+        self._session = session = Session(self._account)
+        await session.open()
+        await session.begin(self._mail, len(self._content))
+        return session
+
+
+def open_smtp(name: str, block: str, options: SmtpOptions, timeout: float) -> SmtpChannel:
+    """Open the channel `name`; `timeout` seconds bound each attempt as a whole. Raises ConfigError."""
+    if sniffio.current_async_library() != "asyncio":
+        raise ConfigError([f"channels.{name}.adapter: smtp runs on asyncio only"])
+    problems = options.problems(block)
+    if problems:
+        raise ConfigError([f"channels.{name}.{problem}" for problem in problems])
+    account = Account(
+        options=options,
+        sender=parse_mailbox(options.sender).address,
+        password=options.password_file.read() if options.password_file else None,
+        tls=options.tls_files().context() if options.tls != "none" else None,
+    )
+    return SmtpChannel(account, timeout=timeout)

@@ -1,0 +1,103 @@
+"""The options of the smtp adapter, in a file of its own so that reading them loads no e-mail library."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from deliveryd.channels.http_options import header_problems, tls_problems
+from deliveryd.http.tls import TlsFiles
+from deliveryd.units import Duration, FilePath, SecretPath
+
+DEFAULT_PORTS = {"tls": 465, "starttls": 587, "none": 25}
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+OWN_HEADERS = frozenset(
+    {"from", "to", "cc", "bcc", "sender", "subject", "date", "message-id", "mime-version", "reply-to"}
+    | {"auto-submitted", "x-deliveryd-message"}
+)
+
+
+class SmtpOptions(BaseModel):
+    """`[channels.NAME]` with `adapter = "smtp"`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: Annotated[str, Field(pattern=r"^[^\s/@]+$")]
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    tls: Literal["starttls", "tls", "none"] = "starttls"
+    ca_file: FilePath | None = None
+    cert_file: FilePath | None = None
+    key_file: FilePath | None = None
+    username: Annotated[str, Field(min_length=1)] | None = None
+    password_file: SecretPath | None = None
+    sender: str
+    reply_to: str | None = None
+    to: Annotated[str, Field(pattern=r"^\{customer\.[^{}]+\}$")] = "{customer.email}"
+    headers: dict[str, str] = {}
+    helo: Annotated[str, Field(pattern=r"^[A-Za-z0-9.:\[\]-]+$")] | None = None
+    connections: Annotated[int, Field(ge=0)] = 4
+    idle_timeout: Duration = 30.0
+
+    @field_validator("sender", "reply_to")
+    @classmethod
+    def _mailbox(cls, text: str | None) -> str | None:
+        from deliveryd.channels.mailbox import parse_mailbox  # noqa: PLC0415  # loads a library
+
+        if text is not None and not parse_mailbox(text).local.isascii():
+            raise ValueError("what stands before the @ has to be ASCII")
+        return text
+
+    @field_validator("headers")
+    @classmethod
+    def _sendable(cls, headers: dict[str, str]) -> dict[str, str]:
+        problems = header_problems(headers)
+        problems += [
+            f"{name} is set by the adapter"
+            for name in headers
+            if name.lower() in OWN_HEADERS or name.lower().startswith("content-")
+        ]
+        problems += [
+            f"{name}: no placeholder is filled here" for name, value in headers.items() if "{" in value
+        ]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return headers
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.username is None) != (self.password_file is None):
+            raise ValueError("username and password_file go together")
+        if self.username is not None and self.tls == "none" and self.host not in LOOPBACK:
+            raise ValueError('a password travels over TLS only: tls = "none" takes no username')
+        if self.key_file is not None and self.cert_file is None:
+            raise ValueError("key_file needs cert_file")
+        return self
+
+    @property
+    def actual_port(self) -> int:
+        """The configured port, or the usual one for this kind of TLS."""
+        return self.port or DEFAULT_PORTS[self.tls]
+
+    @property
+    def address_field(self) -> str:
+        """The customer field that `to` names."""
+        match = re.fullmatch(r"\{customer\.(.+)\}", self.to)
+        return match[1] if match else ""
+
+    def tls_files(self) -> TlsFiles:
+        """The TLS files as the connection takes them."""
+        return TlsFiles(self.ca_file, self.cert_file, self.key_file)
+
+    def problems(self, block: str) -> list[str]:
+        """What only its place in the configuration and its files can tell, as `key: what`."""
+        found = []
+        if block != "email":
+            found.append(f'block: smtp sends e-mail: block = "email" instead of {block!r}')
+        problem = self.password_file.problem() if self.password_file else None
+        if problem:
+            found.append(f"password_file: {problem}")
+        if self.tls != "none":
+            found += tls_problems("ca_file", self.tls_files())
+        return found

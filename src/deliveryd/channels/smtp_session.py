@@ -1,0 +1,169 @@
+"""One SMTP connection: opened, secured and logged in, then used for one mail after another."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+from typing import NamedTuple, cast
+
+import anyio
+from aiosmtplib import SMTP, SMTPDataError, SMTPException, SMTPServerDisconnected
+
+from deliveryd.channels.mime import Mail
+from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.channels.smtp_verdicts import Stage
+
+GOODBYE_SECONDS = 2.0
+DRAIN_STEP = 0.005
+
+
+class Account(NamedTuple):
+    """Where the sessions go, and who they are: one for each channel."""
+
+    options: SmtpOptions
+    sender: str
+    password: str | None
+    tls: ssl.SSLContext | None
+
+
+class NeedsUtf8(Exception):
+    """The recipient's address isn't ASCII, and this server offers no SMTPUTF8."""
+
+
+class Session:
+    """A connection. `stage` says how far it came; aiosmtplib's own errors pass through.
+
+    aiosmtplib's `sendmail` and `data` don't tell a mail that never left from one whose answer was lost, so
+    the commands are driven one by one, and the final dot is written apart from the content.
+    """
+
+    def __init__(self, account: Account) -> None:
+        options = account.options
+        self._account = account
+        self._smtp = SMTP(
+            hostname=options.host,
+            port=options.actual_port,
+            local_hostname=options.helo or _own_name(),
+            use_tls=options.tls == "tls",
+            start_tls=False,  # done by hand: whoever asks for STARTTLS gets it or no session
+            tls_context=account.tls,
+            timeout=None,  # the attempt has one deadline
+        )
+        self.stage = Stage.CONNECT
+        self.idle_since = 0.0
+        self._in_transaction = False
+        self._transport: asyncio.WriteTransport | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection still seems to stand."""
+        return self._smtp.is_connected
+
+    async def open(self) -> None:
+        """Connect, secure the connection and log in. On any failure the connection is closed."""
+        options = self._account.options
+        try:
+            await self._smtp.connect()
+            self._transport = self._current_transport()
+            self.stage = Stage.EHLO
+            await self._smtp.ehlo()
+            if options.tls == "starttls":
+                self.stage = Stage.STARTTLS
+                await self._smtp.starttls()
+                self._transport = self._current_transport()
+                self.stage = Stage.EHLO
+                await self._smtp.ehlo()
+            if options.username is not None and self._account.password is not None:
+                self.stage = Stage.AUTH
+                await self._smtp.login(options.username, self._account.password)
+        except BaseException:
+            self.abort()
+            raise
+
+    def _current_transport(self) -> asyncio.WriteTransport:
+        # aiosmtplib forgets its transport when it closes it, but a TLS one has to be aborted to be gone.
+        return cast("asyncio.WriteTransport", self._smtp.transport)
+
+    async def reset(self) -> None:
+        """Clear what a refused mail left behind, before the connection is used again."""
+        self.stage = Stage.RSET
+        if self._in_transaction:
+            await self._smtp.rset()
+            self._in_transaction = False
+
+    async def begin(self, mail: Mail, size: int) -> None:
+        """Start a transaction. Raises NeedsUtf8; until it returns the server knows nothing of the mail."""
+        self.stage = Stage.MAIL
+        if mail.needs_utf8 and not self._smtp.supports_extension("smtputf8"):
+            raise NeedsUtf8
+        self._in_transaction = True
+        await self._smtp.mail(self._account.sender, options=self._mail_options(mail, size))
+
+    def _mail_options(self, mail: Mail, size: int) -> list[str]:
+        options = [f"SIZE={size}"] if self._smtp.supports_extension("size") else []
+        return [*options, "BODY=8BITMIME", "SMTPUTF8"] if mail.needs_utf8 else options
+
+    async def transmit(self, mail: Mail, content: bytes) -> None:
+        """Name the recipient and hand the mail over; returns when the server has taken it."""
+        self.stage = Stage.RCPT
+        encoding = "utf-8" if mail.needs_utf8 else "ascii"
+        await self._smtp.rcpt(mail.recipient.address, encoding=encoding)
+        self.stage = Stage.DATA
+        reply = await self._smtp.execute_command(b"DATA")
+        if reply.code != 354:
+            raise SMTPDataError(reply.code, "")
+        self.stage = Stage.CONTENT
+        await self._write(content)
+        await self._end_data()
+
+    async def _write(self, content: bytes) -> None:
+        if self._smtp.protocol is None or self._transport is None:
+            raise SMTPServerDisconnected("Connection lost")
+        self._smtp.protocol.write(content)
+        while self._transport.get_write_buffer_size():  # aiosmtplib has no public way to wait for it
+            await anyio.sleep(DRAIN_STEP)
+            if not self.alive:
+                raise SMTPServerDisconnected("Connection lost")
+
+    async def _end_data(self) -> None:
+        protocol = self._smtp.protocol
+        if protocol is None:
+            raise SMTPServerDisconnected("Connection lost")
+        protocol.write(b".\r\n")  # raises when the connection is gone already: nothing was sent then
+        self.stage = Stage.DOT
+        reply = await protocol.read_response()
+        if not 200 <= reply.code < 300:
+            raise SMTPDataError(reply.code, "")
+        self._in_transaction = False
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        self._smtp.close()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def leave(self) -> None:
+        """Say QUIT and close, without waiting for the answer: an outcome may be waiting to be recorded."""
+        try:
+            if self._smtp.protocol is not None:
+                self._smtp.protocol.write(b"QUIT\r\n")
+        except SMTPServerDisconnected:
+            pass
+        self._smtp.close()
+
+    async def quit(self) -> None:
+        """Say QUIT, wait a little for the answer, and close."""
+        try:
+            with anyio.move_on_after(GOODBYE_SECONDS):
+                await self._smtp.quit()
+        except (SMTPException, OSError):
+            pass
+        finally:
+            self.abort()
+
+
+def _own_name() -> str:
+    name = socket.gethostname()  # not getfqdn: it asks the name servers
+    return name if re.fullmatch(r"[A-Za-z0-9.-]+", name) else "localhost"

@@ -1,0 +1,206 @@
+"""The inbox: every message as its customer sees it, beside what the service was told about it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from typing import Any
+
+from starlette.responses import HTMLResponse, Response
+
+from deliveryd.sandbox.answers import UnreadableError, json_answer, problem
+from deliveryd.sandbox.offers import Element
+from deliveryd.sandbox.rawjson import elements, members
+from deliveryd.sandbox.records import Received
+from deliveryd.sandbox.state import SandboxState
+from deliveryd.sandbox.wire import Call
+
+CARDS = 500
+_NONCE = "{{nonce}}"
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-{nonce}'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+class Inbox:
+    """The page, its data, and the way to put more messages into the queue."""
+
+    def __init__(self, state: SandboxState) -> None:
+        self._state = state
+        self._html = resources.files("deliveryd.sandbox").joinpath("inbox.html").read_text(encoding="utf-8")
+
+    async def page(self, _call: Call) -> Response:
+        """GET /: one page that loads nothing from anywhere but `/inbox.json`."""
+        nonce = secrets.token_urlsafe(16)
+        return HTMLResponse(
+            self._html.replace(_NONCE, nonce),
+            headers={
+                "content-security-policy": _POLICY.format(nonce=nonce),
+                "cache-control": "no-store",
+                "referrer-policy": "no-referrer",
+                "x-content-type-options": "nosniff",
+            },
+        )
+
+    async def messages(self, call: Call) -> Response:
+        """GET /inbox.json: the newest cards; 204 when nothing changed since `?after=VERSION`."""
+        with self._state.changed:
+            if call.query.get("after") == str(self._state.version):
+                return Response(status_code=204)
+            return json_answer(
+                {
+                    "version": self._state.version,
+                    "waiting": self._state.offers.waiting,
+                    "cards": _cards(self._state),
+                }
+            )
+
+    async def enqueue(self, call: Call) -> Response:
+        """POST /enqueue: a message, an array of them, or `{"messages": [...], "settings": {id: {...}}}`."""
+        origin = call.headers.get("origin")
+        if origin is not None and origin != f"http://{call.headers.get('host', '')}":
+            return problem(403, "other sites put nothing into this queue")
+        try:
+            messages, settings = _order(call.body.decode("utf-8"))
+        except UnicodeDecodeError:
+            return problem(400, "the body is not UTF-8")
+        except UnreadableError as error:
+            return problem(400, str(error))
+        self._state.settings.update(settings)
+        self._state.enqueue(*messages)
+        return json_answer({"queued": len(messages)}, 202)
+
+
+def _cards(state: SandboxState) -> list[dict[str, Any]]:
+    """One card per message that reached a customer or ended in an error, newest first."""
+    by_message: dict[int, list[Received]] = {}
+    strangers: list[Received] = []
+    for message in state.received:
+        if message.message_id is None:
+            strangers.append(message)
+        else:
+            by_message.setdefault(message.message_id, []).append(message)
+    failed = (event["messageId"] for event in state.events if event["status"] == "error")
+    newest = list(dict.fromkeys([*by_message, *failed]))[-CARDS:]
+    cards = [_card(state, message_id, by_message.get(message_id, [])) for message_id in newest]
+    cards += [_stranger(message) for message in strangers[-CARDS:] if message.duplicate_of is None]
+    return sorted(cards, key=lambda card: str(card["at"]), reverse=True)
+
+
+def _card(state: SandboxState, message_id: int, copies: list[Received]) -> dict[str, Any]:
+    events = state.events_of(message_id)
+    shown = next((copy for copy in reversed(copies) if copy.duplicate_of is None), None)
+    at = shown.at if shown else max((event["timestamp"] for event in events), default="")
+    element = state.enqueued.get(message_id)
+    return {
+        "key": f"m{message_id}",
+        "id": message_id,
+        "at": at,
+        "note": state.notes.get(message_id, ""),
+        "copies": sum(copy.duplicate_of is None for copy in copies),
+        "events": [_event(event) for event in events],
+        **_queued(element),
+        **_shown(shown),
+    }
+
+
+def _stranger(message: Received) -> dict[str, Any]:
+    return {
+        "key": f"s{message.seq}",
+        "id": None,
+        "at": message.at,
+        "note": "",
+        "copies": 1,
+        "events": [],
+        **_queued(None),
+        **_shown(message),
+    }
+
+
+def _queued(element: Element | None) -> dict[str, Any]:
+    fields: Mapping[str, Any] = element.fields if element else {}
+    return {"customerId": fields.get("customerId"), "settingsId": fields.get("settingsId")}
+
+
+def _shown(message: Received | None) -> dict[str, Any]:
+    if message is None:
+        return {"channel": None, "to": "", "reference": None, "content": {}}
+    return {
+        "channel": message.channel,
+        "to": message.to,
+        "reference": message.reference,
+        "content": dict(message.payload),
+    }
+
+
+def _event(event: Mapping[str, Any]) -> dict[str, Any]:
+    known = ("messageId", "timestamp", "status", "channel", "reportedAt")
+    more = [value for name, value in event.items() if name not in known and isinstance(value, str)]
+    return {
+        "status": event["status"],
+        "at": event.get("reportedAt", event["timestamp"]),
+        "channel": event.get("channel"),
+        "details": " ".join(more),
+    }
+
+
+def _order(text: str) -> tuple[list[str], dict[int, dict[str, Any]]]:
+    """The raw texts of the messages and the settings asked for; UnreadableError when that cannot be told."""
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise UnreadableError(f"the body is not JSON: {error}") from error
+    if isinstance(parsed, list):
+        return _messages(elements(text), parsed), {}
+    if not isinstance(parsed, dict):
+        raise UnreadableError("the body must be a message, an array of messages, or an object with messages")
+    settings = _settings(parsed.get("settings", {}))
+    if "messages" in parsed:
+        if not isinstance(parsed["messages"], list):
+            raise UnreadableError("messages must be an array")
+        return _messages(elements(members(text)["messages"]), parsed["messages"]), settings
+    raw = members(text)
+    raw.pop("settings", None)
+    fields = {name: value for name, value in parsed.items() if name != "settings"}
+    if not fields and settings:
+        return [], settings
+    single = "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in raw.items()) + "}"
+    return _messages([single], [fields]), settings
+
+
+def _messages(texts: Iterable[str], parsed: Iterable[Any]) -> list[str]:
+    for position, message in enumerate(parsed):
+        wrong = _wrong_with(message)
+        if wrong:
+            raise UnreadableError(f"message {position}: {wrong}")
+    return list(texts)
+
+
+def _wrong_with(message: Any) -> str:
+    """What is wrong with this message (interface 2.1), nothing when it is as it must be."""
+    if not isinstance(message, dict):
+        return "a message is an object"
+    for name in ("id", "settingsId", "customerId"):
+        if type(message.get(name)) is not int:
+            return f"{name} must be an integer"
+    variables = message.get("variables")
+    if not isinstance(variables, dict):
+        return "variables must be an object"
+    for name, value in variables.items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            return f"variable {name!r} must be a string or a number"
+    return ""
+
+
+def _settings(value: Any) -> dict[int, dict[str, Any]]:
+    if not isinstance(value, dict):
+        raise UnreadableError("settings must be an object of settings by their id")
+    found: dict[int, dict[str, Any]] = {}
+    for name, settings in value.items():
+        if not (name.isascii() and name.removeprefix("-").isdecimal()) or not isinstance(settings, dict):
+            raise UnreadableError(f"settings {name!r}: an integer id and an object are required")
+        found[int(name)] = settings
+    return found

@@ -1,0 +1,85 @@
+"""The queue as the remote service keeps it: what was taken and not confirmed is offered again."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element of the queue's array as raw text, with its id where it has an integer one."""
+
+    text: str
+    id: int | None
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    element: Element
+    at: float
+
+
+def element(value: dict[str, Any] | str) -> Element:
+    """The element of this text, or of this object; text that is no JSON object is kept as it is."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    fields = parsed if isinstance(parsed, dict) else {}
+    identifier = fields.get("id")
+    return Element(text, identifier if type(identifier) is int else None, fields)
+
+
+class Offers:
+    """Messages waiting, and messages taken that nobody has confirmed yet.
+
+    A message without an integer id can never be confirmed, so it is offered once only.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._waiting: deque[Element] = deque()
+        self._taken: dict[int, _Taken] = {}
+
+    def add(self, offered: Iterable[Element]) -> None:
+        """Put these at the end of the queue."""
+        self._waiting.extend(offered)
+
+    def take(self, count: int, redeliver_after: float) -> list[Element]:
+        """The next `count` elements; those taken over `redeliver_after` seconds ago come first."""
+        now = self._clock()
+        self._return_overdue(now - redeliver_after)
+        batch = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
+        for offered in batch:
+            if offered.id is not None:
+                self._taken.pop(offered.id, None)
+                self._taken[offered.id] = _Taken(offered, now)
+        return batch
+
+    def confirm(self, message_id: int) -> None:
+        """The client has this message: it is offered no more."""
+        self._taken.pop(message_id, None)
+
+    @property
+    def waiting(self) -> int:
+        """How many would be handed out now, overdue ones aside."""
+        return len(self._waiting)
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many were taken and not confirmed."""
+        return len(self._taken)
+
+    def _return_overdue(self, before: float) -> None:
+        overdue = []
+        for message_id, taken in self._taken.items():
+            if taken.at > before:
+                break
+            overdue.append(message_id)
+        self._waiting.extendleft(self._taken.pop(message_id).element for message_id in reversed(overdue))

@@ -1,0 +1,45 @@
+"""Recipients that behave badly on purpose, told by their address alone."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from deliveryd.sandbox.records import Channel
+
+TEMPORARY_FAILURES = 2
+
+
+class Temper(Enum):
+    """How a provider fares with one recipient."""
+
+    GOOD = "accepted, and delivered"
+    PERMANENT = "refused for good"
+    TEMPORARY = "refused the first two times"
+    TIMEOUT = "not answered the first time"
+    FAILED = "accepted, and later reported as failed"
+    DOWN = "refused every time, as if the provider were down"
+
+
+_NUMBERS = {
+    "15550100": Temper.PERMANENT,
+    "15550101": Temper.TEMPORARY,
+    "15550102": Temper.TIMEOUT,
+    "15550103": Temper.FAILED,
+    "15550104": Temper.DOWN,
+}
+
+_PREFIXES = {
+    "permerror": Temper.PERMANENT,
+    "temperror": Temper.TEMPORARY,
+    "timeout": Temper.TIMEOUT,
+    "failed": Temper.FAILED,
+    "down": Temper.DOWN,
+}
+
+
+def temper_of(channel: Channel, to: str) -> Temper:
+    """The temper of this recipient: by number for sms, by how the address begins for the others."""
+    if channel == "sms":
+        return _NUMBERS.get("".join(filter(str.isdecimal, to)), Temper.GOOD)
+    lowered = to.lower()
+    return next((temper for prefix, temper in _PREFIXES.items() if lowered.startswith(prefix)), Temper.GOOD)

@@ -1,0 +1,79 @@
+"""What the sandbox remembers of its visitors: frozen values in order of arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+Channel: TypeAlias = Literal["sms", "messenger", "inApp", "email"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One request to any endpoint. Header names are in lower case."""
+
+    endpoint: str
+    method: str
+    target: str
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message that a provider accepted. `at` is an ISO instant in UTC.
+
+    `message_id` is `reference` where that is a whole number. `duplicate_of` is the `seq` of the message that
+    was accepted under the same idempotency key before; a duplicate reaches the customer only once.
+    """
+
+    seq: int
+    at: str
+    channel: Channel
+    provider_id: str
+    message_id: int | None
+    reference: str | None
+    idempotency_key: str | None
+    to: str
+    payload: Mapping[str, Any]
+    headers: Mapping[str, str]
+    duplicate_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try to hand a message to a provider, with the status code it was answered (0: none)."""
+
+    at: str
+    channel: Channel
+    to: str
+    reference: str | None
+    idempotency_key: str | None
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A provider's update on its way back. `answered` is the status it met, None when nobody answered."""
+
+    channel: Channel
+    provider_id: str
+    status: Literal["delivered", "failed"]
+    at: str
+    answered: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """An e-mail as it came over SMTP. `headers` keeps the last of repeated names, in lower case."""
+
+    seq: int
+    at: str
+    mail_from: str
+    rcpt_to: tuple[str, ...]
+    raw: bytes
+    subject: str
+    text: str | None
+    html: str | None
+    mail_id: str | None
+    headers: Mapping[str, str]

@@ -1,0 +1,159 @@
+"""The remote service: queue, events, settings, customers and entity configurations (interface 4)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from typing import Any
+from urllib.parse import quote
+
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+
+from deliveryd.sandbox.answers import UnreadableError, json_answer, json_text, problem
+from deliveryd.sandbox.eventcheck import faults_in
+from deliveryd.sandbox.state import GROUPS, Group, SandboxState
+from deliveryd.sandbox.wire import Call, Handler
+
+PAGED_GROUPS = frozenset({"merchants", "offers", "privileges", "rewards"})
+DEFAULT_TAKE = 10
+SEGMENT = 1
+CACHE_CONTROL = "public, max-age=60"
+
+# Whoever pastes a token into an address without encoding it meets every character that breaks one.
+_TOKEN = "{group}&={offset}%+/ ü"  # noqa: S105 - a place in a list, no secret
+_TOKEN_PATTERN = re.compile(r"(?P<group>[a-z]+)&=(?P<offset>\d+)%\+/ ü", re.ASCII)
+
+
+class RemoteService:
+    """The endpoints of the interface over one state."""
+
+    def __init__(self, state: SandboxState) -> None:
+        self._state = state
+
+    def guarded(self, handler: Handler) -> Handler:
+        """`handler` for those who bring the bearer token, where the state has one; 401 for others."""
+
+        async def guard(call: Call) -> Response:
+            token = self._state.token
+            sent = call.headers.get("authorization", "")
+            if token is not None and not hmac.compare_digest(sent.encode(), f"Bearer {token}".encode()):
+                return problem(401, "a bearer token is required")
+            return await handler(call)
+
+        return guard
+
+    async def queue(self, call: Call) -> Response:
+        """GET /queue (interface 4.1). The array is joined from the elements' own texts."""
+        take = call.query.get("take", str(DEFAULT_TAKE))
+        if not (take.isascii() and take.isdecimal()):
+            return problem(400, "take must be a whole number that is not negative")
+        return json_text("[" + ",".join(self._state.take(int(take))) + "]")
+
+    async def events(self, call: Call) -> Response:
+        """POST /events (interface 4.2, 6): all of a batch is kept, or nothing of it."""
+        try:
+            events = json.loads(call.body)
+        except ValueError:
+            return self._refuse("the body is not JSON", [])
+        if not isinstance(events, list):
+            return self._refuse("the body is not an array", [])
+        bad = [
+            {"index": index, "field": field, "problem": text}
+            for index, event in enumerate(events)
+            for field, text in faults_in(event).items()
+        ]
+        if bad:
+            return self._refuse("events are not as they must be", bad)
+        if any(self._state.reject_event(event) for event in events):
+            return self._refuse("an event was refused", [])
+        self._state.record_events(events)
+        return json_answer({"accepted": len(events)})
+
+    async def settings(self, call: Call) -> Response:
+        """GET /settings/{id} (interface 4.3)."""
+        settings_id = _identifier(call.params["id"])
+        if settings_id is None:
+            return problem(400, "the settings id must be an integer of 64 bits")
+        settings = self._state.read_settings(settings_id)
+        if settings is None:
+            return problem(404, "no settings with this id")
+        return json_answer(settings) if isinstance(settings, dict) else json_text(settings)
+
+    async def customer(self, call: Call) -> Response:
+        """GET /customers/{customer_id}/all (interface 4.4)."""
+        customer_id = _identifier(call.params["id"])
+        groups = None if customer_id is None else self._state.customers.get(customer_id)
+        if groups is None:
+            return problem(404, "no customer with this id")
+        language = call.query.get("language", "*")
+        value: dict[str, Any] = {}
+        for group in GROUPS:
+            try:
+                asked = _asked(call.query, group)
+            except UnreadableError as error:
+                return problem(400, str(error))
+            if asked is not None:
+                value[group] = self._page(group, groups.get(group, []), asked, language)
+        return json_answer({"value": value})
+
+    async def entity(self, call: Call) -> Response:
+        """GET a configuration address (interface 4.5), with an ETag for those who keep a copy."""
+        entity_id = _identifier(call.params["id"])
+        texts = None if entity_id is None else self._state.entities.get((call.params["group"], entity_id))
+        language = call.params["language"]
+        if texts is None or (language != "*" and language not in texts):
+            return problem(404, "no configuration at this address")
+        answer = json_answer({"value": texts[language] if language != "*" else next(iter(texts.values()))})
+        tag = f'"{hashlib.sha256(bytes(answer.body)).hexdigest()[:16]}"'
+        caching = {"etag": tag, "cache-control": CACHE_CONTROL}
+        if call.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=caching)
+        answer.headers.update(caching)
+        return answer
+
+    def _page(
+        self, group: Group, entities: list[dict[str, Any]], offset: int, language: str
+    ) -> dict[str, Any]:
+        size = self._state.page_size if group in PAGED_GROUPS else len(entities)
+        page = entities[offset : offset + size]
+        answer: dict[str, Any] = {"list": [self._with_address(group, entity, language) for entity in page]}
+        if offset + size < len(entities):
+            answer["continuationToken"] = _TOKEN.format(group=group, offset=offset + size)
+        return answer
+
+    def _with_address(self, group: Group, entity: dict[str, Any], language: str) -> dict[str, Any]:
+        path = f"/api/v4/{group}/{entity['id']}/{SEGMENT}/{quote(language, safe='*')}"
+        return {"configUrl": f"{self._state.base_url}{path}", **entity}
+
+    def _refuse(self, reason: str, bad: list[dict[str, Any]]) -> Response:
+        self._state.refuse_batch(f"{reason} {bad}" if bad else reason)
+        return problem(400, reason, events=bad)
+
+
+def _identifier(text: str) -> int | None:
+    """The 64-bit integer that `text` spells, None when it spells none."""
+    if not re.fullmatch(r"-?\d{1,19}", text, re.ASCII):
+        return None
+    value = int(text)
+    return value if -(2**63) <= value < 2**63 else None
+
+
+def _asked(query: QueryParams, group: Group) -> int | None:
+    """From which entity on `group` is asked for, None when it is not, which may be unreadable."""
+    include = query.get(f"{group}.include", "false")
+    token = query.get(f"{group}.continuationToken")
+    if include not in ("true", "false"):
+        raise UnreadableError(f"{group}.include must be true or false")
+    if include == "false":
+        if token is not None:
+            raise UnreadableError(f"{group}.continuationToken needs {group}.include=true")
+        return None
+    if token is None:
+        return 0
+    match = _TOKEN_PATTERN.fullmatch(token)
+    if match is None or match["group"] != group:
+        raise UnreadableError(f"{group}.continuationToken is not one that was given for {group}")
+    return int(match["offset"])

@@ -1,0 +1,188 @@
+"""The sandbox as one thing to open and close: the HTTP server, the mail server and the receipts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from deliveryd.sandbox.faults import Endpoint
+from deliveryd.sandbox.inbox import Inbox
+from deliveryd.sandbox.providers import JsonVoice, PlainVoice, Providers
+from deliveryd.sandbox.receipts import ReceiptSender
+from deliveryd.sandbox.records import Channel
+from deliveryd.sandbox.remote import RemoteService
+from deliveryd.sandbox.smtp import MailDrop, MailServer
+from deliveryd.sandbox.state import SandboxState
+from deliveryd.sandbox.wire import FaultyEndpoint, Handler, OpenProtocol, PlainEndpoint
+
+HTTP_CHANNELS: tuple[tuple[Channel, Endpoint], ...] = (
+    ("sms", "provider.sms"),
+    ("messenger", "provider.messenger"),
+    ("inApp", "provider.inApp"),
+)
+
+
+class Sandbox:
+    """A stand-in for the remote service and the providers, open between `async with` and its end.
+
+    Runs in the event loop (asyncio) that opens it, touches no signal handlers and writes no log. Closing
+    drops every connection at once, also those that wait for an answer.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        smtp_port: int = 0,
+        *,
+        state: SandboxState | None = None,
+        smtp_tls: ssl.SSLContext | None = None,
+        smtp_require_starttls: bool = False,
+        smtp_credentials: tuple[str, str] | None = None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.smtp_port = smtp_port
+        self.state = state or SandboxState()
+        self._closing = asyncio.Event()
+        self._receipts: ReceiptSender | None = None
+        self._mail = MailServer(
+            MailDrop(self.state, self._closing, smtp_credentials),
+            tls_context=smtp_tls,
+            require_starttls=smtp_require_starttls,
+        )
+        self._http: _HttpServer | None = None
+        self._exits = contextlib.AsyncExitStack()
+
+    @property
+    def base_url(self) -> str:
+        """The address of everything that speaks HTTP; known once the sandbox is open."""
+        return self.state.base_url
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as exits:
+            receipts = await exits.enter_async_context(ReceiptSender(self.state))
+            http = _HttpServer(_application(self.state, receipts, self._closing))
+            self.port = await http.open(self.host, self.port)
+            exits.push_async_callback(http.close)
+            self.smtp_port = await self._mail.open(self.host, self.smtp_port)
+            exits.push_async_callback(self._mail.close)
+            host = f"[{self.host}]" if ":" in self.host else self.host
+            self.state.base_url = f"http://{host}:{self.port}"
+            self._exits = exits.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing.set()
+        await self._exits.aclose()
+
+    async def wait_for(self, predicate: Callable[[SandboxState], object], timeout: float = 5.0) -> None:
+        """Wait until `predicate` holds, looking after each change; TimeoutError when it does not in time."""
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+
+        def watch() -> None:
+            loop.call_soon_threadsafe(changed.set)
+
+        with self.state.changed:
+            self.state.watchers.add(watch)
+        try:
+            async with asyncio.timeout(timeout):
+                while not predicate(self.state):
+                    await changed.wait()
+                    changed.clear()
+        except TimeoutError as error:
+            raise TimeoutError(f"not seen within {timeout} s; {self.state.summary()}") from error
+        finally:
+            with self.state.changed:
+                self.state.watchers.discard(watch)
+
+
+class _HttpServer:
+    """uvicorn's protocol on a plain asyncio server.
+
+    uvicorn's own server installs signal handlers, and closes by waiting for clients that may never finish.
+    """
+
+    def __init__(self, application: Starlette) -> None:
+        self._config = Config(
+            application, lifespan="off", log_config=None, access_log=False, ws="none", timeout_keep_alive=600
+        )
+        self._connections = ServerState()
+        self._server: asyncio.Server | None = None
+
+    async def open(self, host: str, port: int) -> int:
+        """Listen; the port that it became."""
+        self._config.load()
+        self._server = await asyncio.get_running_loop().create_server(
+            self._protocol, host, port, backlog=1024
+        )
+        listening: int = self._server.sockets[0].getsockname()[1]
+        return listening
+
+    async def close(self) -> None:
+        """Drop every connection; requests that are still open find their client gone."""
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in list(self._connections.connections):
+            connection.transport.abort()
+        if self._connections.tasks:
+            await asyncio.wait(list(self._connections.tasks), timeout=0.5)
+        await self._server.wait_closed()
+
+    def _protocol(self) -> OpenProtocol:
+        return OpenProtocol(self._config, self._connections, {})
+
+
+def _application(state: SandboxState, receipts: ReceiptSender, closing: asyncio.Event) -> Starlette:
+    routes = [*_remote_routes(state, closing), *_provider_routes(state, receipts, closing)]
+    inbox = Inbox(state)
+    routes += [
+        Route("/", PlainEndpoint(inbox.page, closing), methods=["GET"]),
+        Route("/inbox.json", PlainEndpoint(inbox.messages, closing), methods=["GET"]),
+        Route("/enqueue", PlainEndpoint(inbox.enqueue, closing), methods=["POST"]),
+    ]
+    return Starlette(routes=routes)
+
+
+def _remote_routes(state: SandboxState, closing: asyncio.Event) -> list[Route]:
+    remote = RemoteService(state)
+
+    def route(path: str, method: str, endpoint: Endpoint, handler: Handler) -> Route:
+        return Route(path, FaultyEndpoint(endpoint, handler, state, closing), methods=[method])
+
+    return [
+        route("/queue", "GET", "queue", remote.guarded(remote.queue)),
+        route("/events", "POST", "events", remote.guarded(remote.events)),
+        route("/settings/{id}", "GET", "settings", remote.guarded(remote.settings)),
+        route("/customers/{id}/all", "GET", "customers", remote.guarded(remote.customer)),
+        route("/api/v4/{group}/{id}/{segment}/{language}", "GET", "entities", remote.entity),
+    ]
+
+
+def _provider_routes(state: SandboxState, receipts: ReceiptSender, closing: asyncio.Event) -> list[Route]:
+    providers = Providers(state, receipts.report)
+    return [
+        Route(
+            prefix + channel,
+            FaultyEndpoint(endpoint, providers.gateway(channel, voice), state, closing),
+            methods=["GET", "POST"],
+        )
+        for channel, endpoint in HTTP_CHANNELS
+        for prefix, voice in (("/", JsonVoice()), ("/plain/", PlainVoice()))
+    ]

@@ -1,0 +1,212 @@
+"""An SMTP server that keeps every e-mail and refuses some recipients on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from typing import Any
+
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+
+from deliveryd.sandbox.providers import message_id_of
+from deliveryd.sandbox.recipients import TEMPORARY_FAILURES, Temper, temper_of
+from deliveryd.sandbox.records import Attempt, Mail, Received
+from deliveryd.sandbox.state import SandboxState, instant
+
+REFERENCE_HEADERS = ("x-deliveryd-message", "x-deliveryd-message-id", "x-message-id", "x-reference")
+
+
+class MailDrop:
+    """What the server does with each recipient and each message.
+
+    A recipient whose local part begins with `permerror` is refused at once; `temperror` is refused after the
+    text, the first two times for that Message-ID; `timeout` is left without an answer after the text, the
+    first time. With credentials, a sender has to bring them before MAIL.
+    """
+
+    def __init__(
+        self, state: SandboxState, closing: asyncio.Event, credentials: tuple[str, str] | None = None
+    ) -> None:
+        self._state = state
+        self._closing = closing
+        self._credentials = credentials
+
+    def authenticate(
+        self, _server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, auth_data: Any
+    ) -> AuthResult:
+        """aiosmtpd's question whether these are the credentials."""
+        brought = (
+            (auth_data.login.decode(), auth_data.password.decode())
+            if isinstance(auth_data, LoginPassword)
+            else None
+        )
+        good = brought is not None and brought == self._credentials
+        return AuthResult(success=good, handled=False)
+
+    async def handle_MAIL(  # noqa: N802 - the name is aiosmtpd's
+        self, _server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        if self._credentials is not None and not session.authenticated:
+            return "530 5.7.0 Authentication required"
+        envelope.mail_from = address
+        envelope.mail_options.extend(options)
+        return "250 2.1.0 OK"
+
+    async def handle_RCPT(  # noqa: N802 - the name is aiosmtpd's
+        self, _server: SMTP, _session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        temper = temper_of("email", address)
+        if temper in (Temper.PERMANENT, Temper.DOWN):
+            answer = "550 5.1.1 No such mailbox" if temper is Temper.PERMANENT else "451 4.3.2 Out of service"
+            self._note(address, None, int(answer[:3]))
+            return answer
+        envelope.rcpt_tos.append(address)
+        envelope.rcpt_options.extend(options)
+        return "250 2.1.5 OK"
+
+    async def handle_DATA(  # noqa: N802 - the name is aiosmtpd's
+        self, _server: SMTP, _session: Session, envelope: Envelope
+    ) -> str:
+        raw = envelope.content if isinstance(envelope.content, bytes) else b""
+        message = message_from_bytes(raw, policy=policy.default)
+        mail_id = str(message["message-id"]).strip() if message["message-id"] else None
+        for address in envelope.rcpt_tos:
+            answer = await self._misbehave(address, mail_id, _reference(message))
+            if answer is not None:
+                return answer
+        for address in envelope.rcpt_tos:
+            self._keep(address, envelope, raw, message)
+        return f"250 2.0.0 OK: queued as {mail_id}"
+
+    async def _misbehave(self, address: str, mail_id: str | None, reference: str | None) -> str | None:
+        temper = temper_of("email", address)
+        if temper not in (Temper.TEMPORARY, Temper.TIMEOUT):
+            return None
+        tries = self._state.count_try(temper.name, "email", address, mail_id or "")
+        if temper is Temper.TEMPORARY and tries <= TEMPORARY_FAILURES:
+            self._note(address, reference, 451)
+            return "451 4.7.1 Try again later"
+        if temper is Temper.TIMEOUT and tries == 1:
+            self._note(address, reference, 0)
+            await self._closing.wait()
+            return "421 4.3.2 Closing"
+        return None
+
+    def _keep(self, address: str, envelope: Envelope, raw: bytes, message: EmailMessage) -> None:
+        at = instant()
+        headers = {name.lower(): str(value) for name, value in message.items()}
+        reference = _reference(message)
+        mail_id = headers.get("message-id", "").strip() or None
+        text, html = _body(message, "plain"), _body(message, "html")
+        subject = headers.get("subject", "")
+        accepted = self._state.accept(
+            Received(
+                seq=0,
+                at=at,
+                channel="email",
+                provider_id=mail_id or "",
+                message_id=message_id_of(reference),
+                reference=reference,
+                idempotency_key=None,
+                to=address,
+                payload={"subject": subject, "text": text, "html": html},
+                headers=headers,
+            )
+        )
+        self._state.record_mail(
+            Mail(
+                seq=accepted.seq,
+                at=at,
+                mail_from=envelope.mail_from or "",
+                rcpt_to=tuple(envelope.rcpt_tos),
+                raw=raw,
+                subject=subject,
+                text=text,
+                html=html,
+                mail_id=mail_id,
+                headers=headers,
+            )
+        )
+        self._note(address, reference, 250)
+
+    def _note(self, address: str, reference: str | None, status: int) -> None:
+        self._state.record_attempt(Attempt(instant(), "email", address, reference, None, status))
+
+
+class _TrackedSMTP(SMTP):
+    """aiosmtpd's protocol, entered in `open_connections` while it is connected."""
+
+    def __init__(
+        self, open_connections: set[asyncio.BaseTransport], handler: MailDrop, **options: Any
+    ) -> None:
+        super().__init__(handler, **options)
+        self._open_connections = open_connections
+        self._entered: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self._entered is None:
+            self._entered = transport
+            self._open_connections.add(transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._entered is not None:
+            self._open_connections.discard(self._entered)
+        super().connection_lost(error)
+
+
+class MailServer:
+    """The server on its own port, in the event loop that opens it."""
+
+    def __init__(
+        self,
+        drop: MailDrop,
+        *,
+        tls_context: ssl.SSLContext | None,
+        require_starttls: bool,
+    ) -> None:
+        self._drop = drop
+        self._options: dict[str, Any] = {
+            "hostname": "sandbox.invalid",
+            "enable_SMTPUTF8": True,
+            "tls_context": tls_context,
+            "require_starttls": require_starttls,
+            "authenticator": drop.authenticate,
+            "auth_require_tls": tls_context is not None,
+        }
+        self._server: asyncio.Server | None = None
+        self._open_connections: set[asyncio.BaseTransport] = set()
+
+    async def open(self, host: str, port: int) -> int:
+        """Listen; the port that it became."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _TrackedSMTP(self._open_connections, self._drop, loop=loop, **self._options), host, port
+        )
+        listening: int = self._server.sockets[0].getsockname()[1]
+        return listening
+
+    async def close(self) -> None:
+        """Stop listening and drop everyone who is connected."""
+        if self._server is None:
+            return
+        self._server.close()
+        for transport in list(self._open_connections):
+            if isinstance(transport, asyncio.Transport):
+                transport.abort()
+        await self._server.wait_closed()
+
+
+def _reference(message: EmailMessage) -> str | None:
+    found = next((message[name] for name in REFERENCE_HEADERS if message[name]), None)
+    return None if found is None else str(found).strip()
+
+
+def _body(message: EmailMessage, kind: str) -> str | None:
+    part = message.get_body((kind,))
+    if part is None:
+        return None
+    content: str = part.get_content()
+    return content.replace("\r\n", "\n")

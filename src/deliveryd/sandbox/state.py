@@ -1,0 +1,248 @@
+"""Everything the sandbox knows, in memory: what it offers, what it was told, and what shall go wrong."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
+
+from deliveryd.sandbox.faults import ENDPOINTS, Endpoint, Fault, Pass
+from deliveryd.sandbox.offers import Element, Offers, element
+from deliveryd.sandbox.records import Attempt, Channel, Mail, Receipt, Received, Seen
+
+Group: TypeAlias = Literal["merchants", "offers", "benefits", "privileges", "regions", "rewards"]
+
+GROUPS: tuple[Group, ...] = ("merchants", "offers", "benefits", "privileges", "regions", "rewards")
+CHANNELS: tuple[Channel, ...] = ("sms", "messenger", "inApp", "email")
+
+Event: TypeAlias = dict[str, Any]
+
+
+def instant() -> str:
+    """Now in UTC with microseconds and `Z`, the form of the interface's timestamps (interface 6)."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class SandboxState:
+    """The sandbox's memory. Methods may be called from any thread; each is one step for all others.
+
+    `changed` is notified after each step, so that who waits for something wakes at once. Durations are
+    seconds. Without an entry in `receipt_targets` for its channel, a provider sends no receipts.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.changed = threading.Condition()
+        self.version = 0
+        self.base_url = ""
+        self.watchers: set[Callable[[], None]] = set()
+
+        self.token: str | None = None
+        self.redeliver_after = 30.0
+        self.page_size = 50
+        self.hang_seconds = 60.0
+        self.receipt_targets: dict[str, str] = {}
+        self.receipt_delay = 0.0
+        self.receipt_secret = "sandbox-receipts"  # noqa: S105 - a stand-in's secret guards nothing
+        self.reject_event: Callable[[Event], bool] = _reject_none
+
+        self.faults: dict[Endpoint, list[Fault]] = {endpoint: [] for endpoint in ENDPOINTS}
+        self.standing_faults: dict[Endpoint, Fault] = {}
+
+        self.offers = Offers(clock)
+        self.enqueued: dict[int, Element] = {}
+        self.notes: dict[int, str] = {}
+        self.settings: dict[int, dict[str, Any] | str | bytes] = {}
+        self.customers: dict[int, dict[Group, list[dict[str, Any]]]] = {}
+        self.entities: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
+
+        self.requests: Counter[str] = Counter()
+        self.settings_requests: Counter[int] = Counter()
+        self.seen: deque[Seen] = deque(maxlen=1000)
+        self.takes: list[int] = []
+        self.taken: list[str] = []
+        self.events: list[Event] = []
+        self.event_batches: list[int] = []
+        self.refused_batches: list[str] = []
+        self.received: list[Received] = []
+        self.attempts: list[Attempt] = []
+        self.receipts: list[Receipt] = []
+        self.mails: list[Mail] = []
+
+        self._sequence = itertools.count(1)
+        self._events_of: defaultdict[int, list[Event]] = defaultdict(list)
+        self._by_key: dict[tuple[str, str], Received] = {}
+        self._tries: Counter[tuple[str, ...]] = Counter()
+
+    # -- what tests and the demo put in
+
+    def enqueue(self, *messages: dict[str, Any] | str) -> None:
+        """Put messages at the end of the queue; a text is served exactly as it is."""
+        offered = [element(message) for message in messages]
+        with self.changed:
+            self.offers.add(offered)
+            self.enqueued.update((each.id, each) for each in offered if each.id is not None)
+            self._notify()
+
+    def fail(self, endpoint: Endpoint, *faults: Fault) -> None:
+        """Let the next requests to `endpoint` go wrong, one fault each, in this order."""
+        with self.changed:
+            self.faults[endpoint].extend(faults)
+
+    def fail_until_healed(self, endpoint: Endpoint, fault: Fault) -> None:
+        """Let every request to `endpoint` go wrong until `heal`; planned single faults come first."""
+        with self.changed:
+            self.standing_faults[endpoint] = fault
+
+    def heal(self, endpoint: Endpoint) -> None:
+        """Forget all faults planned for `endpoint`."""
+        with self.changed:
+            self.faults[endpoint].clear()
+            self.standing_faults.pop(endpoint, None)
+
+    def add_entity(self, group: Group, entity_id: int, texts: Mapping[str, dict[str, Any]]) -> None:
+        """Serve the configuration of an entity in these languages (interface 4.5)."""
+        with self.changed:
+            self.entities[group, entity_id] = dict(texts)
+
+    # -- what the endpoints do
+
+    def next_fault(self, endpoint: Endpoint) -> Fault:
+        """Use up the fault planned for this request."""
+        with self.changed:
+            planned = self.faults[endpoint]
+            return planned.pop(0) if planned else self.standing_faults.get(endpoint, Pass())
+
+    def note_request(self, seen: Seen) -> None:
+        """Count a request."""
+        with self.changed:
+            self.requests[seen.endpoint] += 1
+            self.seen.append(seen)
+            self._notify()
+
+    def take(self, count: int) -> list[str]:
+        """Hand out at most `count` messages as raw texts (interface 4.1)."""
+        with self.changed:
+            batch = [offered.text for offered in self.offers.take(count, self.redeliver_after)]
+            self.takes.append(count)
+            self.taken.extend(batch)
+            self._notify()
+            return batch
+
+    def record_events(self, events: Sequence[Event]) -> None:
+        """Keep a batch of events; a message with a `dequeued` or an `error` among them is offered no more."""
+        with self.changed:
+            self.event_batches.append(len(events))
+            for event in events:
+                self.events.append(event)
+                self._events_of[event["messageId"]].append(event)
+                if event["status"] in ("dequeued", "error"):
+                    self.offers.confirm(event["messageId"])
+            self._notify()
+
+    def refuse_batch(self, reason: str) -> None:
+        """Remember that a batch of events was answered 400, and why."""
+        with self.changed:
+            self.refused_batches.append(reason)
+            self._notify()
+
+    def read_settings(self, settings_id: int) -> dict[str, Any] | str | bytes | None:
+        """The settings as they were put in, None when there are none."""
+        with self.changed:
+            self.settings_requests[settings_id] += 1
+            self._notify()
+            return self.settings.get(settings_id)
+
+    def accept(self, message: Received) -> Received:
+        """Keep a message; under an idempotency key seen before it becomes a duplicate with the first's id."""
+        with self.changed:
+            message = replace(message, seq=next(self._sequence))
+            if message.idempotency_key is not None:
+                first = self._by_key.setdefault((message.channel, message.idempotency_key), message)
+                if first is not message:
+                    message = replace(message, provider_id=first.provider_id, duplicate_of=first.seq)
+            self.received.append(message)
+            self._notify()
+            return message
+
+    def is_duplicate(self, channel: Channel, key: str | None) -> bool:
+        """Whether a message was accepted on this channel under this idempotency key."""
+        with self.changed:
+            return key is not None and (channel, key) in self._by_key
+
+    def record_mail(self, mail: Mail) -> None:
+        """Keep an e-mail in its own form."""
+        with self.changed:
+            self.mails.append(mail)
+            self._notify()
+
+    def record_attempt(self, attempt: Attempt) -> None:
+        """Keep that a provider was asked to send, and what it answered."""
+        with self.changed:
+            self.attempts.append(attempt)
+            self._notify()
+
+    def record_receipt(self, receipt: Receipt) -> None:
+        """Keep that a provider reported back."""
+        with self.changed:
+            self.receipts.append(receipt)
+            self._notify()
+
+    def count_try(self, *what: str) -> int:
+        """How often this was tried, this time included."""
+        with self.changed:
+            self._tries[what] += 1
+            return self._tries[what]
+
+    # -- what tests and the inbox read
+
+    def events_of(self, message_id: int) -> list[Event]:
+        """The events of one message in order of arrival."""
+        with self.changed:
+            return list(self._events_of.get(message_id, ()))
+
+    def statuses(self, message_id: int) -> list[str]:
+        """The statuses reported for one message in order of arrival."""
+        return [str(event["status"]) for event in self.events_of(message_id)]
+
+    def accepted(self, channel: Channel | None = None) -> list[Received]:
+        """What reached customers: messages accepted, duplicates left out; of one channel, or of all."""
+        with self.changed:
+            return [
+                message
+                for message in self.received
+                if message.duplicate_of is None and channel in (None, message.channel)
+            ]
+
+    def wait_for(self, predicate: Callable[[SandboxState], object], timeout: float = 5.0) -> None:
+        """Block until `predicate` holds, looking after each change; TimeoutError when it does not in time.
+
+        Not for the thread whose event loop serves the sandbox: `Sandbox.wait_for` is.
+        """
+        with self.changed:
+            if not self.changed.wait_for(lambda: bool(predicate(self)), timeout):
+                raise TimeoutError(f"not seen within {timeout} s; {self.summary()}")
+
+    def summary(self) -> str:
+        """Counts of everything, for the message of a failed wait."""
+        with self.changed:
+            return (
+                f"requests {dict(self.requests)}, waiting {self.offers.waiting}, "
+                f"unconfirmed {self.offers.unconfirmed}, "
+                f"events {len(self.events)}, received {len(self.received)}, attempts {len(self.attempts)}, "
+                f"receipts {len(self.receipts)}, refused batches {self.refused_batches[-3:]}"
+            )
+
+    def _notify(self) -> None:
+        self.version += 1
+        self.changed.notify_all()
+        for watcher in self.watchers:
+            watcher()
+
+
+def _reject_none(_event: Event) -> bool:
+    return False

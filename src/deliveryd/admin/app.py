@@ -1,0 +1,70 @@
+"""The administrative pages: /livez, /readyz, /metrics, /status and a plain index of them (design 6)."""
+
+from __future__ import annotations
+
+import json
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from deliveryd.admin.base import Vitals
+from deliveryd.metrics import Metrics
+
+_TEXT = "text/plain; charset=utf-8"
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+_INDEX = """\
+deliveryd
+
+/livez    200 while the loops turn
+/readyz   200 while work is being taken
+/metrics  numbers for Prometheus
+/status   what is going on, as JSON
+"""
+
+
+def admin_app(vitals: Vitals, metrics: Metrics) -> Starlette:
+    """The pages over the signs of life and the numbers of one worker. They only read."""
+
+    async def index(_request: Request) -> Response:
+        return _answer(_INDEX)
+
+    async def livez(_request: Request) -> Response:
+        alive, turns = vitals.alive()
+        lines = ["alive" if alive else "stuck", *(f"{loop} turned {ago:.1f} s ago" for loop, ago in turns)]
+        return _answer("".join(f"{line}\n" for line in lines), 200 if alive else 503)
+
+    async def readyz(_request: Request) -> Response:
+        ready, sentence = vitals.ready()
+        return _answer(f"{'ready' if ready else 'not ready'}\n{sentence}\n", 200 if ready else 503)
+
+    async def numbers(request: Request) -> Response:
+        body, content_type = metrics.expose(request.headers.get("accept", ""))
+        return _answer(body, media_type=content_type)
+
+    async def status(_request: Request) -> Response:
+        return _answer(f"{json.dumps(vitals.status(), indent=2)}\n", media_type="application/json")
+
+    return Starlette(
+        routes=[
+            Route("/", index),
+            Route("/livez", livez),
+            Route("/readyz", readyz),
+            Route("/metrics", numbers),
+            Route("/status", status),
+        ]
+    )
+
+
+def _answer(body: str | bytes, status: int = 200, media_type: str = _TEXT) -> Response:
+    # The media type goes in as a header: Starlette would add a second charset to the one of the metrics.
+    return Response(body, status, headers={**_HEADERS, "Content-Type": media_type})

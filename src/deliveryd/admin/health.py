@@ -1,0 +1,45 @@
+"""The client of /livez, for health checks of containers: no more than the standard library."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+from urllib.parse import urlsplit
+
+from deliveryd.admin.listening import parse_listen
+
+_TIMEOUT = 3.0
+_LONGEST_ANSWER = 4096
+
+
+def health_url(listen: str) -> str:
+    """Where a worker that listens on `listen` is asked from the same machine.
+
+    Raises ValueError when `listen` is no address or its port isn't known beforehand.
+    """
+    host, port = parse_listen(listen)
+    if port == 0:
+        raise ValueError("port 0 means any free port, so there is no telling where to ask")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return f"http://{host}:{port}"
+    if address.is_unspecified:
+        host = "::1" if address.version == 6 else "127.0.0.1"
+    return f"http://[{host}]:{port}" if address.version == 6 else f"http://{host}:{port}"
+
+
+def check_health(url: str) -> tuple[bool, str]:
+    """Ask /livez of the worker at `url`: whether it is alive, and its answer or why there is none."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT)
+    try:
+        connection.request("GET", "/livez")
+        answer = connection.getresponse()
+        text = answer.read(_LONGEST_ANSWER).decode(errors="replace").strip()
+    except (OSError, http.client.HTTPException) as error:
+        return False, f"no answer from {url}: {str(error) or type(error).__name__}"
+    else:
+        return answer.status == 200, text
+    finally:
+        connection.close()

@@ -1,0 +1,53 @@
+"""Addresses to listen on: reading them, binding them, and telling where they can be reached."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+from deliveryd.errors import ConfigError
+
+_LISTEN = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:\s]+)):(?P<port>[0-9]{1,5})")
+
+_BACKLOG = 128
+
+
+def parse_listen(listen: str) -> tuple[str, int]:
+    """Split `127.0.0.1:9470` or `[::1]:9470` into host and port; raises ValueError when it is neither."""
+    match = _LISTEN.fullmatch(listen)
+    if match is None or int(match["port"]) > 65535:
+        raise ValueError("expected HOST:PORT, for example 127.0.0.1:9470 or [::1]:9470")
+    return match["v6"] or match["host"], int(match["port"])
+
+
+def bind(key: str, listen: str) -> socket.socket:
+    """Bind and listen, so that nobody else can have the address; port 0 takes any free one.
+
+    `key` is the configuration key that the address comes from. Raises ConfigError, naming it.
+    """
+    try:
+        host, port = parse_listen(listen)
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (ValueError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError([f"{key}: can't listen on {listen!r}: {reason}"]) from error
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address)
+        bound.listen(_BACKLOG)
+        bound.setblocking(False)
+    except OSError as error:
+        bound.close()
+        raise ConfigError([f"{key}: can't listen on {listen!r}: {error.strerror}"]) from error
+    return bound
+
+
+def address_of(bound: socket.socket) -> str:
+    """Where a bound socket can be reached, as `http://host:port`."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,204 @@
+"""Puts the worker together from its configuration, and takes it apart again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
+
+import anyio.to_thread
+
+from deliveryd import __version__
+from deliveryd.cache import DiskCache
+from deliveryd.channels.base import Channel
+from deliveryd.channels.registry import open_channel
+from deliveryd.config import ChannelConfig, Config
+from deliveryd.customers.base import Directory
+from deliveryd.customers.file import FileDirectory
+from deliveryd.customers.none import NoDirectory
+from deliveryd.errors import ConfigError
+from deliveryd.http.client import build_client
+from deliveryd.intake import Intake, Places
+from deliveryd.journal.base import Journal
+from deliveryd.journal.sqlite import open_journal
+from deliveryd.lanes import Lane, LanePolicy, RetryPolicy
+from deliveryd.metrics import Metrics
+from deliveryd.model import Clock, Settings
+from deliveryd.pipeline import Pipeline
+from deliveryd.receipts.app import Inlet, Receipts
+from deliveryd.rendering.content import CompiledSettings, compile_settings
+from deliveryd.rendering.greeting import general_stands_in, strict
+from deliveryd.reporting import Reporting
+from deliveryd.routing import Road, Router
+from deliveryd.service.client import ServiceClient
+from deliveryd.settings import SettingsRoom
+from deliveryd.telemetry import Event, log
+from deliveryd.wakeup import Pulse
+
+LARGEST_ANSWER = 64 << 20
+"""Bytes of an answer of the service that are read at most: a batch of thousands of messages fits."""
+
+
+class Parts(NamedTuple):
+    """The worker's parts, open and ready to run."""
+
+    pipeline: Pipeline
+    journal: Journal
+    places: Places
+    receipts: Receipts | None
+    metrics: Metrics
+    pulse: Pulse
+
+
+@asynccontextmanager
+async def assemble(config: Config, clock: Clock) -> AsyncIterator[Parts]:
+    """Open all parts, in the order in which they need each other; close them in the opposite one.
+
+    Raises ConfigError or JournalError.
+    """
+    async with AsyncExitStack() as stack:
+        metrics = Metrics(config.channels.configured, __version__)
+        pulse = Pulse()
+        service = open_service(config)
+        stack.push_async_callback(service.aclose)
+        channels = open_channels(config)
+        for channel in channels.values():
+            stack.push_async_callback(channel.aclose)
+        directory = await open_directory(config)
+        stack.push_async_callback(directory.aclose)
+        cache = open_cache(config)
+        stack.push_async_callback(cache.aclose)
+        journal = await stack.enter_async_context(
+            open_journal(
+                config.journal.path,
+                details_field=config.events.details_field,
+                observe=lambda seconds, _operations: metrics.committed(seconds),
+            )
+        )
+        places = Places(config.queue.max_in_flight)
+        settings = SettingsRoom(service, cache, compiler(config), metrics, config.settings.ttl)
+        pipeline = Pipeline(
+            journal, settings, directory, build_router(config, channels), places, clock, metrics, pulse,
+            max_waiting=config.queue.max_waiting,
+        )  # fmt: skip
+        pipeline.intake = Intake(
+            service, journal, places, clock, metrics, pulse,
+            batch_size=config.queue.batch_size,
+            poll_interval=config.queue.poll_interval,
+            max_poll_interval=config.queue.max_poll_interval,
+            on_taken=pipeline.taken,
+            may_take=pipeline.may_take,
+        )  # fmt: skip
+        pipeline.reporting = Reporting(
+            service, journal, clock, metrics, pulse,
+            batch_size=config.events.batch_size,
+            flush_interval=config.events.flush_interval,
+            on_accepted=pipeline.accepted,
+            on_refused=pipeline.refused,
+        )  # fmt: skip
+        pipeline.lanes = {
+            name: Lane(
+                name, channels[name], _policy(channel), journal.namespace, clock, metrics, pulse,
+                capacity=_capacity(config, channel),
+                intermediate=frozenset(config.events.intermediate),
+                record=pipeline.record,
+                settle=pipeline.settle,
+            )
+            for name, channel in config.channels.configured.items()
+        }  # fmt: skip
+        receipts = _receipts(config, journal, clock, metrics, pipeline)
+        yield Parts(pipeline, journal, places, receipts, metrics, pulse)
+
+
+def open_service(config: Config) -> ServiceClient:
+    """The client of the remote service. Raises ConfigError for certificates or secrets that can't be used."""
+    try:
+        http = build_client(
+            timeout=config.service.timeout, max_body=LARGEST_ANSWER, tls=config.service.tls.files()
+        )
+        return ServiceClient(http, config.service.base_url, config.service.auth)
+    except (OSError, ValueError) as error:
+        raise ConfigError([f"service: {error}"]) from None
+
+
+def open_channels(config: Config) -> dict[str, Channel]:
+    """All configured channels. Raises ConfigError."""
+    return {
+        name: open_channel(
+            name, channel.block, channel.common.adapter, channel.options, timeout=channel.common.timeout
+        )
+        for name, channel in config.channels.configured.items()
+    }
+
+
+async def open_directory(config: Config) -> Directory:
+    """The customer directory. Raises ConfigError."""
+    if config.customers.path is None:
+        return NoDirectory()
+    return await anyio.to_thread.run_sync(
+        FileDirectory.load,
+        config.customers.path,
+        lambda problem: log(Event.CUSTOMERS_FILE_PROBLEM, reason=problem),
+    )
+
+
+def open_cache(config: Config) -> DiskCache:
+    """The disk cache of settings; it opens its files when it is first used."""
+    return DiskCache(
+        config.settings.cache_dir,
+        config.settings.size_limit,
+        lambda problem: log(Event.CACHE_BROKEN, reason=problem),
+    )
+
+
+def compiler(config: Config) -> _Compiler:
+    """What makes settings ready for rendering."""
+    return _Compiler(config)
+
+
+class _Compiler:
+    def __init__(self, config: Config) -> None:
+        self._email_format = config.content.email_format
+        self._greetings = general_stands_in if config.content.greeting_fallback else strict
+
+    def __call__(self, settings: Settings) -> CompiledSettings:
+        return compile_settings(settings, self._email_format, self._greetings)
+
+
+def build_router(config: Config, channels: dict[str, Channel]) -> Router:
+    """What chooses channel and language."""
+    roads = {
+        name: Road(channel.block, channels[name]) for name, channel in config.channels.configured.items()
+    }
+    return Router(roads, config.channels.order, config.content.languages)
+
+
+def _policy(channel: ChannelConfig) -> LanePolicy:
+    retry = channel.common.retry
+    return LanePolicy(
+        channel.common.concurrency,
+        channel.common.rate,
+        RetryPolicy(retry.attempts, retry.base, retry.max),
+        resend_in_doubt=channel.common.on_in_doubt == "resend",
+    )
+
+
+def _capacity(config: Config, channel: ChannelConfig) -> int:
+    """How many messages may queue in a lane: its share of the places, so that no lane takes those of all."""
+    share = config.queue.max_in_flight // len(config.channels.configured)
+    return max(share, min(channel.common.concurrency, config.queue.max_in_flight))
+
+
+def _receipts(
+    config: Config, journal: Journal, clock: Clock, metrics: Metrics, pipeline: Pipeline
+) -> Receipts | None:
+    inlets = {}
+    for name, channel in config.channels.configured.items():
+        options = getattr(channel.options, "receipt", None)
+        if options is not None:
+            inlets[name] = Inlet(options, options.signature.secret_file.read() if options.signature else None)
+    if not inlets or not config.receipts.listen:
+        return None
+    return Receipts(
+        inlets, journal, clock, metrics, max_body=config.receipts.max_body, on_news=pipeline.news
+    )

@@ -1,0 +1,26 @@
+"""What an error means for the person at the terminal: some lines on standard error, and an exit status."""
+
+from __future__ import annotations
+
+import sys
+
+from deliveryd.errors import ConfigError, DeliverydError
+from deliveryd.telemetry import Event, describe, log
+
+FAILED, CONFIGURATION = 1, 78
+
+
+def exit_status(error: BaseException) -> int:
+    """Tell what went wrong on standard error, and return the exit status (design 6)."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, ConfigError):
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        return CONFIGURATION
+    if isinstance(error, DeliverydError):
+        print(f"deliveryd: {error}", file=sys.stderr)
+        return FAILED
+    log(Event.WORKER_DIED, error=error)
+    print(f"deliveryd: ended by an error that nobody foresaw: {describe(error)}", file=sys.stderr)
+    return FAILED

@@ -1,0 +1,34 @@
+"""`deliveryd sandbox`: the stand-in service and providers alone."""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated
+
+import anyio
+import typer
+
+from deliveryd.sandbox.scenario import demo_scenario
+from deliveryd.sandbox.server import Sandbox
+
+
+def sandbox(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the service and the HTTP providers; 0: any free one.")] = 8080,
+    smtp_port: Annotated[int, typer.Option(help="Port of the mail server; 0: any free one.")] = 8025,
+    empty: Annotated[bool, typer.Option("--empty", help="Begin without messages in the queue.")] = False,
+) -> None:
+    """Serve a stand-in for the remote service and for the providers, with an inbox page, until Ctrl-C."""
+
+    async def serve() -> None:
+        async with Sandbox(host, port, smtp_port) as server:
+            if not empty:
+                demo_scenario().load(server.state)
+            typer.echo(f"service    {server.base_url}")
+            typer.echo(f"providers  {server.base_url}/sms, /messenger, /inApp, and mail on port {server.smtp_port}")
+            typer.echo(f"inbox      {server.base_url}/")
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async for _ in signals:
+                    return
+
+    anyio.run(serve)

@@ -1,0 +1,192 @@
+"""Intake: take batches from the queue, as many as there are free places, and record them in the journal."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
+
+import anyio
+
+from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
+from deliveryd.journal.base import Journal
+from deliveryd.metrics import Failure, Metrics
+from deliveryd.model import Clock, Entry, QueuedMessage
+from deliveryd.service.wire import Batch
+from deliveryd.telemetry import Event, log
+from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse
+
+TOP_UP = 0.1
+"""Seconds that intake waits for room for a whole batch before it takes a smaller one."""
+
+
+class Queue(Protocol):
+    """Where messages come from."""
+
+    async def take(self, count: int) -> Batch:
+        """Take up to `count` messages."""
+
+
+class Places:
+    """How many messages the line may hold at a time (`queue.max_in_flight`), and which ones it holds.
+
+    A message holds its place from the take until it waits in the journal for a later time, or until the service
+    accepted the event of its end: thus a service that hears nothing stops the taking.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: set[int] = set()
+        self.freed = Bell()
+
+    @property
+    def free(self) -> int:
+        """How many more messages may be held."""
+        return max(self._most - len(self._held), 0)
+
+    @property
+    def held(self) -> int:
+        """How many messages are held."""
+        return len(self._held)
+
+    def hold(self, ids: Iterable[int]) -> None:
+        """Give these messages a place each; one that has a place keeps it."""
+        self._held.update(ids)
+
+    def release(self, ids: Iterable[int]) -> None:
+        """Take their places back."""
+        before = len(self._held)
+        self._held.difference_update(ids)
+        if len(self._held) < before:
+            self.freed.ring()
+
+
+class Intake:
+    """The loop from the queue into the journal."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        journal: Journal,
+        places: Places,
+        clock: Clock,
+        metrics: Metrics,
+        pulse: Pulse,
+        *,
+        batch_size: int,
+        poll_interval: float,
+        max_poll_interval: float,
+        on_taken: Callable[[Sequence[Entry]], None],
+        may_take: Callable[[], bool],
+    ) -> None:
+        self._queue = queue
+        self._journal = journal
+        self._places = places
+        self._clock = clock
+        self._metrics = metrics
+        self._pulse = pulse
+        self._batch_size = batch_size
+        self._poll_interval = poll_interval
+        self._max_poll_interval = max_poll_interval
+        self._pause = poll_interval
+        self._on_taken = on_taken
+        self._may_take = may_take
+        self._down = False
+        self._stopping = False
+        self._stop_bell = Bell()
+        self.found_empty = False
+        """Whether the queue's last answer held nothing new."""
+
+    @property
+    def down(self) -> bool:
+        """Whether the queue's last answer was none."""
+        return self._down
+
+    def stop(self) -> None:
+        """Take no more; a take that is under way is finished."""
+        self._stopping = True
+        self._stop_bell.ring()
+        self._places.freed.ring()
+
+    async def run(self) -> None:
+        """Take until stopped."""
+        while not self._stopping:
+            self._pulse.beat("intake")
+            count = await self._room()
+            if not count:
+                continue
+            try:
+                batch = await self._queue.take(count)
+            except ServiceError as error:
+                await self._sleep(self._after_failure(error))
+                continue
+            self._recovered()
+            new = await self._record(batch)
+            self.found_empty = not new and batch.size < count
+            if batch.size < count or not new:
+                await self._sleep(self._after(len(new)))
+            else:
+                self._pause = self._poll_interval
+
+    async def _room(self) -> int:
+        """How many to take now: a whole batch, or after a short wait whatever there is room for."""
+        if not self._may_take():
+            await self._places.freed.wait(1.0)
+            return 0
+        if self._places.free < self._batch_size:
+            await self._places.freed.wait(TOP_UP)
+        return 0 if self._stopping else min(self._batch_size, self._places.free)
+
+    async def _record(self, batch: Batch) -> Collection[int]:
+        new = await self._journal.take(batch.messages, batch.malformed, self._clock.now())
+        entries = [Entry(*message) for message in _firsts(batch.messages) if message.id in new]
+        self._on_taken(entries)
+        repeated = len(batch.messages) - len(entries)
+        self._metrics.taken(len(entries), repeated, len(batch.malformed))
+        if batch.size:
+            log(Event.QUEUE_TAKEN, count=len(entries), repeated=repeated, malformed=len(batch.malformed))
+        for bad in batch.malformed:
+            if bad.id is None:
+                log(Event.QUEUE_ELEMENT_MALFORMED, reason=bad.reason)
+            else:
+                log(Event.QUEUE_ELEMENT_MALFORMED, reason=bad.reason, message_id=bad.id)
+        return new
+
+    def _after(self, new: int) -> float:
+        """The pause after a batch that wasn't full: growing while nothing new comes, never in step with others."""
+        self._pause = self._poll_interval if new else min(self._pause * 2, self._max_poll_interval)
+        return self._pause * random.uniform(0.8, 1.0)
+
+    def _after_failure(self, error: ServiceError) -> float:
+        self._pause = min(self._pause * 2, self._max_poll_interval)
+        pause = self._pause * random.uniform(0.5, 1.0)
+        if isinstance(error, ServiceUnavailable) and error.after is not None:
+            pause = max(pause, error.after)
+        self._metrics.take_failed(failure_of(error))
+        log(Event.QUEUE_UNAVAILABLE, reason=str(error), delay=pause)
+        self._down = True
+        return pause
+
+    def _recovered(self) -> None:
+        if self._down:
+            self._down = False
+            self._pause = self._poll_interval
+            log(Event.QUEUE_RESUMED)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Pause, and keep turning."""
+        ends = anyio.current_time() + seconds
+        while not self._stopping and (left := ends - anyio.current_time()) > 0:
+            self._pulse.beat("intake")
+            await self._stop_bell.wait(min(left, LONGEST_WAIT))
+
+
+def failure_of(error: ServiceError) -> Failure:
+    """The word that the metrics have for an error of the service."""
+    if isinstance(error, ServiceRefused):
+        return "refused"
+    return "unreadable" if isinstance(error, ServiceUnreadable) else "unavailable"
+
+
+def _firsts(messages: Sequence[QueuedMessage]) -> Iterable[QueuedMessage]:
+    return {message.id: message for message in reversed(messages)}.values()

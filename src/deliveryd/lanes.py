@@ -1,0 +1,305 @@
+"""Lanes: one for each channel, with its own queue, places, rate and retries, so that none slows another.
+
+A lane commits the intent to send, then sends, then says what is to be done with the verdict. What waits in a lane
+has no intent yet: only attempts that are really under way can ever be in doubt.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+import anyio
+from anyio.abc import TaskGroup
+
+from deliveryd.channels.base import (
+    Accepted,
+    Channel,
+    Dispatch,
+    InDoubt,
+    Misconfigured,
+    Refused,
+    TryAgain,
+    Verdict,
+)
+from deliveryd.journal.base import Change, Outcome
+from deliveryd.metrics import Metrics
+from deliveryd.model import Clock, Entry, StatusEvent, attempt_id
+from deliveryd.routing import Routed, expired, is_expired
+from deliveryd.states import State
+from deliveryd.telemetry import Event, log
+from deliveryd.units import Rate
+from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse
+
+SECOND = 1_000_000
+
+
+class RetryPolicy(NamedTuple):
+    """How often a channel is tried for one message, and the seconds between: `base`, doubled each time, to `max`."""
+
+    attempts: int
+    base: float
+    max: float
+
+    def pause(self, tries: int, at_least: float | None = None) -> float:
+        """Seconds to wait after so many tries, jittered; never less than the provider asked for."""
+        grown = min(self.base * 2.0 ** min(tries - 1, 40), self.max) * random.uniform(0.5, 1.0)
+        return max(grown, at_least or 0.0)
+
+
+class LanePolicy(NamedTuple):
+    """What an operator says of a channel."""
+
+    concurrency: int
+    rate: Rate | None
+    retry: RetryPolicy
+    resend_in_doubt: bool
+
+
+class Pace:
+    """Spaces attempts out evenly, so that no second sees more than its rate and a twentieth."""
+
+    def __init__(self, rate: Rate) -> None:
+        self._interval = rate.per / rate.permits
+        self._burst = max(1.0, 0.05 / self._interval)
+        self._next = 0.0
+
+    def grant(self, wanted: int) -> int:
+        """How many attempts may be made now, `wanted` at most."""
+        now = anyio.current_time()
+        self._next = max(self._next, now - self._burst * self._interval)
+        granted = min(wanted, int((now - self._next) / self._interval + 1e-9))
+        self._next += granted * self._interval
+        return granted
+
+    def wait(self) -> float:
+        """Seconds until another attempt may be made."""
+        return max(self._next + self._interval - anyio.current_time(), 0.0)
+
+
+class Lane:
+    """The attempts of one channel."""
+
+    def __init__(
+        self,
+        name: str,
+        channel: Channel,
+        policy: LanePolicy,
+        namespace: str,
+        clock: Clock,
+        metrics: Metrics,
+        pulse: Pulse,
+        *,
+        capacity: int,
+        intermediate: frozenset[str],
+        record: Callable[[Sequence[Change]], Awaitable[None]],
+        settle: Callable[[Change], None],
+    ) -> None:
+        self.name = name
+        self._channel = channel
+        self._policy = policy
+        self._namespace = namespace
+        self._clock = clock
+        self._metrics = metrics
+        self._pulse = pulse
+        self._capacity = capacity
+        self._intermediate = intermediate
+        self._record = record
+        self._settle = settle
+        self._pace = Pace(policy.rate) if policy.rate is not None else None
+        self._queue: deque[Routed] = deque()
+        self._begun: deque[Routed] = deque()
+        self._idle: list[anyio.Event] = []
+        self._workers = 0
+        self._under_way = 0
+        self._bell = Bell()
+        self._stopping = False
+        self._finished = Bell()
+        self._misconfigured = 0
+
+    @property
+    def room(self) -> int:
+        """How many more messages may queue here."""
+        return max(self._capacity - len(self._queue), 0)
+
+    @property
+    def under_way(self) -> int:
+        """How many attempts have an intent and no outcome yet."""
+        return self._under_way
+
+    @property
+    def queued(self) -> int:
+        """How many messages wait for a place."""
+        return len(self._queue)
+
+    def offer(self, routed: Routed) -> bool:
+        """Put a message into the queue; False when there is no room for it."""
+        if len(self._queue) >= self._capacity:
+            return False
+        self._queue.append(routed)
+        self._bell.ring()
+        return True
+
+    def stop(self) -> None:
+        """Begin no more attempts."""
+        self._stopping = True
+        self._bell.ring()
+
+    async def finish(self) -> None:
+        """Wait until nothing is under way."""
+        while self._under_way:
+            await self._finished.wait()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        async with anyio.create_task_group() as workers:
+            while True:
+                self._pulse.beat(f"lane {self.name}")
+                await self._bell.wait(self._longest_wait())
+                while not self._stopping and (batch := self._next_batch()):
+                    await self._begin(batch, workers)
+
+    def _longest_wait(self) -> float:
+        if self._pace is not None and self._queue and self._under_way < self._policy.concurrency:
+            return min(self._pace.wait(), LONGEST_WAIT)
+        return LONGEST_WAIT
+
+    def _next_batch(self) -> list[Routed]:
+        count = min(len(self._queue), self._policy.concurrency - self._under_way)
+        if self._pace is not None and count:
+            count = self._pace.grant(count)
+        return [self._queue.popleft() for _ in range(count)]
+
+    async def _begin(self, batch: Sequence[Routed], workers: TaskGroup) -> None:
+        """Commit the intents of those that may still be sent, the ends of the others, and start sending."""
+        self._under_way += len(batch)
+        now = self._clock.now()
+        begun = [_numbered(routed) for routed in batch if not is_expired(routed.expires_at, now)]
+        late = [routed for routed in batch if is_expired(routed.expires_at, now)]
+        await self._record([self._intent(routed, now) for routed in begun] + [_lapse(r, now) for r in late])
+        self._under_way -= len(late)
+        self._begun.extend(begun)
+        for _ in begun:
+            if self._idle:
+                self._idle.pop().set()
+            elif self._workers < self._policy.concurrency:
+                self._workers += 1
+                workers.start_soon(self._work)
+
+    def _intent(self, routed: Routed, now: int) -> Change:
+        return Change(
+            routed.entry, State.READY, State.SENDING, now, events=self._progress(routed.entry, "sending", now)
+        )
+
+    def _progress(self, entry: Entry, status: str, now: int) -> tuple[StatusEvent, ...]:
+        return (StatusEvent(entry.id, status, now),) if status in self._intermediate else ()
+
+    async def _work(self) -> None:
+        while True:
+            while not self._begun:
+                turn = anyio.Event()
+                self._idle.append(turn)
+                await turn.wait()
+            self._settle(await self._attempt(self._begun.popleft()))
+            self._under_way -= 1
+            if self._queue:
+                self._bell.ring()
+            if self._stopping:
+                self._finished.ring()
+
+    async def _attempt(self, routed: Routed) -> Change:
+        """One attempt, unless the time ran out since its intent."""
+        entry = routed.entry
+        if routed.expires_at is not None and is_expired(routed.expires_at, now := self._clock.now()):
+            return self._fail(entry, Outcome("expired"), expired(routed.expires_at), now)
+        key = attempt_id(self._namespace, entry.id, entry.attempts)
+        started = anyio.current_time()
+        try:
+            verdict = await self._channel.send(Dispatch(key, entry, routed.customer, routed.rendered))
+        except Exception as error:  # noqa: BLE001 - one broken adapter must not take the worker with it
+            log(Event.MESSAGE_IN_DOUBT, channel=self.name, message_id=entry.id, error=error)
+            verdict = InDoubt(f"the adapter failed with {type(error).__name__}")
+        self._metrics.attempted(self.name, verdict, anyio.current_time() - started)
+        return self.decide(entry, verdict)
+
+    def decide(self, entry: Entry, verdict: Verdict) -> Change:
+        """The step that follows from a verdict."""
+        now = self._clock.now()
+        if isinstance(verdict, Misconfigured):
+            return self._after_misconfigured(entry, verdict, now)
+        if isinstance(verdict, Accepted | Refused):
+            self._recovered()
+        entry = entry._replace(tries=entry.tries + 1, doubt=None)
+        if isinstance(verdict, Accepted):
+            events = (*self._progress(entry, "accepted", now), StatusEvent(entry.id, "sent", now))
+            outcome = Outcome("accepted", verdict.provider_id)
+            return Change(entry, State.SENDING, State.SENT, now, outcome=outcome, events=events)
+        if isinstance(verdict, Refused):
+            return self._give_up(entry, Outcome("refused", None, verdict.reason), verdict.reason, now)
+        if isinstance(verdict, TryAgain):
+            return self._after_failure(entry, verdict, now)
+        return self.after_doubt(entry, State.SENDING, verdict.reason, now)
+
+    def _after_failure(self, entry: Entry, verdict: TryAgain, now: int) -> Change:
+        outcome = Outcome("try_again", None, verdict.reason)
+        if entry.tries >= self._policy.retry.attempts:
+            return self._give_up(entry, outcome, f"{verdict.reason} (tried {entry.tries} times)", now)
+        pause = self._policy.retry.pause(entry.tries, verdict.after)
+        log(
+            Event.ATTEMPT_RETRY,
+            channel=self.name, message_id=entry.id, reason=verdict.reason, tries=entry.tries, delay=pause,
+        )  # fmt: skip
+        return Change(entry, State.SENDING, State.WAITING, now, now + int(pause * SECOND), outcome)
+
+    def after_doubt(self, entry: Entry, before: State, reason: str, now: int) -> Change:
+        """The step for an attempt whose outcome is unknown, by the channel's policy (design 4, promise 2)."""
+        outcome = Outcome("in_doubt", None, reason)
+        doubt = attempt_id(self._namespace, entry.id, entry.attempts)
+        entry = entry._replace(doubt=doubt)
+        log(Event.MESSAGE_IN_DOUBT, channel=self.name, message_id=entry.id, reason=reason)
+        if not self._policy.resend_in_doubt:
+            return Change(entry, before, State.IN_DOUBT, now, outcome=outcome)
+        if entry.tries >= self._policy.retry.attempts:
+            details = f"{self.name}: outcome unknown after {entry.tries} tries: {reason}"
+            return self._fail(entry, outcome, details, now, before)
+        pause = self._policy.retry.pause(max(entry.tries, 1))
+        return Change(entry, before, State.WAITING, now, now + int(pause * SECOND), outcome)
+
+    def _after_misconfigured(self, entry: Entry, verdict: Misconfigured, now: int) -> Change:
+        """Wait without using up a try: it isn't the message's fault."""
+        self._misconfigured += 1
+        pause = min(5.0 * 2.0 ** min(self._misconfigured - 1, 10), 60.0) * random.uniform(0.8, 1.0)
+        if self._misconfigured == 1 or self._misconfigured % 1000 == 0:
+            log(Event.CHANNEL_MISCONFIGURED, channel=self.name, reason=verdict.reason, delay=pause)
+        outcome = Outcome("misconfigured", None, verdict.reason)
+        return Change(entry, State.SENDING, State.WAITING, now, now + int(pause * SECOND), outcome)
+
+    def _recovered(self) -> None:
+        if self._misconfigured:
+            self._misconfigured = 0
+            log(Event.CHANNEL_RECOVERED, channel=self.name)
+
+    def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Change:
+        """This channel is spent; the next one of the order may take the message, if there is one."""
+        entry = entry._replace(spent=(*entry.spent, (self.name, reason)), lane=None, tries=0)
+        return Change(entry, State.SENDING, State.READY, now, outcome=outcome)
+
+    def _fail(
+        self, entry: Entry, outcome: Outcome, details: str, now: int, before: State = State.SENDING
+    ) -> Change:
+        events = (StatusEvent(entry.id, "error", now, details=details),)
+        return Change(entry, before, State.FAILED, now, outcome=outcome, events=events)
+
+
+def _numbered(routed: Routed) -> Routed:
+    """The message with the number of its next attempt; one in doubt keeps its own."""
+    entry = routed.entry
+    return routed if entry.doubt is not None else routed._replace(entry=entry._replace(attempts=entry.attempts + 1))
+
+
+def _lapse(routed: Routed, now: int) -> Change:
+    details = expired(routed.expires_at or now)
+    events = (StatusEvent(routed.entry.id, "error", now, details=details),)
+    return Change(routed.entry, State.READY, State.FAILED, now, events=events)

@@ -1,0 +1,1 @@
+"""Receipts: what providers report of messages that they accepted earlier."""

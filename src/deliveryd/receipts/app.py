@@ -1,0 +1,99 @@
+"""The address that providers report to: POST /receipts/CHANNEL. What it answered 2xx to is in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from deliveryd.channels.receipt_options import ReceiptOptions
+from deliveryd.errors import JournalError
+from deliveryd.journal.base import Journal
+from deliveryd.metrics import Metrics, ReceiptResult
+from deliveryd.model import Clock
+from deliveryd.receipts.reading import NoNews, Unreadable, is_genuine, read_receipt
+from deliveryd.telemetry import Event, log
+
+
+class Inlet(NamedTuple):
+    """How one channel's provider reports. `secret` is what its signatures are made with."""
+
+    options: ReceiptOptions
+    secret: str | None
+
+
+class Receipts:
+    """Verifies, records and matches reports."""
+
+    def __init__(
+        self,
+        inlets: Mapping[str, Inlet],
+        journal: Journal,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        max_body: int,
+        on_news: Callable[[], None],
+    ) -> None:
+        self._inlets = inlets
+        self._journal = journal
+        self._clock = clock
+        self._metrics = metrics
+        self._max_body = max_body
+        self._on_news = on_news
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        return Starlette(routes=[Route("/receipts/{channel}", self._post, methods=["POST"])])
+
+    async def _post(self, request: Request) -> Response:
+        channel = request.path_params["channel"]
+        inlet = self._inlets.get(channel)
+        if inlet is None:
+            raise HTTPException(404, "no channel with receipts has this name")
+        body = await self._body(request)
+        signature = inlet.options.signature
+        if signature is not None and not is_genuine(
+            signature, inlet.secret or "", request.headers.get(signature.header), body
+        ):
+            self._tell("forged", Event.RECEIPT_FORGED, channel)
+            raise HTTPException(401, "the signature doesn't fit")
+        try:
+            receipt = read_receipt(inlet.options, channel, body, self._clock.now())
+        except Unreadable as error:
+            self._metrics.receipt("malformed")
+            raise HTTPException(400, str(error)) from None
+        if isinstance(receipt, NoNews):
+            return PlainTextResponse("noted\n")
+        try:
+            (result,) = await self._journal.receive([receipt])
+        except JournalError:
+            raise HTTPException(503, "can't be recorded now; report it again later") from None
+        return self._answer(channel, result)
+
+    def _answer(self, channel: str, result: str) -> Response:
+        if result == "matched":
+            self._tell("accepted", Event.RECEIPT_ACCEPTED, channel)
+            self._on_news()
+        elif result == "repeated":
+            self._tell("repeated", Event.RECEIPT_REPEATED, channel)
+        else:
+            self._tell("unmatched", Event.RECEIPT_UNMATCHED, channel)
+        return PlainTextResponse(f"{result}\n", 202 if result == "unmatched" else 200)
+
+    def _tell(self, result: ReceiptResult, event: Event, channel: str) -> None:
+        self._metrics.receipt(result)
+        log(event, channel=channel)
+
+    async def _body(self, request: Request) -> bytes:
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > self._max_body:
+                raise HTTPException(413, f"a report has at most {self._max_body} bytes")
+        return bytes(body)

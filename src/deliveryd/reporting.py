@@ -1,0 +1,159 @@
+"""Reporting: bring the journal's outbox to the service, in order, in batches, until each event is accepted.
+
+A batch that the service refuses is split until the event that it refuses is found; that one is set aside, the
+others go on. An outage changes nothing: the outbox waits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import anyio
+
+from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
+from deliveryd.journal.base import Journal, OutboxRow
+from deliveryd.metrics import Metrics
+from deliveryd.model import Clock
+from deliveryd.telemetry import Event, log
+from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse
+
+ABOUT_THE_EVENTS = frozenset({400, 406, 409, 410, 411, 413, 415, 422})
+"""Refusals that say something about what was sent; any other is about who sent it, or where to, and is waited out."""
+
+MAX_PAUSE = 30.0
+
+
+class EventSink(Protocol):
+    """Where events go."""
+
+    async def report(self, bodies: Sequence[str]) -> None:
+        """Report a batch."""
+
+
+class Reporting:
+    """The loop from the outbox to the service."""
+
+    def __init__(
+        self,
+        sink: EventSink,
+        journal: Journal,
+        clock: Clock,
+        metrics: Metrics,
+        pulse: Pulse,
+        *,
+        batch_size: int,
+        flush_interval: float,
+        on_accepted: Callable[[Sequence[OutboxRow]], None],
+        on_refused: Callable[[OutboxRow], None],
+    ) -> None:
+        self._sink = sink
+        self._journal = journal
+        self._clock = clock
+        self._metrics = metrics
+        self._pulse = pulse
+        self._batch_size = batch_size
+        self._flush_interval = flush_interval
+        self._on_accepted = on_accepted
+        self._on_refused = on_refused
+        self._bell = Bell()
+        self._full = Bell()
+        self._posted = Bell()
+        self._waiting = 0
+        self._failures = 0
+        self._hurry = False
+
+    @property
+    def down(self) -> bool:
+        """Whether the last attempt to report failed."""
+        return self._failures > 0
+
+    def expect(self, events: int) -> None:
+        """Events entered the outbox; they are reported when a batch is full, or after the flush interval."""
+        self._waiting += events
+        self._bell.ring()
+        if self._waiting >= self._batch_size:
+            self._full.ring()
+
+    def expect_now(self, events: int) -> None:
+        """Events entered the outbox that something waits for; they are reported at once."""
+        self._waiting += events
+        self._bell.ring()
+        self._full.ring()
+
+    def hurry(self) -> None:
+        """From now on report at once whatever comes: the worker is about to end."""
+        self._hurry = True
+        self._bell.ring()
+        self._full.ring()
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            self._pulse.beat("reporting")
+            if await self._bell.wait(LONGEST_WAIT) and not self._hurry:
+                await self._full.wait(self._flush_interval)
+            await self._flush()
+
+    async def flushed(self) -> None:
+        """Return when nothing waits in the outbox any more; `run` does the reporting meanwhile."""
+        while await self._journal.outbox(0, 1):
+            await self._posted.wait(1.0)
+
+    async def _flush(self) -> None:
+        while True:
+            self._pulse.beat("reporting")
+            self._waiting = 0
+            rows = await self._journal.outbox(0, self._batch_size)
+            if not rows:
+                return
+            try:
+                await self._post(rows)
+            except ServiceError as error:
+                await self._pause_after(error)
+            else:
+                if self._failures:
+                    log(Event.EVENTS_RECOVERED)
+                self._failures = 0
+                if len(rows) < self._batch_size:
+                    return
+
+    async def _post(self, rows: Sequence[OutboxRow]) -> None:
+        """Report these events; where the service refuses them, each half for itself."""
+        try:
+            await self._sink.report([row.body for row in rows])
+        except ServiceRefused as error:
+            if error.status not in ABOUT_THE_EVENTS:
+                raise
+            self._metrics.post_failed("refused")
+            if len(rows) == 1:
+                await self._set_aside(rows[0], str(error))
+                return
+            middle = len(rows) // 2
+            await self._post(rows[:middle])
+            await self._post(rows[middle:])
+        else:
+            await self._journal.accept(rows, self._clock.now())
+            self._metrics.events_accepted(len(rows))
+            log(Event.EVENTS_ACCEPTED, count=len(rows))
+            self._on_accepted(rows)
+            self._posted.ring()
+
+    async def _set_aside(self, row: OutboxRow, reason: str) -> None:
+        await self._journal.refuse(row, reason, self._clock.now())
+        self._metrics.events_refused(1)
+        log(Event.EVENTS_REFUSED, message_id=row.message_id, reason=f"{row.status}: {reason}")
+        self._on_refused(row)
+
+    async def _pause_after(self, error: ServiceError) -> None:
+        self._failures += 1
+        pause = min(0.5 * 2.0 ** min(self._failures, 10), MAX_PAUSE) * random.uniform(0.5, 1.0)
+        if isinstance(error, ServiceUnavailable) and error.after is not None:
+            pause = max(pause, error.after)
+        self._metrics.post_failed("refused" if isinstance(error, ServiceRefused) else "unavailable")
+        log(Event.EVENTS_UNAVAILABLE, reason=str(error), delay=pause)
+        ends = anyio.current_time() + pause
+        while (left := ends - anyio.current_time()) > 0:
+            self._pulse.beat("reporting")
+            await anyio.sleep(min(left, LONGEST_WAIT))

@@ -1,0 +1,182 @@
+"""The process: start order, readiness, signals, drain, watchdog. Stop taking and stop working are two things.
+
+A loop that dies takes the process with it, at once and with a clear last line: never a worker that is half alive.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+from starlette.applications import Starlette
+
+from deliveryd import __version__
+from deliveryd.admin.app import admin_app
+from deliveryd.admin.listening import address_of, bind
+from deliveryd.admin.server import serve
+from deliveryd.assembly import Parts, assemble
+from deliveryd.config import Config
+from deliveryd.model import Clock, WallClock
+from deliveryd.notify import Notifier
+from deliveryd.states import State
+from deliveryd.telemetry import Event, log
+from deliveryd.vitals import WorkerVitals
+
+COUNT_INTERVAL = 10.0
+STATUS_INTERVAL = 10.0
+FORGET_INTERVAL = 60.0
+FORGET_BATCH = 1000
+SECOND = 1_000_000
+
+
+class Addresses(NamedTuple):
+    """Where the worker's servers listen, as `http://host:port`; None: turned off."""
+
+    admin: str | None
+    receipts: str | None
+
+
+class Supervisor:
+    """Runs one worker. `on_ready` hears of its addresses as soon as it takes work."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock | None = None,
+        notifier: Notifier | None = None,
+        on_ready: Callable[[Addresses], None] = lambda _addresses: None,
+    ) -> None:
+        self._config = config
+        self._clock = clock or WallClock()
+        self._notifier = notifier or Notifier.from_environment()
+        self._on_ready = on_ready
+        self._stop = anyio.Event()
+        self.held_in_doubt = 0
+
+    def stop(self) -> None:
+        """Begin to end, as SIGTERM does."""
+        self._stop.set()
+
+    async def run(self, *, until_idle: bool = False) -> None:
+        """Run until stopped, or with `until_idle` until there is nothing more to do.
+
+        Raises ConfigError, JournalError, or whatever ended a loop.
+        """
+        log(Event.WORKER_STARTED, version=__version__, pid=os.getpid())
+        async with assemble(self._config, self._clock) as parts, anyio.create_task_group() as servers:
+            vitals = WorkerVitals(self._config, parts)
+            parts.metrics.follow(vitals.levels)
+            close_servers = anyio.Event()
+            addresses = self._open_servers(parts, vitals, servers, close_servers)
+            await parts.pipeline.recover()
+            async with anyio.create_task_group() as loops:
+                self._start_loops(parts, vitals, loops)
+                await loops.start(self._listen_to_signals)
+                if until_idle:
+                    loops.start_soon(self._stop_when_idle, parts)
+                self._notifier.ready()
+                self._notifier.status(vitals.sentence())
+                log(Event.WORKER_READY, channels=list(parts.pipeline.lanes))
+                self._on_ready(addresses)
+                await self._stop.wait()
+                await self._drain(parts, vitals)
+                counts = await parts.journal.counts()
+                self.held_in_doubt = counts.states.get(State.IN_DOUBT, 0)
+                loops.cancel_scope.cancel()
+            close_servers.set()
+        log(Event.WORKER_STOPPED)
+
+    def _start_loops(self, parts: Parts, vitals: WorkerVitals, loops: TaskGroup) -> None:
+        pipeline = parts.pipeline
+        for loop in (
+            pipeline.reporting.run,
+            pipeline.record_settled,
+            *(lane.run for lane in pipeline.lanes.values()),
+            pipeline.deliver,
+            pipeline.wake_due,
+            pipeline.intake.run,
+        ):
+            loops.start_soon(loop)
+        loops.start_soon(self._keep_house, parts, vitals)
+        loops.start_soon(self._tell_systemd, vitals)
+
+    def _open_servers(
+        self, parts: Parts, vitals: WorkerVitals, servers: TaskGroup, stop: anyio.Event
+    ) -> Addresses:
+        def open_server(name: str, listen: str, app: Starlette | None) -> str | None:
+            if not listen or app is None:
+                return None
+            bound = bind(f"{name}.listen", listen)
+            log(Event.SERVER_LISTENING, server=name, listen=address_of(bound))
+            servers.start_soon(serve, app, bound, stop)
+            return address_of(bound)
+
+        receipts = parts.receipts.app() if parts.receipts is not None else None
+        return Addresses(
+            open_server("admin", self._config.admin.listen, admin_app(vitals, parts.metrics)),
+            open_server("receipts", self._config.receipts.listen, receipts),
+        )
+
+    async def _listen_to_signals(self, *, task_status: TaskStatus[None]) -> None:
+        if threading.current_thread() is not threading.main_thread():  # where signals can't be received
+            task_status.started()
+            return
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for received in signals:
+                if self._stop.is_set():
+                    log(Event.WORKER_STOPPED, signal=received.name)
+                    os._exit(1)  # a second one: at once; the journal takes up what is left at the next start
+                log(Event.WORKER_DRAINING, signal=received.name)
+                self._stop.set()
+
+    async def _stop_when_idle(self, parts: Parts) -> None:
+        await parts.pipeline.until_idle()
+        self._stop.set()
+
+    async def _drain(self, parts: Parts, vitals: WorkerVitals) -> None:
+        vitals.draining = True
+        self._notifier.stopping()
+        self._notifier.status("Finishing what is under way")
+        with anyio.move_on_after(self._config.run.drain_timeout) as scope:
+            await parts.pipeline.drain()
+        if scope.cancelled_caught:
+            under_way = sum(lane.under_way for lane in parts.pipeline.lanes.values())
+            log(Event.WORKER_CUT_OFF, in_flight=under_way, seconds=self._config.run.drain_timeout)
+
+    async def _keep_house(self, parts: Parts, vitals: WorkerVitals) -> None:
+        async with anyio.create_task_group() as chores:
+            chores.start_soon(_every, COUNT_INTERVAL, self._count, parts, vitals)
+            chores.start_soon(_every, FORGET_INTERVAL, self._forget, parts)
+
+    async def _count(self, parts: Parts, vitals: WorkerVitals) -> None:
+        vitals.refresh(await parts.journal.counts())
+
+    async def _forget(self, parts: Parts) -> None:
+        before = self._clock.now() - int(self._config.journal.retention * SECOND)
+        while forgotten := await parts.journal.forget(before, FORGET_BATCH):
+            log(Event.JOURNAL_CLEANED, count=forgotten)
+
+    async def _tell_systemd(self, vitals: WorkerVitals) -> None:
+        interval = self._notifier.watchdog_interval or STATUS_INTERVAL
+        while True:
+            alive, ages = vitals.alive()
+            if alive:
+                self._notifier.watchdog()
+            else:
+                loop, age = max(ages, key=lambda item: item[1])
+                log(Event.WORKER_STUCK, loop=loop, seconds=age)
+            if not vitals.draining:
+                self._notifier.status(vitals.sentence())
+            await anyio.sleep(interval)
+
+
+async def _every(seconds: float, chore: Callable[..., Awaitable[None]], *args: object) -> None:
+    while True:
+        await chore(*args)
+        await anyio.sleep(seconds)

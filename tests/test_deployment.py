@@ -1,0 +1,228 @@
+"""How deliveryd is run in production: the systemd units, and the image that the Containerfile describes."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+UNITS = ["deliveryd.service", "deliveryd@.service"]
+USER = 10001
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
+)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+needs_setpriv = pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
+
+
+def unit_settings(name: str) -> dict[str, list[str]]:
+    settings: dict[str, list[str]] = {}
+    for line in (ROOT / "systemd" / name).read_text(encoding="utf-8").splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            settings.setdefault(key, []).append(value)
+    return settings
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_finds_nothing_wrong_with_the_unit(name: str, tmp_path: Path) -> None:
+    """systemd-analyze checks the unit with a program in the place where deliveryd would be installed."""
+    text = (ROOT / "systemd" / name).read_text(encoding="utf-8")
+    (tmp_path / name).write_text(text.replace("/opt/deliveryd/bin/deliveryd", "/bin/true"), encoding="utf-8")
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / name)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", UNITS)
+def test_the_unit_is_exposed_no_more_than_its_network_needs(name: str) -> None:
+    """systemd's own measure, from 0 to 10, stays at 1.5 or below."""
+    rated = subprocess.run(
+        [
+            "systemd-analyze",
+            "security",
+            "--offline=yes",
+            "--threshold=15",
+            "--no-pager",
+            ROOT / "systemd" / name,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert rated.returncode == 0, rated.stdout + rated.stderr
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_configuration_error_stops_the_unit_instead_of_restarting_it(name: str) -> None:
+    """Only the main process's status prevents a restart, so the check before it must not be what fails."""
+    settings = unit_settings(name)
+    assert settings["RestartPreventExitStatus"] == ["2 78"]
+    assert all(command.startswith("-") for command in settings["ExecStartPre"])
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_the_unit_waits_longer_than_a_drain_takes(name: str) -> None:
+    """The drain may take 30 s before systemd would kill what is being sent."""
+    (stop,) = unit_settings(name)["TimeoutStopSec"]
+    assert int(stop.removesuffix("s")) > 30
+
+
+def test_instances_share_neither_configuration_nor_directories() -> None:
+    settings = unit_settings("deliveryd@.service")
+    for key in ("ExecStart", "StateDirectory", "CacheDirectory"):
+        assert "%i" in settings[key][0]
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction of the Containerfile, with the stage that it belongs to."""
+
+    stage: int
+    word: str
+    rest: str
+
+
+def instructions() -> list[Instruction]:
+    text = re.sub(r"\\\n\s*", " ", (ROOT / "Containerfile").read_text(encoding="utf-8"))
+    found: list[Instruction] = []
+    stage = -1
+    for line in filter(None, text.splitlines()):
+        word, _, rest = line.partition(" ")
+        stage += word == "FROM"
+        found.append(Instruction(stage, word, rest))
+    return found
+
+
+def of_image(word: str) -> list[str]:
+    """What the final stage says with this word."""
+    everything = instructions()
+    return [one.rest for one in everything if one.word == word and one.stage == everything[-1].stage]
+
+
+def test_the_image_runs_as_a_numbered_user_and_starts_programs_without_a_shell() -> None:
+    """An orchestrator can tell that the user is not root, and signals reach deliveryd itself."""
+    assert of_image("USER") == [f"{USER}:{USER}"]
+    assert json.loads(of_image("ENTRYPOINT")[0]) == ["/opt/venv/bin/deliveryd"]
+    assert json.loads(of_image("CMD")[0])[0] == "run"
+    assert json.loads(of_image("HEALTHCHECK")[0].partition("CMD ")[2])[-1] == "health"
+
+
+def test_only_the_volumes_need_to_be_writable() -> None:
+    (volumes,) = of_image("VOLUME")
+    (prepared,) = of_image("RUN")
+    assert all(f"{directory}" in prepared for directory in json.loads(volumes))
+    assert f"-o {USER} -g {USER} -m 0700" in prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What the Containerfile's first stage made, below a directory instead of at /."""
+
+    root: Path
+
+    def run(self, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
+        """Run deliveryd as the image would: that user, no home, only a temporary directory to write to."""
+        with tempfile.TemporaryDirectory(prefix="deliveryd-tmp-") as writable:
+            os.chown(writable, USER, USER)
+            identity = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs"]
+            return subprocess.run(
+                [*identity, str(self.root / "opt/venv/bin/deliveryd"), *arguments],
+                cwd="/",
+                env={"PATH": "/usr/bin:/bin", "TMPDIR": writable, **self.variables()},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
+
+    @staticmethod
+    def variables() -> dict[str, str]:
+        return dict(pair.split("=", 1) for line in of_image("ENV") for pair in line.split())
+
+
+def copy_context(root: Path, names: str) -> None:
+    """COPY: what .dockerignore lets through of the repository, into the working directory."""
+    allowed = [
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+        if line[0] == "!"
+    ]
+    source = names.split(maxsplit=1)[0]
+    for name in allowed if source == "." else [source]:
+        if (ROOT / name).is_dir():
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, root / "src" / name, ignore=ignore, dirs_exist_ok=True)
+        elif (ROOT / name).exists():
+            shutil.copy2(ROOT / name, root / "src" / name)
+
+
+def run_step(root: Path, command: str) -> None:
+    """RUN: the same command with the image's directories below `root`, and its python first on the path."""
+    here = re.sub(r"(?<![\w.])/opt/", f"{root}/opt/", command)
+    environment = {**os.environ, "PATH": f"{root}/bin:{os.environ['PATH']}", "PIP_REQUIRE_VIRTUALENV": "1"}
+    environment.pop("VIRTUAL_ENV", None)
+    done = subprocess.run(
+        ["sh", "-c", here], cwd=root / "src", env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def everyones_python() -> Path:
+    """A Python that the image's user may run too, so none that lies in a closed home directory."""
+    candidates = [Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}"), Path("/usr/bin/python3")]
+    for candidate in filter(Path.exists, candidates):
+        if all(parent.stat().st_mode & 0o001 for parent in candidate.resolve().parents):
+            return candidate
+    pytest.skip("no Python here that another user may run")
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[Image]:
+    """The first stage of the Containerfile carried out without an engine, then made read-only."""
+    with tempfile.TemporaryDirectory(prefix="deliveryd-image-") as name:
+        root = Path(name)
+        for directory in ("bin", "src", "opt"):
+            (root / directory).mkdir()
+        python = root / "bin" / "python"
+        python.write_text(f'#!/bin/sh\nexec "{everyones_python()}" "$@"\n', encoding="utf-8")
+        python.chmod(0o755)
+        for step in instructions():
+            if step.stage == 0 and step.word == "COPY":
+                copy_context(root, step.rest)
+            elif step.stage == 0 and step.word == "RUN":
+                run_step(root, step.rest)
+        subprocess.run(["chmod", "-R", "a-w,a+rX", str(root)], check=True)
+        yield Image(root)
+        subprocess.run(["chmod", "-R", "u+w", str(root)], check=True)
+
+
+@needs_root
+@needs_setpriv
+def test_the_image_starts_as_its_user_from_a_read_only_tree(image: Image) -> None:
+    shown = image.run("--help", timeout=60)
+    assert shown.returncode == 0, shown.stderr
+    assert "run" in shown.stdout
+
+
+@needs_root
+@needs_setpriv
+def test_the_demo_runs_to_its_end_in_the_image(image: Image) -> None:
+    """The whole worker needs no home, no configuration and nothing writable but a temporary directory."""
+    shown = image.run("demo", timeout=120)
+    assert shown.returncode == 0, shown.stdout[-2000:] + shown.stderr[-2000:]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
 import anyio.to_thread
 
 from deliveryd import __version__
+from deliveryd.blocking import Blocking, in_thread
 from deliveryd.cache import DiskCache
 from deliveryd.channels.base import Channel
 from deliveryd.channels.registry import open_channel
@@ -50,15 +51,18 @@ class Parts(NamedTuple):
     pulse: Pulse
 
 
-@asynccontextmanager
-async def assemble(config: Config, clock: Clock) -> AsyncIterator[Parts]:
-    """Open all parts, in the order in which they need each other; close them in the opposite one.
+class Outside(NamedTuple):
+    """What lies outside the worker: the remote service, the providers, the customer directory."""
 
-    Raises ConfigError or JournalError.
-    """
+    service: ServiceClient
+    channels: Mapping[str, Channel]
+    directory: Directory
+
+
+@asynccontextmanager
+async def open_outside(config: Config) -> AsyncIterator[Outside]:
+    """Open what the configuration names, and close it in the end. Raises ConfigError."""
     async with AsyncExitStack() as stack:
-        metrics = Metrics(config.channels.configured, __version__)
-        pulse = Pulse()
         service = open_service(config)
         stack.push_async_callback(service.aclose)
         channels = open_channels(config)
@@ -66,13 +70,29 @@ async def assemble(config: Config, clock: Clock) -> AsyncIterator[Parts]:
             stack.push_async_callback(channel.aclose)
         directory = await open_directory(config)
         stack.push_async_callback(directory.aclose)
-        cache = open_cache(config)
+        yield Outside(service, channels, directory)
+
+
+@asynccontextmanager
+async def assemble(
+    config: Config, clock: Clock, outside: Outside, blocking: Blocking = in_thread
+) -> AsyncIterator[Parts]:
+    """Put the line together, and close in the end what it opened.
+
+    Raises JournalError.
+    """
+    async with AsyncExitStack() as stack:
+        metrics = Metrics(config.channels.configured, __version__)
+        pulse = Pulse()
+        service, channels, directory = outside
+        cache = open_cache(config, blocking)
         stack.push_async_callback(cache.aclose)
         journal = await stack.enter_async_context(
             open_journal(
                 config.journal.path,
                 details_field=config.events.details_field,
                 observe=lambda seconds, _operations: metrics.committed(seconds),
+                blocking=blocking,
             )
         )
         places = Places(config.queue.max_in_flight)
@@ -99,7 +119,8 @@ async def assemble(config: Config, clock: Clock) -> AsyncIterator[Parts]:
         pipeline.lanes = {
             name: Lane(
                 name, channels[name], _policy(channel), journal.namespace, clock, metrics, pulse,
-                capacity=_capacity(config, channel),
+                share=max(config.queue.max_in_flight // len(channels), 1),
+                spare=lambda: places.spare,
                 intermediate=frozenset(config.events.intermediate),
                 record=pipeline.record,
                 settle=pipeline.settle,
@@ -142,12 +163,13 @@ async def open_directory(config: Config) -> Directory:
     )
 
 
-def open_cache(config: Config) -> DiskCache:
+def open_cache(config: Config, blocking: Blocking = in_thread) -> DiskCache:
     """The disk cache of settings; it opens its files when it is first used."""
     return DiskCache(
         config.settings.cache_dir,
         config.settings.size_limit,
         lambda problem: log(Event.CACHE_BROKEN, reason=problem),
+        blocking,
     )
 
 
@@ -165,7 +187,7 @@ class _Compiler:
         return compile_settings(settings, self._email_format, self._greetings)
 
 
-def build_router(config: Config, channels: dict[str, Channel]) -> Router:
+def build_router(config: Config, channels: Mapping[str, Channel]) -> Router:
     """What chooses channel and language."""
     roads = {
         name: Road(channel.block, channels[name]) for name, channel in config.channels.configured.items()
@@ -181,12 +203,6 @@ def _policy(channel: ChannelConfig) -> LanePolicy:
         RetryPolicy(retry.attempts, retry.base, retry.max),
         resend_in_doubt=channel.common.on_in_doubt == "resend",
     )
-
-
-def _capacity(config: Config, channel: ChannelConfig) -> int:
-    """How many messages may queue in a lane: its share of the places, so that no lane takes those of all."""
-    share = config.queue.max_in_flight // len(config.channels.configured)
-    return max(share, min(channel.common.concurrency, config.queue.max_in_flight))
 
 
 def _receipts(

@@ -1,22 +1,33 @@
 """A disk cache of texts that survives restarts, and is never worth more than what it saves.
 
-diskcache would unpickle what a planted row tells it to (CVE-2025-69872), and would read files that a row names:
-the Disk below knows bytes in the row itself and nothing else. A cache that fails is bypassed and rebuilt.
+diskcache would unpickle what a planted row tells it to (CVE-2025-69872), and would read and remove files
+that a row names: the Disk below knows bytes in the row itself and nothing else. A cache that fails is
+bypassed and rebuilt.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-import anyio.to_thread
+import anyio
+import anyio
 import diskcache
 from diskcache.core import MODE_RAW
 
+from deliveryd.blocking import Blocking, in_thread
+
 T = TypeVar("T")
+
+_PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL}
+"""Errors that say nothing against what the file holds."""
 
 
 class RowRefused(Exception):
@@ -32,23 +43,33 @@ class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache ships no typ
             raise TypeError("keys are texts")
         return key, True
 
-    def get(self, key: object, raw: bool) -> object:  # noqa: FBT001 - diskcache's signature
+    def get(self, key: object, raw: bool) -> object:
         """The key of a row."""
         if not raw or not isinstance(key, str):
             raise RowRefused("a key that isn't a text")
         return key
 
-    def store(self, value: object, read: bool, key: object = None) -> tuple[int, int, None, object]:  # noqa: ARG002, FBT001
+    def store(self, value: object, read: bool, key: object = None) -> tuple[int, int, None, object]:  # noqa: ARG002
         """The value's form in the database: size, mode, no file, the bytes."""
         if not isinstance(value, bytes):
             raise TypeError("values are bytes")
         return len(value), MODE_RAW, None, sqlite3.Binary(value)
 
-    def fetch(self, mode: int, filename: str | None, value: object, read: bool) -> bytes:  # noqa: FBT001
+    def fetch(self, mode: int, filename: str | None, value: object, read: bool) -> bytes:
         """The value of a row. Raises RowRefused for a pickle, a file, or anything else that isn't ours."""
         if mode != MODE_RAW or filename is not None or read or not isinstance(value, bytes):
             raise RowRefused("a value that isn't bytes in its row")
         return value
+
+    def remove(self, file_path: object) -> None:
+        """Remove nothing: no row of ours has a file, so that only a planted one can name one."""
+
+
+class Cached(NamedTuple):
+    """A stored value, and the seconds until it is too old (None: never)."""
+
+    value: bytes
+    seconds_left: float | None
 
 
 class DiskCache:
@@ -57,29 +78,41 @@ class DiskCache:
     `on_problem` hears, in a sentence, of everything that went wrong; none of it is raised.
     """
 
-    def __init__(self, folder: Path, size_limit: int, on_problem: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        size_limit: int,
+        on_problem: Callable[[str], None],
+        blocking: Blocking = in_thread,
+    ) -> None:
         self._folder = folder
         self._size_limit = size_limit
         self._on_problem = on_problem
         self._cache: Any = None
+        self._blocking = blocking
+        self._one_at_a_time = anyio.Lock()  # nobody uses what another one is just rebuilding
 
-    async def get(self, name: str) -> bytes | None:
+    async def get(self, name: str) -> Cached | None:
         """What is stored under a name, or None."""
-        value = await anyio.to_thread.run_sync(self._guarded, lambda cache: cache.get(name))
-        return value if isinstance(value, bytes) else None
+        return await self._use(lambda cache: _found(*cache.get(name, expire_time=True)))
 
     async def set(self, name: str, value: bytes, ttl: float | None) -> None:
         """Store bytes under a name, for `ttl` seconds or until they are pushed out."""
-        await anyio.to_thread.run_sync(self._guarded, lambda cache: cache.set(name, value, expire=ttl))
+        await self._use(lambda cache: cache.set(name, value, expire=ttl))
 
     async def delete(self, name: str) -> None:
         """Forget a name."""
-        await anyio.to_thread.run_sync(self._guarded, lambda cache: cache.delete(name))
+        await self._use(lambda cache: cache.delete(name))
 
     async def aclose(self) -> None:
         """Close the cache's files."""
         if self._cache is not None:
-            await anyio.to_thread.run_sync(self._cache.close)
+            await self._use(lambda cache: cache.close())
+            self._cache = None
+
+    async def _use(self, use: Callable[[Any], T]) -> T | None:
+        async with self._one_at_a_time:
+            return await self._blocking(partial(self._guarded, use))
 
     def _guarded(self, use: Callable[[Any], T]) -> T | None:
         try:
@@ -87,18 +120,25 @@ class DiskCache:
                 self._cache = self._open()
             return use(self._cache)
         except RowRefused as error:
-            self._on_problem(f"the cache holds {error}; it is thrown away and filled anew")
-            self._rebuild()
-        except sqlite3.DatabaseError as error:
-            self._on_problem(f"the cache can't be used ({error}); it is thrown away and filled anew")
-            self._rebuild()
+            self._rebuild(f"holds {error}")
         except (OSError, diskcache.Timeout) as error:
-            self._on_problem(f"the cache is bypassed: {getattr(error, 'strerror', None) or type(error).__name__}")
+            self._on_problem(f"the cache is bypassed: {_reason(error)}")
+        except Exception as error:  # whatever a foreign file makes the libraries do
+            if getattr(error, "sqlite_errorcode", None) in _PASSING:
+                self._on_problem(f"the cache is bypassed: {error}")
+            else:
+                self._rebuild(f"can't be used ({_reason(error)})")
         return None
 
     def _open(self) -> Any:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = self._folder.stat()
+        if status.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "its folder belongs to another user")
         self._folder.chmod(0o700)
+        if status.st_mode & 0o022:
+            self._on_problem("others could write to the cache's folder; the cache is thrown away")
+            self._throw_away()
         return diskcache.Cache(
             str(self._folder),
             timeout=5,
@@ -109,13 +149,17 @@ class DiskCache:
             eviction_policy="least-recently-stored",  # reading costs no write
         )
 
-    def _rebuild(self) -> None:
+    def _rebuild(self, reason: str) -> None:
+        self._on_problem(f"the cache {reason}; it is thrown away and filled anew")
         try:
             if self._cache is not None:
                 self._cache.close()
         except sqlite3.Error:
             self._on_problem("the broken cache couldn't be closed")
         self._cache = None
+        self._throw_away()
+
+    def _throw_away(self) -> None:
         for path in self._folder.glob("cache.db*"):
             try:
                 if path.is_dir() and not path.is_symlink():
@@ -124,3 +168,20 @@ class DiskCache:
                     path.unlink()
             except OSError as error:
                 self._on_problem(f"the broken cache can't be removed: {error.strerror}")
+
+
+def _found(value: object, expires: object) -> Cached | None:
+    if not isinstance(value, bytes):
+        return None
+    if expires is None:
+        return Cached(value, None)
+    if not isinstance(expires, float):
+        raise RowRefused("a time that isn't one")
+    return Cached(value, max(expires - time.time(), 0.0))
+
+
+def _reason(error: Exception) -> str:
+    """What may be told of an error: the words of the system or of SQLite, and of others only their kind."""
+    if isinstance(error, sqlite3.Error):
+        return str(error)
+    return getattr(error, "strerror", None) or type(error).__name__

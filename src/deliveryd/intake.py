@@ -8,7 +8,7 @@ from typing import Protocol
 
 import anyio
 
-from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
+from deliveryd.errors import JournalFull, ServiceError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.journal.base import Journal
 from deliveryd.metrics import Failure, Metrics
 from deliveryd.model import Clock, Entry, QueuedMessage
@@ -18,6 +18,9 @@ from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse
 
 TOP_UP = 0.1
 """Seconds that intake waits for room for a whole batch before it takes a smaller one."""
+
+NO_ROOM_PAUSE = 1.0
+"""Seconds between looks at whether there is room again, in the journal or on its disk."""
 
 
 class Queue(Protocol):
@@ -30,19 +33,24 @@ class Queue(Protocol):
 class Places:
     """How many messages the line may hold at a time (`queue.max_in_flight`), and which ones it holds.
 
-    A message holds its place from the take until it waits in the journal for a later time, or until the service
-    accepted the event of its end: thus a service that hears nothing stops the taking.
+    A message holds its place from the take until it waits in the journal for a later time, or until the
+    service accepted the event of its end: thus a service that hears nothing stops the taking.
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self._held: set[int] = set()
         self.freed = Bell()
 
     @property
     def free(self) -> int:
         """How many more messages may be held."""
-        return max(self._most - len(self._held), 0)
+        return max(self.most - len(self._held), 0)
+
+    @property
+    def spare(self) -> int:
+        """How many of the free places one channel may take beyond its share, so that half stays for the others."""
+        return max(self.free - self.most // 2, 0)
 
     @property
     def held(self) -> int:
@@ -64,7 +72,7 @@ class Places:
 class Intake:
     """The loop from the queue into the journal."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the first six are parts, the others are choices
         self,
         queue: Queue,
         journal: Journal,
@@ -92,6 +100,7 @@ class Intake:
         self._on_taken = on_taken
         self._may_take = may_take
         self._down = False
+        self._paused = False
         self._stopping = False
         self._stop_bell = Bell()
         self.found_empty = False
@@ -131,20 +140,34 @@ class Intake:
     async def _room(self) -> int:
         """How many to take now: a whole batch, or after a short wait whatever there is room for."""
         if not self._may_take():
-            await self._places.freed.wait(1.0)
+            self._set_paused("too many messages wait in the journal")
+            await self._places.freed.wait(NO_ROOM_PAUSE)
             return 0
-        if self._places.free < self._batch_size:
-            await self._places.freed.wait(TOP_UP)
-        return 0 if self._stopping else min(self._batch_size, self._places.free)
+        whole = min(self._batch_size, self._places.most)
+        with anyio.move_on_after(TOP_UP):
+            while self._places.free < whole and not self._stopping:
+                await self._places.freed.wait()
+        count = min(whole, self._places.free)
+        self._set_paused(None if count else "every place under queue.max_in_flight is taken")
+        return 0 if self._stopping else count
+
+    def _set_paused(self, reason: str | None) -> None:
+        if reason is not None and not self._paused:
+            log(Event.QUEUE_PAUSED, reason=reason)
+        elif reason is None and self._paused:
+            log(Event.QUEUE_RESUMED)
+        self._paused = reason is not None
 
     async def _record(self, batch: Batch) -> Collection[int]:
-        new = await self._journal.take(batch.messages, batch.malformed, self._clock.now())
+        """Bring a batch into the journal, and let the line know of what is new."""
+        if not batch.size:
+            return ()
+        new = await self._into_journal(batch)
         entries = [Entry(*message) for message in _firsts(batch.messages) if message.id in new]
         self._on_taken(entries)
         repeated = len(batch.messages) - len(entries)
         self._metrics.taken(len(entries), repeated, len(batch.malformed))
-        if batch.size:
-            log(Event.QUEUE_TAKEN, count=len(entries), repeated=repeated, malformed=len(batch.malformed))
+        log(Event.QUEUE_TAKEN, count=len(entries), repeated=repeated, malformed=len(batch.malformed))
         for bad in batch.malformed:
             if bad.id is None:
                 log(Event.QUEUE_ELEMENT_MALFORMED, reason=bad.reason)
@@ -152,8 +175,26 @@ class Intake:
                 log(Event.QUEUE_ELEMENT_MALFORMED, reason=bad.reason, message_id=bad.id)
         return new
 
+    async def _into_journal(self, batch: Batch) -> Collection[int]:
+        """Record a batch, however long it takes until the disk has room: the queue doesn't give it again."""
+        full = False
+        while True:
+            try:
+                new = await self._journal.take(batch.messages, batch.malformed, self._clock.now())
+            except JournalFull:
+                if self._stopping:
+                    raise
+                if not full:
+                    log(Event.JOURNAL_FULL, count=batch.size)
+                full = True
+                await self._sleep(NO_ROOM_PAUSE)
+            else:
+                if full:
+                    log(Event.QUEUE_RESUMED)
+                return new
+
     def _after(self, new: int) -> float:
-        """The pause after a batch that wasn't full: growing while nothing new comes, never in step with others."""
+        """The pause after a batch that wasn't full: growing while nothing new comes, and never the same."""
         self._pause = self._poll_interval if new else min(self._pause * 2, self._max_poll_interval)
         return self._pause * random.uniform(0.8, 1.0)
 
@@ -189,4 +230,7 @@ def failure_of(error: ServiceError) -> Failure:
 
 
 def _firsts(messages: Sequence[QueuedMessage]) -> Iterable[QueuedMessage]:
-    return {message.id: message for message in reversed(messages)}.values()
+    firsts: dict[int, QueuedMessage] = {}
+    for message in messages:
+        firsts.setdefault(message.id, message)
+    return firsts.values()

@@ -92,7 +92,8 @@ class Lane:
         metrics: Metrics,
         pulse: Pulse,
         *,
-        capacity: int,
+        share: int,
+        spare: Callable[[], int],
         intermediate: frozenset[str],
         record: Callable[[Sequence[Change]], Awaitable[None]],
         settle: Callable[[Change], None],
@@ -104,7 +105,8 @@ class Lane:
         self._clock = clock
         self._metrics = metrics
         self._pulse = pulse
-        self._capacity = capacity
+        self._share = share
+        self._spare = spare
         self._intermediate = intermediate
         self._record = record
         self._settle = settle
@@ -121,8 +123,8 @@ class Lane:
 
     @property
     def room(self) -> int:
-        """How many more messages may queue here."""
-        return max(self._capacity - len(self._queue), 0)
+        """How many more messages may come: up to the lane's share of the places, and beyond it what is spare."""
+        return max(self._share - len(self._queue) - self._under_way, self._spare(), 0)
 
     @property
     def under_way(self) -> int:
@@ -136,7 +138,7 @@ class Lane:
 
     def offer(self, routed: Routed) -> bool:
         """Put a message into the queue; False when there is no room for it."""
-        if len(self._queue) >= self._capacity:
+        if not self.room:
             return False
         self._queue.append(routed)
         self._bell.ring()

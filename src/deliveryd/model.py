@@ -38,19 +38,22 @@ class WallClock:
 
 def format_instant(instant: int) -> str:
     """Write an instant the way events carry it: ISO 8601, UTC, six decimals, `Z` (interface 6)."""
-    return (_EPOCH + timedelta(microseconds=instant)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    moment = _EPOCH + timedelta(microseconds=instant)
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
 def parse_instant(text: str) -> int:
     """Read an ISO 8601 instant with a time of day; without an offset it is UTC (interface 2.2).
 
-    Raises ValueError when it is anything else, a bare date among them.
+    Raises ValueError when it is anything else, a bare date among them, or outside the years 1 to 9999.
     """
     if len(text) < 16 or text[10] not in "Tt ":
         raise ValueError(f"not an ISO 8601 instant: {text[:40]!r}")
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+    moment = datetime.fromisoformat(text.upper())
+    try:
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"not within the years 1 to 9999: {text[:40]!r}") from None
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 

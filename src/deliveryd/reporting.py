@@ -12,17 +12,21 @@ from typing import Protocol
 
 import anyio
 
-from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
+from deliveryd.errors import JournalFull, ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock
 from deliveryd.telemetry import Event, log
 from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse
 
-ABOUT_THE_EVENTS = frozenset({400, 406, 409, 410, 411, 413, 415, 422})
-"""Refusals that say something about what was sent; any other is about who sent it, or where to, and is waited out."""
+ABOUT_THE_EVENTS = frozenset({400, 409, 413, 422})
+"""Refusals that say something about the events; any other is about who sent them, how or where to.
+
+Those are waited out: they would be the same for every event, and set aside all that there is.
+"""
 
 MAX_PAUSE = 30.0
+FULL_PAUSE = 5.0
 
 
 class EventSink(Protocol):
@@ -59,7 +63,8 @@ class Reporting:
         self._on_refused = on_refused
         self._bell = Bell()
         self._full = Bell()
-        self._posted = Bell()
+        self._settled = Bell()
+        self._hurried = Bell()
         self._waiting = 0
         self._failures = 0
         self._hurry = False
@@ -85,6 +90,7 @@ class Reporting:
     def hurry(self) -> None:
         """From now on report at once whatever comes: the worker is about to end."""
         self._hurry = True
+        self._hurried.ring()
         self._bell.ring()
         self._full.ring()
 
@@ -99,7 +105,7 @@ class Reporting:
     async def flushed(self) -> None:
         """Return when nothing waits in the outbox any more; `run` does the reporting meanwhile."""
         while await self._journal.outbox(0, 1):
-            await self._posted.wait(1.0)
+            await self._settled.wait(1.0)
 
     async def _flush(self) -> None:
         while True:
@@ -112,6 +118,9 @@ class Reporting:
                 await self._post(rows)
             except ServiceError as error:
                 await self._pause_after(error)
+            except JournalFull:  # what was accepted is reported once more when there is room to note it
+                log(Event.JOURNAL_FULL, count=len(rows))
+                await self._pause(FULL_PAUSE)
             else:
                 if self._failures:
                     log(Event.EVENTS_RECOVERED)
@@ -138,13 +147,14 @@ class Reporting:
             self._metrics.events_accepted(len(rows))
             log(Event.EVENTS_ACCEPTED, count=len(rows))
             self._on_accepted(rows)
-            self._posted.ring()
+            self._settled.ring()
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> None:
         await self._journal.refuse(row, reason, self._clock.now())
         self._metrics.events_refused(1)
         log(Event.EVENTS_REFUSED, message_id=row.message_id, reason=f"{row.status}: {reason}")
         self._on_refused(row)
+        self._settled.ring()
 
     async def _pause_after(self, error: ServiceError) -> None:
         self._failures += 1
@@ -153,7 +163,12 @@ class Reporting:
             pause = max(pause, error.after)
         self._metrics.post_failed("refused" if isinstance(error, ServiceRefused) else "unavailable")
         log(Event.EVENTS_UNAVAILABLE, reason=str(error), delay=pause)
-        ends = anyio.current_time() + pause
+        await self._pause(pause)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, and keep turning; `hurry` ends it."""
+        ends = anyio.current_time() + seconds
         while (left := ends - anyio.current_time()) > 0:
             self._pulse.beat("reporting")
-            await anyio.sleep(min(left, LONGEST_WAIT))
+            if await self._hurried.wait(min(left, LONGEST_WAIT)):
+                return

@@ -47,7 +47,7 @@ def expired(expires_at: int) -> str:
 
 
 class Router:
-    """Chooses by design 5: the customer's language, then `languages`; within each the first of `order` that can."""
+    """Chooses by design 5: the customer's language, then `languages`; in each the first lane of `order`."""
 
     def __init__(self, roads: Mapping[str, Road], order: Sequence[str], languages: Sequence[str]) -> None:
         self._roads = roads
@@ -58,7 +58,7 @@ class Router:
         self, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
     ) -> Routed | Unsendable:
         """Where a message goes now, and what it says; or why it can't be sent at all."""
-        if settings.expires_at is not None and now > settings.expires_at:
+        if settings.expires_at is not None and is_expired(settings.expires_at, now):
             return Unsendable(entry, expired(settings.expires_at))
         try:
             tags = candidates(customer.language if customer else None, self._languages)
@@ -96,6 +96,9 @@ class Router:
 
     def _why_none(self, entry: Entry, settings: CompiledSettings, tags: Sequence[str]) -> str:
         reasons = [f"{name}: {reason}" for name, reason in entry.spent]
+        if entry.doubt is not None:
+            reasons.append(f"{entry.lane}: the outcome is unknown, and the attempt can't be repeated")
+            return "; ".join(reasons)
         spent = {name for name, _ in entry.spent}
         offered = {
             name: any(
@@ -107,8 +110,6 @@ class Router:
             if name not in spent
         }
         reasons += [f"{name}: no address of the customer" for name, has_block in offered.items() if has_block]
-        if entry.doubt is not None:
-            reasons.append(f"{entry.lane}: the outcome is unknown, and the attempt can't be repeated")
         if not reasons:
             return f"no content for a configured channel in {', '.join(tags)}"
         return "; ".join(reasons)

@@ -1,4 +1,4 @@
-"""Settings by id: from memory, else from the disk cache, else from the service, one request however many ask."""
+"""Settings by id: from memory, else from the disk cache, else from the service, once however many ask."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ UNUSABLE_SECONDS = 30.0
 """How long it is remembered that an id has no usable settings: a correction is noticed after that."""
 
 MAX_PAUSE = 60.0
+MOST_KNOWN = 100_000
+
+ABOUT_THE_SETTINGS = frozenset({400, 404, 410, 422})
+"""Refusals that mean that there are no such settings; any other, such as 401, is about who asks and how."""
 
 
 class SettingsSource(Protocol):
@@ -34,14 +38,44 @@ class SettingsSource(Protocol):
         """Read what was fetched."""
 
 
-@dataclass(slots=True)
-class _Known:
-    """What is known of an id until `until` (None: for good): compiled settings, or why there are none."""
+@dataclass(frozen=True, slots=True)
+class _Usable:
+    """The settings of an id, until `until` (None: for good)."""
 
     until: float | None
-    result: CompiledSettings | SettingsUnusable | ServiceUnavailable
+    compiled: CompiledSettings
+    size: int
+
+    def settings(self) -> CompiledSettings:
+        return self.compiled
+
+
+@dataclass(frozen=True, slots=True)
+class _Unusable:
+    """Why an id has no usable settings."""
+
+    until: float
+    reason: str
     size: int = 0
-    failures: int = 0
+
+    def settings(self) -> CompiledSettings:
+        raise SettingsUnusable(self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unavailable:
+    """Why the settings of an id can't be had before `until`, and how many failures in a row that makes."""
+
+    until: float
+    reason: str
+    failures: int
+    size: int = 0
+
+    def settings(self) -> CompiledSettings:
+        raise ServiceUnavailable(self.reason, max(self.until - anyio.current_time(), 0.0))
+
+
+_Known = _Usable | _Unusable | _Unavailable
 
 
 @dataclass(slots=True)
@@ -52,7 +86,7 @@ class _Fetch:
 
 
 class SettingsRoom:
-    """Hands out compiled settings. `ttl` (seconds) is the age at which they are asked for again, None: never."""
+    """Hands out compiled settings. `ttl` (seconds) is the age to fetch them anew at, None: never."""
 
     def __init__(
         self,
@@ -74,25 +108,27 @@ class SettingsRoom:
     async def get(self, settings_id: int) -> CompiledSettings:
         """The settings of an id.
 
-        Raises SettingsUnusable when they don't exist or can't be read, and ServiceUnavailable, with the seconds
-        until the next request for this id, when the service can't say.
+        Raises SettingsUnusable when they don't exist or can't be read, and ServiceUnavailable when the
+        service can't say; its `after` are the seconds until the next request for this id.
         """
-        while True:
-            known = self._recall(settings_id)
-            if known is not None:
-                if isinstance(known.result, Exception):
-                    raise known.result
-                return known.result
-            fetch = self._fetches.get(settings_id)
-            if fetch is not None:
-                await fetch.done.wait()
-                continue
-            fetch = self._fetches[settings_id] = _Fetch()
-            try:
-                await self._find(settings_id)
-            finally:
-                del self._fetches[settings_id]
-                fetch.done.set()
+        while fetch := self._fetches.get(settings_id):
+            await fetch.done.wait()
+        known = self._recall(settings_id)
+        if known is None:
+            known = await self._find_for_all(settings_id)
+        elif isinstance(known, _Usable):
+            self._metrics.settings_cached("memory")
+        return known.settings()
+
+    async def _find_for_all(self, settings_id: int) -> _Known:
+        fetch = self._fetches[settings_id] = _Fetch()
+        try:
+            known = await self._find(settings_id)
+            self._put(settings_id, known)
+        finally:
+            del self._fetches[settings_id]
+            fetch.done.set()
+        return known
 
     def _recall(self, settings_id: int) -> _Known | None:
         known = self._known.get(settings_id)
@@ -101,35 +137,34 @@ class SettingsRoom:
         self._known.move_to_end(settings_id)
         return known
 
-    async def _find(self, settings_id: int) -> None:
+    async def _find(self, settings_id: int) -> _Known:
         name = f"settings/{settings_id}"
-        body = await self._cache.get(name)
-        if body is not None:
+        cached = await self._cache.get(name)
+        if cached is not None:
             try:
-                self._remember(settings_id, self._read(settings_id, body), len(body))
+                compiled = self._read(settings_id, cached.value)
             except SettingsUnusable:
                 log(Event.CACHE_ROW_REFUSED, settings_id=settings_id)
                 await self._cache.delete(name)
             else:
                 self._metrics.settings_cached("disk")
-                return
+                return self._usable(compiled, len(cached.value), self._shorter(cached.seconds_left))
         try:
             body = await self._source.fetch_settings(settings_id)
             compiled = self._read(settings_id, body)
         except ServiceUnavailable as error:
-            self._postpone(settings_id, error)
+            return self._unavailable(settings_id, error)
         except ServiceRefused as error:
-            if error.status in (404, 410, 400, 422):
-                self._reject(settings_id, SettingsUnusable(f"settings {settings_id}: {error}"))
-            else:  # not about these settings: credentials, a wrong base_url
-                self._postpone(settings_id, ServiceUnavailable(str(error)))
+            if error.status in ABOUT_THE_SETTINGS:
+                return self._unusable(settings_id, f"settings {settings_id}: {error}")
+            return self._unavailable(settings_id, ServiceUnavailable(str(error)))
         except SettingsUnusable as error:
-            self._reject(settings_id, error)
-        else:
-            self._remember(settings_id, compiled, len(body))
-            await self._cache.set(name, body, self._ttl)
-            self._metrics.settings_requested("found")
-            log(Event.SETTINGS_FETCHED, settings_id=settings_id, size=len(body))
+            return self._unusable(settings_id, str(error))
+        self._metrics.settings_requested("found")
+        log(Event.SETTINGS_FETCHED, settings_id=settings_id, size=len(body))
+        known = self._usable(compiled, len(body), self._ttl)
+        await self._cache.set(name, body, self._ttl)
+        return known
 
     def _read(self, settings_id: int, body: bytes) -> CompiledSettings:
         try:
@@ -137,29 +172,33 @@ class SettingsRoom:
         except ServiceUnreadable as error:
             raise SettingsUnusable(str(error)) from None
 
-    def _remember(self, settings_id: int, compiled: CompiledSettings, size: int) -> None:
-        until = None if self._ttl is None else anyio.current_time() + self._ttl
-        self._put(settings_id, _Known(until, compiled, size))
+    def _shorter(self, seconds_left: float | None) -> float | None:
+        """Of what is left of an earlier run's `ttl`, and today's: the one that ends first."""
+        limits = [limit for limit in (seconds_left, self._ttl) if limit is not None]
+        return min(limits, default=None)
 
-    def _reject(self, settings_id: int, error: SettingsUnusable) -> None:
+    def _usable(self, compiled: CompiledSettings, size: int, seconds: float | None) -> _Usable:
+        until = None if seconds is None else anyio.current_time() + seconds
+        return _Usable(until, compiled, size)
+
+    def _unusable(self, settings_id: int, reason: str) -> _Unusable:
         self._metrics.settings_requested("unusable")
-        log(Event.SETTINGS_UNUSABLE, settings_id=settings_id, reason=str(error))
-        self._put(settings_id, _Known(anyio.current_time() + UNUSABLE_SECONDS, error))
+        log(Event.SETTINGS_UNUSABLE, settings_id=settings_id, reason=reason)
+        return _Unusable(anyio.current_time() + UNUSABLE_SECONDS, reason)
 
-    def _postpone(self, settings_id: int, error: ServiceUnavailable) -> None:
+    def _unavailable(self, settings_id: int, error: ServiceUnavailable) -> _Unavailable:
         before = self._known.get(settings_id)
-        failures = before.failures + 1 if before is not None else 1
-        grown = min(2.0 ** (failures - 1), MAX_PAUSE) * random.uniform(0.7, 1.0)
+        failures = before.failures + 1 if isinstance(before, _Unavailable) else 1
+        grown = min(2.0 ** min(failures - 1, 10), MAX_PAUSE) * random.uniform(0.7, 1.0)
         pause = max(error.after or 0.0, grown)
         self._metrics.settings_requested("unavailable")
         log(Event.SETTINGS_UNAVAILABLE, settings_id=settings_id, reason=str(error), delay=pause)
-        later = ServiceUnavailable(str(error), pause)
-        self._put(settings_id, _Known(anyio.current_time() + pause, later, failures=failures))
+        return _Unavailable(anyio.current_time() + pause, str(error), failures)
 
     def _put(self, settings_id: int, known: _Known) -> None:
         before = self._known.pop(settings_id, None)
         self._size += known.size - (before.size if before is not None else 0)
         self._known[settings_id] = known
-        while self._size > MEMORY_BYTES and len(self._known) > 1 or len(self._known) > 100_000:
+        while (self._size > MEMORY_BYTES and len(self._known) > 1) or len(self._known) > MOST_KNOWN:
             _, oldest = self._known.popitem(last=False)
             self._size -= oldest.size

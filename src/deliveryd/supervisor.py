@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple
 
 import anyio
@@ -19,7 +20,8 @@ from deliveryd import __version__
 from deliveryd.admin.app import admin_app
 from deliveryd.admin.listening import address_of, bind
 from deliveryd.admin.server import serve
-from deliveryd.assembly import Parts, assemble
+from deliveryd.assembly import Outside, Parts, assemble, open_outside
+from deliveryd.blocking import Blocking, in_thread
 from deliveryd.config import Config
 from deliveryd.model import Clock, WallClock
 from deliveryd.notify import Notifier
@@ -50,11 +52,15 @@ class Supervisor:
         clock: Clock | None = None,
         notifier: Notifier | None = None,
         on_ready: Callable[[Addresses], None] = lambda _addresses: None,
+        outside: Callable[[Config], AbstractAsyncContextManager[Outside]] = open_outside,
+        blocking: Blocking = in_thread,
     ) -> None:
         self._config = config
         self._clock = clock or WallClock()
         self._notifier = notifier or Notifier.from_environment()
         self._on_ready = on_ready
+        self._outside = outside
+        self._blocking = blocking
         self._stop = anyio.Event()
         self.held_in_doubt = 0
 
@@ -68,7 +74,11 @@ class Supervisor:
         Raises ConfigError, JournalError, or whatever ended a loop.
         """
         log(Event.WORKER_STARTED, version=__version__, pid=os.getpid())
-        async with assemble(self._config, self._clock) as parts, anyio.create_task_group() as servers:
+        async with (
+            self._outside(self._config) as outside,
+            assemble(self._config, self._clock, outside, self._blocking) as parts,
+            anyio.create_task_group() as servers,
+        ):
             vitals = WorkerVitals(self._config, parts)
             parts.metrics.follow(vitals.levels)
             close_servers = anyio.Event()

@@ -12,7 +12,11 @@ from pydantic import BeforeValidator, PlainSerializer, PlainValidator, Validatio
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+_QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]+)")
+_RATE = re.compile(r"([0-9]{1,7})\s*/\s*(ms|s|m|h|d)")
+_LONGEST = 100 * 365 * 86400.0
+_LARGEST = 1 << 50
+_MOST_PERMITS = 1_000_000
 
 
 def _quantity(value: object, units: dict[str, float] | dict[str, int], example: str) -> float:
@@ -24,9 +28,10 @@ def _quantity(value: object, units: dict[str, float] | dict[str, int], example: 
 
 def parse_duration(value: object) -> float:
     """Read "250ms", "10s", "5m", "2h" or "7d" as seconds; raises ValueError."""
-    if isinstance(value, float):  # a default of the model, in seconds already
-        return value
-    return _quantity(value, _SECONDS, "10s")
+    seconds = _quantity(value, _SECONDS, "10s")
+    if seconds > _LONGEST:
+        raise ValueError("is longer than a hundred years")
+    return seconds
 
 
 def format_duration(seconds: float) -> str:
@@ -34,14 +39,15 @@ def format_duration(seconds: float) -> str:
     for unit, size in reversed(_SECONDS.items()):
         if seconds >= size and abs(seconds / size - round(seconds / size)) < 1e-9:
             return f"{round(seconds / size)}{unit}"
-    return f"{seconds * 1000:g}ms"
+    return f"{seconds * 1000:.6f}".rstrip("0").rstrip(".") + "ms"
 
 
 def parse_size(value: object) -> int:
     """Read "256MiB" as bytes; raises ValueError."""
-    if isinstance(value, int) and not isinstance(value, bool):  # a default of the model, in bytes already
-        return value
-    return int(_quantity(value, _BYTES, "256MiB"))
+    size = int(_quantity(value, _BYTES, "256MiB"))
+    if size > _LARGEST:
+        raise ValueError("is more than 1024 TiB")
+    return size
 
 
 def format_size(size: int) -> str:
@@ -61,10 +67,8 @@ class Rate(NamedTuple):
 
 def parse_rate(value: object) -> Rate:
     """Read "50/s" or "1000/m"; raises ValueError."""
-    if isinstance(value, Rate):
-        return value
-    match = re.fullmatch(r"\s*([1-9]\d*)\s*/\s*(ms|s|m|h|d)\s*", value) if isinstance(value, str) else None
-    if match is None:
+    match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or not 1 <= int(match[1]) <= _MOST_PERMITS:
         raise ValueError('expected a text such as "50/s", "1000/m" or "5000/h"')
     return Rate(int(match[1]), _SECONDS[match[2]])
 
@@ -76,7 +80,7 @@ def format_rate(rate: Rate) -> str:
 
 def resolve_path(value: object, info: ValidationInfo) -> Path:
     """A path, relative ones against the folder of the configuration file (context key `base_dir`)."""
-    if not isinstance(value, str | Path) or not str(value):
+    if not isinstance(value, str | Path) or not str(value).isprintable() or value == "":
         raise ValueError("expected a path")
     base = (info.context or {}).get("base_dir")
     return Path(base, value) if base is not None else Path(value)

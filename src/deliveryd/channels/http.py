@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ssl
 from typing import NamedTuple
 from urllib.parse import urlsplit
-
-import anyio
 
 from deliveryd.channels.base import Dispatch, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.channels.http_options import HttpOptions
@@ -15,10 +12,10 @@ from deliveryd.channels.http_verdicts import AnswerReader
 from deliveryd.channels.mapping import Unfit, customer_fields
 from deliveryd.errors import ConfigError, NotSent, OutcomeUnknown
 from deliveryd.http.client import HttpClient, build_client
+from deliveryd.http.reaching import connect_problem
 from deliveryd.http.tls import TlsFiles
 from deliveryd.model import Customer
 
-PROBE_SECONDS = 5.0
 MASK = "***"
 
 
@@ -76,26 +73,7 @@ class HttpChannel:
 
     async def probe(self) -> str | None:
         """Connect, with TLS where the address has it, and hang up: no request is made."""
-        host, port, files = self._endpoint
-        try:
-            with anyio.fail_after(PROBE_SECONDS):
-                if files is None:
-                    stream = await anyio.connect_tcp(host, port)
-                    await stream.aclose()
-                else:
-                    tls_stream = await anyio.connect_tcp(
-                        host, port, tls=True, ssl_context=files.context(), tls_standard_compatible=False
-                    )
-                    await tls_stream.aclose()
-        except TimeoutError:
-            return f"no connection to {host}:{port} within {PROBE_SECONDS:g} s"
-        except ssl.SSLError as error:
-            return f"TLS with {host}:{port} failed: {error.reason or type(error).__name__}"
-        except (anyio.BrokenResourceError, anyio.EndOfStream):
-            return f"TLS with {host}:{port} failed: the connection was closed"
-        except OSError as error:
-            return f"no connection to {host}:{port}: {error.strerror or 'it refuses or has no address'}"
-        return None
+        return await connect_problem(*self._endpoint)
 
     async def aclose(self) -> None:
         """Close all connections."""

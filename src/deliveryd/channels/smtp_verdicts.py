@@ -44,7 +44,8 @@ def verdict_on_code(stage: Stage, code: int) -> Failure:
     if 400 <= code < 500:
         return TryAgain(reason)
     if not 500 <= code < 600:
-        return InDoubt(reason) if stage is Stage.DOT else TryAgain(f"unexpected reply at {stage}")
+        unexpected = f"unexpected reply at {stage}"
+        return InDoubt(unexpected) if stage is Stage.DOT else TryAgain(unexpected)
     if code in _LOG_IN_FIRST:
         return Misconfigured(reason)
     if stage in _OUR_FAULT and code != _TOO_LARGE:

@@ -1,14 +1,40 @@
-"""`deliveryd check`: is the configuration right, and can everything it names be used."""
+"""`deliveryd check`: is the configuration right, and can everything be used that it names."""
 
 from __future__ import annotations
 
+import json
+from typing import Annotated
+
+import anyio
 import typer
 
+from deliveryd.checking import Result, as_json, as_lines, check_all, check_files, config_problems, in_order
 from deliveryd.cli.options import ConfigFile
+from deliveryd.cli.outcome import CONFIGURATION, FAILED
 from deliveryd.config import load
+from deliveryd.errors import ConfigError
+
+EXIT = {Result.OK: 0, Result.UNREACHABLE: FAILED, Result.WRONG: CONFIGURATION}
 
 
-def check(config: ConfigFile) -> None:
-    """Check the configuration and everything that it names."""
-    load(config)
-    typer.echo("ok   configuration")
+def check(
+    config: ConfigFile,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Connect to nothing: only read the configuration and files.")
+    ] = False,
+    as_data: Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")] = False,
+) -> None:
+    """Check the configuration, and whether what it names can be used and reached. Nothing is sent.
+
+    Exit status: 0 all is well, 1 something can't be reached, 78 the configuration has to be changed.
+    """
+    try:
+        loaded = load(config)
+    except ConfigError as error:
+        if not as_data:
+            raise
+        findings = config_problems(error)
+    else:
+        findings = in_order(anyio.run(check_files if offline else check_all, loaded))
+    typer.echo(json.dumps(as_json(findings), indent=2) if as_data else "\n".join(as_lines(findings)))
+    raise typer.Exit(EXIT[max(finding.result for finding in findings)])

@@ -70,10 +70,13 @@ reported_at = "/at", signature = {{ header = "X-Signature", secret_file = "recei
 """
 
 ADDRESSES = {"sms": "phone", "messenger": "messenger", "inApp": "device"}
+BUTTON = 'button = { text = "{content.button.text}", url = "{content.button.url}" }'
+NOTIFICATION = 'notification = { title = "{content.notification.title}", body = "{content.notification.body}" }'
 FIELDS = {
-    "sms": ("text",),
-    "messenger": ("text", "image", "button.text", "button.url"),
-    "inApp": ("name", "description", "image", "button.text", "button.url", "notification.title", "notification.body"),
+    "sms": 'text = "{content.text}"',
+    "messenger": f'text = "{{content.text}}", image = "{{content.image}}", {BUTTON}',
+    "inApp": f'name = "{{content.name}}", description = "{{content.description}}", image = "{{content.image}}", '
+    f"{BUTTON}, {NOTIFICATION}",
 }
 
 
@@ -124,8 +127,9 @@ def _write_files(folder: Path, sandbox: Sandbox, scenario: Scenario) -> Path:
     secret.write_text(sandbox.state.receipt_secret, encoding="utf-8")
     text = CONFIG.format(base_url=sandbox.base_url, smtp_port=sandbox.smtp_port)
     for name, address in ADDRESSES.items():
-        fields = ", ".join(f'"{field}" = "{{content.{field}}}"' for field in FIELDS[name])
-        text += HTTP_CHANNEL.format(name=name, base_url=sandbox.base_url, address=address, fields=fields)
+        text += HTTP_CHANNEL.format(
+            name=name, base_url=sandbox.base_url, address=address, fields=FIELDS[name]
+        )
     path = folder / "config.toml"
     path.write_text(text, encoding="utf-8")
     return path
@@ -177,8 +181,10 @@ def _table(state: SandboxState, scenario: Scenario) -> Table:
 
 def _words(payload: Mapping[str, object]) -> str:
     """What a customer reads first, in one line."""
-    for field in ("text", "notification.body", "description", "subject"):
-        if isinstance(text := payload.get(field), str):
+    notification = payload.get("notification")
+    known = {**notification, **payload} if isinstance(notification, Mapping) else payload
+    for field in ("text", "body", "description", "subject"):
+        if isinstance(text := known.get(field), str):
             line = " ".join(text.split())
             return line if len(line) <= 110 else f"{line[:109]}…"
     return ""

@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+import json
+from typing import Annotated
+
+import typer
+
 from deliveryd.cli.options import ConfigFile
 from deliveryd.config import load
+from deliveryd.errors import DeliverydError
+from deliveryd.explaining import as_json, tell
+from deliveryd.journal.history import read_life, without_values
 
 
-def explain(config: ConfigFile, message_id: int) -> None:
-    """Tell the life of one message."""
-    load(config)
+def explain(
+    config: ConfigFile,
+    message_id: Annotated[int, typer.Argument(metavar="MESSAGE_ID", help="The id that the queue gave it.")],
+    show_variables: Annotated[
+        bool, typer.Option("--show-variables", help="Show the values of variables, not just their names.")
+    ] = False,
+    as_data: Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")] = False,
+) -> None:
+    """Tell the life of one message, from the queue to the last event that the service accepted.
+
+    Only reads the journal, while the worker runs or not. Exit status 1: the journal doesn't know the message.
+    """
+    path = load(config).journal.path
+    life = read_life(path, message_id)
+    if not life.is_known:
+        raise DeliverydError(
+            f"message {message_id} isn't in the journal {path}: it was never taken, or by another instance"
+        )
+    shown = life if show_variables else without_values(life)
+    typer.echo(json.dumps(as_json(shown), ensure_ascii=False, indent=2) if as_data else tell(shown))

@@ -1,11 +1,69 @@
-"""`deliveryd health`: does the daemon work."""
+"""`deliveryd health`: asks a running worker whether its loops turn."""
 
 from __future__ import annotations
 
-from deliveryd.cli.options import ConfigFile
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from deliveryd.admin.health import check_health, health_url
 from deliveryd.config import load
+from deliveryd.errors import ConfigError
+
+USUAL_CONFIG = Path("/etc/deliveryd/config.toml")
+USUAL_URL = "http://127.0.0.1:9470"
 
 
-def health(config: ConfigFile) -> None:
-    """Ask the daemon whether it works."""
-    load(config)
+def _checked_url(url: str | None) -> str | None:
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme == "http" and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise typer.BadParameter("expected an address such as http://127.0.0.1:9470")
+    return url
+
+
+def _url_of(config: Path) -> str:
+    listen = load(config).admin.listen
+    try:
+        return health_url(listen)
+    except ValueError as error:
+        reason = str(error) if listen else "it is empty, so that server is turned off"
+        raise ConfigError(
+            [f"{config}:admin.listen: {reason}; give --url, or an address with a port"]
+        ) from None
+
+
+def health(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", "-c", metavar="FILE", envvar="DELIVERYD_CONFIG",
+            help=f"The worker's configuration, for admin.listen. Otherwise {USUAL_CONFIG}, if it is there.",
+        ),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", callback=_checked_url,
+            help=f"Where the worker's admin server is, instead of asking the configuration. "
+            f"Without either: {USUAL_URL}.",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
+    """Ask a running worker whether it works. Made for health checks of containers.
+
+    Exit status: 0 it does, 1 it doesn't or gives no answer, 78 the configuration doesn't say where to ask.
+    """
+    if url is None and config is None:
+        config = USUAL_CONFIG if USUAL_CONFIG.exists() else None
+    alive, text = check_health(url or (_url_of(config) if config else USUAL_URL))
+    typer.echo(text, err=not alive)
+    if not alive:
+        raise typer.Exit(1)

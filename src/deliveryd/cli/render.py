@@ -1,11 +1,58 @@
-"""`deliveryd render`: what channels would send."""
+"""`deliveryd render`: what a message would look like, without sending it."""
 
 from __future__ import annotations
 
+import json
+from typing import Annotated
+
+import anyio
+import typer
+
 from deliveryd.cli.options import ConfigFile
 from deliveryd.config import load
+from deliveryd.model import WallClock
+from deliveryd.previewing import Outlook, Scope, as_json, as_lines, look_ahead
+from deliveryd.trial import Wish, gather
 
 
-def render(config: ConfigFile) -> None:
-    """Show what each channel would send."""
-    load(config)
+def render(  # noqa: PLR0917 - typer passes options by name
+    config: ConfigFile,
+    settings: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|ID", help="Settings: a JSON file as the service writes it, or the id of some."
+        ),
+    ],
+    variables: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|JSON", help="Variables: a file with a JSON object, or the object."),
+    ] = None,
+    customer: Annotated[
+        int | None, typer.Option(metavar="ID", help="A customer of the configured directory.")
+    ] = None,
+    language: Annotated[
+        str | None, typer.Option(metavar="TAG", help="Show this language only, whatever the customer's is.")
+    ] = None,
+    channel: Annotated[str | None, typer.Option(metavar="NAME", help="Show this channel only.")] = None,
+    message_id: Annotated[int, typer.Option(metavar="N", help="The id that the message shall have.")] = 1,
+    as_data: Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")] = False,
+) -> None:
+    """Show what a message would look like on each channel, and which one would be chosen. Nothing is sent.
+
+    Secrets are masked. Exit status 1: a placeholder has no value, or something else keeps it from being sent.
+    """
+    loaded = load(config)
+
+    async def look() -> Outlook:
+        trial = await gather(loaded, Wish(settings, variables, customer, message_id))
+        return await look_ahead(loaded, trial, Scope(channel, language), WallClock().now())
+
+    outlook = anyio.run(look)
+    shown = (
+        json.dumps(as_json(outlook), ensure_ascii=False, indent=2)
+        if as_data
+        else "\n".join(as_lines(outlook))
+    )
+    typer.echo(shown)
+    if outlook.problem is not None:
+        raise typer.Exit(1)

@@ -23,7 +23,7 @@ def sandbox(
     async def serve() -> None:
         async with Sandbox(host, port, smtp_port) as server:
             if not empty:
-                demo_scenario().load(server.state)
+                demo_scenario().load_into(server.state)
             typer.echo(f"service    {server.base_url}")
             typer.echo(f"providers  {server.base_url}/sms, /messenger, /inApp, and mail on port {server.smtp_port}")
             typer.echo(f"inbox      {server.base_url}/")

@@ -1,14 +1,16 @@
 """A wire on asyncio: llhttp's parser, one Protocol for each connection, one request on it at a time.
 
 It exists for its price: one provider request for each message makes the HTTP client the largest cost of the
-whole line (docs/decisions/0003-http-wire.md). A connection goes back to the idle ones only after a whole answer
-that allows it; everything else closes it.
+whole line (docs/decisions/0003-http-wire.md). A connection goes back to the idle ones only after a whole
+answer that allows it; everything else closes it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
 import ssl
+from collections import deque
 from collections.abc import Callable
 from typing import cast
 
@@ -17,8 +19,11 @@ import httptools
 from deliveryd.errors import NotSent, OutcomeUnknown, WireError
 from deliveryd.http.wire import Answer, Headers, Target
 
-IDLE_SECONDS = 4.0  # shorter than what common servers keep idle connections for, so that they don't close first
+IDLE_SECONDS = 4.0
+"""Less than common servers keep idle connections for, so that it is us who close them."""
+
 MAX_HEAD = 64 * 1024
+"""Bytes of an answer at most without a byte of its body among them: its head, its trailers."""
 
 Origin = tuple[str, str, int]
 
@@ -29,55 +34,79 @@ class AsyncioWire:
     def __init__(self, tls_context: Callable[[], ssl.SSLContext]) -> None:
         self._tls_context = tls_context
         self._context: ssl.SSLContext | None = None
-        self._idle: dict[Origin, list[_Connection]] = {}
+        self._idle: dict[Origin, deque[_Connection]] = {}  # per origin, the longest idle one first
         self._open: set[_Connection] = set()
         self._loop = asyncio.get_running_loop()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
 
     async def exchange(
         self, method: str, target: Target, headers: Headers, body: bytes, *, deadline: float, max_body: int
     ) -> Answer:
         """Send a request and return the whole answer. Raises NotSent or OutcomeUnknown."""
         ends = self._loop.time() + deadline
+        message = encode_request(method, target, headers, body)
         origin = target[:3]
         connection = self._reuse(origin) or await self._connect(origin, deadline)
-        message = encode_request(method, target, headers, body)
         timer = self._loop.call_at(ends, connection.give_up, f"no whole answer within {deadline:g} s")
         try:
-            answer = await connection.request(message, max_body)
+            return await connection.request(message, max_body)
         finally:
             timer.cancel()
-            if connection.reusable:
-                connection.idle_since = self._loop.time()
-                self._idle.setdefault(origin, []).append(connection)
-            else:
-                connection.close()
-        return answer
+            self._put_back(origin, connection)
 
     def _reuse(self, origin: Origin) -> _Connection | None:
         idle = self._idle.get(origin)
         oldest = self._loop.time() - IDLE_SECONDS
         while idle:
             connection = idle.pop()
-            if connection.reusable and connection.idle_since > oldest:
+            if connection.reusable and connection.idle_since > oldest and connection.quiet:
                 return connection
             connection.close()
         return None
+
+    def _put_back(self, origin: Origin, connection: _Connection) -> None:
+        if self._closed or not connection.reusable:
+            connection.close()
+            return
+        connection.idle_since = self._loop.time()
+        self._idle.setdefault(origin, deque()).append(connection)
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(IDLE_SECONDS, self._close_expired)
+
+    def _close_expired(self) -> None:
+        """Close what was idle for too long, also where nobody asks for that origin any more."""
+        self._sweep = None
+        oldest = self._loop.time() - IDLE_SECONDS
+        for origin, idle in list(self._idle.items()):
+            while idle and (idle[0].idle_since <= oldest or not idle[0].reusable):
+                idle.popleft().close()
+            if not idle:
+                del self._idle[origin]
+        if self._idle:
+            longest = min(idle[0].idle_since for idle in self._idle.values())
+            self._sweep = self._loop.call_at(longest + IDLE_SECONDS, self._close_expired)
 
     async def _connect(self, origin: Origin, deadline: float) -> _Connection:
         scheme, host, port = origin
         try:
             async with asyncio.timeout(deadline):
-                _, protocol = await self._loop.create_connection(
+                _, connection = await self._loop.create_connection(
                     lambda: _Connection(self._loop, self._open), host, port, ssl=self._tls(scheme)
                 )
         except TimeoutError:
             raise NotSent(f"no connection to {host}:{port} within {deadline:g} s") from None
         except ssl.SSLError as error:
-            raise NotSent(f"TLS with {host}:{port} failed: {error.reason or type(error).__name__}") from None
+            raise NotSent(f"TLS with {host}:{port} failed: {_tls_reason(error)}") from None
+        except UnicodeError:
+            raise NotSent(f"no connection to {host}:{port}: not a name that can be looked up") from None
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise NotSent(f"no connection to {host}:{port}: {reason}") from None
-        return protocol
+        if self._closed:
+            connection.close()
+            raise NotSent("the client is closed")
+        return connection
 
     def _tls(self, scheme: str) -> ssl.SSLContext | None:
         if scheme == "http":
@@ -87,8 +116,11 @@ class AsyncioWire:
         return self._context
 
     async def aclose(self) -> None:
-        """Close all connections and wait until their sockets are gone."""
+        """Close all connections and wait until their sockets are gone; requests under way end in an error."""
+        self._closed = True
         self._idle.clear()
+        if self._sweep is not None:
+            self._sweep.cancel()
         closing = list(self._open)
         for connection in closing:
             connection.close()
@@ -96,15 +128,17 @@ class AsyncioWire:
             await connection.closed.wait()
 
 
+def _tls_reason(error: ssl.SSLError) -> str:
+    said = getattr(error, "verify_message", None) or error.reason
+    return str(said or type(error).__name__)
+
+
 def encode_request(method: str, target: Target, headers: Headers, body: bytes) -> bytes:
     """The request as it stands on the wire."""
     lines = [b"%b %b HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\n" % (
         method.encode("ascii"), target.path, target.authority.encode("ascii")
     )]  # fmt: skip
-    for name, value in headers:
-        if b"\r" in value or b"\n" in value or b"\0" in value:
-            raise ValueError(f"a line break in the header {name.decode('ascii')}")
-        lines.append(b"%b: %b\r\n" % (name, value))
+    lines += [b"%b: %b\r\n" % header for header in headers]
     if body or method in ("POST", "PUT", "PATCH"):
         lines.append(b"content-length: %d\r\n" % len(body))
     lines.append(b"\r\n")
@@ -124,6 +158,15 @@ class _Connection(asyncio.Protocol):
         self.reusable = False
         self.closed = asyncio.Event()
 
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing lies in the socket that the loop hasn't read yet: the other side's end, most likely."""
+        if self._transport is None:
+            return False
+        unread = select.poll()
+        unread.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not unread.poll(0)
+
     async def request(self, message: bytes, max_body: int) -> Answer:
         """Write a request and wait for its whole answer. Raises NotSent or OutcomeUnknown."""
         transport = self._transport
@@ -132,7 +175,7 @@ class _Connection(asyncio.Protocol):
             raise NotSent("the connection was closed before the request")
         self._parser = httptools.HttpResponseParser(self)
         self._max_body = max_body
-        self._head_left = MAX_HEAD
+        self._overhead = 0
         self._start_answer()
         self._waiter = self._loop.create_future()
         transport.write(message)
@@ -159,24 +202,28 @@ class _Connection(asyncio.Protocol):
             self._waiter.set_exception(error)
         self.close()
 
-    def _finish(self, keep: bool) -> None:
+    def _finish(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             status = self._parser.get_status_code()
             self._waiter.set_result(Answer(status, self._headers, b"".join(self._body)))
-            self.reusable = keep
+
+    def _may_be_kept(self) -> bool:
+        """Whether both sides have said all that they had to say, and the other one stays."""
+        transport = self._transport
+        unsent = transport is None or transport.get_write_buffer_size() > 0
+        return not unsent and bool(self._parser.should_keep_alive())
 
     # what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         self._register.add(self)
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None or self._waiter.done():
             self.close()  # nothing was asked for
             return
-        if not self._head_done:
-            self._head_left -= len(data)
+        self._overhead += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -184,18 +231,18 @@ class _Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._fail(OutcomeUnknown("the answer isn't HTTP"))
         else:
-            if not self._head_done and self._head_left < 0:
+            if self._overhead > MAX_HEAD and not self._waiter.done():
                 self._fail(OutcomeUnknown(f"the answer's head is larger than {MAX_HEAD} bytes"))
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._register.discard(self)
-        if self._waiter is not None and not self._waiter.done():
-            if self._head_done and self._ends_with_connection():
-                self._finish(keep=False)
-            else:
-                self._fail(OutcomeUnknown("the connection broke before the whole answer was there"))
+    def eof_received(self) -> None:
         self.reusable = False
+        if self._waiter is not None and self._head_done and self._ends_with_connection():
+            self._finish()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._register.discard(self)
         self._transport = None
+        self._fail(OutcomeUnknown("the connection broke before the whole answer was there"))
         self.closed.set()
 
     def _ends_with_connection(self) -> bool:
@@ -203,15 +250,22 @@ class _Connection(asyncio.Protocol):
 
     # what the parser calls
 
+    def on_message_begin(self) -> None:
+        self._start_answer()
+        if self._waiter is None or self._waiter.done():
+            self.close()  # a second answer, which nobody asked for
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if not self._head_done:  # else it is a trailer
+            self._headers[name.decode("latin-1").lower()] = value.strip(b" \t").decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        if self._headers.get("content-encoding", "identity") != "identity":
+        if self._headers.get("content-encoding", "identity").lower() != "identity":
             self._fail(OutcomeUnknown("the answer is compressed, which wasn't asked for"))
         self._head_done = True
 
     def on_body(self, data: bytes) -> None:
+        self._overhead = 0
         self._size += len(data)
         if self._size > self._max_body:
             self._fail(OutcomeUnknown(f"the answer is larger than {self._max_body} bytes"))
@@ -221,5 +275,6 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() < 200:  # 100 Continue and its like: the answer is still to come
             self._start_answer()
-        else:
-            self._finish(keep=bool(self._parser.should_keep_alive()))
+        elif self._waiter is not None and not self._waiter.done():
+            self.reusable = self._may_be_kept()
+            self._finish()

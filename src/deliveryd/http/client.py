@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,10 +10,15 @@ from functools import lru_cache
 import httpx
 import sniffio
 
+from deliveryd.http.asyncio_wire import AsyncioWire
+from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Answer, Target, Wire
 
 MAX_BODY = 1 << 20
+
+_NAME = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 
 
 class HttpClient:
@@ -32,18 +38,31 @@ class HttpClient:
         body: bytes = b"",
         timeout: float | None = None,
     ) -> Answer:
-        """Send one request and return its whole answer, whatever the status; `timeout` overrides the client's.
+        """Send one request and return its whole answer, whatever the status.
 
-        Raises NotSent or OutcomeUnknown.
+        `timeout` overrides the client's. Raises NotSent or OutcomeUnknown, and ValueError for an address or a
+        header that can't be sent.
         """
-        raw = [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers]
+        deadline = self._timeout if timeout is None else timeout
+        raw = [_raw_header(name, value) for name, value in headers]
         return await self._wire.exchange(
-            method, target_of(url), raw, body, deadline=timeout or self._timeout, max_body=self._max_body
+            method, target_of(url), raw, body, deadline=deadline, max_body=self._max_body
         )
 
     async def aclose(self) -> None:
         """Close all connections."""
         await self._wire.aclose()
+
+
+def _raw_header(name: str, value: str) -> tuple[bytes, bytes]:
+    """A header's bytes. Raises ValueError when it can't be sent as it is, without telling its value."""
+    try:
+        raw = name.encode("ascii"), value.strip(" \t").encode("latin-1")
+    except UnicodeEncodeError:
+        raise ValueError(f"the header {name!a} can't be encoded") from None
+    if not _NAME.fullmatch(raw[0]) or not _VALUE.fullmatch(raw[1]):
+        raise ValueError(f"the header {name!a} holds characters that no header may hold")
+    return raw
 
 
 @lru_cache(maxsize=4096)
@@ -57,8 +76,12 @@ def target_of(url: str) -> Target:
         raise ValueError("an address starts with http:// or https:// and a host")
     if parsed.userinfo:
         raise ValueError("an address carries no user name or password")
-    port = parsed.port or (443 if parsed.scheme == "https" else 80)
-    return Target(parsed.scheme, parsed.host, port, parsed.netloc.decode("ascii"), parsed.raw_path)
+    default = 443 if parsed.scheme == "https" else 80
+    port = default if parsed.port is None else parsed.port
+    if not 0 < port < 65536:
+        raise ValueError("the port of an address lies between 1 and 65535")
+    host = parsed.raw_host.decode("ascii")
+    return Target(parsed.scheme, host, port, parsed.netloc.decode("ascii"), parsed.raw_path)
 
 
 def build_client(
@@ -76,13 +99,12 @@ def build_client(
 
 
 def _build_wire(tls: TlsFiles, proxy: str | None) -> Wire:
-    if proxy is None and sniffio.current_async_library() == "asyncio":
-        from deliveryd.http.asyncio_wire import AsyncioWire
-
+    if proxy is not None or sniffio.current_async_library() != "asyncio":
+        return HttpxWire(_httpx_transport(tls.context(), proxy))
+    if tls == TlsFiles():  # nothing that could be wrong; reading the system's authorities takes a while
         return AsyncioWire(tls.context)
-    from deliveryd.http.httpx_wire import HttpxWire
-
-    return HttpxWire(_httpx_transport(tls.context(), proxy))
+    context = tls.context()
+    return AsyncioWire(lambda: context)
 
 
 def _httpx_transport(context: ssl.SSLContext, proxy: str | None) -> httpx.AsyncHTTPTransport:

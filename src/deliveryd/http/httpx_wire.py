@@ -8,7 +8,17 @@ import httpx
 from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.wire import Answer, Headers, Target
 
-_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+_NEVER_SENT = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.ProxyError,
+    httpx.UnsupportedProtocol,
+)
+
+EARLIER = 0.9
+"""The part of the deadline that connecting may take: httpcore closes the socket of a time-out of its own, but
+leaks that of a cancelled TLS handshake."""
 
 
 class HttpxWire:
@@ -21,37 +31,64 @@ class HttpxWire:
         self, method: str, target: Target, headers: Headers, body: bytes, *, deadline: float, max_body: int
     ) -> Answer:
         """Send a request and return the whole answer. Raises NotSent or OutcomeUnknown."""
+        progress = _Progress()
         request = httpx.Request(
             method,
             f"{target.scheme}://{target.authority}{target.path.decode('ascii')}",
             headers=[(b"accept-encoding", b"identity"), *headers],
             content=body,
-            extensions={"timeout": {"connect": deadline, "pool": deadline}},
+            extensions={"trace": progress.follow, "timeout": {"connect": EARLIER * deadline}},
         )
         try:
             with anyio.fail_after(deadline):
                 return await self._receive(request, max_body)
         except TimeoutError:
+            if progress.connecting:
+                raise NotSent(f"no connection to {target.authority} within {deadline:g} s") from None
             raise OutcomeUnknown(f"no whole answer within {deadline:g} s") from None
         except _NEVER_SENT as error:
             raise NotSent(f"no connection to {target.authority} ({type(error).__name__})") from None
+        except UnicodeError:
+            raise NotSent(f"no connection to {target.authority}: not a name that can be looked up") from None
         except httpx.TransportError as error:
             raise OutcomeUnknown(f"the connection broke ({type(error).__name__})") from None
 
     async def _receive(self, request: httpx.Request, max_body: int) -> Answer:
         response = await self._transport.handle_async_request(request)
         try:
-            if response.headers.get("content-encoding", "identity") != "identity":
+            if response.headers.get("content-encoding", "identity").lower() != "identity":
                 raise OutcomeUnknown("the answer is compressed, which wasn't asked for")
             received = bytearray()
-            async for chunk in response.stream:  # type: ignore[union-attr]  # async transports stream async
-                received += chunk
-                if len(received) > max_body:
-                    raise OutcomeUnknown(f"the answer is larger than {max_body} bytes")
-            return Answer(response.status_code, dict(response.headers), bytes(received))
+            with anyio.CancelScope() as bound:  # leaving the loop would leave httpcore's generators open
+                async for chunk in response.stream:  # type: ignore[union-attr]  # async transports stream async
+                    received += chunk if len(received) <= max_body else b""
+                    if len(received) > max_body:
+                        bound.cancel()
+            if len(received) > max_body:
+                raise OutcomeUnknown(f"the answer is larger than {max_body} bytes")
+            return Answer(response.status_code, _headers_of(response), bytes(received))
         finally:
             await response.aclose()
 
     async def aclose(self) -> None:
         """Close all connections."""
         await self._transport.aclose()
+
+
+def _headers_of(response: httpx.Response) -> dict[str, str]:
+    raw = response.headers.raw  # httpx's own mapping would join repeated ones
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
+
+
+class _Progress:
+    """How far httpcore came with a request. A transport that tells nothing counts as one that sent it."""
+
+    def __init__(self) -> None:
+        self.connecting = False
+
+    async def follow(self, event: str, _details: object) -> None:
+        """Hear of a step."""
+        if event == "connection.connect_tcp.started":
+            self.connecting = True
+        elif event.endswith(".send_request_headers.started"):
+            self.connecting = False

@@ -9,7 +9,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Target(NamedTuple):
-    """Where a request goes: scheme, host and port of the connection, and the request's own path with query."""
+    """Where a request goes: scheme, host and port of the connection; the request's own path with query."""
 
     scheme: str
     host: str

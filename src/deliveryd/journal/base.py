@@ -55,9 +55,9 @@ class Doubtful(NamedTuple):
 class Recovery(NamedTuple):
     """What an earlier run left.
 
-    `taken`: messages whose `dequeued` isn't accepted yet. `doubtful`: those with an attempt in doubt. `waiting`:
-    how many wait for their time, those that were in the line's hands among them. `reporting`: ids of ended
-    messages whose last event isn't accepted yet.
+    `taken`: messages whose `dequeued` isn't accepted yet. `doubtful`: those with an attempt in doubt.
+    `waiting`: how many wait for their time, those that were in the line's hands among them. `reporting`: ids
+    of ended messages whose last event isn't accepted yet.
     """
 
     taken: list[Entry]
@@ -67,7 +67,7 @@ class Recovery(NamedTuple):
 
 
 class Due(NamedTuple):
-    """Waiting messages whose time has come, now READY, and when the next one of the lanes asked for is due."""
+    """Waiting messages whose time has come, now READY, and when the next one of the same lanes is due."""
 
     entries: list[Entry]
     next_due: int | None
@@ -109,10 +109,16 @@ class Journal(Protocol):
         """
 
     async def change(self, changes: Sequence[Change]) -> None:
-        """Record steps of messages. Raises IllegalTransition when a message isn't where its step begins."""
+        """Record steps of messages, at most one of each.
+
+        Raises IllegalTransition when a message isn't where its step begins; then none of the steps is taken.
+        """
 
     async def due(self, now: int, room: Mapping[str, int]) -> Due:
-        """Make waiting messages whose time has come READY, at most `room[lane]` of each lane ("": no lane)."""
+        """Make waiting messages READY whose time has come, the longest due first.
+
+        At most `room[lane]` of each lane; the lane "" has those that aren't bound to one.
+        """
 
     async def outbox(self, after: int, limit: int) -> list[OutboxRow]:
         """The oldest events that aren't accepted or refused yet, with a `seq` above `after`."""
@@ -129,7 +135,8 @@ class Journal(Protocol):
     async def recover(self, now: int, lanes: Collection[str]) -> Recovery:
         """Put in order what an earlier run left; called once, before anything else.
 
-        Waiting messages whose lane isn't among `lanes` any more lose it, or are in doubt if an attempt there was.
+        Waiting messages whose lane isn't among `lanes` any more lose it; with an attempt in doubt there, they
+        are in doubt instead.
         """
 
     async def counts(self) -> Counts:
@@ -138,5 +145,7 @@ class Journal(Protocol):
     async def forget(self, before: int, limit: int) -> int:
         """Delete ended messages whose end was before that instant and whose events are all accepted.
 
-        Their ids are kept, so that a repeat is still recognised. Returns how many were deleted.
+        Their ids are kept, so that a repeat is still recognised. Malformed elements that weren't seen since,
+        and unmatched receipts from before, are deleted too. At most `limit` of each kind. Returns how many
+        messages were deleted.
         """

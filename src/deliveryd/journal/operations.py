@@ -5,41 +5,31 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from deliveryd.errors import IllegalTransition
-from deliveryd.journal.base import (
-    Change,
-    Counts,
-    Doubtful,
-    Due,
-    OutboxRow,
-    Receipt,
-    Recovery,
-)
+from deliveryd.journal.base import Change, Due, OutboxRow, Receipt
+from deliveryd.journal.rows import ENTRY, entry_of, progress_of, to_json, to_text
 from deliveryd.journal.schema import EventWriter
-from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent, attempt_id
+from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
 from deliveryd.states import ENDED, State, step
 
-ENTRY = "id, settings_id, customer_id, variables, lane, tries, attempts, spent, doubt"
+_PROGRESS = (
+    "UPDATE message SET state = ?, due_at = ?, lane = ?, tries = ?, attempts = ?, spent = ?, doubt = ?"
+)
+_ON_ITS_WAY = f"{_PROGRESS} WHERE id = ? AND state = ?"
+_AT_AN_END = f"{_PROGRESS}, ended_at = ? WHERE id = ? AND state = ?"
 
-_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-def entry_of(row: tuple[int, int, int, str, str, int, int, str, str | None]) -> Entry:
-    """Build an entry from the columns of `ENTRY`."""
-    id_, settings_id, customer_id, variables, lane, tries, attempts, spent, doubt = row
-    channels = tuple((name, reason) for name, reason in json.loads(spent)) if spent != "[]" else ()
-    return Entry(
-        id_, settings_id, customer_id, json.loads(variables), lane or None, tries, attempts, channels, doubt
-    )
+_DUE = (
+    f"SELECT {ENTRY} FROM message WHERE state = 3 AND lane = ? AND due_at <= ?"  # noqa: S608  # a constant
+    " ORDER BY due_at, id LIMIT ?"
+)
 
 
 class Operations:
-    """The steps. `seq` is the number of the last event written; it lives as long as the journal is open."""
+    """The steps. `last_seq` is the number of the last event that was ever written."""
 
-    def __init__(self, namespace: str, events: EventWriter, last_seq: int) -> None:
-        self._namespace = namespace
+    def __init__(self, events: EventWriter, last_seq: int) -> None:
         self._events = events
         self._seq = last_seq
 
@@ -62,19 +52,22 @@ class Operations:
         db.executemany(
             "INSERT INTO message (id, settings_id, customer_id, variables, state, taken_at)"
             " VALUES (?, ?, ?, ?, 1, ?)",
-            [(m.id, m.settings_id, m.customer_id, _dumps(m.variables), at) for m in new.values()],
+            [(m.id, m.settings_id, m.customer_id, to_json(m.variables), at) for m in new.values()],
         )
         self._put(db, (StatusEvent(id_, "dequeued", at) for id_ in new))
         self._set_aside(db, malformed, known | new.keys(), at)
         self._report_again(db, known)
         return set(new)
 
-    def _set_aside(self, db: sqlite3.Connection, malformed: Sequence[Malformed], known: set[int], at: int) -> None:
+    def _set_aside(
+        self, db: sqlite3.Connection, malformed: Sequence[Malformed], known: set[int], at: int
+    ) -> None:
         for bad in malformed:
+            raw, reason = to_text(bad.raw), to_text(bad.reason)
             db.execute(
                 "INSERT INTO malformed VALUES (?, ?, ?, ?, ?, ?, 1)"
                 " ON CONFLICT (digest) DO UPDATE SET times = times + 1, last_at = excluded.last_at",
-                (_digest(bad.raw), bad.raw, bad.reason, bad.id, at, at),
+                (_digest(bad.raw), raw, reason, bad.id, at, at),
             )
             if bad.id is None or bad.id in known:
                 continue
@@ -88,54 +81,38 @@ class Operations:
     def _report_again(self, db: sqlite3.Connection, ids: Iterable[int]) -> None:
         for id_ in ids:
             rows = db.execute(
-                "SELECT seq, status, body, settled_at FROM event WHERE message_id = ? ORDER BY seq", (id_,)
+                "SELECT status, body, settled_at FROM event WHERE message_id = ? ORDER BY seq", (id_,)
             ).fetchall()
             if any(settled_at is None for *_, settled_at in rows):
                 continue
-            if rows:
-                told = {status: body for _, status, body, _ in rows}
-                again = dict.fromkeys(status for status in ("dequeued", rows[-1][1]) if status in told)
-                bodies = [(status, told[status]) for status in again]
-            else:
-                past = db.execute("SELECT dequeued, latest FROM past WHERE id = ?", (id_,)).fetchone()
-                bodies = [(json.loads(body)["status"], body) for body in past or () if body is not None]
-            self._insert_events(db, ((id_, status, body) for status, body in bodies))
+            past = db.execute("SELECT dequeued, latest FROM past WHERE id = ?", (id_,)).fetchone()
+            if past is None:
+                told = {status: body for status, body, _ in rows}
+                again = ("dequeued", *(status for status, *_ in rows[-1:]))
+                bodies = {status: told[status] for status in again if status in told}
+            else:  # the rows are those of an earlier repeat, and would gather for ever
+                db.execute("DELETE FROM event WHERE message_id = ?", (id_,))
+                bodies = {json.loads(body)["status"]: body for body in past if body is not None}
+            self._insert_events(db, ((id_, status, body) for status, body in bodies.items()))
 
     # delivery
 
     def change(self, db: sqlite3.Connection, changes: Sequence[Change]) -> None:
         """Record steps of messages, with their attempts and events."""
-        moved = 0
-        for change in changes:
-            step(change.before, change.after)
-        for ended, statement in (
-            (False, "UPDATE message SET state = ?, due_at = ?, lane = ?, tries = ?, attempts = ?, spent = ?,"
-             " doubt = ? WHERE id = ? AND state = ?"),
-            (True, "UPDATE message SET state = ?, due_at = ?, lane = ?, tries = ?, attempts = ?, spent = ?,"
-             " doubt = ?, ended_at = ? WHERE id = ? AND state = ?"),
-        ):  # fmt: skip
-            rows = [_message_row(c, ended) for c in changes if (c.after in ENDED) is ended]
-            if rows:
-                moved += db.executemany(statement, rows).rowcount
-        if moved != len(changes):
-            raise IllegalTransition(f"{len(changes) - moved} of {len(changes)} messages weren't where they should be")
+        _move(db, changes)
         db.executemany(
             "INSERT INTO attempt (message_id, number, channel, started_at) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (message_id, number) DO UPDATE"
             " SET sends = sends + 1, ended_at = NULL, verdict = NULL, reason = NULL",
-            [
-                (c.entry.id, c.entry.attempts, c.entry.lane, c.at)
-                for c in changes
-                if c.after is State.SENDING
-            ],
+            [(c.entry.id, c.entry.attempts, c.entry.lane, c.at) for c in changes if c.after is State.SENDING],
         )
         db.executemany(
             "UPDATE attempt SET ended_at = ?, verdict = ?, provider_id = ?, reason = ?"
             " WHERE message_id = ? AND number = ?",
             [
-                (c.at, c.outcome.verdict, c.outcome.provider_id, c.outcome.reason, c.entry.id, c.entry.attempts)
+                (c.at, o.verdict, to_text(o.provider_id), to_text(o.reason), c.entry.id, c.entry.attempts)
                 for c in changes
-                if c.outcome is not None
+                if (o := c.outcome) is not None
             ],
         )
         self._put(db, (event for change in changes for event in change.events))
@@ -146,14 +123,12 @@ class Operations:
         entries: list[Entry] = []
         coming: list[int] = []
         for lane, limit in room.items():
-            rows = db.execute(
-                "UPDATE message SET state = 2, due_at = NULL WHERE id IN (SELECT id FROM message"
-                " WHERE state = 3 AND lane = ? AND due_at <= ? ORDER BY due_at LIMIT ?)"
-                f" RETURNING {ENTRY}",
-                (lane, now, limit),
-            ).fetchall()
-            entries += map(entry_of, rows)
-            if len(rows) < limit:
+            found = [entry_of(row) for row in db.execute(_DUE, (lane, now, limit))]
+            db.executemany(
+                "UPDATE message SET state = 2, due_at = NULL WHERE id = ?", [(entry.id,) for entry in found]
+            )
+            entries += found
+            if len(found) < limit:
                 (next_due,) = db.execute(
                     "SELECT min(due_at) FROM message WHERE state = 3 AND lane = ?", (lane,)
                 ).fetchone()
@@ -177,6 +152,7 @@ class Operations:
             "UPDATE event SET settled_at = ? WHERE message_id = ? AND seq = ?",
             [(at, row.message_id, row.seq) for row in rows],
         )
+        _remember_seq(db, rows)
         db.executemany(
             "UPDATE message SET state = 2 WHERE id = ? AND state = 1",
             [(row.message_id,) for row in rows if row.status == "dequeued"],
@@ -186,8 +162,9 @@ class Operations:
         """Set an event aside."""
         db.execute(
             "UPDATE event SET settled_at = ?, refused = ? WHERE message_id = ? AND seq = ?",
-            (at, reason, row.message_id, row.seq),
+            (at, to_text(reason), row.message_id, row.seq),
         )
+        _remember_seq(db, [row])
         if row.status == "dequeued":
             db.execute(
                 "UPDATE message SET state = ?, ended_at = ? WHERE id = ? AND state = 1",
@@ -201,17 +178,9 @@ class Operations:
         return [self._receive(db, receipt) for receipt in receipts]
 
     def _receive(self, db: sqlite3.Connection, receipt: Receipt) -> str:
-        attempt = db.execute(
-            "SELECT message_id FROM attempt WHERE provider_id = ? AND channel = ?",
-            (receipt.provider_id, receipt.channel),
-        ).fetchone()
-        known = db.execute(
-            "SELECT 1 FROM receipt WHERE message_id IS ? AND provider_id = ? AND channel = ? AND delivered = ?",
-            (attempt and attempt[0], receipt.provider_id, receipt.channel, receipt.delivered),
-        ).fetchone()
-        if known:
+        message_id = _attempted(db, receipt)
+        if _is_repeated(db, receipt, message_id):
             return "repeated"
-        message_id = attempt[0] if attempt else None
         db.execute("INSERT INTO receipt VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", (*receipt, message_id))
         if message_id is None:
             return "unmatched"
@@ -236,77 +205,27 @@ class Operations:
         self._put(db, [event])
 
     def _match_early(self, db: sqlite3.Connection, changes: Sequence[Change]) -> None:
-        accepted = [c for c in changes if c.outcome is not None and c.outcome.provider_id is not None]
-        if not accepted or not db.execute("SELECT 1 FROM receipt WHERE message_id IS NULL LIMIT 1").fetchone():
+        """Apply receipts that came before the outcome of the attempt that they belong to."""
+        accepted = [
+            (change, change.outcome.provider_id)
+            for change in changes
+            if change.outcome is not None and change.outcome.provider_id is not None
+        ]
+        if (
+            not accepted
+            or not db.execute("SELECT 1 FROM receipt WHERE message_id IS NULL LIMIT 1").fetchone()
+        ):
             return
-        for change in accepted:
-            assert change.outcome is not None  # noqa: S101 - the line above chose those that have one
+        for change, provider_id in accepted:
             for seq, *values in db.execute(
                 "SELECT seq, channel, provider_id, delivered, status, reported_at, received_at FROM receipt"
                 " WHERE message_id IS NULL AND provider_id = ? AND channel = ? ORDER BY seq",
-                (change.outcome.provider_id, change.entry.lane),
+                (provider_id, change.entry.lane),
             ).fetchall():
                 db.execute("UPDATE receipt SET message_id = ? WHERE seq = ?", (change.entry.id, seq))
                 early = Receipt(*values)
-                self._confirm(db, change.entry.id, early._replace(received_at=max(early.received_at, change.at)))
-
-    # start, sums and forgetting
-
-    def recover(self, db: sqlite3.Connection, now: int, lanes: Collection[str]) -> Recovery:
-        """Put in order what an earlier run left."""
-        is_open = "ended_at IS NULL AND state"
-        db.execute(f"UPDATE message SET state = 3, due_at = ? WHERE {is_open} = 2", (now,))
-        strange = f"{is_open} = 3 AND lane <> '' AND lane NOT IN (SELECT value FROM json_each(?))"
-        known = json.dumps(list(lanes))
-        db.execute(f"UPDATE message SET state = 5, due_at = NULL WHERE {strange} AND doubt IS NOT NULL", (known,))
-        db.execute(f"UPDATE message SET lane = '', tries = 0 WHERE {strange}", (known,))
-        taken = db.execute(f"SELECT {ENTRY} FROM message WHERE {is_open} = 1 ORDER BY id").fetchall()
-        doubtful = []
-        for state in (State.SENDING, State.IN_DOUBT):
-            for row in db.execute(f"SELECT {ENTRY} FROM message WHERE {is_open} = ? ORDER BY id", (state,)):
-                entry = entry_of(row)
-                doubt = attempt_id(self._namespace, entry.id, entry.attempts)
-                doubtful.append(Doubtful(entry._replace(doubt=doubt), state))
-        (waiting,) = db.execute(f"SELECT count(*) FROM message WHERE {is_open} = 3").fetchone()
-        reporting = db.execute(
-            "SELECT DISTINCT message_id FROM event WHERE settled_at IS NULL AND status IN ('sent', 'error')"
-        )
-        return Recovery([entry_of(row) for row in taken], doubtful, waiting, [row[0] for row in reporting])
-
-    def counts(self, db: sqlite3.Connection) -> Counts:
-        """The sums of what is open."""
-        states = db.execute("SELECT state, count(*) FROM message WHERE ended_at IS NULL GROUP BY state")
-        one = "SELECT count(*) FROM "
-        return Counts(
-            {State(state): number for state, number in states},
-            *(
-                db.execute(one + what).fetchone()[0]
-                for what in (
-                    "event WHERE settled_at IS NULL",
-                    "event WHERE refused IS NOT NULL",
-                    "malformed",
-                    "receipt WHERE message_id IS NULL",
-                )
-            ),
-        )
-
-    def forget(self, db: sqlite3.Connection, before: int, limit: int) -> int:
-        """Delete old ended messages, keeping what a repeat would need."""
-        rows = db.execute(
-            "SELECT id FROM message WHERE ended_at < ? AND NOT EXISTS (SELECT 1 FROM event"
-            " WHERE message_id = message.id AND (settled_at IS NULL OR refused IS NOT NULL))"
-            " ORDER BY ended_at LIMIT ?",
-            (before, limit),
-        ).fetchall()
-        db.executemany(
-            "INSERT INTO past SELECT ?1,"
-            " (SELECT body FROM event WHERE message_id = ?1 AND status = 'dequeued' LIMIT 1),"
-            " (SELECT body FROM event WHERE message_id = ?1 ORDER BY seq DESC LIMIT 1)",
-            rows,
-        )
-        for table, key in (("event", "message_id"), ("attempt", "message_id"), ("receipt", "message_id"), ("message", "id")):
-            db.executemany(f"DELETE FROM {table} WHERE {key} = ?", rows)
-        return len(rows)
+                early = early._replace(received_at=max(early.received_at, change.at))
+                self._confirm(db, change.entry.id, early)
 
     # the outbox
 
@@ -326,26 +245,74 @@ class Operations:
 
 
 def _known(db: sqlite3.Connection, ids: Sequence[int]) -> set[int]:
-    asked = json.dumps(ids)
-    return {
-        row[0]
-        for row in db.execute(
-            "SELECT id FROM message WHERE id IN (SELECT value FROM json_each(?1))"
-            " UNION SELECT id FROM past WHERE id IN (SELECT value FROM json_each(?1))",
-            (asked,),
-        )
-    }
+    rows = db.execute(
+        "SELECT id FROM message WHERE id IN (SELECT value FROM json_each(?1))"
+        " UNION SELECT id FROM past WHERE id IN (SELECT value FROM json_each(?1))",
+        (json.dumps(ids),),
+    )
+    return {row[0] for row in rows}
 
 
 def _digest(raw: str) -> str:
     return hashlib.sha256(raw.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _message_row(change: Change, ended: bool) -> tuple[object, ...]:
-    entry = change.entry
-    spent = _dumps(entry.spent) if entry.spent else "[]"
-    return (
-        change.after, change.due_at, entry.lane or "", entry.tries, entry.attempts, spent, entry.doubt,
-        *((change.at,) if ended else ()),
-        entry.id, change.before,
-    )  # fmt: skip
+def _move(db: sqlite3.Connection, changes: Sequence[Change]) -> None:
+    """Move messages from state to state, all of them or none. Raises IllegalTransition."""
+    on_its_way = []
+    at_an_end = []
+    for change in changes:
+        after = step(change.before, change.after)
+        if after in ENDED or change.before in ENDED:  # only these write the indexed column `ended_at`
+            ended_at = change.at if after in ENDED else None
+            at_an_end.append((*progress_of(change), ended_at, change.entry.id, change.before))
+        else:
+            on_its_way.append((*progress_of(change), change.entry.id, change.before))
+    moved = sum(
+        db.executemany(statement, rows).rowcount
+        for statement, rows in ((_ON_ITS_WAY, on_its_way), (_AT_AN_END, at_an_end))
+        if rows
+    )
+    if moved != len(changes):
+        raise IllegalTransition(
+            f"{len(changes) - moved} of {len(changes)} messages weren't where they should be"
+        )
+
+
+def _remember_seq(db: sqlite3.Connection, rows: Sequence[OutboxRow]) -> None:
+    """Keep the highest number of a settled event, so that the next start needn't look for it."""
+    db.execute(
+        "UPDATE meta SET value = ?1 WHERE key = 'settled_seq' AND CAST(value AS INTEGER) < ?1",
+        (max((row.seq for row in rows), default=0),),
+    )
+
+
+def _attempted(db: sqlite3.Connection, receipt: Receipt) -> int | None:
+    """The message that a receipt is about; where a provider uses an id again, the latest one."""
+    row = db.execute(
+        "SELECT message_id FROM attempt WHERE provider_id = ? AND channel = ?"
+        " ORDER BY started_at DESC LIMIT 1",
+        (receipt.provider_id, receipt.channel),
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _has_unmatched(db: sqlite3.Connection) -> bool:
+    return db.execute("SELECT 1 FROM receipt WHERE message_id IS NULL LIMIT 1").fetchone() is not None
+
+
+def _is_repeated(db: sqlite3.Connection, receipt: Receipt, message_id: int | None) -> bool:
+    same = (receipt.provider_id, receipt.channel, receipt.delivered)
+    if message_id is None:
+        found = db.execute(
+            "SELECT 1 FROM receipt"
+            " WHERE message_id IS NULL AND provider_id = ? AND channel = ? AND delivered = ?",
+            same,
+        )
+    else:
+        found = db.execute(
+            "SELECT 1 FROM receipt"
+            " WHERE message_id = ? AND provider_id = ? AND channel = ? AND delivered = ?",
+            (message_id, *same),
+        )
+    return found.fetchone() is not None

@@ -1,12 +1,13 @@
-"""The journal's tables, and how an event looks in them."""
+"""The journal's tables, what makes a file a journal, and how an event looks in it."""
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import uuid
+from pathlib import Path
 
 from deliveryd.errors import JournalError
+from deliveryd.journal.rows import to_json
 from deliveryd.model import StatusEvent, format_instant
 
 VERSION = 1
@@ -55,6 +56,8 @@ CREATE TABLE malformed (
     digest TEXT PRIMARY KEY, raw TEXT NOT NULL, reason TEXT NOT NULL, message_id INTEGER,
     first_at INTEGER NOT NULL, last_at INTEGER NOT NULL, times INTEGER NOT NULL DEFAULT 1
 ) WITHOUT ROWID;
+CREATE INDEX malformed_last ON malformed (last_at);
+CREATE INDEX malformed_message ON malformed (message_id) WHERE message_id IS NOT NULL;
 
 CREATE TABLE receipt (
     seq INTEGER PRIMARY KEY,
@@ -63,6 +66,7 @@ CREATE TABLE receipt (
     message_id INTEGER                    -- NULL: no attempt with this provider id is known
 );
 CREATE INDEX receipt_unmatched ON receipt (provider_id, channel) WHERE message_id IS NULL;
+CREATE INDEX receipt_unmatched_since ON receipt (received_at) WHERE message_id IS NULL;
 CREATE INDEX receipt_message ON receipt (message_id) WHERE message_id IS NOT NULL;
 
 CREATE TABLE past (id INTEGER PRIMARY KEY, dequeued TEXT, latest TEXT);  -- what is kept of forgotten messages
@@ -71,25 +75,53 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
 
-def prepare(connection: sqlite3.Connection) -> str:
-    """Create the tables in an empty file, check them in any other, and return the journal's namespace.
+def prepare(connection: sqlite3.Connection) -> None:
+    """Create the tables in an empty file, check them in any other.
 
     Raises JournalError when the file belongs to something else, or to a newer deliveryd.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
     (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if objects == 0 and version == 0:
         connection.executescript(
             f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; PRAGMA application_id = {APPLICATION_ID};"
-            f"INSERT INTO meta VALUES ('namespace', '{uuid.uuid4().hex[:12]}'); COMMIT;"
         )
-    elif application != APPLICATION_ID:
+        connection.executemany(
+            "INSERT INTO meta VALUES (?, ?)", [("namespace", uuid.uuid4().hex[:12]), ("settled_seq", "0")]
+        )
+        connection.execute("COMMIT")
+    verify(connection)
+
+
+def verify(connection: sqlite3.Connection) -> None:
+    """Raise JournalError when the file is no journal, or one of a format that this deliveryd can't read."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    _judge(application, version)
+
+
+def verify_header(path: Path) -> None:
+    """The same by the first bytes of a file, which SQLite never opens: not even a foreign log is replayed.
+
+    A file that is absent or empty is fine. Raises JournalError and OSError.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except FileNotFoundError:
+        return
+    if not header:
+        return
+    if not header.startswith(b"SQLite format 3\0"):
+        raise JournalError("the file is no database; name another in journal.url")
+    _judge(int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big"))
+
+
+def _judge(application: int, version: int) -> None:
+    if application != APPLICATION_ID:
         raise JournalError("the file is a database, but no journal of deliveryd; name another in journal.url")
-    elif version != VERSION:
+    if version != VERSION:
         raise JournalError(f"the journal has format {version}, and this deliveryd reads format {VERSION}")
-    (namespace,) = connection.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
-    return str(namespace)
 
 
 class EventWriter:
@@ -111,4 +143,4 @@ class EventWriter:
             body["reportedAt"] = format_instant(event.reported_at)
         if event.details is not None:
             body[self._details_field] = event.details
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+        return to_json(body)

@@ -1,8 +1,8 @@
-"""The embedded journal: one SQLite file, one connection, one thread that writes, commits shared by all that wait.
+"""The embedded journal: one SQLite file, one connection, one thread that writes, commits that many share.
 
-Write-ahead log with `synchronous=FULL`: a commit that was acknowledged survives a loss of power. What waits while
-a commit is under way goes into the next one together, so that a commit carries hundreds of rows under load
-(docs/decisions/0004-journal.md).
+Write-ahead log with `synchronous=FULL`: a commit that was acknowledged survives a loss of power. What waits
+while a commit is under way goes into the next one together, so that a commit carries hundreds of rows under
+load (docs/decisions/0004-journal.md).
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import anyio
-import anyio.to_thread
 
-from deliveryd.errors import DeliverydError, JournalError, JournalFull, JournalLocked
+from deliveryd.blocking import Blocking, in_thread
+from deliveryd.errors import JournalError, JournalFull, JournalLocked
+from deliveryd.journal import upkeep
 from deliveryd.journal.base import Change, Counts, Due, OutboxRow, Receipt, Recovery
 from deliveryd.journal.operations import Operations
-from deliveryd.journal.schema import EventWriter, prepare
+from deliveryd.journal.schema import EventWriter, prepare, verify_header
 from deliveryd.model import Malformed, QueuedMessage
 
 LINGER = 0.002
@@ -41,14 +42,19 @@ class _Request(Generic[T]):
         self.operation = operation
         self.done = anyio.Event()
         self.result: T
-        self.error: DeliverydError | None = None
+        self.error: Exception | None = None
 
 
 class SqliteJournal:
     """A journal in one SQLite file; see `open_journal`."""
 
     def __init__(
-        self, db: sqlite3.Connection, namespace: str, operations: Operations, observe: Callable[[float, int], None]
+        self,
+        db: sqlite3.Connection,
+        namespace: str,
+        operations: Operations,
+        observe: Callable[[float, int], None],
+        blocking: Blocking,
     ) -> None:
         self.namespace = namespace
         self._db = db
@@ -56,7 +62,7 @@ class SqliteJournal:
         self._observe = observe
         self._waiting: list[_Request[Any]] = []
         self._wake = anyio.Event()
-        self._thread = anyio.CapacityLimiter(1)
+        self._blocking = blocking
         self._closing = False
 
     async def take(
@@ -91,15 +97,15 @@ class SqliteJournal:
 
     async def recover(self, now: int, lanes: Collection[str]) -> Recovery:
         """Put in order what an earlier run left."""
-        return await self._commit(lambda db: self._operations.recover(db, now, lanes))
+        return await self._commit(lambda db: upkeep.recover(db, self.namespace, now, lanes))
 
     async def counts(self) -> Counts:
         """The sums of what is open."""
-        return await self._commit(self._operations.counts)
+        return await self._commit(upkeep.counts)
 
     async def forget(self, before: int, limit: int) -> int:
         """Delete old ended messages."""
-        return await self._commit(lambda db: self._operations.forget(db, before, limit))
+        return await self._commit(lambda db: upkeep.forget(db, before, limit))
 
     async def _commit(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         if self._closing:
@@ -122,7 +128,7 @@ class SqliteJournal:
             while self._waiting:
                 batch, self._waiting = self._waiting, []
                 try:
-                    await anyio.to_thread.run_sync(partial(self._transact, batch), limiter=self._thread)
+                    await self._blocking(partial(self._transact, batch))
                 finally:
                     for request in batch:
                         request.done.set()
@@ -133,51 +139,58 @@ class SqliteJournal:
         self._wake.set()
 
     def _transact(self, batch: Sequence[_Request[Any]]) -> None:
-        """Run operations in one transaction, in the thread that writes. Any that fails takes back all."""
+        """Run operations in one transaction; where one of them fails, each in a transaction of its own.
+
+        Thus a failing operation takes back all that it did itself, and nothing of the others.
+        """
         started = time.perf_counter()
+        error = self._attempt(batch)
+        if error is not None:
+            for request in batch:
+                request.error = self._attempt([request]) if len(batch) > 1 else error
+        self._observe(time.perf_counter() - started, len(batch))
+
+    def _attempt(self, batch: Sequence[_Request[Any]]) -> Exception | None:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             for request in batch:
                 request.result = request.operation(self._db)
             self._db.execute("COMMIT")
-        except BaseException as error:
+        except Exception as error:  # it goes to whoever asked for the operation
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            translated = _translate(error)
-            for request in batch:
-                request.error = translated
-            if not isinstance(translated, JournalFull):
-                raise translated from error
-        self._observe(time.perf_counter() - started, len(batch))
+            return _translate(error)
+        return None
 
 
-def _translate(error: BaseException) -> DeliverydError:
-    if isinstance(error, DeliverydError):
+def _translate(error: Exception) -> Exception:
+    if not isinstance(error, sqlite3.Error):
         return error
-    if isinstance(error, sqlite3.Error):
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-            return JournalFull("there is no room left on the journal's disk")
-        return JournalError(f"the journal can't be written: {error}")
-    raise error
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return JournalFull("there is no room left on the journal's disk")
+    return JournalError(f"the journal can't be written: {error}")
 
 
 @asynccontextmanager
 async def open_journal(
-    path: Path, *, details_field: str = "details", observe: Callable[[float, int], None] = lambda _s, _n: None
+    path: Path,
+    *,
+    details_field: str = "details",
+    observe: Callable[[float, int], None] = lambda _s, _n: None,
+    blocking: Blocking = in_thread,
 ) -> AsyncIterator[SqliteJournal]:
     """Open the journal for the one process that works on it, and close it when the block ends.
 
     `observe` hears of each commit: its seconds, and how many operations shared it.
     Raises JournalLocked when another process has it open, JournalError when the file can't be used.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _checked(path, partial(path.parent.mkdir, mode=0o700, parents=True, exist_ok=True))
     with _Lock(path.with_name(path.name + ".lock")):
-        db = await anyio.to_thread.run_sync(_connect, path)
+        db = await blocking(partial(_connect, path))
         try:
-            namespace = _checked(path, lambda: prepare(db))
-            (last_seq,) = db.execute("SELECT coalesce(max(seq), 0) FROM event").fetchone()
-            operations = Operations(namespace, EventWriter(details_field), last_seq)
-            journal = SqliteJournal(db, namespace, operations, observe)
+            last_seq = _checked(path, partial(upkeep.last_seq, db))
+            operations = Operations(EventWriter(details_field), last_seq)
+            journal = SqliteJournal(db, upkeep.namespace_of(db), operations, observe, blocking)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(journal.run)
                 try:
@@ -189,26 +202,39 @@ async def open_journal(
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    def connect() -> sqlite3.Connection:
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite would make it readable by others
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("PRAGMA foreign_keys = OFF")
-        db.execute("PRAGMA temp_store = MEMORY")
-        db.execute("PRAGMA cache_size = -16384")
-        return db
+    """Open the file, or make it; one that is no journal stays exactly as it is."""
+    _checked(path, partial(verify_header, path))
+    db = _checked(path, partial(_open_file, path))
+    try:
+        _checked(path, partial(_configure, db))
+    except BaseException:
+        db.close()
+        raise
+    return db
 
-    return _checked(path, connect)
+
+def _open_file(path: Path) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))  # SQLite would let others read it
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+
+
+def _configure(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA synchronous = FULL")
+    prepare(db)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA temp_store = MEMORY")
+    db.execute("PRAGMA cache_size = -16384")
 
 
 def _checked(path: Path, use: Callable[[], T]) -> T:
     try:
         return use()
+    except JournalError as error:
+        raise JournalError(f"{path} can't be used as a journal: {error}") from None
     except sqlite3.DatabaseError as error:
         raise JournalError(
-            f"{path} can't be used as a journal: {error}. It is left as it is: move it away to begin with an empty"
-            " one, or bring back a backup"
+            f"{path} can't be used as a journal: {error}. It is left as it is: move it away to begin with an"
+            " empty one, or bring back a backup"
         ) from error
     except OSError as error:
         raise JournalError(f"{path} can't be used as a journal: {error.strerror}") from error
@@ -227,15 +253,19 @@ class _Lock:
             raise JournalError(f"{self._path} can't be made: {error.strerror}") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             owner = os.read(self._file, 32).decode("ascii", "replace").strip()
             os.close(self._file)
             raise JournalLocked(
                 f"the journal is in use by another deliveryd (process {owner or 'unknown'});"
                 " give each instance its own journal.url"
             ) from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(self._file)
+            raise JournalError(f"{self._path} can't be locked: {error.strerror}") from error
+        with suppress(OSError):  # the number only helps whoever is kept out: a full disk is no matter
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
     def __exit__(self, *_: object) -> None:
         os.close(self._file)

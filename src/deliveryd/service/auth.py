@@ -8,9 +8,16 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from deliveryd.units import SecretPath
+from deliveryd.units import SecretFile, SecretPath
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OWN_HEADERS = frozenset(
+    {
+        "accept", "accept-encoding", "connection", "content-length", "content-type", "host", "te", "trailer",
+        "transfer-encoding", "upgrade",
+    }
+)  # fmt: skip
+"""Headers that say how a request is sent, and can't say who sends it as well."""
 
 
 class AuthOptions(BaseModel):
@@ -33,15 +40,26 @@ class AuthOptions(BaseModel):
             raise ValueError("give one of token_file, username + password_file, header + value_file")
         if self.header is not None and not _HEADER_NAME.fullmatch(self.header):
             raise ValueError("header is no name of an HTTP header")
+        if self.header is not None and self.header.lower() in _OWN_HEADERS:
+            raise ValueError(f"the header {self.header} is written by the client itself")
+        if self.username is not None and (":" in self.username or not self.username.isprintable()):
+            raise ValueError("username must be printable and without a colon, which would end it")
         return self
 
     def headers(self) -> Sequence[tuple[str, str]]:
         """The headers that authenticate a request, read from their files now. Raises ValueError."""
         if self.token_file is not None:
-            return [("authorization", f"Bearer {self.token_file.read()}")]
+            return [("authorization", f"Bearer {_visible(self.token_file)}")]
         if self.username is not None and self.password_file is not None:
             pair = f"{self.username}:{self.password_file.read()}".encode()
             return [("authorization", f"Basic {base64.b64encode(pair).decode()}")]
         if self.header is not None and self.value_file is not None:
-            return [(self.header.lower(), self.value_file.read())]
+            return [(self.header.lower(), _visible(self.value_file))]
         return []
+
+
+def _visible(file: SecretFile) -> str:
+    secret = file.read()
+    if not secret.isascii():
+        raise ValueError(f"{file.path} holds characters that a header can't carry: only ASCII goes there")
+    return secret

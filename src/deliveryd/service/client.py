@@ -7,27 +7,33 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import anyio
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
 from tenacity.wait import wait_exponential_jitter
 
 from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable, WireError
-from deliveryd.http.client import HttpClient
+from deliveryd.http.client import HttpClient, target_of
 from deliveryd.http.wire import Answer
 from deliveryd.model import Settings
 from deliveryd.service.auth import AuthOptions
-from deliveryd.service.wire import Batch, CustomerDataBody, read_customer_data, read_queue, read_settings
+from deliveryd.service.wire import (
+    GROUPS,
+    Batch,
+    CustomerDataBody,
+    read_customer_data,
+    read_queue,
+    read_settings,
+)
 
 TRIES = 3
 PATIENCE = 5.0
-"""Seconds that one call waits between its tries at most; who is told to wait longer hears ServiceUnavailable."""
+"""Seconds between two tries of one call at most: who is told to wait longer hears ServiceUnavailable."""
 
 WORTH_RETRYING = frozenset({408, 425, 429})
-GROUPS = ("merchants", "offers", "privileges", "rewards", "regions", "benefits")
 
-_backoff = wait_exponential_jitter(initial=0.1, max=2.0, jitter=0.1)
+_backoff = wait_exponential_jitter(multiplier=0.1, max=2.0, jitter=0.1)
 
 
 def _wait(state: RetryCallState) -> float:
@@ -37,6 +43,7 @@ def _wait(state: RetryCallState) -> float:
 
 
 def _is_brief(error: BaseException) -> bool:
+    """Whether another try is worth it, and the service didn't ask for more than `PATIENCE` before it."""
     return isinstance(error, ServiceUnavailable) and (error.after or 0.0) <= PATIENCE
 
 
@@ -62,7 +69,7 @@ class ServiceClient:
         self._retrying = AsyncRetrying(
             stop=stop_after_attempt(TRIES),
             wait=_wait,
-            retry=retry_if_exception_type(ServiceUnavailable) & _RetryIfBrief(),
+            retry=retry_if_exception(_is_brief),
             sleep=sleep,
             reraise=True,
         )
@@ -98,9 +105,10 @@ class ServiceClient:
 
         Raises ValueError for a group that the interface doesn't have.
         """
-        if unknown := set(include) - set(GROUPS):
+        asked = {*include, *(tokens or {})}
+        if unknown := asked - set(GROUPS):
             raise ValueError(f"no such group: {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
-        query = [(f"{group}.include", "true") for group in GROUPS if group in include]
+        query = [(f"{group}.include", "true") for group in GROUPS if group in asked]
         query += [(f"{group}.continuationToken", token) for group, token in (tokens or {}).items()]
         if language is not None:
             query.append(("language", language))
@@ -112,7 +120,11 @@ class ServiceClient:
 
         Raises ServiceRefused for an address anywhere else: nothing is fetched from it.
         """
-        if urlsplit(config_url)[:2] != urlsplit(self._base_url)[:2]:
+        try:
+            elsewhere = target_of(config_url)[:3] != target_of(self._base_url)[:3]
+        except ValueError:
+            raise ServiceUnreadable("the configuration's address isn't one") from None
+        if elsewhere:
             raise ServiceRefused("the configuration's address isn't on the service's own host", 0)
         answer = await self._request("GET", config_url, b"")
         try:
@@ -133,8 +145,9 @@ class ServiceClient:
         raise AssertionError("tenacity ends by returning or raising")
 
     async def _try(self, method: str, url: str, body: bytes) -> Answer:
+        shown = self._headers
         answer = await self._send(method, url, body)
-        if answer.status == 401 and self._renew_credentials():
+        if answer.status == 401 and self._renew_credentials(shown):
             answer = await self._send(method, url, body)
         if answer.status in WORTH_RETRYING or answer.status >= 500:
             raise ServiceUnavailable(f"the service answered {answer.status}", retry_after(answer))
@@ -151,34 +164,27 @@ class ServiceClient:
         except WireError as error:
             raise ServiceUnavailable(str(error)) from None
 
-    def _renew_credentials(self) -> bool:
-        """Read the secrets' files again, since they may have been replaced; tell whether anything changed."""
+    def _renew_credentials(self, shown: Sequence[tuple[str, str]]) -> bool:
+        """Read the secrets' files again, since they may have been replaced; tell whether they have been.
+
+        `shown` is what the service didn't accept; another call may have renewed it meanwhile.
+        """
         try:
-            headers = list(self._auth.headers())
+            self._headers = list(self._auth.headers())
         except ValueError:
             return False
-        changed = headers != self._headers
-        self._headers = headers
-        return changed
+        return self._headers != shown
 
     async def aclose(self) -> None:
         """Close all connections."""
         await self._http.aclose()
 
 
-class _RetryIfBrief(retry_if_exception_type):
-    """Tries again only where the service didn't ask for more than `PATIENCE`."""
-
-    def __init__(self) -> None:
-        super().__init__(ServiceUnavailable)
-        self.predicate = _is_brief
-
-
 def retry_after(answer: Answer) -> float | None:
     """The seconds that `Retry-After` asks to wait, in either of its forms; None when it can't be read."""
     text = answer.headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
-        return float(min(int(text[:9]), 86_400))
+        return min(float(text), 86_400.0)
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 
@@ -19,26 +20,39 @@ class NotANumber:
         self.text = text
 
 
+class TooDeep(ValueError):
+    """A text is nested deeper than the parser goes."""
+
+
 _decoder = json.JSONDecoder(parse_float=NumberText, parse_int=NumberText, parse_constant=NotANumber)
+_MARK = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},]', re.DOTALL)
 
 
 def loads(text: str) -> Any:
-    """Read a JSON text. Raises ValueError when it is none, or is nested too deeply."""
+    """Read a JSON text. Raises ValueError when it is none, and TooDeep before it is known whether it is."""
     try:
         return _decoder.decode(text)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise TooDeep("nested too deeply") from None
 
 
 def elements(text: str) -> list[str]:
-    """The raw texts of the elements of a JSON array that `loads` has read."""
+    """The raw texts of the elements of a JSON array, however deep they are nested.
+
+    What isn't JSON is cut somewhere; raises ValueError where it has no end.
+    """
     found: list[str] = []
-    position = text.index("[") + 1
-    while True:
-        while text[position] in " \t\r\n,":
-            position += 1
-        if text[position] == "]":
-            return found
-        _, end = _decoder.raw_decode(text, position)
-        found.append(text[position:end])
-        position = end
+    depth = begin = 0
+    for mark in _MARK.finditer(text):
+        kind = mark[0][0]
+        if kind in "[{":
+            depth += 1
+            begin = mark.end() if depth == 1 else begin
+        elif kind in "]}":
+            depth -= 1
+        if (kind == "," and depth == 1) or depth == 0:
+            found.append(text[begin : mark.start()].strip(" \t\r\n"))
+            begin = mark.end()
+        if depth == 0:
+            return found if any(found) else []
+    raise ValueError("the array has no end")

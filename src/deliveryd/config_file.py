@@ -1,0 +1,168 @@
+"""A configuration file as tables: read, overlaid by the environment, held against models, mistakes gathered.
+
+A mistake is told as `file:key: what to do`, or with the name of the variable that the value came from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from deliveryd.errors import ConfigError
+
+PREFIX = "DELIVERYD_"
+
+Model = TypeVar("Model", bound=BaseModel)
+Loc = tuple[int | str, ...]
+
+
+class ConfigFile:
+    """The tables of a file, and what was found to be wrong in them so far.
+
+    `names` are keys in their right spelling: the environment knows no case. Raises ConfigError when the file
+    can't be read as TOML at all.
+    """
+
+    def __init__(self, path: Path, environ: Mapping[str, str], names: Iterable[str]) -> None:
+        self.tables = _read(path)
+        self.problems: list[str] = []
+        self._path = path
+        self._context = {"base_dir": path.absolute().parent}
+        self._names = tuple(names)
+        self._variables: dict[str, str] = {}
+        self._made_by: dict[str, str] = {}
+        self._overlay(environ)
+
+    def validate(
+        self, model: type[Model], data: Mapping[str, Any], prefix: str = "", known: Iterable[str] = ()
+    ) -> Model | None:
+        """Read a table that stands at `prefix` into a model; None when it has mistakes, which are noted.
+
+        `known` are keys of the table beside those of the model, worth a suggestion.
+        """
+        try:
+            return model.model_validate(data, context=self._context)
+        except ValidationError as error:
+            told = set()
+            for problem in error.errors(include_url=False, include_input=False):
+                path = _path_in(data, problem["loc"], problem["type"])
+                key = ".".join([*prefix.split("."), *path] if prefix else path)
+                if key in told:  # a value that fits none of several kinds
+                    continue
+                told.add(key)
+                if problem["type"] == "extra_forbidden":
+                    self._complain_of_unknown(key, [*_fields_at(model, path[:-1]), *known])
+                else:
+                    self.complain(key, _text_of(problem["type"], problem["msg"]))
+            return None
+
+    def complain(self, key: str, text: str) -> None:
+        """Note a mistake in the value at `key`."""
+        steps = key.split(".")
+        keys = [".".join(steps[:count]) for count in range(len(steps), 0, -1)]
+        variable = next((self._variables[known] for known in keys if known in self._variables), None)
+        self.problems.append(f"{variable or self._place(key)}: {text}")
+
+    def _complain_of_unknown(self, key: str, known: Iterable[str]) -> None:
+        text = f"unknown key{hint(key.rpartition('.')[2], known)}"
+        if key in self._made_by:
+            self.problems.append(f"{self._made_by[key]}: {text}")
+        else:
+            self.complain(key, text)
+
+    def _place(self, key: str) -> str:
+        return f"{self._path}:{key}" if key else str(self._path)
+
+    def _overlay(self, environ: Mapping[str, str]) -> None:
+        """Put what the environment says over what the file says."""
+        for variable, text in sorted(environ.items()):
+            name = variable.removeprefix(PREFIX)
+            if name == variable or "__" not in name:
+                continue
+            *tables, last = name.lower().split("__")
+            place = self.tables
+            path: list[str] = []
+            for table in tables:
+                key = self._spelling(table, place)
+                path.append(key)
+                if key not in place:
+                    self._made_by[".".join(path)] = variable
+                below = place.setdefault(key, {})
+                place = below if isinstance(below, dict) else {}
+            key = self._spelling(last, place)
+            place[key] = _toml_value(text)
+            self._variables[".".join([*path, key])] = variable
+
+    def _spelling(self, key: str, place: Mapping[str, Any]) -> str:
+        return next((known for known in (*place, *self._names) if known.lower() == key), key)
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """A suggestion of the known word that looks most like this one, or nothing."""
+    spelled = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), spelled, n=1)
+    return f"; did you mean {spelled[near[0]]}?" if near else ""
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ConfigError([f"{path}: can't be read: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"{path}: isn't UTF-8 text"]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"{path}: isn't TOML: {error}"]) from None
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _text_of(kind: str, message: str) -> str:
+    if kind == "missing":
+        return "is missing"
+    if kind in ("model_type", "dict_type"):
+        return "expected a table"
+    text = message.removeprefix("Value error, ")
+    return text[:1].lower() + text[1:]
+
+
+def _path_in(data: Any, loc: Loc, kind: str) -> list[str]:
+    """The keys of a place in the data; pydantic's own words for the kinds that it tried aren't among them."""
+    path = []
+    for depth, part in enumerate(loc, 1):
+        in_table = isinstance(data, Mapping) and part in data
+        in_list = isinstance(data, list) and isinstance(part, int) and part < len(data)
+        if in_table or in_list:
+            data = data[part]
+        elif kind != "missing" or depth < len(loc):
+            continue
+        path.append(str(part))
+    return path
+
+
+def _fields_at(model: type[BaseModel], path: Iterable[str]) -> list[str]:
+    """The keys that the table at this path may have."""
+    for part in path:
+        fields = {field.alias or name: field for name, field in model.model_fields.items()}
+        found = next(_models_in(fields[part].annotation), None) if part in fields else None
+        if found is None:
+            return []
+        model = found
+    return [field.alias or name for name, field in model.model_fields.items() if not field.exclude]
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)

@@ -1,0 +1,39 @@
+"""Whether somebody answers at an address: connects, with TLS where it is asked for, and hangs up."""
+
+from __future__ import annotations
+
+import ssl
+
+import anyio
+
+from deliveryd.http.tls import TlsFiles
+
+PATIENCE = 5.0
+"""Seconds until an address that doesn't answer counts as not reachable."""
+
+
+async def connect_problem(host: str, port: int, tls: TlsFiles | None) -> str | None:
+    """Why there is no connection to `host`, or None. `tls` None: without TLS. No request is made."""
+    try:
+        with anyio.fail_after(PATIENCE):
+            await _connect(host, port, tls)
+    except TimeoutError:
+        return f"no connection to {host}:{port} within {PATIENCE:g} s"
+    except ssl.SSLError as error:
+        return f"TLS with {host}:{port} failed: {error.reason or type(error).__name__}"
+    except (anyio.BrokenResourceError, anyio.EndOfStream):
+        return f"TLS with {host}:{port} failed: the connection was closed"
+    except OSError as error:
+        return f"no connection to {host}:{port}: {error.strerror or 'it refuses or has no address'}"
+    return None
+
+
+async def _connect(host: str, port: int, tls: TlsFiles | None) -> None:
+    if tls is None:
+        stream = await anyio.connect_tcp(host, port)
+        await stream.aclose()
+    else:
+        secure = await anyio.connect_tcp(
+            host, port, tls=True, ssl_context=tls.context(), tls_standard_compatible=False
+        )
+        await secure.aclose()

@@ -1,0 +1,216 @@
+"""The journal's read side: one message's life, read without disturbing whoever works on the journal."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from deliveryd.errors import JournalError
+from deliveryd.journal.schema import verify
+from deliveryd.model import attempt_id
+from deliveryd.states import State
+
+T = TypeVar("T")
+
+
+class JournalAbsent(JournalError):
+    """There is no journal yet; the first run makes it."""
+
+
+class MessageRecord(NamedTuple):
+    """A message as it stands. Settings, customer and variables are None when its element was malformed.
+
+    A variable's value is None where it was left out (see `without_values`).
+    """
+
+    settings_id: int | None
+    customer_id: int | None
+    variables: Mapping[str, str | None] | None
+    state: State
+    taken_at: int
+    due_at: int | None
+    lane: str | None
+    tries: int
+    spent: tuple[tuple[str, str], ...]
+    doubt: str | None
+    ended_at: int | None
+
+
+class AttemptRecord(NamedTuple):
+    """An attempt: `sends` above 1 means that it was in doubt and repeated under the same id."""
+
+    number: int
+    id: str
+    channel: str
+    sends: int
+    started_at: int
+    ended_at: int | None
+    verdict: str | None
+    provider_id: str | None
+    reason: str | None
+
+
+class EventRecord(NamedTuple):
+    """A status event: its JSON; `settled_at` is when the service accepted it, or refused it and why."""
+
+    seq: int
+    status: str
+    body: str
+    settled_at: int | None
+    refused: str | None
+
+
+class ReceiptRecord(NamedTuple):
+    """A provider's update that was matched with the message."""
+
+    channel: str
+    provider_id: str
+    delivered: bool
+    status: str
+    reported_at: int
+    received_at: int
+
+
+class MalformedRecord(NamedTuple):
+    """An element with the message's id that was no message; `raw` is None where it was left out."""
+
+    raw: str | None
+    reason: str
+    first_at: int
+    last_at: int
+    times: int
+
+
+class PastRecord(NamedTuple):
+    """What is kept of a forgotten message: the JSON of its `dequeued` and of its latest event."""
+
+    dequeued: str | None
+    latest: str | None
+
+
+class Life(NamedTuple):
+    """All that the journal knows of one message id."""
+
+    id: int
+    message: MessageRecord | None
+    attempts: tuple[AttemptRecord, ...]
+    events: tuple[EventRecord, ...]
+    receipts: tuple[ReceiptRecord, ...]
+    malformed: tuple[MalformedRecord, ...]
+    past: PastRecord | None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the journal knows this id at all."""
+        return self.message is not None or self.past is not None or bool(self.malformed)
+
+
+def read_life(path: Path, message_id: int) -> Life:
+    """Read all about a message, as of one instant; works beside a running deliveryd.
+
+    Raises JournalError, or JournalAbsent where there is no file.
+    """
+    return _read(path, lambda db: _life(db, message_id))
+
+
+def check_readable(path: Path) -> None:
+    """Raise JournalAbsent, or JournalError when the file is no journal that this deliveryd works with."""
+    _read(path, lambda _: None)
+
+
+def without_values(life: Life) -> Life:
+    """The same life without what a customer could be recognised by: values of variables, raw elements."""
+    message = life.message
+    if message is not None and message.variables is not None:
+        message = message._replace(variables=dict.fromkeys(message.variables))
+    malformed = tuple(record._replace(raw=None) for record in life.malformed)
+    return life._replace(message=message, malformed=malformed)
+
+
+def _read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        size = 0
+    except OSError as error:
+        raise JournalError(f"{path} can't be read: {error.strerror}") from None
+    if size == 0:
+        raise JournalAbsent(f"there is no journal at {path}: deliveryd hasn't run with it yet")
+    if not os.access(path, os.R_OK):
+        raise JournalError(f"{path} can't be read by this user; ask as the one that deliveryd runs as")
+    try:
+        return _read_undisturbed(path, query)
+    except sqlite3.DatabaseError as error:
+        raise JournalError(f"{path} can't be read as a journal: {error}") from error
+
+
+def _read_undisturbed(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
+    # Without its log nobody works on the file. Opened like any other, SQLite would leave files beside it that
+    # belong to whoever asked, and the worker might not be allowed to use them.
+    log = path.with_name(path.name + "-wal")
+    if not log.exists():
+        result = _query(path, "immutable=1", query)
+        if not log.exists():
+            return result
+    return _query(path, "mode=ro", query)
+
+
+def _query(path: Path, mode: str, query: Callable[[sqlite3.Connection], T]) -> T:
+    uri = f"{path.resolve().as_uri()}?{mode}"
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0)) as db:
+        db.execute("PRAGMA query_only = ON")
+        db.execute("BEGIN")
+        verify(db)
+        return query(db)
+
+
+def _life(db: sqlite3.Connection, message_id: int) -> Life:
+    def rows(statement: str) -> list[Any]:
+        return db.execute(statement, (message_id,)).fetchall()
+
+    (namespace,) = db.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
+    messages = rows(
+        "SELECT settings_id, customer_id, variables, state, taken_at, due_at, lane, tries, spent, doubt,"
+        " ended_at FROM message WHERE id = ?"
+    )
+    attempts = rows(
+        "SELECT number, channel, sends, started_at, ended_at, verdict, provider_id, reason"
+        " FROM attempt WHERE message_id = ? ORDER BY number"
+    )
+    events = rows(
+        "SELECT seq, status, body, settled_at, refused FROM event WHERE message_id = ? ORDER BY seq"
+    )
+    receipts = rows(
+        "SELECT channel, provider_id, delivered, status, reported_at, received_at"
+        " FROM receipt WHERE message_id = ? ORDER BY received_at, seq"
+    )
+    malformed = rows(
+        "SELECT raw, reason, first_at, last_at, times FROM malformed WHERE message_id = ? ORDER BY first_at"
+    )
+    past = rows("SELECT dequeued, latest FROM past WHERE id = ?")
+    return Life(
+        id=message_id,
+        message=_message(messages[0]) if messages else None,
+        attempts=tuple(
+            AttemptRecord(row[0], attempt_id(namespace, message_id, row[0]), *row[1:]) for row in attempts
+        ),
+        events=tuple(EventRecord(*row) for row in events),
+        receipts=tuple(ReceiptRecord(*row)._replace(delivered=bool(row[2])) for row in receipts),
+        malformed=tuple(MalformedRecord(*row) for row in malformed),
+        past=PastRecord(*past[0]) if past else None,
+    )
+
+
+def _message(row: Sequence[Any]) -> MessageRecord:
+    record = MessageRecord(*row)
+    return record._replace(
+        variables=None if row[2] is None else json.loads(row[2]),
+        state=State(record.state),
+        lane=record.lane or None,
+        spent=tuple((channel, reason) for channel, reason in json.loads(row[8])),
+    )

@@ -1,0 +1,38 @@
+"""Samples that the tests of the channel adapters share: a customer, a dispatch, channels by options."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from deliveryd.channels.base import Channel, Dispatch
+from deliveryd.channels.registry import find_kind, open_channel
+from deliveryd.model import Customer, Entry, Rendered
+
+ADA = Customer(7, {"name": "Ada", "phone": "+15550111", "email": "ada@example.com"})
+
+
+def dispatch(
+    block: str,
+    fields: Mapping[str, str],
+    *,
+    customer: Customer | None = ADA,
+    attempt_id: str = "a-1",
+) -> Dispatch:
+    """One attempt for message 42."""
+    entry = Entry(id=42, settings_id=5, customer_id=7, variables={})
+    return Dispatch(attempt_id, entry, customer, Rendered(block, "en", fields))
+
+
+@asynccontextmanager
+async def opened(
+    adapter: str, options: Mapping[str, Any], *, block: str, timeout: float = 5.0
+) -> AsyncIterator[Channel]:
+    """The channel `test`, made from options as the configuration file would hold them."""
+    model = find_kind(adapter).options.model_validate(dict(options))
+    channel = open_channel("test", block, adapter, model, timeout=timeout)
+    try:
+        yield channel
+    finally:
+        await channel.aclose()

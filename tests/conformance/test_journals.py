@@ -1,0 +1,619 @@
+"""What every journal must do: one contract, run against each journal there is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deliveryd.errors import IllegalTransition
+from deliveryd.journal.base import (
+    Change,
+    Counts,
+    Doubtful,
+    Due,
+    Journal,
+    OutboxRow,
+    Outcome,
+    Receipt,
+    Recovery,
+)
+from deliveryd.journal.sqlite import open_journal
+from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent, attempt_id
+from deliveryd.states import State
+
+pytestmark = pytest.mark.anyio
+
+NOW = 1_700_000_000_000_000
+SECOND = 1_000_000
+
+Open = Callable[[], AbstractAsyncContextManager[Journal]]
+
+
+def open_sqlite(folder: Path) -> AbstractAsyncContextManager[Journal]:
+    """The embedded journal."""
+    return open_journal(folder / "journal.db")
+
+
+@pytest.fixture(params=[open_sqlite])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """Opens the same journal, every time anew."""
+    return lambda: request.param(tmp_path)
+
+
+def message(id_: int, **variables: str) -> QueuedMessage:
+    return QueuedMessage(id_, id_ * 10, id_ * 100, variables)
+
+
+def entry_of(id_: int, **progress: Any) -> Entry:
+    return Entry(*message(id_))._replace(**progress)
+
+
+def receipt(provider_id: str = "p1", at: int = NOW + 9, *, delivered: bool = True) -> Receipt:
+    return Receipt("sms", provider_id, delivered, "DELIVRD" if delivered else "UNDELIV", at - 1, at)
+
+
+async def waiting_events(journal: Journal) -> list[tuple[int, str]]:
+    """The outbox, as message ids and statuses."""
+    return [(row.message_id, row.status) for row in await journal.outbox(0, 100_000)]
+
+
+async def accept_all(journal: Journal, at: int = NOW) -> list[OutboxRow]:
+    """The service accepts all that waits."""
+    rows = await journal.outbox(0, 100_000)
+    await journal.accept(rows, at)
+    return rows
+
+
+async def state_counts(journal: Journal) -> dict[State, int]:
+    return dict((await journal.counts()).states)
+
+
+async def make_ready(journal: Journal, *ids: int) -> None:
+    """Take messages and have their `dequeued` accepted."""
+    await journal.take([message(id_) for id_ in ids], [], NOW)
+    await accept_all(journal)
+
+
+async def begin(journal: Journal, *entries: Entry) -> None:
+    """Commit the intents of attempts."""
+    await journal.change([Change(entry, State.READY, State.SENDING, NOW) for entry in entries])
+
+
+def attempt_on(id_: int, lane: str = "sms", number: int = 1) -> Entry:
+    return entry_of(id_, lane=lane, tries=0, attempts=number)
+
+
+def accepted(entry: Entry, provider_id: str | None) -> Change:
+    """The channel accepted the message."""
+    return Change(
+        entry,
+        State.SENDING,
+        State.SENT,
+        NOW + 5,
+        outcome=Outcome("accepted", provider_id),
+        events=(StatusEvent(entry.id, "sent", NOW + 5),),
+    )
+
+
+async def send(journal: Journal, id_: int, provider_id: str | None = "p1") -> None:
+    """Bring a message from the queue to SENT, with all its events accepted."""
+    await make_ready(journal, id_)
+    await begin(journal, attempt_on(id_))
+    await journal.change([accepted(attempt_on(id_), provider_id)])
+    await accept_all(journal)
+
+
+async def park(journal: Journal, id_: int, due_at: int, lane: str | None = None) -> None:
+    """Bring a message from the queue to WAITING."""
+    await make_ready(journal, id_)
+    await journal.change([Change(entry_of(id_, lane=lane), State.READY, State.WAITING, NOW, due_at)])
+
+
+# intake
+
+
+async def test_a_new_message_is_taken_and_its_dequeued_event_waits_in_the_outbox(opened: Open) -> None:
+    async with opened() as journal:
+        assert set(await journal.take([message(1), message(2)], [], NOW)) == {1, 2}
+        assert await state_counts(journal) == {State.TAKEN: 2}
+        assert await waiting_events(journal) == [(1, "dequeued"), (2, "dequeued")]
+        body = json.loads((await journal.outbox(0, 1))[0].body)
+        assert body == {"timestamp": "2023-11-14T22:13:20.000000Z", "messageId": 1, "status": "dequeued"}
+
+
+async def test_what_was_taken_is_there_after_a_restart(opened: Open) -> None:
+    """Variables come back as they were written, number texts and all."""
+    async with opened() as journal:
+        await journal.take([message(1, amount="10.50", **{"tid.0": "ü\u0000😀"})], [], NOW)
+        namespace = journal.namespace
+    async with opened() as journal:
+        assert (await journal.recover(NOW, ["sms"])).taken == [
+            Entry(1, 10, 100, {"amount": "10.50", "tid.0": "ü\u0000😀"})
+        ]
+        assert journal.namespace == namespace
+        assert await waiting_events(journal) == [(1, "dequeued")]
+
+
+async def test_a_message_that_occurs_twice_in_a_batch_is_taken_once_as_it_came_first(opened: Open) -> None:
+    async with opened() as journal:
+        assert set(await journal.take([message(1, a="first"), message(1, a="second")], [], NOW)) == {1}
+        assert await waiting_events(journal) == [(1, "dequeued")]
+        assert (await journal.recover(NOW, [])).taken[0].variables == {"a": "first"}
+
+
+async def test_a_repeat_is_not_recorded_again_and_its_events_are_not_doubled_while_they_wait(
+    opened: Open,
+) -> None:
+    async with opened() as journal:
+        await journal.take([message(1)], [], NOW)
+        assert not await journal.take([message(1)], [], NOW + 1)
+        assert await waiting_events(journal) == [(1, "dequeued")]
+        assert await state_counts(journal) == {State.TAKEN: 1}
+
+
+async def test_a_repeat_of_a_sent_message_reports_dequeued_and_the_latest_status_again(opened: Open) -> None:
+    """With the timestamps of then: the bodies are the same to the letter."""
+    async with opened() as journal:
+        await make_ready(journal, 1)
+        await begin(journal, attempt_on(1))
+        await journal.change([accepted(attempt_on(1), "p1")])
+        (sent,) = await accept_all(journal)
+        assert not await journal.take([message(1)], [], NOW + 50)
+        dequeued, again = await journal.outbox(0, 10)
+        assert (dequeued.status, json.loads(dequeued.body)["timestamp"]) == (
+            "dequeued",
+            "2023-11-14T22:13:20.000000Z",
+        )
+        assert (again.status, again.body) == ("sent", sent.body)
+
+
+async def test_a_repeat_that_was_reported_again_can_be_reported_again_and_again(opened: Open) -> None:
+    async with opened() as journal:
+        await send(journal, 1)
+        for _ in range(3):
+            await journal.take([message(1)], [], NOW)
+            assert [row.status for row in await accept_all(journal)] == ["dequeued", "sent"]
+        assert await state_counts(journal) == {}
+
+
+async def test_a_malformed_element_without_an_id_is_kept_and_reported_to_nobody(opened: Open) -> None:
+    async with opened() as journal:
+        assert not await journal.take([], [Malformed('"x"', "not an object", None)], NOW)
+        assert (await journal.counts()).malformed == 1
+        assert await waiting_events(journal) == []
+
+
+async def test_a_malformed_element_with_an_id_is_one_error_event_however_often_it_comes(opened: Open) -> None:
+    bad = Malformed('{"id": 7}', "settingsId: Field required", 7)
+    async with opened() as journal:
+        assert set(await journal.take([message(1)], [bad], NOW)) == {1}
+        rows = await accept_all(journal)
+        assert [(row.message_id, row.status) for row in rows] == [(1, "dequeued"), (7, "error")]
+        assert json.loads(rows[1].body)["details"] == "malformed message: settingsId: Field required"
+        await journal.take([], [bad, bad], NOW)
+        assert await waiting_events(journal) == [(7, "error")]
+        assert (await journal.counts()).malformed == 1
+
+
+async def test_a_malformed_element_takes_nothing_from_a_message_with_its_id(opened: Open) -> None:
+    """Neither in the same batch nor later: the message goes on."""
+    bad = Malformed('{"id": 1}', "no settings", 1)
+    async with opened() as journal:
+        assert set(await journal.take([message(1)], [bad], NOW)) == {1}
+        await journal.take([], [bad], NOW)
+        assert await waiting_events(journal) == [(1, "dequeued")]
+        assert await state_counts(journal) == {State.TAKEN: 1}
+
+
+async def test_unpaired_surrogates_are_carried_like_any_text(opened: Open) -> None:
+    """JSON can say `\\ud800`, UTF-8 can't: the message keeps it, and no other message suffers."""
+    async with opened() as journal:
+        bad = Malformed('"\ud800"', "no object: \udfff", 2)
+        await journal.take([message(1, **{"\ud800": "a\udfff"}), message(3)], [bad], NOW)
+        assert len(await accept_all(journal)) == 3
+        event = StatusEvent(1, "error", NOW, details="missing placeholders: \ud800")
+        entry = entry_of(1, spent=(("sms", "\udfff"),))
+        await journal.change([Change(entry, State.READY, State.FAILED, NOW, events=(event,))])
+        (row,) = await journal.outbox(0, 10)
+        assert row.body.encode()
+        assert json.loads(row.body)["details"] == "missing placeholders: \ud800"
+        await journal.refuse(row, "said \ud800", NOW)
+        assert (await journal.recover(NOW, [])).waiting == 1
+
+
+async def test_surrogates_in_variables_come_back_as_they_were(opened: Open) -> None:
+    async with opened() as journal:
+        await journal.take([message(1, **{"\ud800": "a\udfff"})], [], NOW)
+        assert (await journal.recover(NOW, [])).taken[0].variables == {"\ud800": "a\udfff"}
+
+
+@pytest.mark.parametrize("id_", [-(2**63), -1, 0, 2**63 - 1])
+async def test_ids_may_be_any_integer_of_64_bits(opened: Open, id_: int) -> None:
+    edge = QueuedMessage(id_, 2**63 - 1, -(2**63), {})
+    async with opened() as journal:
+        assert set(await journal.take([edge], [], NOW)) == {id_}
+        assert not await journal.take([edge], [], NOW)
+        assert [row.message_id for row in await accept_all(journal)] == [id_]
+        await journal.change([Change(Entry(*edge), State.READY, State.WAITING, NOW, NOW)])
+        assert (await journal.due(NOW, {"": 1})).entries == [Entry(*edge)]
+
+
+# reporting
+
+
+async def test_a_message_is_ready_once_its_dequeued_is_accepted(opened: Open) -> None:
+    async with opened() as journal:
+        await journal.take([message(1), message(2)], [], NOW)
+        await journal.accept(await journal.outbox(0, 1), NOW)
+        assert await state_counts(journal) == {State.TAKEN: 1, State.READY: 1}
+        assert await waiting_events(journal) == [(2, "dequeued")]
+
+
+async def test_a_message_whose_dequeued_is_refused_is_set_aside(opened: Open) -> None:
+    """It is no longer open, and its event isn't offered again."""
+    async with opened() as journal:
+        await journal.take([message(1)], [], NOW)
+        (row,) = await journal.outbox(0, 10)
+        await journal.refuse(row, "400", NOW)
+        assert await journal.counts() == Counts({}, 0, 1, 0, 0)
+    async with opened() as journal:
+        recovery = await journal.recover(NOW, [])
+        assert recovery == Recovery([], [], 0, [])
+
+
+async def test_a_message_that_was_set_aside_and_comes_back_to_the_line_is_open_again(opened: Open) -> None:
+    async with opened() as journal:
+        await journal.take([message(1)], [], NOW)
+        await journal.refuse((await journal.outbox(0, 1))[0], "400", NOW)
+        await journal.change([Change(entry_of(1), State.SET_ASIDE, State.READY, NOW)])
+        assert await state_counts(journal) == {State.READY: 1}
+        assert await journal.forget(NOW + 1, 10) == 0
+
+
+async def test_a_refused_status_ends_nothing(opened: Open) -> None:
+    """Only a refused `dequeued` says anything about whether a message may be sent."""
+    async with opened() as journal:
+        await make_ready(journal, 1)
+        await begin(journal, attempt_on(1))
+        await journal.change([accepted(attempt_on(1), "p1")])
+        await journal.refuse((await journal.outbox(0, 1))[0], "400", NOW)
+        assert await journal.receive([receipt()]) == ["matched"]
+
+
+async def test_the_outbox_gives_the_oldest_first_in_portions(opened: Open) -> None:
+    async with opened() as journal:
+        await journal.take([message(id_) for id_ in (5, 3, 4)], [], NOW)
+        await journal.take([message(1)], [], NOW)
+        first = await journal.outbox(0, 3)
+        assert [row.message_id for row in first] == [5, 3, 4]
+        assert [row.message_id for row in await journal.outbox(first[-1].seq, 3)] == [1]
+        assert await journal.outbox(0, 0) == []
+
+
+async def test_events_keep_their_order_over_restarts(opened: Open) -> None:
+    """Numbers go on where they were, also when every earlier event was accepted."""
+    seqs = []
+    for id_ in (9, 8, 7):
+        async with opened() as journal:
+            await journal.take([message(id_)], [], NOW)
+            seqs += [row.seq for row in await accept_all(journal)]
+    assert seqs == sorted(set(seqs))
+
+
+# delivery
+
+
+async def test_a_step_that_the_table_does_not_have_raises_and_changes_nothing(opened: Open) -> None:
+    async with opened() as journal:
+        await make_ready(journal, 1, 2)
+        good = Change(entry_of(1), State.READY, State.WAITING, NOW, NOW)
+        bad = Change(entry_of(2), State.READY, State.DELIVERED, NOW)
+        with pytest.raises(IllegalTransition):
+            await journal.change([good, bad])
+        assert await state_counts(journal) == {State.READY: 2}
+
+
+@pytest.mark.parametrize("id_", [2, 99], ids=["elsewhere", "unknown"])
+async def test_a_step_of_a_message_that_is_not_where_it_begins_takes_back_all(opened: Open, id_: int) -> None:
+    """Steps, attempts and events of the whole call."""
+    async with opened() as journal:
+        await make_ready(journal, 1)
+        await journal.take([message(2)], [], NOW)
+        event = StatusEvent(1, "sending", NOW)
+        good = Change(attempt_on(1), State.READY, State.SENDING, NOW, events=(event,))
+        with pytest.raises(IllegalTransition, match="1 of 2"):
+            await journal.change([good, Change(attempt_on(id_), State.READY, State.SENDING, NOW)])
+        assert await state_counts(journal) == {State.READY: 1, State.TAKEN: 1}
+        assert await waiting_events(journal) == [(2, "dequeued")]
+        await begin(journal, attempt_on(1))
+
+
+async def test_an_outcome_is_recorded_together_with_its_event(opened: Open) -> None:
+    async with opened() as journal:
+        await make_ready(journal, 1)
+        await begin(journal, attempt_on(1))
+        await journal.change([accepted(attempt_on(1), None)])
+    async with opened() as journal:
+        assert (await journal.recover(NOW, ["sms"])).reporting == [1]
+        (row,) = await journal.outbox(0, 10)
+        assert json.loads(row.body) == {
+            "timestamp": "2023-11-14T22:13:20.000005Z",
+            "messageId": 1,
+            "status": "sent",
+        }
+
+
+async def test_how_far_a_delivery_came_is_kept(opened: Open) -> None:
+    entry = entry_of(1, lane="sms", tries=2, attempts=5, spent=(("inApp", 'no "app"'),), doubt="x-1-5")
+    async with opened() as journal:
+        await make_ready(journal, 1)
+        await journal.change([Change(entry, State.READY, State.WAITING, NOW, NOW + 7)])
+    async with opened() as journal:
+        await journal.recover(NOW, ["sms"])
+        assert await journal.due(NOW + 7, {"sms": 1}) == Due([entry], None)
+
+
+async def test_no_steps_are_no_work(opened: Open) -> None:
+    async with opened() as journal:
+        await journal.change([])
+        await journal.accept([], NOW)
+        assert await journal.receive([]) == []
+
+
+async def test_due_messages_come_in_the_order_of_their_times_and_once(opened: Open) -> None:
+    async with opened() as journal:
+        for id_, due_at in ((1, NOW + 3), (2, NOW + 1), (3, NOW + 2), (4, NOW + 9)):
+            await park(journal, id_, due_at)
+        due = await journal.due(NOW + 5, {"": 10})
+        assert [entry.id for entry in due.entries] == [2, 3, 1]
+        assert due.next_due == NOW + 9
+        assert await journal.due(NOW + 5, {"": 10}) == Due([], NOW + 9)
+        assert await state_counts(journal) == {State.READY: 3, State.WAITING: 1}
+
+
+async def test_due_messages_come_from_the_lanes_asked_for_as_far_as_there_is_room(opened: Open) -> None:
+    async with opened() as journal:
+        for id_, lane in ((1, "sms"), (2, "sms"), (3, "email"), (4, None), (5, None)):
+            await park(journal, id_, NOW + id_, lane)
+        due = await journal.due(NOW + 10, {"sms": 1, "": 2})
+        assert [entry.id for entry in due.entries] == [1, 4, 5]
+        assert [entry.lane for entry in due.entries] == ["sms", None, None]
+        assert due.next_due is None  # of sms more is due already, and of no lane nothing is left
+        assert await journal.due(NOW, {"sms": 1, "email": 1}) == Due([], NOW + 2)
+        assert await journal.due(NOW + 10, {}) == Due([], None)
+
+
+# receipts
+
+
+async def test_a_receipt_is_matched_and_reported_with_channel_and_time(opened: Open) -> None:
+    async with opened() as journal:
+        await send(journal, 1)
+        assert await journal.receive([receipt(at=NOW + 9)]) == ["matched"]
+        (row,) = await journal.outbox(0, 10)
+        assert json.loads(row.body) == {
+            "timestamp": "2023-11-14T22:13:20.000009Z",
+            "messageId": 1,
+            "status": "delivered",
+            "channel": "sms",
+            "reportedAt": "2023-11-14T22:13:20.000008Z",
+        }
+
+
+async def test_a_receipt_that_comes_again_is_told_apart_and_reported_once(opened: Open) -> None:
+    async with opened() as journal:
+        await send(journal, 1)
+        assert await journal.receive([receipt(), receipt(at=NOW + 99)]) == ["matched", "repeated"]
+        assert await waiting_events(journal) == [(1, "delivered")]
+        assert await journal.receive([receipt("p9"), receipt("p9")]) == ["unmatched", "repeated"]
+
+
+async def test_a_receipt_before_the_outcome_is_applied_with_the_outcome(opened: Open) -> None:
+    """Sent is reported before delivered, and delivered not at an earlier time than sent."""
+    async with opened() as journal:
+        await make_ready(journal, 1)
+        await begin(journal, attempt_on(1))
+        assert await journal.receive([receipt(at=NOW + 1)]) == ["unmatched"]
+        assert (await journal.counts()).receipts_unmatched == 1
+        await journal.change([accepted(attempt_on(1), "p1")])
+        rows = await journal.outbox(0, 10)
+        assert [row.status for row in rows] == ["sent", "delivered"]
+        times = [json.loads(row.body)["timestamp"] for row in rows]
+        assert times == sorted(times)
+        assert (await journal.counts()).receipts_unmatched == 0
+        assert await journal.receive([receipt(at=NOW + 2)]) == ["repeated"]
+
+
+@pytest.mark.parametrize("other", [receipt()._replace(channel="email"), receipt("p2")])
+async def test_a_receipt_of_another_channel_or_id_is_not_matched(opened: Open, other: Receipt) -> None:
+    async with opened() as journal:
+        await send(journal, 1)
+        assert await journal.receive([other]) == ["unmatched"]
+        assert await waiting_events(journal) == []
+
+
+async def test_a_failure_after_acceptance_is_an_error_that_says_so(opened: Open) -> None:
+    async with opened() as journal:
+        await send(journal, 1)
+        assert await journal.receive([receipt(delivered=False)]) == ["matched"]
+        (row,) = await journal.outbox(0, 10)
+        assert json.loads(row.body)["status"] == "error"
+        assert json.loads(row.body)["details"] == "sms: the provider reported UNDELIV"
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_receipt_never_takes_an_end_back(opened: Open, first: bool) -> None:
+    async with opened() as journal:
+        await send(journal, 1)
+        both = [receipt(delivered=first), receipt(delivered=not first)]
+        assert await journal.receive(both) == ["matched", "matched"]
+        assert await waiting_events(journal) == [(1, "delivered" if first else "error")]
+
+
+async def test_where_a_provider_uses_an_id_again_its_receipt_is_for_the_latest_message(opened: Open) -> None:
+    async with opened() as journal:
+        await send(journal, 1)
+        await journal.receive([receipt()])
+        await accept_all(journal)
+        await make_ready(journal, 2)
+        await journal.change([Change(attempt_on(2), State.READY, State.SENDING, NOW + SECOND)])
+        await journal.change([accepted(attempt_on(2), "p1")])
+        await accept_all(journal)
+        assert await journal.receive([receipt()]) == ["matched"]
+        assert await waiting_events(journal) == [(2, "delivered")]
+
+
+# start
+
+
+async def test_a_journal_without_a_past_has_nothing_to_recover(opened: Open) -> None:
+    async with opened() as journal:
+        recovery = await journal.recover(NOW, ["sms"])
+        assert (list(recovery.taken), recovery.doubtful, recovery.waiting, recovery.reporting) == (
+            [],
+            [],
+            0,
+            [],
+        )
+        assert await journal.counts() == Counts({}, 0, 0, 0, 0)
+
+
+async def test_what_was_in_the_hands_of_the_line_waits_and_is_due_at_once(opened: Open) -> None:
+    async with opened() as journal:
+        await make_ready(journal, 1, 2)
+        await park(journal, 3, NOW + SECOND)
+    async with opened() as journal:
+        assert (await journal.recover(NOW, ["sms"])).waiting == 3
+        assert [entry.id for entry in (await journal.due(NOW, {"": 10})).entries] == [1, 2]
+
+
+async def test_an_attempt_with_an_intent_and_no_outcome_is_doubtful_under_its_own_id(opened: Open) -> None:
+    async with opened() as journal:
+        await make_ready(journal, 1, 2)
+        await begin(journal, attempt_on(1, number=3), attempt_on(2))
+        await journal.change([Change(attempt_on(2), State.SENDING, State.IN_DOUBT, NOW)])
+    async with opened() as journal:
+        doubt = [attempt_id(journal.namespace, *pair) for pair in ((1, 3), (2, 1))]
+        assert (await journal.recover(NOW, ["sms"])).doubtful == [
+            Doubtful(attempt_on(1, number=3)._replace(doubt=doubt[0]), State.SENDING),
+            Doubtful(attempt_on(2)._replace(doubt=doubt[1]), State.IN_DOUBT),
+        ]
+
+
+async def test_a_message_of_a_channel_that_is_gone_is_free_to_take_another(opened: Open) -> None:
+    """Its tries there don't count for the next channel."""
+    async with opened() as journal:
+        await make_ready(journal, 1)
+        entry = entry_of(1, lane="pager", tries=4, attempts=4)
+        await journal.change([Change(entry, State.READY, State.WAITING, NOW, NOW)])
+    async with opened() as journal:
+        assert (await journal.recover(NOW, ["sms"])).waiting == 1
+        (found,) = (await journal.due(NOW, {"": 10})).entries
+        assert found == entry._replace(lane=None, tries=0)
+
+
+async def test_a_message_in_doubt_of_a_channel_that_is_gone_is_held(opened: Open) -> None:
+    """Another channel might send it a second time."""
+    async with opened() as journal:
+        await make_ready(journal, 1)
+        doubt = attempt_id(journal.namespace, 1, 1)
+        entry = attempt_on(1, "pager")._replace(doubt=doubt)
+        await journal.change([Change(entry, State.READY, State.WAITING, NOW, NOW)])
+    async with opened() as journal:
+        recovery = await journal.recover(NOW, ["sms"])
+        assert recovery.doubtful == [Doubtful(entry, State.IN_DOUBT)]
+        assert recovery.waiting == 0
+
+
+# sums and forgetting
+
+
+async def test_counts_are_of_what_is_open(opened: Open) -> None:
+    async with opened() as journal:
+        await send(journal, 1)
+        await park(journal, 2, NOW)
+        await journal.take([message(3)], [Malformed("1", "no object", None)], NOW)
+        await journal.receive([receipt("p7")])
+        assert await journal.counts() == Counts({State.WAITING: 1, State.TAKEN: 1}, 1, 0, 1, 1)
+
+
+async def test_a_forgotten_message_is_still_known_when_it_comes_again(opened: Open) -> None:
+    """It isn't sent again, and reported with the same words, as often as it comes."""
+    async with opened() as journal:
+        await make_ready(journal, 1)
+        await begin(journal, attempt_on(1))
+        await journal.change([accepted(attempt_on(1), "p1")])
+        (sent,) = await accept_all(journal)
+        assert await journal.forget(NOW + SECOND, 10) == 1
+        assert await journal.forget(NOW + SECOND, 10) == 0
+        for _ in range(3):
+            assert not await journal.take([message(1)], [], NOW + SECOND)
+            assert not await journal.take([message(1)], [], NOW + SECOND)
+            dequeued, again = await accept_all(journal)
+            assert (dequeued.status, again.body) == ("dequeued", sent.body)
+        assert await journal.receive([receipt()]) == ["unmatched"]
+
+
+async def test_a_forgotten_malformed_element_is_still_one_error(opened: Open) -> None:
+    bad = Malformed('{"id": 7}', "no settings", 7)
+    async with opened() as journal:
+        await journal.take([], [bad], NOW)
+        (error,) = await accept_all(journal)
+        assert await journal.forget(NOW + 1, 10) == 1
+        assert (await journal.counts()).malformed == 0
+        await journal.take([], [bad], NOW)
+        assert [row.body for row in await journal.outbox(0, 10)] == [error.body]
+
+
+async def test_only_what_ended_long_ago_is_forgotten(opened: Open) -> None:
+    """The oldest first, as many as asked for; what ended later or not at all stays."""
+    async with opened() as journal:
+        for id_ in (1, 2, 3):
+            await send(journal, id_, f"p{id_}")
+        await park(journal, 4, NOW)
+        assert await journal.forget(NOW + 5, 10) == 0
+        assert await journal.forget(NOW + 6, 2) == 2
+        assert await journal.forget(NOW + 6, 2) == 1
+        assert await state_counts(journal) == {State.WAITING: 1}
+
+
+async def test_a_message_with_an_event_that_waits_or_was_refused_is_not_forgotten(opened: Open) -> None:
+    async with opened() as journal:
+        await make_ready(journal, 1, 2)
+        await begin(journal, attempt_on(1), attempt_on(2))
+        await journal.change([accepted(attempt_on(id_), f"p{id_}") for id_ in (1, 2)])
+        await journal.refuse((await journal.outbox(0, 1))[0], "400", NOW)
+        assert await journal.forget(NOW + SECOND, 10) == 0
+        await accept_all(journal)
+        assert await journal.forget(NOW + SECOND, 10) == 1
+
+
+async def test_receipts_that_nothing_ever_matched_are_forgotten_too(opened: Open) -> None:
+    """Whoever can report receipts can't fill the disk for good."""
+    async with opened() as journal:
+        await journal.receive([receipt(f"q{number}", NOW + number) for number in range(10)])
+        await journal.forget(NOW + 5, 3)
+        assert (await journal.counts()).receipts_unmatched == 7
+        await journal.forget(NOW + 5, 3)
+        assert (await journal.counts()).receipts_unmatched == 5
+
+
+async def test_twenty_thousand_messages_at_once(opened: Open) -> None:
+    ids = range(1, 20_001)
+    entries = [attempt_on(id_) for id_ in ids]
+    async with opened() as journal:
+        assert len(await journal.take([message(id_, a="x") for id_ in ids], [], NOW)) == 20_000
+        await accept_all(journal)
+        await begin(journal, *entries)
+        await journal.change([accepted(entry, f"p{entry.id}") for entry in entries])
+        rows: Sequence[OutboxRow] = await journal.outbox(0, 500)
+        assert [row.message_id for row in rows] == list(range(1, 501))
+        assert not await journal.take([message(id_) for id_ in ids], [], NOW)
+        await accept_all(journal)
+        assert await journal.forget(NOW + SECOND, 15_000) == 15_000
+        assert await journal.counts() == Counts({}, 0, 0, 0, 0)

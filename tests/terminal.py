@@ -1,0 +1,49 @@
+"""The command line as somebody at a terminal uses it: arguments in, status and both outputs out."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import socket
+import sys
+from typing import Any, NamedTuple
+
+import pytest
+
+from deliveryd.cli.app import main
+
+
+class Answered(NamedTuple):
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        """The answer of `--json`."""
+        return json.loads(self.out)
+
+
+def command(*arguments: object) -> Answered:
+    """Run `deliveryd` with these arguments, in this process and without variables of the environment."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["deliveryd", *map(str, arguments)])
+        patch.delenv("DELIVERYD_CONFIG", raising=False)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                main()
+                status = 0
+            except SystemExit as end:
+                status = int(end.code or 0)
+    return Answered(status, out.getvalue(), err.getvalue())
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])

@@ -1,0 +1,317 @@
+"""The administrative pages over real sockets, with the server that carries them."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import anyio
+import anyio.to_thread
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from deliveryd.admin import server
+from deliveryd.admin.app import admin_app
+from deliveryd.admin.health import check_health, health_url
+from deliveryd.admin.listening import address_of, bind, parse_listen
+from deliveryd.metrics import Metrics
+from deliveryd.errors import ConfigError
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """The server is bound to asyncio, with uvloop in production."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
+@dataclass
+class Worker:
+    """A worker whose signs of life a test sets as it likes."""
+
+    is_alive: bool = True
+    is_ready: bool = True
+    facts: Mapping[str, object] = field(default_factory=lambda: {"version": "0.1.0", "in_flight": 3})
+
+    def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:
+        return self.is_alive, [("intake", 0.25), ("reporting", 1.5)]
+
+    def ready(self) -> tuple[bool, str]:
+        return self.is_ready, "taking work" if self.is_ready else "the outbox is full"
+
+    def status(self) -> Mapping[str, object]:
+        return self.facts
+
+
+@contextlib.asynccontextmanager
+async def serving(app: ASGIApp, listen: str = "127.0.0.1:0") -> AsyncIterator[str]:
+    """The application on a free port, for as long as the block lasts."""
+    bound, stop = bind("admin.listen", listen), anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve, app, bound, stop)
+        yield address_of(bound)
+        stop.set()
+
+
+def metrics() -> Metrics:
+    return Metrics(["sms", "email"], "0.1.0")
+
+
+# ---- pages
+
+
+@pytest.mark.anyio
+async def test_the_pages_of_a_healthy_worker() -> None:
+    """All four pages and the index answer 200, each in its own form, and may not be cached or framed."""
+    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+        index = await client.get("/")
+        assert [word for word in index.text.split() if word.startswith("/")] == [
+            "/livez",
+            "/readyz",
+            "/metrics",
+            "/status",
+        ]
+        livez = await client.get("/livez")
+        assert livez.text == "alive\nintake turned 0.2 s ago\nreporting turned 1.5 s ago\n"
+        assert (await client.get("/readyz")).text == "ready\ntaking work\n"
+        status = await client.get("/status")
+        assert status.json() == {"version": "0.1.0", "in_flight": 3}
+        assert status.headers["content-type"] == "application/json"
+        numbers = await client.get("/metrics")
+        assert numbers.headers["content-type"].startswith("text/plain; version=")
+        for page in (index, livez, status, numbers):
+            assert page.status_code == 200
+            assert page.headers["x-content-type-options"] == "nosniff"
+            assert page.headers["cache-control"] == "no-store"
+            assert "default-src 'none'" in page.headers["content-security-policy"]
+            assert "server" not in page.headers
+
+
+@pytest.mark.anyio
+async def test_a_stuck_or_unready_worker_answers_503() -> None:
+    """Each check fails on its own and says why."""
+    worker = Worker(is_alive=False, is_ready=False)
+    async with serving(admin_app(worker, metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+        livez, readyz = await client.get("/livez"), await client.get("/readyz")
+        assert (livez.status_code, livez.text.splitlines()[0]) == (503, "stuck")
+        assert (readyz.status_code, readyz.text) == (503, "not ready\nthe outbox is full\n")
+        assert (await client.get("/metrics")).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_the_pages_only_read() -> None:
+    """Nothing can be posted, and there is nothing beside the pages."""
+    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+        assert (await client.post("/status", content=b"x" * 1_000_000)).status_code == 405
+        assert (await client.get("/docs")).status_code == 404
+        head = await client.head("/livez")
+        assert (head.status_code, head.content) == (200, b"")
+
+
+# ---- server
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
+@pytest.mark.anyio
+async def test_a_free_port_on_any_family_is_bound_and_told(listen: str) -> None:
+    """Port 0 becomes a real one, and the address that is told can be asked as it stands."""
+    async with serving(admin_app(Worker(), metrics()), listen) as url:
+        assert re.fullmatch(r"http://(127\.0\.0\.1|\[::1\]):[1-9]\d+", url)
+        assert (await anyio.to_thread.run_sync(check_health, url))[0]
+
+
+def test_an_address_in_use_names_the_key() -> None:
+    """The operator reads which key of the configuration is meant and what is the matter."""
+    with bind("admin.listen", "127.0.0.1:0") as first:
+        listen = address_of(first).removeprefix("http://")
+        with pytest.raises(
+            ConfigError, match=f"receipts.listen: can't listen on '{listen}': Address already"
+        ):
+            bind("receipts.listen", listen)
+
+
+@pytest.mark.parametrize(
+    "listen", ["", "9470", "localhost", "127.0.0.1:70000", "::1:9470", "http://127.0.0.1:1", "[::1]", "a b:1"]
+)
+def test_what_is_no_address_names_the_key(listen: str) -> None:
+    """A mistyped address is a mistake of the configuration, with an example of a right one."""
+    with pytest.raises(ConfigError, match=r"^admin.listen: can't listen on '.*': expected HOST:PORT"):
+        bind("admin.listen", listen)
+
+
+def test_addresses_are_read() -> None:
+    """IPv6 stands in brackets."""
+    assert parse_listen("127.0.0.1:80") == ("127.0.0.1", 80)
+    assert parse_listen("[::]:9470") == ("::", 9470)
+
+
+@pytest.mark.anyio
+async def test_stopping_is_quick_even_with_open_connections() -> None:
+    """A client that keeps its connection, and one that never finishes its request, don't hold up the end."""
+    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+        assert (await client.get("/livez")).status_code == 200
+        host, port = parse_listen(url.removeprefix("http://"))
+        with socket.create_connection((host, port)) as slow:
+            slow.sendall(b"GET /livez HTTP/1.1\r\n")
+            assert (await client.get("/livez")).status_code == 200
+            began = time.monotonic()
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.anyio
+async def test_stopping_leaves_a_hanging_request_behind() -> None:
+    """A request whose answer never comes gets a second, not more."""
+    asked = anyio.Event()
+
+    async def hang(_request: Request) -> Response:
+        asked.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with serving(Starlette(routes=[Route("/", hang)])) as url:
+        host, port = parse_listen(url.removeprefix("http://"))
+        client = await anyio.connect_tcp(host, port)
+        await client.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asked.wait()
+        began = time.monotonic()
+    assert time.monotonic() - began < 3
+    await client.aclose()
+
+
+@pytest.mark.anyio
+async def test_cancelling_closes_the_socket() -> None:
+    """After a cancelled server its address is free at once, and its clients are cut off."""
+    bound = bind("admin.listen", "127.0.0.1:0")
+    listen = address_of(bound).removeprefix("http://")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve, admin_app(Worker(), metrics()), bound, anyio.Event())
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(f"http://{listen}/livez")).status_code == 200
+        tasks.cancel_scope.cancel()
+    bind("admin.listen", listen).close()
+
+
+@pytest.mark.anyio
+async def test_signals_stay_with_the_supervisor() -> None:
+    """Serving leaves the handlers of the process as they are."""
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+        assert (await client.get("/livez")).status_code == 200
+        assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+@pytest.mark.anyio
+async def test_a_client_that_stays_silent_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections without a whole request don't occupy places for ever."""
+    monkeypatch.setattr(server, "_PATIENCE", 0.05)
+    async with serving(admin_app(Worker(), metrics())) as url:
+        host, port = parse_listen(url.removeprefix("http://"))
+        for beginning in (b"", b"GET /livez HT", b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n"):
+            async with await anyio.connect_tcp(host, port) as client:
+                if beginning:
+                    await client.send(beginning)
+                with anyio.fail_after(5), pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                    await client.receive()
+
+
+@pytest.mark.anyio
+async def test_an_endless_head_is_cut_off() -> None:
+    """A request whose head goes beyond 16 KiB is answered with an error, not collected."""
+    async with serving(admin_app(Worker(), metrics())) as url:
+        host, port = parse_listen(url.removeprefix("http://"))
+        async with await anyio.connect_tcp(host, port) as client:
+            await client.send(b"GET /livez HTTP/1.1\r\nX-Long: " + b"x" * 20_000)
+            with anyio.fail_after(5):
+                assert (await client.receive()).startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.anyio
+async def test_more_connections_than_places_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit a client hears 503 instead of waiting."""
+    monkeypatch.setattr(server, "_MOST_CONNECTIONS", 3)
+    async with serving(admin_app(Worker(), metrics())) as url:
+        host, port = parse_listen(url.removeprefix("http://"))
+        idle = [await anyio.connect_tcp(host, port) for _ in range(3)]
+        async with httpx.AsyncClient(base_url=url) as client:
+            assert (await client.get("/livez")).status_code == 503
+        for connection in idle:
+            await connection.aclose()
+
+
+# ---- health
+
+
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("127.0.0.1:9470", "http://127.0.0.1:9470"),
+        ("0.0.0.0:9470", "http://127.0.0.1:9470"),
+        ("[::]:9470", "http://[::1]:9470"),
+        ("[::1]:9470", "http://[::1]:9470"),
+        ("localhost:9470", "http://localhost:9470"),
+    ],
+)
+def test_a_worker_on_all_addresses_is_asked_on_the_loopback(listen: str, url: str) -> None:
+    """A health check runs beside the worker."""
+    assert health_url(listen) == url
+
+
+def test_a_port_that_nobody_knows_cannot_be_asked() -> None:
+    """Port 0 is told in the log only."""
+    with pytest.raises(ValueError, match="port 0"):
+        health_url("127.0.0.1:0")
+
+
+@pytest.mark.anyio
+async def test_health_tells_alive_from_stuck() -> None:
+    """The client of the health check repeats what /livez says."""
+    worker = Worker()
+    async with serving(admin_app(worker, metrics())) as url:
+        assert (await anyio.to_thread.run_sync(check_health, url))[0]
+        worker.is_alive = False
+        alive, text = await anyio.to_thread.run_sync(check_health, url)
+    assert not alive
+    assert text.startswith("stuck")
+
+
+def test_health_without_an_answer_is_no_health() -> None:
+    """Nobody there, and somebody who doesn't speak HTTP, are both unhealthy, in a sentence."""
+    with bind("admin.listen", "127.0.0.1:0") as bound:
+        url = address_of(bound)
+    alive, text = check_health(url)
+    assert not alive
+    assert text.startswith(f"no answer from {url}: ")
+
+    reader = (
+        "import socket\n"
+        "with socket.create_server(('127.0.0.1', 0)) as server:\n"
+        "    print(server.getsockname()[1], flush=True)\n"
+        "    connection, _ = server.accept()\n"
+        "    with connection:\n"
+        "        connection.recv(1000)\n"
+        "        connection.sendall(b'220 hello\\r\\n')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", reader], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        assert check_health(f"http://127.0.0.1:{port}")[0] is False
+
+
+def test_the_health_check_starts_light() -> None:
+    """It runs every few seconds in a container, so it loads no server and no metrics."""
+    program = "import sys, deliveryd.admin.health; print(sorted({m.split('.')[0] for m in sys.modules}))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={**os.environ}
+    ).stdout
+    for heavy in ("uvicorn", "starlette", "prometheus_client", "anyio", "structlog"):
+        assert f"'{heavy}'" not in loaded

@@ -1,0 +1,191 @@
+"""`deliveryd check`: everything that is wrong with a configuration, told before it goes wrong."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from deliveryd.http.reaching import connect_problem
+from deliveryd.http.tls import TlsFiles
+from terminal import Answered, command, free_port
+from world import PATIENCE, World, open_world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    yield from open_world(tmp_path)
+
+
+def check(world: World, *options: str) -> Answered:
+    return command("check", "--config", world.config, *options)
+
+
+def line(answered: Answered, key: str) -> str:
+    """The line of one thing that was checked."""
+    [found] = [line for line in answered.out.splitlines() if f" {key} " in line]
+    return found
+
+
+@contextmanager
+def listening() -> Iterator[int]:
+    """A port that somebody else holds."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def test_where_all_is_well_each_thing_has_a_line_and_nothing_is_taken(world: World) -> None:
+    """The service is only connected to: its queue stays as it is, and no provider is asked to send."""
+    world.state.enqueue({"id": 1, "settingsId": 1, "customerId": 1, "variables": {}})
+    answered = check(world)
+    assert answered.status == 0
+    assert all(line.startswith("ok  ") for line in answered.out.splitlines())
+    assert f"{world.sandbox.base_url} can be reached" in line(answered, "service.base_url")
+    assert f"{world.sandbox.base_url} can be reached" in line(answered, "channels.sms")
+    assert "customers.jsonl was read" in line(answered, "customers.path")
+    assert "journal.db will be made" in line(answered, "journal.url")
+    assert "turned off" in line(answered, "admin.listen")
+    assert not world.state.requests
+    assert world.state.offers.waiting == 1
+
+
+def test_nothing_is_left_behind(world: World) -> None:
+    before = sorted(world.folder.iterdir())
+    check(world)
+    assert sorted(world.folder.iterdir()) == before
+
+
+def test_all_mistakes_of_the_file_are_told_at_once_with_78(world: World) -> None:
+    """Each on a line that begins with the file and the key."""
+    world.change("[queue]", "[queue]\nbatch_sise = 5")
+    world.change('flush_interval = "20ms"', 'flush_interval = "soon"')
+    answered = check(world)
+    assert (answered.status, answered.out) == (78, "")
+    problems = answered.err.splitlines()
+    assert problems[0].startswith(f"{world.config}:queue.batch_sise: unknown key; did you mean batch_size?")
+    assert problems[1].startswith(f"{world.config}:events.flush_interval: ")
+    data = check(world, "--json").data
+    assert data["result"] == "wrong"
+    assert [found["key"] for found in data["checks"]] == [
+        f"{world.config}:queue.batch_sise",
+        f"{world.config}:events.flush_interval",
+    ]
+
+
+def test_what_cannot_be_reached_stands_last_and_ends_with_1(world: World) -> None:
+    port = free_port()
+    world.change(f'url = "{world.sandbox.base_url}/sms"', f'url = "http://127.0.0.1:{port}/sms"')
+    answered = check(world)
+    assert answered.status == 1
+    assert answered.out.splitlines()[-1].startswith("unreachable")
+    assert f"no connection to 127.0.0.1:{port}: " in line(answered, "channels.sms")
+
+
+def test_offline_nothing_is_connected_to(world: World) -> None:
+    world.change(f'base_url = "{world.sandbox.base_url}"', f'base_url = "http://127.0.0.1:{free_port()}"')
+    answered = check(world, "--offline")
+    assert answered.status == 0
+    assert "service" not in answered.out
+    assert check(world).status == 1
+
+
+def test_a_mail_server_is_asked_too(world: World) -> None:
+    world.add(
+        '[channels.email]\nadapter = "smtp"\nhost = "127.0.0.1"\nport = SMTP_PORT\n'
+        'tls = "none"\nsender = "club@example.com"\n'
+    )
+    answered = check(world)
+    assert answered.status == 0
+    assert f"127.0.0.1:{world.sandbox.smtp_port} can be reached" in line(answered, "channels.email")
+
+
+def test_addresses_of_our_own_that_are_taken_end_with_1(world: World) -> None:
+    with listening() as port:
+        world.change('[admin]\nlisten = ""', f'[admin]\nlisten = "127.0.0.1:{port}"')
+        answered = check(world)
+    assert answered.status == 1
+    assert "Address already in use" in line(answered, "admin.listen")
+    assert "is free" in line(check(world), "admin.listen")
+
+
+def test_addresses_that_this_machine_does_not_have_end_with_78(world: World) -> None:
+    world.change('[admin]\nlisten = ""', '[admin]\nlisten = "192.0.2.1:9470"')
+    answered = check(world)
+    assert answered.status == 78
+    assert answered.out.splitlines()[-1].startswith("wrong")
+
+
+def test_one_address_for_two_servers_is_found_out(world: World) -> None:
+    port = free_port()
+    world.change('[admin]\nlisten = ""', f'[admin]\nlisten = "127.0.0.1:{port}"')
+    world.change('[receipts]\nlisten = ""', f'[receipts]\nlisten = "127.0.0.1:{port}"')
+    world.add('receipt = { provider_id = "/id", status = "/status", delivered = ["ok"], failed = [] }\n')
+    assert "Address already in use" in line(check(world), "receipts.listen")
+
+
+def test_a_running_worker_may_hold_its_own_addresses(world: World) -> None:
+    """And its journal is told to be in use, which is no problem either."""
+    port = free_port()
+    world.change('[admin]\nlisten = ""', f'[admin]\nlisten = "127.0.0.1:{port}"')
+    worker = world.start()
+    world.sandbox.wait_for(lambda state: state.requests["queue"], PATIENCE)
+    answered = check(world)
+    assert answered.status == 0
+    assert f"in use by process {worker.pid}" in line(answered, "journal.url")
+    assert f"is in use while deliveryd runs as process {worker.pid}" in line(answered, "admin.listen")
+
+
+def test_an_unusable_customer_file_names_the_line(world: World) -> None:
+    world.folder.joinpath("customers.jsonl").write_text('{"id": 1}\n{"id": "Ann"}\n')
+    answered = check(world, "--offline")
+    assert answered.status == 78
+    assert "customers.jsonl:2: the id is no integer" in line(answered, "customers.path")
+    assert "Ann" not in answered.out
+
+
+def test_a_foreign_database_is_no_journal(world: World) -> None:
+    db = sqlite3.connect(world.folder / "journal.db")
+    db.execute("CREATE TABLE guests (name TEXT)")
+    db.close()
+    answered = check(world, "--offline")
+    assert answered.status == 78
+    assert "no journal of deliveryd" in line(answered, "journal.url")
+
+
+def test_folders_that_cannot_be_made_are_named(world: World) -> None:
+    world.folder.joinpath("file").touch()
+    world.change('cache_dir = "cache"', 'cache_dir = "file/cache"')
+    world.change("sqlite:///journal.db", "sqlite:///file/journal.db")
+    answered = check(world, "--offline")
+    assert answered.status == 78
+    assert "file is no folder" in line(answered, "settings.cache_dir")
+    assert "Not a directory" in line(answered, "journal.url")
+
+
+def test_tls_files_are_read(world: World) -> None:
+    world.change("[queue]", '[service.tls]\nca_file = "absent.pem"\n\n[queue]')
+    answered = check(world, "--offline")
+    assert answered.status == 78
+    assert "service.tls" in answered.err
+
+
+def test_secrets_are_not_shown(world: World) -> None:
+    secret = world.folder / "token"
+    secret.touch(mode=0o600)
+    secret.write_text("s3cret")
+    world.add('headers = { Authorization = "Bearer {secret.token}" }\nsecrets = { token = "token" }\n')
+    answered = check(world, "--json")
+    assert answered.status == 0
+    assert "s3cret" not in answered.out + answered.err
+
+
+@pytest.mark.anyio
+async def test_somebody_without_tls_is_told_apart_from_nobody(world: World) -> None:
+    """An https address that answers in plain HTTP says that TLS is the trouble."""
+    problem = await connect_problem("127.0.0.1", world.sandbox.port, TlsFiles())
+    assert problem is not None
+    assert problem.startswith(f"TLS with 127.0.0.1:{world.sandbox.port} failed: ")

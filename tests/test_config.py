@@ -1,0 +1,546 @@
+"""The configuration: what an operator writes, what they are told of their mistakes, and the example file."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import trustme
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from deliveryd.channels.registry import KINDS
+from deliveryd.config import ChannelTable, Config, load
+from deliveryd.errors import ConfigError
+from deliveryd.units import Rate
+
+NOBODY = 65534
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT.joinpath("config.example.toml").read_text(encoding="utf-8")
+
+SERVICE = '[service]\nbase_url = "http://127.0.0.1:1"\n'
+SMS = """
+[channels.sms]
+adapter = "http"
+url = "http://127.0.0.1:1/sms"
+json = { text = "{content.text}" }
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+def loaded(path: Path, text: str, **environ: str) -> Config:
+    path.write_text(text, encoding="utf-8")
+    return load(path, environ)
+
+
+def problems(path: Path, text: str, **environ: str) -> list[str]:
+    """What the operator is told, without the folder of the file."""
+    with pytest.raises(ConfigError) as caught:
+        loaded(path, text, **environ)
+    assert str(caught.value) == "\n".join(caught.value.problems)
+    return [problem.replace(f"{path.parent}/", "") for problem in caught.value.problems]
+
+
+# good files
+
+
+def test_a_service_and_a_channel_are_enough(path: Path) -> None:
+    config = loaded(path, SERVICE + SMS)
+    assert config.service.base_url == "http://127.0.0.1:1"
+    assert (config.queue.batch_size, config.queue.poll_interval) == (100, 1.0)
+    assert config.channels.order == ("inApp", "messenger", "sms", "email")
+    assert list(config.channels.configured) == ["sms"]
+    assert config.channels.configured["sms"].common.retry.max == 600.0
+
+
+def test_what_is_given_is_taken(path: Path) -> None:
+    config = loaded(
+        path,
+        SERVICE
+        + '[queue]\npoll_interval = "250ms"\n[settings]\nttl = "7d"\nsize_limit = "1GiB"\n'
+        + SMS.replace('"http"\n', '"http"\nrate = "50/s"\nretry = { attempts = 2, max = "1m" }\n', 1),
+    )
+    assert config.queue.poll_interval == 0.25
+    assert (config.settings.ttl, config.settings.size_limit) == (604800.0, 1 << 30)
+    sms = config.channels.configured["sms"].common
+    assert (sms.rate, sms.retry.attempts, sms.retry.base, sms.retry.max) == (Rate(50, 1.0), 2, 2.0, 60.0)
+
+
+def test_relative_paths_are_relative_to_the_file_wherever_the_process_stands(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_text(
+        SERVICE
+        + '[settings]\ncache_dir = "cache"\n[customers]\nsource = "file"\npath = "who/customers.csv"\n'
+        + '[journal]\nurl = "sqlite:///journal.db"\n'
+        + SMS
+    )
+    monkeypatch.chdir(path.parent)
+    path.parent.joinpath("elsewhere").mkdir()
+    for name in (path, Path(path.name)):
+        config = load(name, {})
+        assert config.settings.cache_dir == path.parent / "cache"
+        assert config.customers.path == path.parent / "who" / "customers.csv"
+        assert config.journal.path == path.parent / "journal.db"
+
+
+@pytest.mark.parametrize(
+    ("url", "file"),
+    [
+        ("sqlite:////var/lib/d/journal.db", "/var/lib/d/journal.db"),
+        ("sqlite:///journal.db", "FOLDER/journal.db"),
+        ("sqlite:///state/j.db", "FOLDER/state/j.db"),
+    ],
+)
+def test_the_url_of_a_journal_names_a_file(path: Path, url: str, file: str) -> None:
+    config = loaded(path, f'{SERVICE}[journal]\nurl = "{url}"\n{SMS}')
+    assert str(config.journal.path) == file.replace("FOLDER", str(path.parent))
+    assert config.journal.url == f"sqlite:///{config.journal.path}"
+
+
+def test_without_a_url_the_journal_is_where_the_system_keeps_state(path: Path) -> None:
+    assert loaded(path, SERVICE + SMS).journal.path == Path("/var/lib/deliveryd/journal.db")
+
+
+def test_servers_can_have_any_free_port_or_be_turned_off(path: Path) -> None:
+    listen = '[admin]\nlisten = "[::1]:0"\n[receipts]\nlisten = ""\n'
+    config = loaded(path, SERVICE + listen + SMS)
+    assert (config.admin.listen, config.receipts.listen) == ("[::1]:0", "")
+
+
+def test_a_file_may_begin_with_a_byte_order_mark_and_end_lines_as_windows_does(path: Path) -> None:
+    path.write_bytes(b"\xef\xbb\xbf" + (SERVICE + SMS).replace("\n", "\r\n").encode())
+    assert load(path, {}).service.base_url == "http://127.0.0.1:1"
+
+
+def test_a_channel_may_have_a_name_of_its_own_with_a_block_and_a_place_in_the_order(path: Path) -> None:
+    order = '[channels]\norder = ["backup-sms"]\n'
+    table = SMS.replace("channels.sms", "channels.backup-sms").replace('"http"', '"http"\nblock = "sms"', 1)
+    channel = loaded(path, SERVICE + order + table).channels.configured["backup-sms"]
+    assert (channel.name, channel.block) == ("backup-sms", "sms")
+
+
+# the environment
+
+
+def test_the_environment_overrides_the_file(path: Path) -> None:
+    config = loaded(
+        path,
+        SERVICE + "[queue]\nbatch_size = 7\n" + SMS,
+        DELIVERYD_QUEUE__BATCH_SIZE="50",
+        DELIVERYD_QUEUE__POLL_INTERVAL="2s",
+        DELIVERYD_CONTENT__LANGUAGES='["de", "en"]',
+        DELIVERYD_CONTENT__GREETING_FALLBACK="true",
+        DELIVERYD_CHANNELS__SMS__URL="http://127.0.0.1:2/x?a=b",
+        DELIVERYD_CHANNELS__SMS__RETRY__ATTEMPTS="3",
+        DELIVERYD_CONFIG="ignored",
+        OTHER__THING="ignored",
+    )
+    assert (config.queue.batch_size, config.queue.poll_interval) == (50, 2.0)
+    assert (config.content.languages, config.content.greeting_fallback) == (("de", "en"), True)
+    sms = config.channels.configured["sms"]
+    assert (sms.options.model_dump()["url"], sms.common.retry.attempts) == ("http://127.0.0.1:2/x?a=b", 3)
+
+
+def test_the_environment_alone_can_configure_a_channel_in_its_right_spelling(path: Path) -> None:
+    config = loaded(
+        path,
+        SERVICE,
+        DELIVERYD_CHANNELS__INAPP__ADAPTER="http",
+        DELIVERYD_CHANNELS__INAPP__URL="http://127.0.0.1:1/{message.id}",
+        DELIVERYD_CHANNELS__INAPP__QUERY='{ name = "{content.name}" }',
+    )
+    assert list(config.channels.configured) == ["inApp"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "problem"),
+    [
+        ("DELIVERYD_QUEUE__BATCH_SIZE", "many", "input should be a valid integer"),
+        ("DELIVERYD_QUEUE__POLL_INTERVAL", "5", "expected a text such as"),
+        ("DELIVERYD_CONTENT__LANGUAGES", '["en", "!"]', "not a language tag: '!'"),
+        ("DELIVERYD_CHANNELS__SMS__RATE", "5", "expected a text such as"),
+        ("DELIVERYD_CHANNELS__SMS__URL", "ftp://x", "expected http:// or https://"),
+        ("DELIVERYD_QUEU__BATCH_SIZE", "5", "unknown key; did you mean queue?"),
+        ("DELIVERYD_QUEUE__BATCHSIZE", "5", "unknown key; did you mean batch_size?"),
+    ],
+)
+def test_a_mistake_in_the_environment_is_told_with_its_variable(
+    path: Path, variable: str, value: str, problem: str
+) -> None:
+    (told,) = problems(path, SERVICE + SMS, **{variable: value})
+    assert told.startswith(f"{variable}: {problem}")
+
+
+# files that can't be read
+
+
+def test_a_file_that_is_not_there_is_no_empty_one(path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.toml: can't be read: No such file or directory$"):
+        load(path, {})
+    with pytest.raises(ConfigError, match=r"can't be read: Is a directory$"):
+        load(path.parent, {})
+
+
+def test_a_file_that_may_not_be_read_is_named(path: Path) -> None:
+    path.touch(mode=0)
+    user = os.geteuid()
+    if user == 0:  # who may read everything
+        os.seteuid(NOBODY)
+    try:
+        with pytest.raises(ConfigError, match=r"config\.toml: can't be read: Permission denied$"):
+            load(path, {})
+    finally:
+        os.seteuid(user)
+
+
+def test_what_is_no_toml_is_told_with_its_line(path: Path) -> None:
+    (told,) = problems(path, SERVICE + 'timeout = "10s\n')
+    assert told.startswith("config.toml: isn't TOML: ")
+    assert "line 3" in told
+
+
+def test_what_is_no_text_is_told(path: Path) -> None:
+    path.write_bytes(b"[service]\nbase_url = '\xff'\n")
+    with pytest.raises(ConfigError, match=r"isn't UTF-8 text$"):
+        load(path, {})
+
+
+# mistakes
+
+
+def test_five_mistakes_are_five_lines(path: Path) -> None:
+    text = """
+[service]
+base_url = "127.0.0.1"
+[queue]
+batch_size = 0
+[content]
+languages = []
+[log]
+level = "loud"
+[channels.sms]
+adapter = "http"
+url = "http://127.0.0.1:1/sms"
+json = { text = "{content.txt}" }
+"""
+    told = problems(path, text)
+    assert [problem.split(": ")[0] for problem in told] == [
+        "config.toml:channels.sms.json.text",
+        "config.toml:service.base_url",
+        "config.toml:queue.batch_size",
+        "config.toml:content.languages",
+        "config.toml:log.level",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[quue]\nbatch_size = 1", "quue: unknown key; did you mean queue?"),
+        ("[queue]\nbatchsize = 1", "queue.batchsize: unknown key; did you mean batch_size?"),
+        ("[queue]\nBATCH_SIZE = 1", "queue.BATCH_SIZE: unknown key; did you mean batch_size?"),
+        ("[service.auth]\ntokenfile = 'x'", "service.auth.tokenfile: unknown key; did you mean token_file?"),
+        ("[service.tls]\ncafile = 'x'", "service.tls.cafile: unknown key; did you mean ca_file?"),
+        ("[channels.sms]\nurll = 'x'", "channels.sms.urll: unknown key; did you mean url?"),
+        ("[channels.sms]\ntimeot = '1s'", "channels.sms.timeot: unknown key; did you mean timeout?"),
+        (
+            "[channels.sms]\nretry = { atempts = 3 }",
+            "channels.sms.retry.atempts: unknown key; did you mean attempts?",
+        ),
+        (
+            "[channels.sms]\ntls = { cafile = 'x' }",
+            "channels.sms.tls.cafile: unknown key; did you mean ca_file?",
+        ),
+        ("[events]\nxyzzy = 1", "events.xyzzy: unknown key"),
+        ("[journal]\npath = 'x'", "journal.path: unknown key"),
+        (
+            "[channels.sms]\nadapter = 'htp'",
+            "channels.sms.adapter: unknown adapter 'htp'; did you mean 'http'?",
+        ),
+    ],
+)
+def test_a_misspelt_word_is_told_with_the_one_that_was_meant(path: Path, text: str, told: str) -> None:
+    """At every depth, also in what belongs to an adapter."""
+    extra, sms = text, SMS
+    if text.startswith("[channels.sms]\n"):
+        extra, key = "", text.removeprefix("[channels.sms]\n")
+        sms = re.sub(rf"^{key.split(' ')[0]} = .*\n", "", SMS, flags=re.MULTILINE) + key
+    (problem,) = problems(path, f"{SERVICE}{sms}\n{extra}")
+    assert problem.startswith(f"config.toml:{told}")
+
+
+def test_all_mistakes_of_a_channel_are_told_at_once(path: Path) -> None:
+    """Those in what every channel has, and those in what its adapter needs."""
+    told = problems(path, SERVICE + SMS.replace("json", 'rate = "often"\njsn'))
+    assert [problem.split(": ")[0] for problem in told] == [
+        "config.toml:channels.sms.rate",
+        "config.toml:channels.sms.jsn",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[queue]\npoll_interval = "1 week"', 'queue.poll_interval: expected a text such as "10s"'),
+        ("[queue]\npoll_interval = 1", 'queue.poll_interval: expected a text such as "10s"'),
+        ("[queue]\npoll_interval = 1.5", 'queue.poll_interval: expected a text such as "10s"'),
+        ("[queue]\npoll_interval = inf", 'queue.poll_interval: expected a text such as "10s"'),
+        ('[queue]\npoll_interval = "0s"', "queue.poll_interval: must be longer than nothing"),
+        ('[queue]\npoll_interval = "1m"', "queue: max_poll_interval is shorter than poll_interval"),
+        ("[queue]\nbatch_size = true", "queue.batch_size: input should be a valid integer"),
+        ("[queue]\nbatch_size = '50'", "queue.batch_size: input should be a valid integer"),
+        ("[content]\ngreeting_fallback = 'no'", "content.greeting_fallback: input should be a valid boolean"),
+        ("queue = 3", "queue: expected a table"),
+        ('[settings]\nsize_limit = "256mb"', 'settings.size_limit: expected a text such as "256MiB"'),
+        ("[settings]\nsize_limit = 1000000000", 'settings.size_limit: expected a text such as "256MiB"'),
+        ('[settings]\nsize_limit = "1KiB"', "settings.size_limit: input should be greater than or equal to"),
+        ('[settings]\ncache_dir = ""', "settings.cache_dir: expected a path"),
+        ('[receipts]\nmax_body = "0B"', "receipts.max_body: input should be greater than or equal to 1"),
+        ('[events]\ndetails_field = "status"', "events.details_field: is the name of another field"),
+        (
+            '[events]\nintermediate = ["sent"]',
+            "events.intermediate.0: input should be 'sending' or 'accepted'",
+        ),
+        ('[content]\nlanguages = ["en", "x y"]', "content.languages.1: not a language tag: 'x y'"),
+        ('[customers]\nsource = "file"', 'customers: the source "file" needs a path'),
+        (
+            '[customers]\npath = "x"',
+            'customers: the source "file" needs a path, and no other source takes one',
+        ),
+        ('[admin]\nlisten = "9470"', "admin.listen: expected HOST:PORT"),
+        ('[receipts]\nlisten = "127.0.0.1:99999"', "receipts.listen: expected HOST:PORT"),
+        ('[journal]\nurl = "sqlite:journal.db"', 'journal.url: must look like "sqlite:////var/lib/'),
+        ('[journal]\nurl = "sqlite:///"', 'journal.url: must look like "sqlite:////var/lib/'),
+        ('[journal]\nurl = "sqlite:///x.db?mode=ro"', 'journal.url: must look like "sqlite:////var/lib/'),
+        ('[journal]\nurl = "postgresql://x/y"', 'journal.url: must look like "sqlite:////var/lib/'),
+        ("[journal]\nurl = 1", 'journal.url: must look like "sqlite:////var/lib/'),
+        ('[service.auth]\nusername = "x"', "service.auth: username and password_file go together"),
+        ('[service.tls]\nkey_file = "x"', "service.tls: key_file needs cert_file"),
+        ('[service.tls]\nca_file = "absent.pem"', "service.tls: No such file or directory"),
+        (
+            "[channels.fax]\nadapter = 'http'\nurl = 'http://h/{message.id}'\nblock = 'fax'",
+            "channels.fax.block: ",
+        ),
+        (
+            '[channels."a b"]\nadapter = "smtp"\nhost = "h"\nsender = "a@example.com"',
+            "channels.a b: a channel's",
+        ),
+        ("[channels]\norder = []", "channels.order: "),
+        ("[channels]\nsms2 = 1", "channels.sms2: unknown key; a channel is a table"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_told_with_its_key(path: Path, text: str, told: str) -> None:
+    first, second = (text + "\n", SERVICE) if text.startswith("queue") else (SERVICE, text + "\n")
+    listed = problems(path, first + second + SMS)
+    assert listed[0].startswith(f"config.toml:{told}")
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("127.0.0.1:8080", "an address starts with http:// or https:// and a host"),
+        ("http://user:pw@127.0.0.1", "an address carries no user name or password"),
+        ("http://127.0.0.1/?x=1", "has neither a query nor a fragment"),
+        ("http://127.0.0.1/#x", "has neither a query nor a fragment"),
+    ],
+)
+def test_an_address_of_the_service_must_be_one_that_paths_can_be_put_behind(
+    path: Path, url: str, told: str
+) -> None:
+    (problem,) = problems(path, f'[service]\nbase_url = "{url}"\n{SMS}')
+    assert problem.startswith("config.toml:service.base_url: ")
+    assert told in problem
+
+
+def test_an_empty_file_is_told_what_it_lacks(path: Path) -> None:
+    assert problems(path, "") == [
+        "config.toml:channels: no channel is configured; add a table such as [channels.sms]",
+        "config.toml:service.base_url: is missing",
+    ]
+
+
+def test_a_channel_that_the_order_leaves_out_and_one_that_only_the_order_has(path: Path) -> None:
+    told = problems(path, f'{SERVICE}[channels]\norder = ["email", "sns"]\n{SMS}')
+    assert told == [
+        "config.toml:channels.order: there is no [channels.sns]; did you mean sms?",
+        "config.toml:channels.order: sms is configured, but isn't in the order: nothing would take it",
+    ]
+
+
+def test_receipts_without_a_server_for_them_are_a_mistake(path: Path) -> None:
+    receipt = 'provider_id = "/id"\nreceipt = { provider_id = "/id", status = "/s", delivered = ["ok"] }\n'
+    assert problems(path, f'{SERVICE}[receipts]\nlisten = ""\n{SMS}{receipt}') == [
+        "config.toml:channels.sms.receipt: receipts.listen is empty: nothing would come in"
+    ]
+
+
+def test_secrets_that_cannot_be_used_are_told_with_their_keys_and_never_shown(path: Path) -> None:
+    open_to_all = path.parent / "token"
+    open_to_all.write_text("s3cret")
+    open_to_all.chmod(0o644)
+    auth = '[service.auth]\ntoken_file = "token"\n'
+    told = problems(path, SERVICE + auth + SMS + 'secrets = { key = "absent", token = "token" }\n')
+    assert told == [
+        "config.toml:channels.sms.secrets.key: absent can't be read: No such file or directory",
+        "config.toml:channels.sms.secrets.token: token may be read by everybody; run: chmod o-rwx token",
+        "config.toml:service.auth.token_file: token may be read by everybody; run: chmod o-rwx token",
+    ]
+    assert "s3cret" not in str(told)
+
+
+# config.example.toml
+
+
+WAYS = {
+    "token": {"token_file"},
+    "basic": {"username", "password_file"},
+    "header": {"header", "value_file"},
+}
+
+
+def uncommented(text: str, keep: Callable[[str, str], bool] = lambda _table, _key: True) -> str:
+    """The example with all that is left out in it, save what `keep` (of table and key) says no to."""
+    table = ""
+    lines = []
+    for line in text.splitlines():
+        bare = re.sub(r"^#(?=[a-z\[])", "", line)
+        if header := re.match(r"\[(.+?)\]", bare):
+            table = header[1]
+        key = bare.partition(" ")[0]
+        lines.append(bare if bare == line or keep(table, key) else "")
+    return "\n".join(lines)
+
+
+def usable(text: str, folder: Path) -> str:
+    """The text with its files in this folder, which are made."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("deliveryd.example.com")
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    certificate.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    certificate.private_key_pem.write_to_path(folder / "key.pem")
+    for name in re.findall(r'"/run/credentials/deliveryd\.service/(.+?)"', text):
+        secret = folder / name
+        secret.touch(mode=0o600)
+        secret.write_text("s3cret")
+    return re.sub(r"/run/credentials/deliveryd\.service|/etc/deliveryd/tls", str(folder), text)
+
+
+def sections(
+    model: type[BaseModel], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
+    """All keys below a model, with their fields."""
+    for name, field in model.model_fields.items():
+        if field.exclude:
+            continue
+        key = (*path, field.alias or name)
+        below = [kind for kind in kinds(field.annotation) if issubclass(kind, BaseModel)]
+        if below:
+            yield from sections(below[0], key)
+        else:
+            yield key, field
+
+
+def kinds(annotation: Any) -> Iterator[type]:
+    if isinstance(annotation, type) and not get_args(annotation):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from kinds(argument)
+
+
+def value_at(data: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    """The value at a path, or None."""
+    for key in path:
+        data = data.get(key, {})
+    return data if data != {} else None
+
+
+def default_of(model: type[BaseModel], path: tuple[str, ...]) -> Any:
+    """A default as the file writes it; None for a key that has none."""
+    for key in path[:-1]:
+        field = next(f for name, f in model.model_fields.items() if (f.alias or name) == key)
+        model = next(kind for kind in kinds(field.annotation) if issubclass(kind, BaseModel))
+    name, field = next((n, f) for n, f in model.model_fields.items() if (f.alias or n) == path[-1])
+    if field.default is PydanticUndefined or field.default is None:
+        return None
+    return model.model_construct(**{name: field.default}).model_dump(mode="json", include={name})[name]
+
+
+COMMON = [path for path, _ in sections(Config) if path[0] != "channels"] + [("channels", "order")]
+
+
+def test_the_example_can_be_used_as_it_is(path: Path) -> None:
+    config = loaded(path, EXAMPLE)
+    assert list(config.channels.configured) == ["sms"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_example_can_be_used_with_all_that_is_left_out_in_it(path: Path, way: str) -> None:
+    """Of the ways to authenticate one at a time, and with a customer file where one is named."""
+
+    def keep(table: str, key: str) -> bool:
+        return table != "service.auth" or key in WAYS[way]
+
+    text = uncommented(EXAMPLE, keep).replace('source = "none"', 'source = "file"')
+    config = loaded(path, usable(text, path.parent))
+    assert list(config.channels.configured) == ["sms", "messenger", "inApp", "email"]
+    given = config.service.auth.model_dump(exclude_none=True)
+    assert set(given) == WAYS[way]
+
+
+@pytest.mark.parametrize("key", COMMON, ids=".".join)
+def test_the_example_has_the_key_with_its_default(key: tuple[str, ...]) -> None:
+    """A key with a default stands there as it is; one without is behind a #, save the service's address."""
+    default = default_of(Config, key)
+    if default is not None:
+        assert value_at(tomllib.loads(EXAMPLE), key) == default
+    else:
+        assert value_at(tomllib.loads(uncommented(EXAMPLE)), key) is not None
+        assert key == ("service", "base_url") or value_at(tomllib.loads(EXAMPLE), key) is None
+
+
+@pytest.mark.parametrize(
+    ("adapter", "key"),
+    [("http", path) for path, _ in sections(ChannelTable)]
+    + [(adapter, path) for adapter, kind in KINDS.items() for path, _ in sections(kind.options)],
+    ids=lambda part: part if isinstance(part, str) else ".".join(part),
+)
+def test_the_example_has_the_key_of_a_channel_with_its_default(adapter: str, key: tuple[str, ...]) -> None:
+    """At least one of the channels of that adapter shows it; where there is a default, shows that."""
+    channels = tomllib.loads(uncommented(EXAMPLE))["channels"]
+    shown = [
+        value
+        for channel in channels.values()
+        if isinstance(channel, dict) and channel["adapter"] == adapter
+        if (value := value_at(channel, key)) is not None
+    ]
+    own = KINDS[adapter].options
+    default = default_of(ChannelTable if key[0] in ChannelTable.model_fields else own, key)
+    assert shown
+    assert default in (None, "", [], {}) or default in shown
+
+
+def test_every_key_of_the_example_is_explained() -> None:
+    """Behind it, on the same line; the channels that are there for comparison are explained above them."""
+    keys = [line for line in EXAMPLE.splitlines() if re.match(r"#?[a-z][a-z_.]* = ", line)]
+    silent = [line for line in keys if not re.search(r'(?<=["\d\]}se])\s+# \S', line)]
+    compared = (
+        "messenger",
+        "inApp",
+        'adapter = "http"',
+        'adapter = "smtp"',
+        "form =",
+        "query =",
+        'method = "GET"',
+    )
+    assert [line for line in silent if not any(word in line for word in compared)] == []

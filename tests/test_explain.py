@@ -1,0 +1,252 @@
+"""`deliveryd explain`: what an operator learns of one message, from journals that real workers wrote."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deliveryd.explaining import length, moment
+from deliveryd.sandbox.faults import Answer
+from terminal import Answered, command, free_port
+from world import PATIENCE, World, message, open_world, sms_settings
+
+RECEIPT = """\
+receipt = { provider_id = "/id", status = "/status", delivered = ["delivered"], failed = ["failed"], \
+reported_at = "/at" }
+"""
+MESSENGER = """\
+[channels.messenger]
+adapter = "http"
+url = "BASE_URL/messenger"
+json = { to = "{customer.messenger}", text = "{content.text}" }
+retry = { attempts = 2, base = "20ms", max = "20ms" }
+"""
+ANN = {"id": 1, "name": "Ann Whitfield", "language": "en", "phone": "+447700900101"}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    for world in open_world(tmp_path):
+        world.customers([ANN])
+        world.state.settings[1] = sms_settings()
+        yield world
+
+
+def explain(world: World, message_id: int, *options: str) -> Answered:
+    return command("explain", "--config", world.config, *options, message_id)
+
+
+def whats(text: str) -> list[str]:
+    """What happened, line by line, without times and further facts."""
+    return re.findall(r"^20\S+Z +\+\S+ s  (.+)$", text, re.MULTILINE)
+
+
+def test_a_message_that_was_retried_fell_back_and_was_delivered(world: World) -> None:
+    """Its whole life is one list in the order of time, while the worker runs and after it."""
+    port = free_port()
+    world.change('[receipts]\nlisten = ""', f'[receipts]\nlisten = "127.0.0.1:{port}"')
+    world.add(RECEIPT + MESSENGER)
+    world.customers([{**ANN, "messenger": "down-ann"}])
+    settings = sms_settings()
+    settings["content"]["en"]["messenger"] = {"text": "{word}"}
+    world.state.settings[1] = settings
+    world.state.receipt_targets["sms"] = f"http://127.0.0.1:{port}/receipts/sms"
+    world.state.enqueue(message(5, word="parcel 20417"))
+    worker = world.start()
+    world.sandbox.wait_for(lambda state: "delivered" in state.statuses(5), PATIENCE)
+    running = explain(world, 5)
+    assert running.status == 0
+    assert "attempt 3 on sms: accepted by the provider" in running.out
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(PATIENCE) == 0
+
+    stopped = explain(world, 5)
+    assert stopped.out.startswith("message 5: delivered; the provider confirmed it\n")
+    assert "given up   messenger: provider answered 503 (tried 2 times)" in stopped.out
+    told = whats(stopped.out)
+    assert told[:10] == [
+        "taken from the queue",
+        "event dequeued: to be reported",
+        "event dequeued: accepted by the service",
+        "attempt 1 on messenger: begins",
+        "attempt 1 on messenger: not accepted now: provider answered 503",
+        "attempt 2 on messenger: begins",
+        "attempt 2 on messenger: not accepted now: provider answered 503",
+        "attempt 3 on sms: begins",
+        "attempt 3 on sms: accepted by the provider",
+        "event sent: to be reported",
+    ]
+    assert [what for what in told[10:] if "sent" not in what] == [
+        "receipt from sms: delivered (delivered)",
+        "event delivered: to be reported",
+        "event delivered: accepted by the service",
+    ]
+    assert "event sent: accepted by the service" in told  # before or after the receipt: they race
+    [sms] = world.state.accepted("sms")
+    assert f"the provider's id {sms.provider_id}" in stopped.out
+    assert f"id {sms.idempotency_key}\n" in stopped.out
+
+
+def test_names_of_variables_are_shown_and_values_only_when_asked_for(world: World) -> None:
+    world.state.enqueue(message(5, word="parcel 20417"))
+    world.run_until_idle()
+    usual = explain(world, 5)
+    assert "variables  word\n" in usual.out
+    assert "parcel 20417" not in usual.out + explain(world, 5, "--json").out
+    assert 'variables  word = "parcel 20417"' in explain(world, 5, "--show-variables").out
+    data = explain(world, 5, "--json", "--show-variables").data
+    assert data["message"]["variables"] == {"word": "parcel 20417"}
+
+
+def test_for_programs_the_same_is_json(world: World) -> None:
+    """Every instant stands there as in events, every event as it was sent."""
+    world.state.enqueue(message(5))
+    world.run_until_idle()
+    data = explain(world, 5, "--json").data
+    assert (data["id"], data["state"], data["message"]["lane"]) == (5, "sent", "sms")
+    assert [event["body"] for event in data["events"]] == world.state.events_of(5)
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", data["attempts"][0]["started_at"])
+
+
+def test_a_message_with_missing_placeholders_says_which(world: World) -> None:
+    world.state.enqueue({"id": 5, "settingsId": 1, "customerId": 1, "variables": {}})
+    world.run_until_idle()
+    told = explain(world, 5).out
+    assert told.startswith("message 5: failed; it ended with an error event")
+    assert "details: missing placeholders: word" in told
+    assert "variables  none" in told
+
+
+def test_a_waiting_message_says_until_when_and_for_what(world: World) -> None:
+    world.change('base = "50ms", max = "200ms"', 'base = "1h", max = "2h"')
+    world.state.fail_until_healed("provider.sms", Answer(503))
+    world.state.enqueue(message(5))
+    worker = world.start()
+    world.sandbox.wait_for(lambda state: state.requests["provider.sms"], PATIENCE)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(PATIENCE) == 0
+    told = explain(world, 5).out
+    assert told.startswith("message 5: waiting for its time\n")
+    assert "channel    sms, tries so far: 1" in told
+    assert re.search(r"\+\S+  due: goes on with sms then, or as soon as there is room$", told.strip())
+
+
+def test_an_attempt_in_doubt_that_is_held(world: World) -> None:
+    """It is named with the id under which the provider may know it."""
+    world.change('timeout = "3s"', 'timeout = "200ms"\non_in_doubt = "hold"')
+    world.customers([{**ANN, "phone": "+15550102"}])
+    world.state.enqueue(message(5))
+    worker = world.start("--until-idle")
+    assert worker.wait(PATIENCE) == 1
+    told = explain(world, 5).out
+    [attempt] = world.state.attempts
+    assert told.startswith('message 5: in doubt and held (on_in_doubt = "hold")')
+    assert f"in doubt   {attempt.idempotency_key}: repeated under this id, if at all" in told
+    assert "attempt 1 on sms: in doubt: nobody knows what became of it: " in told
+
+
+def test_an_attempt_that_was_repeated_under_its_own_id(world: World) -> None:
+    world.change('timeout = "3s"', 'timeout = "200ms"')
+    world.customers([{**ANN, "phone": "+15550102"}])
+    world.state.enqueue(message(5))
+    world.run_until_idle()
+    told = explain(world, 5).out
+    assert "attempt 1 on sms: accepted by the provider" in told
+    assert "repeated under this id: sent 2 times" in told
+    assert "attempt 2" not in told
+
+
+def test_an_event_that_the_service_refused_says_why(world: World) -> None:
+    world.state.reject_event = lambda event: event["status"] == "sent"
+    world.state.enqueue(message(5))
+    world.run_until_idle()
+    assert "event sent: refused by the service: the service answered 400" in explain(world, 5).out
+
+
+def test_an_event_that_the_service_has_not_accepted_yet(world: World) -> None:
+    world.state.fail_until_healed("events", Answer(503))
+    world.state.enqueue(message(5))
+    worker = world.start()
+    world.sandbox.wait_for(lambda state: state.requests["events"], PATIENCE)
+    told = explain(world, 5).out
+    worker.kill()
+    worker.wait()
+    assert told.startswith("message 5: taken; nothing is sent before the service has accepted")
+    assert "event dequeued: the service hasn't accepted it yet" in told
+
+
+def test_a_message_that_the_queue_gave_twice(world: World) -> None:
+    """What was reported again is told apart from what happened."""
+    world.state.enqueue(message(5))
+    world.run_until_idle()
+    world.state.enqueue(message(5))
+    world.run_until_idle()
+    told = explain(world, 5).out
+    again = "reported again, as the queue gave the message once more: accepted by the service"
+    assert f"event dequeued {again}" in told
+    assert f"event sent {again}" in told
+    assert told.count("event sent: to be reported") == 1
+
+
+def test_a_malformed_element_is_told_without_what_it_held(world: World) -> None:
+    world.state.enqueue(
+        '{"id": 6, "settingsId": "x", "customerId": 1, "variables": {"word": "parcel 20417"}}'
+    )
+    world.run_until_idle()
+    told = explain(world, 6)
+    assert told.status == 0
+    assert "a malformed element with this id was set aside: settingsId: " in told.out
+    assert "parcel 20417" not in told.out + explain(world, 6, "--json").out
+    assert "parcel 20417" in explain(world, 6, "--show-variables").out
+
+
+def test_a_forgotten_message_is_told_by_what_is_kept(world: World) -> None:
+    world.change('url = "sqlite:///journal.db"', 'url = "sqlite:///journal.db"\nretention = "1ms"')
+    world.state.enqueue(message(5))
+    world.run_until_idle()
+    world.state.enqueue(message(6))
+    worker = world.start(log="info")
+    world.sandbox.wait_for(lambda state: "sent" in state.statuses(6), PATIENCE)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(PATIENCE) == 0
+    told = explain(world, 5)
+    assert told.status == 0
+    assert told.out.startswith("message 5: forgotten; it ended longer ago than journal.retention")
+    assert "event sent: accepted by the service" in told.out
+
+
+def test_an_id_that_the_journal_does_not_know_ends_with_1(world: World) -> None:
+    world.state.enqueue(message(5))
+    world.run_until_idle()
+    answered = explain(world, 99)
+    assert (answered.status, answered.out) == (1, "")
+    assert answered.err.startswith("deliveryd: message 99 isn't in the journal ")
+
+
+def test_without_a_journal_it_says_so_and_makes_none(world: World) -> None:
+    answered = explain(world, 5)
+    assert answered.status == 1
+    assert "deliveryd hasn't run with it yet" in answered.err
+    assert not (world.folder / "journal.db").exists()
+
+
+def test_an_unreadable_configuration_ends_with_78(world: World) -> None:
+    world.change("[queue]", "[queue]\nbatch = 1")
+    answered = explain(world, 5)
+    assert answered.status == 78
+    assert "queue.batch: unknown key" in answered.err
+
+
+def test_a_message_id_that_is_no_number_is_a_mistake_in_use(world: World) -> None:
+    assert command("explain", "--config", world.config, "five").status == 2
+
+
+def test_lengths_and_instants_are_written_for_people() -> None:
+    assert [length(us) for us in (0, 1_500, 59_999_000, 61_000_000, 90_061_000_000)] == [
+        "0.000 s", "0.001 s", "59.999 s", "0:01:01", "1 d 1:01:01",
+    ]  # fmt: skip
+    assert moment(0) == "1970-01-01T00:00:00.000Z"

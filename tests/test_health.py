@@ -1,0 +1,64 @@
+"""`deliveryd health`: the question that a container's health check asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deliveryd.cli import health
+from terminal import command, free_port
+from world import PATIENCE, World, open_world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    yield from open_world(tmp_path)
+
+
+@pytest.fixture
+def port(world: World) -> int:
+    """The port that the worker's admin server shall have."""
+    port = free_port()
+    world.change('[admin]\nlisten = ""', f'[admin]\nlisten = "127.0.0.1:{port}"')
+    return port
+
+
+def test_a_running_worker_is_well_by_configuration_and_by_address(
+    world: World, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file stands in the option, in the environment's variable, or in its usual place."""
+    world.start()
+    world.sandbox.wait_for(lambda state: state.requests["queue"], PATIENCE)
+    by_config = command("health", "--config", world.config)
+    assert (by_config.status, by_config.err) == (0, "")
+    assert command("health", "--url", f"http://127.0.0.1:{port}").status == 0
+    monkeypatch.setattr(health, "USUAL_CONFIG", world.config)
+    assert command("health").status == 0
+    monkeypatch.setattr(health, "USUAL_CONFIG", world.folder / "absent.toml")
+    monkeypatch.setattr(health, "USUAL_URL", f"http://127.0.0.1:{port}")
+    assert command("health").status == 0
+
+
+def test_without_a_worker_it_says_where_it_asked_and_ends_with_1(world: World, port: int) -> None:
+    answered = command("health", "--config", world.config)
+    assert (answered.status, answered.out) == (1, "")
+    assert f"no answer from http://127.0.0.1:{port}" in answered.err
+
+
+@pytest.mark.parametrize(("listen", "reason"), [("", "turned off"), ("127.0.0.1:0", "any free port")])
+def test_a_configuration_that_does_not_say_where_ends_with_78(world: World, listen: str, reason: str) -> None:
+    world.change('[admin]\nlisten = ""', f'[admin]\nlisten = "{listen}"')
+    answered = command("health", "--config", world.config)
+    assert answered.status == 78
+    assert answered.err.startswith(f"{world.config}:admin.listen: ")
+    assert reason in answered.err
+    assert "--url" in answered.err
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:9470", "https://127.0.0.1:9470", "http://", "http://h:99999"])
+def test_an_address_that_is_none_is_a_mistake_in_use(url: str) -> None:
+    answered = command("health", "--url", url)
+    assert answered.status == 2
+    assert "http://127.0.0.1:9470" in answered.err

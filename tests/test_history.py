@@ -1,0 +1,216 @@
+"""The journal's read side on real journal files: beside a worker, without one, and where there is nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deliveryd.errors import JournalError
+from deliveryd.journal.base import Change, Outcome, Receipt
+from deliveryd.journal.history import JournalAbsent, check_readable, read_life, without_values
+from deliveryd.journal.holder import holder_of
+from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
+from deliveryd.states import State
+
+pytestmark = pytest.mark.anyio
+
+NOW = 1_790_000_000_000_000
+MESSAGE = QueuedMessage(5, 7, 1, {"word": "secret word"})
+ENTRY = Entry(5, 7, 1, MESSAGE.variables)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+async def take(journal: SqliteJournal) -> None:
+    await journal.take([MESSAGE], [], NOW)
+    await journal.accept(await journal.outbox(0, 10), NOW + 1)
+
+
+async def send(journal: SqliteJournal) -> None:
+    entry = ENTRY._replace(lane="sms", attempts=1)
+    await journal.change([Change(entry, State.READY, State.SENDING, NOW + 2)])
+    sent = StatusEvent(5, "sent", NOW + 3)
+    outcome = Outcome("accepted", "p-1")
+    await journal.change([Change(entry, State.SENDING, State.SENT, NOW + 3, outcome=outcome, events=(sent,))])
+
+
+async def test_a_life_is_read_beside_the_worker_who_goes_on(path: Path) -> None:
+    """Each commit is seen at once, and neither stops the other."""
+    async with open_journal(path) as journal:
+        await take(journal)
+        life = read_life(path, 5)
+        assert life.message is not None
+        assert (life.message.state, life.message.settings_id) == (State.READY, 7)
+        await send(journal)
+        life = read_life(path, 5)
+        assert life.message is not None
+        assert life.message.state is State.SENT
+        [attempt] = life.attempts
+        assert (attempt.id, attempt.provider_id) == (f"{journal.namespace}-5-1", "p-1")
+        assert [(event.status, event.settled_at) for event in life.events] == [
+            ("dequeued", NOW + 1),
+            ("sent", None),
+        ]
+        await journal.receive([Receipt("sms", "p-1", True, "DELIVRD", NOW, NOW + 9)])
+    life = read_life(path, 5)
+    assert life.message is not None
+    assert life.message.state is State.DELIVERED
+    assert [receipt.status for receipt in life.receipts] == ["DELIVRD"]
+
+
+async def test_reading_a_journal_at_rest_leaves_nothing_beside_it(path: Path) -> None:
+    """No log and no index appear that might belong to the wrong user."""
+    async with open_journal(path) as journal:
+        await take(journal)
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    assert read_life(path, 5).is_known
+    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+
+
+async def test_a_journal_left_by_a_killed_worker_is_read_and_not_tidied_up(
+    path: Path, tmp_path: Path
+) -> None:
+    """What stands only in the log is seen, and the log stays for the next start to take up."""
+    left = tmp_path / "left"
+    left.mkdir()
+    async with open_journal(path) as journal:
+        await take(journal)
+        for suffix in ("", "-wal", "-shm"):
+            shutil.copy(f"{path}{suffix}", left)
+    log = (left / "journal.db-wal").read_bytes()
+    assert log
+    life = read_life(left / "journal.db", 5)
+    assert life.message is not None
+    assert life.message.state is State.READY
+    assert (left / "journal.db-wal").read_bytes() == log
+
+
+async def test_who_holds_a_journal_is_told_only_while_it_is_held(path: Path) -> None:
+    """And asking takes no lock: the journal can be opened right after, and while, being asked about."""
+    assert holder_of(path) is None
+    async with open_journal(path):
+        assert holder_of(path) == os.getpid()
+    assert holder_of(path) is None
+    async with open_journal(path):
+        pass
+
+
+async def test_a_forgotten_message_is_still_known_by_its_events(path: Path) -> None:
+    async with open_journal(path) as journal:
+        await take(journal)
+        await send(journal)
+        await journal.accept(await journal.outbox(0, 10), NOW + 4)
+        assert await journal.forget(NOW + 1000, 10) == 1
+    life = read_life(path, 5)
+    assert life.is_known
+    assert life.message is None
+    assert life.past is not None
+    assert '"dequeued"' in str(life.past.dequeued)
+    assert '"sent"' in str(life.past.latest)
+
+
+async def test_malformed_elements_belong_to_the_life_of_their_id(path: Path) -> None:
+    async with open_journal(path) as journal:
+        await journal.take([], [Malformed('{"id": 6, "variables": "who"}', "no settingsId", 6)], NOW)
+    life = read_life(path, 6)
+    assert [(bad.reason, bad.raw) for bad in life.malformed] == [
+        ("no settingsId", '{"id": 6, "variables": "who"}')
+    ]
+    assert life.message is not None
+    assert life.message.variables is None
+    assert [bad.raw for bad in without_values(life).malformed] == [None]
+
+
+async def test_without_values_the_names_of_variables_remain(path: Path) -> None:
+    async with open_journal(path) as journal:
+        await take(journal)
+    life = read_life(path, 5)
+    assert life.message is not None
+    assert life.message.variables == {"word": "secret word"}
+    assert "secret word" not in repr(without_values(life))
+    assert "'word': None" in repr(without_values(life))
+
+
+async def test_an_id_that_was_never_seen_is_not_known(path: Path) -> None:
+    async with open_journal(path) as journal:
+        await take(journal)
+    assert not read_life(path, 99).is_known
+
+
+def test_where_there_is_no_journal_none_is_made(path: Path) -> None:
+    with pytest.raises(JournalAbsent, match="deliveryd hasn't run with it yet"):
+        read_life(path, 5)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_an_empty_file_is_no_journal_yet(path: Path) -> None:
+    path.touch()
+    with pytest.raises(JournalAbsent):
+        check_readable(path)
+
+
+def test_a_foreign_database_is_named_as_one(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE guests (name TEXT)")
+    db.close()
+    with pytest.raises(JournalError, match="no journal of deliveryd"):
+        check_readable(path)
+
+
+def test_a_file_of_anything_else_is_named_with_its_path(path: Path) -> None:
+    path.write_bytes(b"Dear diary, " * 1000)
+    with pytest.raises(JournalError, match=r"journal\.db can't be read as a journal"):
+        read_life(path, 5)
+
+
+def test_a_journal_in_no_folder_is_absent(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(JournalError, match="Not a directory"):
+        read_life(tmp_path / "file" / "journal.db", 5)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter; pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+async def test_another_user_is_told_whom_to_ask_as(open_folder: Path) -> None:
+    """The journal is its owner's alone, and says so instead of failing in SQLite's words."""
+    path = open_folder / "journal.db"
+    async with open_journal(path) as journal:
+        await take(journal)
+    if os.geteuid() != 0:
+        path.chmod(0)
+    assert "can't be read by this user; ask as the one that deliveryd runs as" in _problem_as_nobody(path)
+
+
+def _problem_as_nobody(path: Path) -> str:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setuid(65534)
+            read_life(path, 5)
+        except JournalError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as pipe:
+        return pipe.read()

@@ -1,0 +1,292 @@
+"""The HTTP client over real sockets: addresses, headers, TLS, proxies, deadlines and bounds."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import trustme
+from anyio.abc import SocketAttribute
+from anyio.streams.tls import TLSListener, TLSStream
+
+from deliveryd.errors import NotSent, OutcomeUnknown
+from deliveryd.http.asyncio_wire import AsyncioWire
+from deliveryd.http.client import HttpClient, build_client, target_of
+from deliveryd.http.httpx_wire import HttpxWire
+from deliveryd.http.tls import TlsFiles
+from scripted_gateway import Reply, Stall, open_gateway
+
+pytestmark = pytest.mark.anyio
+
+LOOPS: list[Any] = [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True}), ("trio", {})]
+
+
+@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """Every event loop that a client may be built for."""
+    return request.param
+
+
+@asynccontextmanager
+async def building(**options: Any) -> AsyncIterator[HttpClient]:
+    """A client, closed afterwards."""
+    client = build_client(timeout=5.0, **options)
+    try:
+        yield client
+    finally:
+        with anyio.CancelScope(shield=True):
+            await client.aclose()
+
+
+# addresses and headers
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("http://h", ("http", "h", 80, "h", b"/")),
+        ("https://h/a?b=c#d", ("https", "h", 443, "h", b"/a?b=c")),
+        ("HTTP://H:8080/Ü x", ("http", "h", 8080, "h:8080", b"/%C3%9C%20x")),
+        ("http://[::1]:81/", ("http", "::1", 81, "[::1]:81", b"/")),
+        ("http://bücher.example/", ("http", "xn--bcher-kva.example", 80, "xn--bcher-kva.example", b"/")),
+        ("http://h/a%2Fb%20c", ("http", "h", 80, "h", b"/a%2Fb%20c")),
+    ],
+)
+def test_an_address_is_taken_apart(url: str, target: tuple[Any, ...]) -> None:
+    """Scheme, host, port, authority and path, as they go on the wire."""
+    assert target_of(url) == target
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "h/a",
+        "/a",
+        "ftp://h/",
+        "http://",
+        "http:///a",
+        "http://u:p@h/",
+        "http://h:99999/",
+        "http://h:0/",
+        "http://h:x/",
+        "http://[::1/",
+        "http://h/\r\nx: y",
+        "file:///etc/passwd",
+    ],
+)
+def test_anything_else_is_no_address(url: str) -> None:
+    """What can't be requested is a ValueError before anything is sent."""
+    with pytest.raises(ValueError, match="address"):
+        target_of(url)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-a", "1\r\nx-b: 2"),
+        ("x-a", "1\n"),
+        ("x-a", "\x00"),
+        ("x-a", "\x7f"),
+        ("x-a", "Привіт"),
+        ("x a", "1"),
+        ("x-a:", "1"),
+        ("", "1"),
+        ("x\r\n", "1"),
+        ("ü", "1"),
+    ],
+)
+async def test_a_header_can_carry_no_second_one(name: str, value: str) -> None:
+    """Over every wire such a header is refused; nothing is sent, and its value isn't told."""
+    async with open_gateway() as gateway, building() as client:
+        with pytest.raises(ValueError, match="header") as caught:
+            await client.send("GET", gateway.url, headers=[(name, value)])
+        assert "Привіт" not in str(caught.value)
+        assert gateway.seen == []
+
+
+async def test_the_answer_comes_back_whatever_its_status() -> None:
+    """A client judges nothing: redirects aren't followed, errors aren't raised."""
+    async with open_gateway() as gateway, building() as client:
+        gateway.script += [Reply(302, b"", (("location", f"{gateway.url}/b"),)), Reply(500, b"no")]
+        assert (await client.send("GET", f"{gateway.url}/a")).status == 302
+        answer = await client.send("POST", f"{gateway.url}/a", headers=[("x-a", " b\tc ")], body=b"d")
+        assert (answer.status, answer.body) == (500, b"no")
+        assert [seen.target for seen in gateway.seen] == ["/a", "/a"]
+        assert gateway.seen[1].headers["x-a"] == "b\tc"
+
+
+async def test_the_environment_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy of the environment isn't used: only the configuration says where requests go."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    async with open_gateway() as gateway, building() as client:
+        assert (await client.send("GET", gateway.url)).status == 200
+
+
+async def test_one_request_can_have_a_deadline_of_its_own() -> None:
+    """`timeout` of a request counts instead of the client's."""
+    async with open_gateway() as gateway, building() as client:
+        gateway.script.append(Stall())
+        with pytest.raises(OutcomeUnknown, match=r"within 0\.05 s"):
+            await client.send("GET", gateway.url, timeout=0.05)
+
+
+async def test_answers_are_bounded() -> None:
+    """A body beyond `max_body` is in doubt, one that just fits isn't."""
+    async with open_gateway() as gateway, building(max_body=10) as client:
+        gateway.script += [Reply(200, b"x" * 10), Reply(200, b"x" * 11)]
+        assert (await client.send("GET", gateway.url)).body == b"x" * 10
+        with pytest.raises(OutcomeUnknown, match="larger than 10 bytes"):
+            await client.send("GET", gateway.url)
+
+
+async def test_each_loop_has_its_wire(anyio_backend: tuple[str, object]) -> None:
+    """Our own wire runs on asyncio; trio, and whoever needs a proxy, has httpx's transport."""
+    async with building() as client, building(proxy="http://127.0.0.1:1") as proxied:
+        expected = AsyncioWire if anyio_backend[0] == "asyncio" else HttpxWire
+        assert isinstance(client._wire, expected)
+        assert isinstance(proxied._wire, HttpxWire)
+
+
+async def test_a_proxy_is_asked_for_the_whole_address() -> None:
+    """With a proxy of the configuration requests go there, and nowhere else."""
+    async with open_gateway() as proxy, building(proxy=proxy.url) as client:
+        assert (await client.send("GET", "http://provider.invalid/a?b")).status == 200
+        assert proxy.seen[0].target == "http://provider.invalid/a?b"
+        assert proxy.seen[0].headers["host"] == "provider.invalid"
+
+
+async def test_a_proxy_that_refuses_the_tunnel_means_that_nothing_was_sent() -> None:
+    """An https request that never got through the proxy isn't in doubt."""
+    async with open_gateway() as proxy, building(proxy=proxy.url) as client:
+        proxy.script.append(Reply(403, b""))
+        with pytest.raises(NotSent):
+            await client.send("POST", "https://provider.invalid/a", body=b"x")
+        assert [seen.method for seen in proxy.seen] == ["CONNECT"]
+
+
+# TLS
+
+OURS = trustme.CA()
+THEIRS = trustme.CA()
+
+
+@pytest.fixture
+def ca_file(tmp_path: Path) -> Path:
+    """The authority that the servers' certificates are from."""
+    path = tmp_path / "ca.pem"
+    OURS.cert_pem.write_to_path(str(path))
+    return path
+
+
+def write_client_certificate(folder: Path, authority: trustme.CA) -> TlsFiles:
+    certificate = authority.issue_cert("worker@issuer.example")
+    certificate.private_key_pem.write_to_path(str(folder / "key.pem"))
+    certificate.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
+    return TlsFiles(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")
+
+
+@asynccontextmanager
+async def tls_server(
+    authority: trustme.CA = OURS, host: str = "127.0.0.1", client_authority: trustme.CA | None = None
+) -> AsyncIterator[tuple[str, list[str]]]:
+    """An https server: its address, and for each request the e-mail address of the client's certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(host).configure_cert(context)
+    if client_authority is not None:
+        client_authority.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+    clients: list[str] = []
+
+    async def handle(stream: TLSStream) -> None:
+        async with stream:
+            try:
+                while await stream.receive():
+                    certificate = stream.extra(anyio.streams.tls.TLSAttribute.peer_certificate, None) or {}
+                    names: Any = certificate.get("subjectAltName", ())
+                    clients.extend([name for _, name in names] or [""])
+                    await stream.send(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+            except (anyio.EndOfStream, anyio.BrokenResourceError, ssl.SSLError):
+                return
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
+    async with TLSListener(listener, context, standard_compatible=False) as tls:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(tls.serve, handle)
+            yield f"https://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/", clients
+            tasks.cancel_scope.cancel()
+
+
+async def test_tls_with_an_authority_of_ones_own(ca_file: Path) -> None:
+    """A certificate of the configured authority is trusted, and the connection is used again."""
+    async with tls_server() as (url, clients), building(tls=TlsFiles(ca_file)) as client:
+        for _ in range(3):
+            assert (await client.send("GET", url)).body == b"ok"
+        assert clients == [""] * 3
+
+
+@pytest.mark.parametrize(
+    ("authority", "host"), [(THEIRS, "127.0.0.1"), (OURS, "other.example")], ids=["authority", "host name"]
+)
+async def test_a_certificate_that_does_not_fit_gets_nothing(
+    ca_file: Path, authority: trustme.CA, host: str
+) -> None:
+    """A foreign authority or another host's name: nothing is sent."""
+    async with tls_server(authority, host) as (url, clients), building(tls=TlsFiles(ca_file)) as client:
+        with pytest.raises(NotSent):
+            await client.send("POST", url, body=b"secret")
+        assert clients == []
+
+
+async def test_without_a_ca_file_the_systems_authorities_count() -> None:
+    """An authority that nobody configured isn't trusted."""
+    async with tls_server() as (url, clients), building() as client:
+        with pytest.raises(NotSent):
+            await client.send("GET", url)
+        assert clients == []
+
+
+async def test_a_client_certificate_is_shown(ca_file: Path, tmp_path: Path) -> None:
+    """A server that asks for a certificate gets the configured one."""
+    files = write_client_certificate(tmp_path, OURS)
+    async with tls_server(client_authority=OURS) as (url, clients), building(tls=files) as client:
+        assert (await client.send("GET", url)).body == b"ok"
+        assert clients == ["worker@issuer.example"]
+
+
+async def test_without_the_certificate_that_the_server_wants_there_is_no_answer(ca_file: Path) -> None:
+    """In TLS 1.3 a client hears of it only after its request, so that this may be in doubt."""
+    async with tls_server(client_authority=OURS) as (url, clients), building(tls=TlsFiles(ca_file)) as client:
+        with pytest.raises((NotSent, OutcomeUnknown)):
+            await client.send("GET", url)
+        assert clients == []
+
+
+async def test_http_to_a_tls_port_and_the_other_way_round(ca_file: Path) -> None:
+    """Both are told, neither hangs: https to a plain port surely sent nothing."""
+    async with open_gateway() as plain, building(tls=TlsFiles(ca_file)) as client:
+        with pytest.raises(NotSent):
+            await client.send("GET", plain.url.replace("http:", "https:"), timeout=0.3)
+    async with tls_server() as (url, _), building() as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.send("GET", url.replace("https:", "http:"), timeout=0.3)
+
+
+async def test_unusable_tls_files_are_told_when_the_client_is_built(tmp_path: Path) -> None:
+    """A missing or broken file is a mistake of the configuration, not an outage of the other side."""
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    for files in (
+        TlsFiles(tmp_path / "missing.pem"),
+        TlsFiles(broken),
+        TlsFiles(None, broken, broken),
+        TlsFiles(None, tmp_path / "missing.pem"),
+    ):
+        with pytest.raises(OSError):  # noqa: PT011 - which one it is depends on the TLS library
+            build_client(timeout=1.0, tls=files)

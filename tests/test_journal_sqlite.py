@@ -1,0 +1,436 @@
+"""What is the embedded journal's own: durability, its file and lock, shared commits, the plans of statements."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from deliveryd.errors import IllegalTransition, JournalError, JournalFull, JournalLocked
+from deliveryd.journal.base import Change, Journal, Outcome, Receipt
+from deliveryd.journal.history import read_life
+from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.journal.upkeep import last_seq
+from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
+from deliveryd.states import STEPS, State
+
+pytestmark = pytest.mark.anyio
+
+NOW = 1_700_000_000_000_000
+
+SECOND_PROCESS = """
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+import anyio
+from deliveryd.errors import JournalError
+from deliveryd.journal.sqlite import open_journal
+
+async def main():
+    try:
+        async with open_journal(Path(sys.argv[1])):
+            print("opened")
+    except JournalError as error:
+        print(type(error).__name__, error)
+
+anyio.run(main)
+"""
+
+COMMITTING_PROCESS = """
+import itertools, sys
+from pathlib import Path
+import anyio
+from deliveryd.journal.sqlite import open_journal
+from deliveryd.model import QueuedMessage
+
+async def main():
+    numbers = itertools.count(1)
+    async with open_journal(Path(sys.argv[1])) as journal, anyio.create_task_group() as tasks:
+        async def take():
+            for number in numbers:
+                await journal.take([QueuedMessage(number, 1, 1, {"text": "x" * 200})], [], number)
+                print(number, flush=True)
+        for _ in range(20):
+            tasks.start_soon(take)
+
+anyio.run(main)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "journal.db"
+
+
+def message(id_: int) -> QueuedMessage:
+    return QueuedMessage(id_, 2, 3, {"name": "value"})
+
+
+def entry(id_: int, **progress: Any) -> Entry:
+    return Entry(*message(id_))._replace(lane="sms", attempts=1, **progress)
+
+
+async def make_ready(journal: Journal, *ids: int) -> None:
+    await journal.take([message(id_) for id_ in ids], [], NOW)
+    await journal.accept(await journal.outbox(0, 1000), NOW)
+
+
+def a_database(path: Path, script: str) -> bytes:
+    """Make a database that isn't ours, and return its bytes."""
+    path.parent.mkdir(exist_ok=True)
+    connection = sqlite3.connect(path)
+    connection.executescript(script)
+    connection.close()
+    return path.read_bytes()
+
+
+def a_file(path: Path, contents: bytes) -> bytes:
+    """Put a file where the journal would be."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(contents)
+    return contents
+
+
+def read(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def kill_while_it_commits(path: Path) -> set[int]:
+    """Start a process that takes messages, and kill it; return the ids that it was told are recorded."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMITTING_PROCESS, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    with process, process.stdout as output:
+        acknowledged = {int(output.readline()) for _ in range(500)}
+        process.kill()
+        acknowledged |= {int(line) for line in output if line.endswith("\n")}
+    assert process.returncode == -signal.SIGKILL
+    return acknowledged
+
+
+async def refusal(path: Path) -> str:
+    """Why the journal can't be opened."""
+    with pytest.raises(JournalError) as caught:
+        async with open_journal(path):
+            pass
+    return str(caught.value)
+
+
+# durability
+
+
+async def test_every_commit_is_forced_to_the_disk(path: Path) -> None:
+    """A write-ahead log with synchronous=FULL (2): an acknowledged commit survives a loss of power."""
+    async with open_journal(path) as journal:
+        assert journal._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert journal._db.execute("PRAGMA synchronous").fetchone() == (2,)
+    async with open_journal(path) as journal:
+        assert journal._db.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+async def test_what_was_acknowledged_survives_kill_9(path: Path) -> None:
+    """A process that is killed in the midst of its commits loses nothing that it had been told is done."""
+    acknowledged = kill_while_it_commits(path)
+    async with open_journal(path) as journal:
+        kept = {taken.id for taken in (await journal.recover(NOW, [])).taken}
+        reported = {row.message_id for row in await journal.outbox(0, 1_000_000)}
+    assert acknowledged <= kept == reported
+
+
+async def test_closing_flushes_what_waits(path: Path) -> None:
+    """An operation that was asked for before the end is done, and its caller hears so."""
+    taken: list[int] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def take(journal: Journal) -> None:
+            taken.extend(await journal.take([message(1)], [], NOW))
+
+        async with open_journal(path) as journal:
+            tasks.start_soon(take, journal)
+            while not journal._waiting:
+                await checkpoint()
+    assert taken == [1]
+    async with open_journal(path) as journal:
+        assert [row.message_id for row in await journal.outbox(0, 10)] == [1]
+
+
+async def test_a_closed_journal_says_so(path: Path) -> None:
+    async with open_journal(path) as journal:
+        pass
+    with pytest.raises(JournalError, match="closed"):
+        await journal.counts()
+
+
+# commits
+
+
+async def test_operations_that_wait_together_share_a_commit(path: Path) -> None:
+    """Two hundred takes at a time cost a few commits, and each is told of with its company."""
+    commits: list[int] = []
+    async with open_journal(path, observe=lambda _seconds, operations: commits.append(operations)) as journal:
+        async with anyio.create_task_group() as tasks:
+            for id_ in range(200):
+                tasks.start_soon(journal.take, [message(id_)], [], NOW)
+        assert (await journal.counts()).states == {State.TAKEN: 200}
+    assert sum(commits) == 201
+    assert len(commits) <= 5
+
+
+async def test_an_operation_that_fails_takes_back_its_own_and_nothing_of_its_company(path: Path) -> None:
+    """Of three that share a commit, the middle one fails after it had begun to write."""
+    event = StatusEvent(1, "sending", NOW)
+    good = Change(entry(1), State.READY, State.SENDING, NOW, events=(event,))
+    async with open_journal(path) as journal:
+        await make_ready(journal, 1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(journal.take, [message(7)], [], NOW)
+
+            async def fail() -> None:
+                with pytest.raises(IllegalTransition):
+                    await journal.change([good, Change(entry(2), State.READY, State.SENDING, NOW)])
+
+            tasks.start_soon(fail)
+            tasks.start_soon(journal.take, [message(8)], [], NOW)
+        assert (await journal.counts()).states == {State.READY: 1, State.TAKEN: 2}
+        rows = await journal.outbox(0, 10)
+        assert sorted((row.message_id, row.status) for row in rows) == [(7, "dequeued"), (8, "dequeued")]
+        await journal.change([good])
+    assert [attempt.sends for attempt in read_life(path, 1).attempts] == [1]
+
+
+async def test_what_no_column_can_hold_fails_for_its_caller_only(path: Path) -> None:
+    async with open_journal(path) as journal:
+        with pytest.raises(OverflowError):
+            await journal.take([message(2**63)], [], NOW)
+        assert set(await journal.take([message(1)], [], NOW)) == {1}
+
+
+async def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room_again(path: Path) -> None:
+    async with open_journal(path) as journal:
+        await make_ready(journal, 1)
+        (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
+        journal._db.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(JournalFull):
+            await journal.take([message(id_) for id_ in range(2, 5000)], [], NOW)
+        assert (await journal.counts()).states == {State.READY: 1}
+        journal._db.execute("PRAGMA max_page_count = 1000000")
+        assert len(await journal.take([message(id_) for id_ in range(2, 5000)], [], NOW)) == 4998
+
+
+async def test_a_cancelled_caller_disturbs_nobody(path: Path) -> None:
+    async with open_journal(path) as journal:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await journal.take([message(1)], [], NOW)
+        assert set(await journal.take([message(2)], [], NOW)) == {2}
+
+
+# the file
+
+
+async def test_nobody_else_may_read_the_journal(path: Path) -> None:
+    """The folder is made 0700, every file in it 0600, whatever the umask leaves."""
+    before = os.umask(0)
+    try:
+        async with open_journal(path) as journal:
+            await journal.take([message(1)], [], NOW)
+            modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    finally:
+        os.umask(before)
+    names = ("journal.db", "journal.db-wal", "journal.db-shm", "journal.db.lock")
+    assert modes == dict.fromkeys(names, 0o600)
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+async def test_a_foreign_database_is_refused_and_left_untouched(path: Path, mode: str) -> None:
+    before = a_database(path, f"PRAGMA journal_mode = {mode}; CREATE TABLE theirs (x)")
+    assert "no journal of deliveryd" in await refusal(path)
+    assert read(path) == before
+    assert {file.name for file in path.parent.iterdir()} == {"journal.db", "journal.db.lock"}
+
+
+async def test_a_file_that_is_no_database_is_refused_and_left_untouched(path: Path) -> None:
+    before = a_file(path, b"id,name\n1,Ann\n")
+    assert re.search(r"journal\.db can't be used as a journal: the file is no database", await refusal(path))
+    assert read(path) == before
+
+
+async def test_a_damaged_journal_is_refused_and_left_untouched(path: Path) -> None:
+    """It may hold what no other file does, so nobody begins anew over it."""
+    async with open_journal(path) as journal:
+        await make_ready(journal, 1)
+    sound = read(path)
+    damaged = a_file(path, sound[:100] + b"\xff" * 3996 + sound[4096:])
+    assert "It is left as it is: move it away" in await refusal(path)
+    assert read(path) == damaged
+
+
+async def test_a_journal_of_a_newer_deliveryd_is_refused_and_left_untouched(path: Path) -> None:
+    async with open_journal(path):
+        pass
+    before = a_database(path, "PRAGMA user_version = 99")
+    assert "has format 99, and this deliveryd reads format 1" in await refusal(path)
+    assert read(path) == before
+
+
+async def test_an_empty_file_becomes_a_journal(path: Path) -> None:
+    a_file(path, b"")
+    async with open_journal(path) as journal:
+        assert set(await journal.take([message(1)], [], NOW)) == {1}
+
+
+@pytest.mark.parametrize("name", ["folder", "file/journal.db"], ids=["a folder", "below a file"])
+async def test_a_place_where_no_file_can_be_is_named(tmp_path: Path, name: str) -> None:
+    tmp_path.joinpath("folder").mkdir()
+    tmp_path.joinpath("file").touch()
+    assert f"{tmp_path / name} can't be used as a journal: " in await refusal(tmp_path / name)
+
+
+# the lock
+
+
+async def test_a_second_process_is_refused_and_told_who_has_the_journal(path: Path) -> None:
+    command = [sys.executable, "-c", SECOND_PROCESS, str(path)]
+    async with open_journal(path) as journal:
+        second = await anyio.run_process(command)
+        assert second.stdout.decode().startswith("JournalLocked the journal is in use by another deliveryd")
+        assert f"(process {os.getpid()})" in second.stdout.decode()
+        await journal.take([message(1)], [], NOW)
+    assert (await anyio.run_process(command)).stdout == b"opened\n"
+
+
+async def test_a_journal_is_locked_within_one_process_too(path: Path) -> None:
+    async with open_journal(path):
+        with pytest.raises(JournalLocked):
+            async with open_journal(path):
+                pass
+
+
+# what only reading the file shows
+
+
+async def test_attempts_are_recorded_and_a_repeat_under_the_same_number_counts_sends(path: Path) -> None:
+    async with open_journal(path) as journal:
+        await make_ready(journal, 1)
+        for verdict, after in (("in_doubt", State.WAITING), ("accepted", State.SENT)):
+            await journal.change([Change(entry(1), State.READY, State.SENDING, NOW)])
+            outcome = Outcome(verdict, "p1" if verdict == "accepted" else None, None)
+            await journal.change([Change(entry(1), State.SENDING, after, NOW + 5, NOW, outcome)])
+            await journal.due(NOW, {"sms": 1})
+        namespace = journal.namespace
+    (attempt,) = read_life(path, 1).attempts
+    assert (attempt.number, attempt.id, attempt.sends) == (1, f"{namespace}-1-1", 2)
+    assert (attempt.verdict, attempt.provider_id, attempt.ended_at) == ("accepted", "p1", NOW + 5)
+
+
+async def test_the_same_malformed_element_is_one_record_with_a_count(path: Path) -> None:
+    async with open_journal(path) as journal:
+        for at in (NOW, NOW + 7):
+            await journal.take([], [Malformed('{"id":1}', "why", 1), Malformed("[]", "why", None)], at)
+    (record,) = read_life(path, 1).malformed
+    assert (record.raw, record.times, record.first_at, record.last_at) == ('{"id":1}', 2, NOW, NOW + 7)
+
+
+async def test_repeats_of_forgotten_messages_do_not_gather(path: Path) -> None:
+    async with open_journal(path) as journal:
+        await make_ready(journal, 1)
+        failed = StatusEvent(1, "error", NOW, details="expired")
+        await journal.change([Change(entry(1), State.READY, State.FAILED, NOW, events=(failed,))])
+        await journal.accept(await journal.outbox(0, 10), NOW)
+        assert await journal.forget(NOW + 1, 10) == 1
+        for _ in range(20):
+            await journal.take([message(1)], [], NOW)
+            await journal.accept(await journal.outbox(0, 10), NOW)
+    assert [event.status for event in read_life(path, 1).events] == ["dequeued", "error"]
+
+
+async def walk_through_everything(journal: SqliteJournal) -> None:
+    """Each operation, with each of its branches, on a few messages."""
+    await make_ready(journal, 1, 2, 3, 4)
+    await journal.take([message(5)], [Malformed("{}", "no id", None), Malformed("{ }", "no name", 6)], NOW)
+    await journal.refuse((await journal.outbox(0, 1))[0], "400", NOW)
+    await journal.accept(await journal.outbox(0, 10), NOW)
+    await journal.take([message(1), message(5)], [], NOW)
+    await journal.change([Change(entry(id_), State.READY, State.SENDING, NOW) for id_ in (1, 2, 3)])
+    await journal.receive([Receipt("sms", "p1", True, "ok", NOW, NOW)])
+    for id_ in (1, 2):
+        sent = (StatusEvent(id_, "sent", NOW),)
+        outcome = Outcome("accepted", f"p{id_}")
+        await journal.change([Change(entry(id_), State.SENDING, State.SENT, NOW, None, outcome, sent)])
+    await journal.receive([Receipt("sms", "p2", False, "failed", NOW, NOW)])
+    await journal.change([Change(entry(3, doubt="x"), State.SENDING, State.WAITING, NOW, NOW)])
+    await journal.due(NOW, {"sms": 10, "": 10})
+    await journal.change([Change(entry(3, doubt="x"), State.READY, State.WAITING, NOW, NOW)])
+    await journal.accept(await journal.outbox(0, 100), NOW)
+    await journal.forget(NOW + 1, 10)
+    await journal.take([message(1)], [], NOW)
+
+
+def plans_of(db: sqlite3.Connection, statements: Iterable[str]) -> set[tuple[str, str]]:
+    """The steps of all plans, each with its statement."""
+    return {
+        (row[3], statement)
+        for statement in dict.fromkeys(statements)
+        if statement not in ("BEGIN IMMEDIATE", "COMMIT")
+        for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")
+    }
+
+
+async def test_no_statement_of_the_line_reads_a_whole_table(path: Path) -> None:
+    """Each one finds its rows by a key or an index, however many messages the journal holds."""
+    statements: list[str] = []
+    async with open_journal(path) as journal:
+        journal._db.set_trace_callback(statements.append)
+        await walk_through_everything(journal)
+        journal._db.set_trace_callback(None)
+        steps = plans_of(journal._db, statements)
+    assert len(steps) > 40
+    harmless = re.compile(r"SCAN (json_each VIRTUAL TABLE|CONSTANT ROW|receipt USING .*receipt_unmatched)")
+    assert {step for step in steps if "SCAN" in step[0] and not harmless.match(step[0])} == set()
+
+
+async def test_the_start_and_the_sums_read_what_is_open_and_nothing_else(path: Path) -> None:
+    """No table that grows with all that was ever sent is read as a whole."""
+    statements: list[str] = []
+    async with open_journal(path) as journal:
+        journal._db.set_trace_callback(statements.append)
+        last_seq(journal._db)
+        await journal.recover(NOW, ["sms"])
+        await journal.counts()
+        journal._db.set_trace_callback(None)
+        steps = plans_of(journal._db, statements)
+    of_everything = re.compile(r"SCAN (message|event|attempt|receipt|past)\b(?! USING)")
+    assert len(steps) > 10
+    assert {step for step in steps if of_everything.match(step[0])} == set()
+
+
+async def test_the_journal_itself_takes_only_steps_that_the_table_has(path: Path) -> None:
+    """What it does of its own accord, at the start and for receipts, stands in the table of states too."""
+    async with open_journal(path) as journal:
+        journal._db.executescript(
+            "CREATE TEMP TABLE step (before, after);"
+            "CREATE TEMP TRIGGER stepped AFTER UPDATE OF state ON message WHEN old.state <> new.state"
+            " BEGIN INSERT INTO step VALUES (old.state, new.state); END"
+        )
+        await walk_through_everything(journal)
+        await journal.recover(NOW, ["email"])
+        taken = {
+            (State(before), State(after))
+            for before, after in journal._db.execute("SELECT before, after FROM step")
+        }
+    assert {(before, after) for before, after in taken if after not in STEPS[before]} == set()
+    own = {(State.READY, State.WAITING), (State.WAITING, State.IN_DOUBT), (State.SENT, State.FAILED)}
+    assert own | {(State.TAKEN, State.SET_ASIDE), (State.WAITING, State.READY)} <= taken

@@ -1,0 +1,123 @@
+"""The values that travel the line: instants as text, the clock, attempt ids, customers."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deliveryd.model import Customer, WallClock, attempt_id, format_instant, parse_instant
+
+NEW_YEAR = 1_704_067_200_000_000  # 2024-01-01T00:00:00Z
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+instants = st.datetimes(timezones=st.just(UTC)).map(
+    lambda moment: (moment - EPOCH) // timedelta(microseconds=1)
+)
+
+
+@pytest.mark.parametrize(
+    ("instant", "text"),
+    [
+        (NEW_YEAR, "2024-01-01T00:00:00.000000Z"),
+        (NEW_YEAR + 1, "2024-01-01T00:00:00.000001Z"),
+        (0, "1970-01-01T00:00:00.000000Z"),
+        (-1, "1969-12-31T23:59:59.999999Z"),
+        (-62_135_596_800_000_000, "0001-01-01T00:00:00.000000Z"),
+        (253_402_300_799_999_999, "9999-12-31T23:59:59.999999Z"),
+    ],
+)
+def test_an_instant_is_written_with_six_decimals_and_a_z(instant: int, text: str) -> None:
+    """Of every length the same, so that texts sort like instants."""
+    assert format_instant(instant) == text
+
+
+@given(instants)
+def test_an_instant_is_read_as_it_was_written(instant: int) -> None:
+    assert parse_instant(format_instant(instant)) == instant
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2024-01-01T00:00:00Z",
+        "2024-01-01t00:00:00z",
+        "2024-01-01 00:00:00.000Z",
+        "2024-01-01T00:00Z",
+        "2024-01-01T00:00:00",
+        "2024-01-01T02:00:00+02:00",
+        "2023-12-31T19:30:00,000-0430",
+        "2024-01-01T00:00:00.0000009Z",
+    ],
+)
+def test_the_same_instant_in_other_words(text: str) -> None:
+    """Any offset, none (then it is UTC), any precision; what is finer than a microsecond is cut."""
+    assert parse_instant(text) == NEW_YEAR
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "2024-01-01",
+        "2024-01-01T00",
+        "20240101T000000Z",
+        "2024-13-01T00:00:00Z",
+        "2024-02-30T00:00:00Z",
+        "2024-01-01T24:00:00Z",
+        "2024-01-01T00:00:60Z",
+        "2024-01-01T00:00:00+25:00",
+        "2024-01-01X00:00:00Z",
+        "01/01/2024 00:00:00",
+        "1704067200000000",
+        "never, or later still",
+        "2024-01-01T00:00:0\ud800",
+        "2024-01-01T00:00:00Z" * 1000,
+    ],
+)
+def test_what_is_no_instant_is_refused(text: str) -> None:
+    """An expiry is never guessed; a date without a time of day would be a guess."""
+    with pytest.raises(ValueError, match=r"Invalid isoformat|must be in|not an ISO|out of range|between"):
+        parse_instant(text)
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_an_instant_that_could_not_be_written_is_refused(text: str) -> None:
+    """A provider may report any time it likes; the event that repeats it must still be possible."""
+    with pytest.raises(ValueError, match="years 1 to 9999"):
+        parse_instant(text)
+
+
+def test_the_clock_tells_the_time_of_day() -> None:
+    before = time.time_ns() // 1000
+    assert before <= WallClock().now() <= time.time_ns() // 1000
+
+
+def test_the_clock_stands_still_while_the_computers_clock_is_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Events of one message can't seem to happen in the wrong order."""
+    clock = WallClock()
+    told = []
+    for instant in (50, 40, 49, 51):
+        monkeypatch.setattr(time, "time_ns", lambda instant=instant: instant * 1000)
+        told.append(clock.now())
+    assert told == [50, 50, 50, 51]
+
+
+def test_an_attempt_has_one_name_whoever_asks() -> None:
+    """Attempts of other messages, other numbers and other journals have others."""
+    assert attempt_id("3f2a", 12, 3) == "3f2a-12-3"
+    names = [
+        attempt_id(*parts) for parts in (("a", 1, 2), ("a", 12, 1), ("b", 1, 2), ("a", 1, 1), ("a", -1, 2))
+    ]
+    assert len(set(names)) == 5
+
+
+def test_a_customer_has_a_name_and_a_language_or_none() -> None:
+    ann = Customer(1, {"name": "Ann", "language": "pt-BR", "phone": "+441"})
+    assert (ann.name, ann.language) == ("Ann", "pt-BR")
+    assert (Customer(2, {}).name, Customer(2, {}).language) == (None, None)

@@ -1,0 +1,191 @@
+"""Receipts from providers, against a running worker on real sockets, and the reading of them as pure functions."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import Popen
+
+import httpx
+import pytest
+
+from deliveryd.channels.receipt_options import ReceiptOptions, SignatureOptions
+from deliveryd.journal.base import Receipt
+from deliveryd.model import parse_instant
+from deliveryd.receipts.reading import NoNews, Unreadable, is_genuine, read_receipt
+from deliveryd.sandbox.faults import ApplyThenDelay
+from deliveryd.units import SecretFile
+from world import PATIENCE, World, message, open_world, sms_settings
+
+SECRET = "shared-secret"
+RECEIPT = """
+receipt = { provider_id = "/id", status = "/status", delivered = ["delivered"], failed = ["failed"], \
+reported_at = "/at", signature = { header = "X-Signature", secret_file = "receipts-secret" } }
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    for world in open_world(tmp_path):
+        world.change('[receipts]\nlisten = ""', '[receipts]\nlisten = "127.0.0.1:0"')
+        secret = tmp_path / "receipts-secret"
+        secret.touch(mode=0o600)
+        secret.write_text(SECRET)
+        world.add(RECEIPT)
+        world.customers([{"id": 1, "name": "Ann", "phone": "+447700900101"}])
+        world.state.settings[1] = sms_settings()
+        world.state.receipt_secret = SECRET
+        yield world
+
+
+def start(world: World) -> tuple[Popen[bytes], str]:
+    """A worker, and where it takes receipts of the channel sms."""
+    worker = world.start(log="info")
+    world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+    found = re.search(r'"listen": "(http://[^"]+)"', world.log())
+    assert found is not None
+    return worker, f"{found[1]}/receipts/sms"
+
+
+def report(url: str, provider_id: str, status: str = "delivered", secret: str = SECRET) -> httpx.Response:
+    body = json.dumps({"id": provider_id, "status": status, "at": "2026-01-02T03:04:05.000006Z"}).encode()
+    signature = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    return httpx.post(url, content=body, headers={"X-Signature": signature}, trust_env=False)
+
+
+def sent_message(world: World, id_: int = 1) -> str:
+    """Send a message; the id that the provider gave it."""
+    world.state.enqueue(message(id_))
+    world.sandbox.wait_for(lambda state: state.statuses(id_) == ["dequeued", "sent"], PATIENCE)
+    return next(received.provider_id for received in world.state.received if received.message_id == id_)
+
+
+def test_a_receipt_is_reported_as_delivered_with_channel_and_reported_at(world: World) -> None:
+    _, url = start(world)
+    provider_id = sent_message(world)
+    assert report(url, provider_id).status_code == 200
+    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent", "delivered"], PATIENCE)
+    delivered = world.state.events_of(1)[-1]
+    assert delivered["channel"] == "sms"
+    assert delivered["reportedAt"] == "2026-01-02T03:04:05.000006Z"
+
+
+def test_a_forged_receipt_is_refused_and_changes_nothing(world: World) -> None:
+    worker, url = start(world)
+    provider_id = sent_message(world)
+    assert report(url, provider_id, secret="wrong").status_code == 401
+    unsigned = httpx.post(url, json={"id": provider_id, "status": "delivered"}, trust_env=False)
+    assert unsigned.status_code == 401
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    assert world.state.statuses(1) == ["dequeued", "sent"]
+    assert world.log().count("receipt.forged") == 2
+
+
+def test_a_replayed_receipt_is_answered_well_and_reported_once(world: World) -> None:
+    worker, url = start(world)
+    provider_id = sent_message(world)
+    assert [report(url, provider_id).text.strip() for _ in range(3)] == ["matched", "repeated", "repeated"]
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    assert world.state.statuses(1) == ["dequeued", "sent", "delivered"]
+
+
+def test_an_early_receipt_waits_for_the_outcome_of_its_attempt(world: World) -> None:
+    _, url = start(world)
+    world.state.fail("provider.sms", ApplyThenDelay(1.0))
+    world.state.enqueue(message(1))
+    world.sandbox.wait_for(lambda state: state.received, PATIENCE)
+    assert report(url, world.state.received[0].provider_id).status_code == 202
+    assert world.state.statuses(1) == ["dequeued"]
+    world.sandbox.wait_for(lambda state: len(state.statuses(1)) == 3, PATIENCE)
+    assert world.state.statuses(1) == ["dequeued", "sent", "delivered"]
+
+
+def test_an_unknown_receipt_is_kept_and_one_for_no_channel_is_refused(world: World) -> None:
+    worker, url = start(world)
+    assert report(url, "nobody").status_code == 202
+    assert report(url.replace("/sms", "/email"), "nobody").status_code == 404
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    assert world.rows("SELECT provider_id FROM receipt WHERE message_id IS NULL") == [("nobody",)]
+
+
+def test_a_failure_after_sent_ends_in_an_error_and_nothing_follows_a_delivery(world: World) -> None:
+    worker, url = start(world)
+    failing, delivered = sent_message(world, 1), sent_message(world, 2)
+    assert report(url, failing, "failed").status_code == 200
+    assert report(url, delivered, "delivered").status_code == 200
+    assert report(url, delivered, "failed").status_code == 200
+    assert report(url, delivered, "read").status_code == 200
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    assert world.state.statuses(1) == ["dequeued", "sent", "error"]
+    assert world.state.events_of(1)[-1]["details"] == "sms: the provider reported failed"
+    assert world.state.statuses(2) == ["dequeued", "sent", "delivered"]
+
+
+def test_an_oversized_or_unreadable_report_is_refused_and_the_worker_goes_on(world: World) -> None:
+    _, url = start(world)
+    assert httpx.post(url, content=b"x" * 100_000, trust_env=False).status_code == 413
+    body = b"not json"
+    signature = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+    refused = httpx.post(url, content=body, headers={"X-Signature": signature}, trust_env=False)
+    assert refused.status_code == 400
+    assert "JSON" in refused.text
+    assert report(url, sent_message(world)).status_code == 200
+
+
+OPTIONS = ReceiptOptions(
+    provider_id="/message/id", status="/state", delivered=["DELIVRD", "1"], failed=["UNDELIV"], reported_at="/when"
+)
+NOW = parse_instant("2026-06-01T00:00:00Z")
+
+
+def body(**changes: object) -> bytes:
+    report: dict[str, object] = {"message": {"id": "p1"}, "state": "DELIVRD", "when": "2026-05-31T23:59:59.5Z"}
+    return json.dumps({**report, **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (body(), Receipt("sms", "p1", True, "DELIVRD", NOW - 500_000, NOW)),
+        (body(message={"id": 17}, state=1), Receipt("sms", "17", True, "1", NOW - 500_000, NOW)),
+        (body(state="UNDELIV"), Receipt("sms", "p1", False, "UNDELIV", NOW - 500_000, NOW)),
+        (body(when=1_780_271_999), Receipt("sms", "p1", True, "DELIVRD", NOW - 1_000_000, NOW)),
+        (body(when=1_780_271_999_250), Receipt("sms", "p1", True, "DELIVRD", NOW - 750_000, NOW)),
+        (body(state="BUFFRED"), NoNews()),
+    ],
+    ids=["text", "numbers", "failed", "seconds since 1970", "milliseconds since 1970", "another status"],
+)
+def test_a_report_is_read(raw: bytes, expected: Receipt | NoNews) -> None:
+    assert read_receipt(OPTIONS, "sms", raw, NOW) == expected
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"", b"[]", b"{", b"\xff", b"[" * 100_000, body(message={"id": ""}), body(message={"id": None}),
+        body(message={"id": "x" * 300}), body(message={"id": "a\nb"}), body(state={}), body(when="yesterday"),
+        body(when=-1), body(when=1e300), body(when=True),
+    ],
+)  # fmt: skip
+def test_an_unreadable_report_is_told_apart(raw: bytes) -> None:
+    with pytest.raises(Unreadable):
+        read_receipt(OPTIONS, "sms", raw, NOW)
+
+
+@pytest.mark.parametrize(
+    ("header", "genuine"),
+    [(None, False), ("", False), ("zz", False), ("sha256=", False), ("sha256=RIGHT", True), ("RIGHT", False)],
+)
+def test_a_signature_needs_its_prefix_and_the_right_bytes(tmp_path: Path, header: str | None, genuine: bool) -> None:
+    options = SignatureOptions(header="X-S", secret_file=SecretFile(tmp_path / "unused"), prefix="sha256=")
+    right = hmac.new(SECRET.encode(), b"body", hashlib.sha256).hexdigest()
+    given = header.replace("RIGHT", right) if header is not None else None
+    assert is_genuine(options, SECRET, given, b"body") is genuine

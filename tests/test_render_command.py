@@ -1,0 +1,222 @@
+"""`deliveryd render`: what a template's author sees before any customer does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from terminal import Answered, command
+from world import World, open_world
+
+CHANNELS = """\
+headers = { Authorization = "Bearer {secret.token}" }
+secrets = { token = "token" }
+
+[channels.messenger]
+adapter = "http"
+url = "BASE_URL/messenger"
+json = { to = "{customer.messenger}", text = "{content.text}" }
+
+[channels.email]
+adapter = "smtp"
+host = "127.0.0.1"
+port = SMTP_PORT
+tls = "none"
+sender = "Club <club@example.com>"
+"""
+SETTINGS: dict[str, Any] = {
+    "delivery": {"expiresAt": "2099-01-01T00:00:00Z"},
+    "content": {
+        "en": {
+            "greetings": {"personal": "Hello {customer.name},", "general": "Hello,"},
+            "sms": {"text": "{greeting} {amount} paid at {shop}"},
+            "messenger": {"text": "{greeting} {amount}"},
+            "email": {"subject": "Paid at {shop}", "body": "<p>{greeting} {amount} at {shop}</p>"},
+        },
+        "de": {"sms": {"text": "{amount} bei „{shop}“ bezahlt"}},
+        "pt": {"sms": {"text": "{amount} em {shop}"}},
+    },
+}
+VARIABLES = '{"amount": 10.50, "shop": "Rad & Tour"}'
+ANN = {
+    "id": 1,
+    "name": "Ann Whitfield",
+    "language": "en",
+    "phone": "+447700900101",
+    "email": "ann@example.com",
+}
+UWE = {"id": 2, "name": "Uwe Lang", "language": "de"}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    for world in open_world(tmp_path):
+        token = tmp_path / "token"
+        token.touch(mode=0o600)
+        token.write_text("s3cret")
+        world.add(CHANNELS)
+        world.customers([ANN, UWE])
+        world.state.settings[7] = SETTINGS
+        (tmp_path / "settings.json").write_text(json.dumps(SETTINGS))
+        yield world
+
+
+def render(world: World, *options: object, settings: object = None) -> Answered:
+    source = settings if settings is not None else world.folder / "settings.json"
+    return command("render", "--config", world.config, "--settings", source, *options)
+
+
+def headings(answered: Answered) -> list[str]:
+    """The channels that are shown."""
+    return [
+        line
+        for before, line in zip(answered.out.splitlines(), answered.out.splitlines()[1:], strict=False)
+        if not before and not line.startswith((" ", "can't"))
+    ]
+
+
+def test_the_chosen_channel_is_marked_and_the_others_follow(world: World) -> None:
+    """Each with the request that its adapter would make, without its secrets."""
+    answered = render(world, "--variables", VARIABLES, "--customer", 1)
+    assert (answered.status, answered.err) == (0, "")
+    assert headings(answered) == ["messenger, en", "sms, en (chosen)", "email, en"]
+    assert "can't be sent: no address of the customer" in answered.out
+    assert '"text":"Hello Ann Whitfield, 10.50 paid at Rad & Tour"' in answered.out
+    assert "Authorization: Bearer ***" in answered.out
+    assert "s3cret" not in answered.out
+    assert "1 SMS (45 units of GSM-7)" in answered.out
+    assert "Subject: Paid at Rad & Tour" in answered.out
+    assert "<p>Hello Ann Whitfield, 10.50 at Rad &amp; Tour</p>" in answered.out
+    assert "further languages, which --language shows: pt" in answered.out
+
+
+def test_files_are_enough_without_any_network(world: World) -> None:
+    variables = world.folder / "variables.json"
+    variables.write_text(VARIABLES)
+    assert render(world, "--variables", variables, "--customer", 1).status == 0
+    assert not world.state.requests
+
+
+def test_nothing_is_sent(world: World) -> None:
+    render(world, "--variables", VARIABLES, "--customer", 1)
+    assert not world.state.attempts
+    assert not world.state.mails
+
+
+def test_missing_placeholders_of_the_chosen_channel_end_with_1(world: World) -> None:
+    answered = render(world, "--customer", 1, "--variables", '{"shop": "Corner"}')
+    assert answered.status == 1
+    assert "sms, en (chosen)" in headings(answered)
+    assert answered.out.splitlines()[-1] == "can't be sent: missing placeholders: amount"
+
+
+def test_missing_placeholders_of_another_channel_are_shown_and_do_no_harm(world: World) -> None:
+    settings = json.loads(json.dumps(SETTINGS))
+    settings["content"]["en"]["email"]["body"] = "{nobody.knows}"
+    path = world.folder / "other.json"
+    path.write_text(json.dumps(settings))
+    answered = render(world, "--customer", 1, "--variables", VARIABLES, settings=path)
+    assert answered.status == 0
+    assert "can't be sent: missing placeholders: nobody.knows" in answered.out
+
+
+def test_one_language_and_one_channel(world: World) -> None:
+    """A language that the line wouldn't try can be shown too."""
+    answered = render(
+        world, "--variables", VARIABLES, "--language", "PT", "--channel", "sms", "--customer", 1
+    )
+    assert answered.status == 0
+    assert headings(answered) == ["sms, pt"]
+    assert '"text":"10.50 em Rad & Tour"' in answered.out
+
+
+def test_without_a_customer_the_texts_are_for_somebody_unknown(world: World) -> None:
+    """The general greeting, no addresses, and still no error."""
+    answered = render(world, "--variables", VARIABLES, "--language", "en")
+    assert answered.status == 0
+    assert "customer unknown: name one with --customer" in answered.out
+    assert "text: Hello, 10.50 paid at Rad & Tour" in answered.out
+    assert "Authorization" not in answered.out
+
+
+def test_a_customer_without_any_address(world: World) -> None:
+    answered = render(world, "--variables", VARIABLES, "--customer", 2)
+    assert answered.status == 1
+    assert "no address of the customer" in answered.out.splitlines()[-1]
+
+
+def test_a_customer_whom_nobody_knows_is_named_as_such(world: World) -> None:
+    answered = render(world, "--variables", VARIABLES, "--customer", 99)
+    assert answered.status == 1
+    assert "customer 99, whom the directory doesn't know" in answered.out
+
+
+def test_expired_settings_are_not_sent_on_any_channel(world: World) -> None:
+    path = world.folder / "old.json"
+    path.write_text(json.dumps({**SETTINGS, "delivery": {"expiresAt": "2020-01-01T00:00:00Z"}}))
+    answered = render(world, "--variables", VARIABLES, "--language", "pt", settings=path)
+    assert answered.status == 1
+    assert answered.out.splitlines()[-1] == "can't be sent: expired at 2020-01-01T00:00:00.000000Z"
+
+
+def test_settings_by_id_come_from_the_service_and_are_not_kept(world: World) -> None:
+    """The cache is the worker's: it isn't filled by whoever looks."""
+    answered = render(world, "--variables", VARIABLES, "--customer", 1, settings=7)
+    assert answered.status == 0
+    assert answered.out.startswith("settings from the service, ")
+    assert not (world.folder / "cache").exists()
+
+
+def test_settings_that_the_worker_has_in_its_cache_are_taken_from_there(world: World) -> None:
+    world.state.enqueue({"id": 1, "settingsId": 7, "customerId": 1, "variables": json.loads(VARIABLES)})
+    world.run_until_idle()
+    answered = render(world, "--variables", VARIABLES, "--customer", 1, settings=7)
+    assert answered.out.startswith("settings from the cache, ")
+    assert world.state.settings_requests[7] == 1
+
+
+def test_for_programs_the_same_is_json(world: World) -> None:
+    data = render(world, "--variables", VARIABLES, "--customer", 1, "--json").data
+    [chosen] = [preview for preview in data["previews"] if preview["chosen"]]
+    assert (chosen["channel"], chosen["language"]) == ("sms", "en")
+    assert chosen["fields"] == {"text": "Hello Ann Whitfield, 10.50 paid at Rad & Tour"}
+    assert chosen["sms"] == {"encoding": "GSM-7", "units": 45, "parts": 1}
+    assert data["problem"] is None
+
+
+def test_the_message_id_is_the_one_that_is_asked_for(world: World) -> None:
+    answered = render(world, "--variables", VARIABLES, "--customer", 1, "--message-id", 20417)
+    assert '"reference":20417' in answered.out
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--variables", '{"amount": 1,}'), "--variables: isn't JSON: "),
+        (("--variables", "[1]"), "--variables: expected a JSON object"),
+        (("--variables", '{"amount": null}'), "--variables: expected a text or a number: amount"),
+        (("--variables", "absent.json"), "absent.json can't be read: No such file or directory"),
+        (("--language", "fr"), "there is no language fr in these settings; there are: en, de, pt"),
+        (("--language", "!"), "not a language tag"),
+        (("--channel", "fax"), "there is no channel fax; there are: messenger, sms, email"),
+    ],
+)
+def test_input_that_cannot_be_used_is_named(world: World, options: tuple[str, ...], reason: str) -> None:
+    answered = render(world, *options)
+    assert (answered.status, answered.out) == (1, "")
+    assert reason in answered.err
+
+
+def test_settings_that_cannot_be_used_are_named_with_the_place(world: World) -> None:
+    broken = world.folder / "broken.json"
+    broken.write_text('{\n  "content": {\n    "en": }\n}')
+    assert (
+        "broken.json: isn't JSON: Expecting value at line 3, column 11" in render(world, settings=broken).err
+    )
+    broken.write_text('{"content": {"en": {"sms": {}}}}')
+    assert "broken.json: content.en.sms.text: is missing" in render(world, settings=broken).err
+    assert "settings 404: the service answered 404" in render(world, settings=404).err

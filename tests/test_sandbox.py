@@ -1,0 +1,706 @@
+"""The sandbox itself, over real sockets: what every other test relies on when it relies on it."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import queue
+import signal
+import smtplib
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from email.message import EmailMessage
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+import trustme
+
+from deliveryd.sandbox.faults import (
+    Answer,
+    ApplyThenDelay,
+    ApplyThenHangUp,
+    CutInHalf,
+    Delay,
+    Drip,
+    Endpoint,
+    Fault,
+    Hang,
+    HangUp,
+    Pass,
+    html_page,
+)
+from deliveryd.sandbox.rawjson import elements, members
+from deliveryd.sandbox.receipts import signature
+from deliveryd.sandbox.scenario import demo_scenario
+from deliveryd.sandbox.server import Sandbox
+from deliveryd.sandbox.state import GROUPS, SandboxState
+from deliveryd.sandbox.thread import SandboxThread
+
+AT = "2026-01-31T12:00:00.000001Z"
+
+
+@pytest.fixture
+def now() -> list[float]:
+    """The sandbox's clock, moved by hand."""
+    return [1000.0]
+
+
+@pytest.fixture
+def sandbox(now: list[float]) -> Iterator[SandboxThread]:
+    with SandboxThread(state=SandboxState(clock=lambda: now[0])) as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(sandbox: SandboxThread) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=sandbox.base_url, trust_env=False, timeout=5.0) as opened:
+        yield opened
+
+
+def message(number: int, **more: Any) -> dict[str, Any]:
+    return {"id": number, "settingsId": 1, "customerId": 1, "variables": {}, **more}
+
+
+def event(number: int, status: str = "dequeued", **more: Any) -> dict[str, Any]:
+    return {"messageId": number, "status": status, "timestamp": AT, **more}
+
+
+# -- the queue
+
+
+def test_queue_hands_out_in_order_and_remembers_how_many_were_asked_for(
+    sandbox: SandboxThread, client: httpx.Client
+) -> None:
+    sandbox.state.enqueue(message(1), message(2), message(3))
+    assert [each["id"] for each in client.get("/queue?take=2").json()] == [1, 2]
+    assert [each["id"] for each in client.get("/queue?take=2").json()] == [3]
+    assert client.get("/queue?take=2").json() == []
+    assert sandbox.state.takes == [2, 2, 2]
+
+
+def test_queue_serves_raw_elements_exactly_as_they_were_put_in(
+    sandbox: SandboxThread, client: httpx.Client
+) -> None:
+    odd = ['{"id": 1, "variables": {"a": 10.50}}', '{"id": "x"}', "null", '{"id": 2, "id": 3}', "{broken"]
+    sandbox.state.enqueue(*odd)
+    assert client.get("/queue?take=9").text == "[" + ",".join(odd) + "]"
+
+
+def test_a_message_is_offered_again_until_its_dequeued_arrives(
+    sandbox: SandboxThread, client: httpx.Client, now: list[float]
+) -> None:
+    sandbox.state.enqueue(message(1), message(2))
+    client.get("/queue?take=2")
+    client.post("/events", json=[event(1)])
+    assert client.get("/queue?take=9").json() == []
+    now[0] += 30.0
+    assert [each["id"] for each in client.get("/queue?take=9").json()] == [2]
+    now[0] += 29.0
+    assert client.get("/queue?take=9").json() == []
+    client.post("/events", json=[event(2)])
+    now[0] += 3600.0
+    assert client.get("/queue?take=9").json() == []
+
+
+def test_the_error_of_an_unreadable_message_ends_its_being_offered_and_sent_does_not(
+    sandbox: SandboxThread, client: httpx.Client
+) -> None:
+    sandbox.state.redeliver_after = 0.0
+    sandbox.state.enqueue(message(1), message(2))
+    client.get("/queue?take=2")
+    client.post("/events", json=[event(1, "error"), event(2, "sent")])
+    assert [each["id"] for each in client.get("/queue?take=9").json()] == [2]
+
+
+@pytest.mark.parametrize("take", ["-1", "ten", "", "1.5"])
+def test_queue_refuses_what_is_no_number_to_take(client: httpx.Client, take: str) -> None:
+    assert client.get("/queue", params={"take": take}).status_code == 400
+
+
+# -- events
+
+
+@pytest.mark.parametrize(
+    ("bad", "field"),
+    [
+        ({"messageId": 1, "status": "sent"}, "timestamp"),
+        (event(1) | {"timestamp": "2026-01-31T12:00:00Z"}, "timestamp"),
+        (event(1) | {"timestamp": "2026-01-31T12:00:00.000Z"}, "timestamp"),
+        (event(1) | {"timestamp": "2026-01-31T12:00:00.000001+00:00"}, "timestamp"),
+        (event(1) | {"timestamp": "2026-02-31T12:00:00.000001Z"}, "timestamp"),
+        (event(1) | {"messageId": "1"}, "messageId"),
+        (event(1) | {"messageId": True}, "messageId"),
+        (event(1, "done"), "status"),
+        (event(1, "delivered", channel="sms"), "reportedAt"),
+        (event(1, "delivered", reportedAt=AT), "channel"),
+    ],
+)
+def test_one_bad_event_refuses_its_whole_batch_and_says_which_field(
+    sandbox: SandboxThread, client: httpx.Client, bad: dict[str, Any], field: str
+) -> None:
+    answer = client.post("/events", json=[event(2), bad])
+    assert answer.status_code == 400
+    assert [(each["index"], each["field"]) for each in answer.json()["events"]] == [(1, field)]
+    assert sandbox.state.events == []
+    assert len(sandbox.state.refused_batches) == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b"not json"])
+def test_events_that_are_no_array_of_objects_are_refused(client: httpx.Client, body: bytes) -> None:
+    assert client.post("/events", content=body).status_code == 400
+
+
+def test_events_are_kept_as_received_and_found_by_message(
+    sandbox: SandboxThread, client: httpx.Client
+) -> None:
+    batch = [event(1), event(2), event(1, "error", details="why"), event(2, "sent")]
+    assert client.post("/events", json=batch).json() == {"accepted": 4}
+    assert sandbox.state.events == batch
+    assert sandbox.state.statuses(1) == ["dequeued", "error"]
+    assert sandbox.state.events_of(1)[1]["details"] == "why"
+    assert sandbox.state.statuses(3) == []
+
+
+def test_an_event_can_be_made_unwelcome(sandbox: SandboxThread, client: httpx.Client) -> None:
+    sandbox.state.reject_event = lambda each: each["messageId"] == 2
+    assert client.post("/events", json=[event(1), event(2)]).status_code == 400
+    assert client.post("/events", json=[event(1)]).status_code == 200
+    assert sandbox.state.statuses(1) == ["dequeued"]
+
+
+# -- settings, customers, entities, authentication
+
+
+def test_settings_are_served_by_id_and_counted(sandbox: SandboxThread, client: httpx.Client) -> None:
+    sandbox.state.settings = {7: {"content": {"en": {}}}, 8: '{"content": 1e400', -9: b"\xff"}
+    assert client.get("/settings/7").json() == {"content": {"en": {}}}
+    assert client.get("/settings/8").text == '{"content": 1e400'
+    assert client.get("/settings/-9").content == b"\xff"
+    assert client.get("/settings/10").status_code == 404
+    assert client.get("/settings/x").status_code == 400
+    assert client.get("/settings/9223372036854775808").status_code == 400
+    client.get("/settings/7")
+    assert sandbox.state.settings_requests == {7: 2, 8: 1, -9: 1, 10: 1}
+
+
+def test_customer_lists_follow_their_flags_and_tokens_to_the_end(
+    sandbox: SandboxThread, client: httpx.Client
+) -> None:
+    sandbox.state.page_size = 2
+    sandbox.state.customers[5] = {group: [{"id": number} for number in range(5)] for group in GROUPS}
+    flags = {f"{group}.include": "true" for group in GROUPS}
+    value = client.get("/customers/5/all", params=flags | {"language": "*"}).json()["value"]
+    assert set(value) == set(GROUPS)
+    assert [len(value[group]["list"]) for group in ("benefits", "regions")] == [5, 5]
+    assert not any("continuationToken" in value[group] for group in ("benefits", "regions"))
+
+    seen = [each["id"] for each in value["offers"]["list"]]
+    token = value["offers"].get("continuationToken")
+    assert set(token) >= set("&=%+/ ü")
+    while token is not None:
+        asked = {"offers.include": "true", "offers.continuationToken": token}
+        page = client.get("/customers/5/all", params=asked).json()["value"]
+        assert set(page) == {"offers"}
+        seen += [each["id"] for each in page["offers"]["list"]]
+        token = page["offers"].get("continuationToken")
+    assert seen == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"offers.include": "yes"},
+        {"offers.continuationToken": "offers&=2%+/ ü"},
+        {"offers.include": "true", "offers.continuationToken": "merchants&=2%+/ ü"},
+        {"offers.include": "true", "offers.continuationToken": "offers"},
+    ],
+)
+def test_customer_data_refuses_flags_and_tokens_that_it_never_gave(
+    sandbox: SandboxThread, client: httpx.Client, query: dict[str, str]
+) -> None:
+    sandbox.state.customers[5] = {"offers": [{"id": 1}]}
+    assert client.get("/customers/5/all", params=query).status_code == 400
+    assert client.get("/customers/6/all").status_code == 404
+
+
+def test_a_configuration_is_found_at_its_address_and_not_sent_twice(
+    sandbox: SandboxThread, client: httpx.Client
+) -> None:
+    sandbox.state.customers[5] = {"merchants": [{"id": 7, "level": "gold"}]}
+    sandbox.state.add_entity("merchants", 7, {"de": {"id": 7, "about": "Bäcker"}})
+    answer = client.get("/customers/5/all", params={"merchants.include": "true", "language": "de"})
+    (listed,) = answer.json()["value"]["merchants"]["list"]
+    assert listed["level"] == "gold"
+    assert listed["configUrl"] == f"{sandbox.base_url}/api/v4/merchants/7/1/de"
+    first = client.get(listed["configUrl"])
+    assert first.json() == {"value": {"id": 7, "about": "Bäcker"}}
+    assert "max-age" in first.headers["cache-control"]
+    again = client.get(listed["configUrl"], headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert client.get("/api/v4/merchants/7/1/fr").status_code == 404
+
+
+def test_with_a_token_set_requests_without_it_are_turned_away(
+    sandbox: SandboxThread, client: httpx.Client
+) -> None:
+    sandbox.state.token = "open sesame"
+    for method, path in (("GET", "/queue"), ("POST", "/events"), ("GET", "/settings/1")):
+        assert client.request(method, path).status_code == 401
+        assert client.request(method, path, headers={"authorization": "Bearer no"}).status_code == 401
+    assert client.get("/queue", headers={"authorization": "Bearer open sesame"}).status_code == 200
+
+
+# -- faults
+
+
+def test_faults_are_used_up_one_per_request_and_a_standing_one_stays_until_healed(
+    sandbox: SandboxThread, client: httpx.Client
+) -> None:
+    sandbox.state.fail("queue", Pass(), Answer(500, b"{}"), html_page(502))
+    sandbox.state.fail_until_healed("queue", Answer(429, b"", (("retry-after", "7"),)))
+    answers = [client.get("/queue") for _ in range(5)]
+    assert [each.status_code for each in answers] == [200, 500, 502, 429, 429]
+    assert "<html>" in answers[2].text
+    assert answers[3].headers["retry-after"] == "7"
+    sandbox.state.heal("queue")
+    assert client.get("/queue").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "applied"),
+    [
+        (HangUp(), httpx.RemoteProtocolError, 0),
+        (ApplyThenHangUp(), httpx.RemoteProtocolError, 1),
+        (CutInHalf(), httpx.RemoteProtocolError, 1),
+        (Delay(60.0), httpx.ReadTimeout, 0),
+        (ApplyThenDelay(60.0), httpx.ReadTimeout, 1),
+        (Hang(), httpx.ReadTimeout, 0),
+    ],
+)
+def test_an_answer_can_be_lost_before_or_after_the_work_is_done(
+    sandbox: SandboxThread, client: httpx.Client, fault: Fault, error: type[Exception], applied: int
+) -> None:
+    sandbox.state.fail("provider.sms", fault)
+    with pytest.raises(error):
+        client.post("/sms", json={"to": "1", "text": "x"}, timeout=0.2)
+    sandbox.wait_for(lambda state: len(state.received) == applied)
+    assert client.post("/sms", json={"to": "1", "text": "x"}).status_code == 200
+    assert len(sandbox.state.received) == applied + 1
+
+
+def test_a_cut_answer_announces_its_whole_length(sandbox: SandboxThread, client: httpx.Client) -> None:
+    sandbox.state.settings[1] = {"content": {"en": {"sms": {"text": "x" * 200}}}}
+    sandbox.state.fail("settings", CutInHalf())
+    received: list[bytes] = []
+    with client.stream("GET", "/settings/1") as answer:
+        with pytest.raises(httpx.RemoteProtocolError, match="peer closed"):
+            received.extend(answer.iter_raw())
+        announced = int(answer.headers["content-length"])
+    assert len(b"".join(received)) == announced // 2
+
+
+def test_a_dripping_answer_arrives_whole_at_last(sandbox: SandboxThread, client: httpx.Client) -> None:
+    sandbox.state.settings[1] = {"content": {}}
+    sandbox.state.fail("settings", Drip(0.001))
+    assert client.get("/settings/1").json() == {"content": {}}
+
+
+@pytest.mark.parametrize("endpoint", ["queue", "provider.inApp"])
+def test_closing_takes_less_than_a_second_even_when_clients_hang(endpoint: Endpoint) -> None:
+    path = {"queue": "/queue", "provider.inApp": "/inApp"}[endpoint]
+    ended: queue.Queue[Exception] = queue.Queue()
+
+    def wait_for_ever(base_url: str) -> None:
+        with httpx.Client(base_url=base_url, trust_env=False, timeout=30.0) as client:
+            try:
+                client.get(path)
+            except httpx.HTTPError as error:
+                ended.put(error)
+
+    with SandboxThread() as sandbox:
+        sandbox.state.fail(endpoint, Hang())
+        visitor = threading.Thread(target=wait_for_ever, args=[sandbox.base_url])
+        visitor.start()
+        sandbox.wait_for(lambda state: state.requests[endpoint] == 1)
+        started = time.perf_counter()
+    took = time.perf_counter() - started
+    visitor.join(5.0)
+    assert took < 1.0
+    assert isinstance(ended.get_nowait(), httpx.HTTPError)
+
+
+# -- providers
+
+
+def test_a_provider_answers_an_idempotency_key_once(sandbox: SandboxThread, client: httpx.Client) -> None:
+    body = {"to": "+4912345", "text": "hi", "reference": 42}
+    first = client.post("/sms", json=body, headers={"Idempotency-Key": "k1"}).json()
+    again = client.post("/sms", json=body, headers={"Idempotency-Key": "k1"}).json()
+    other = client.post("/sms", json=body, headers={"Idempotency-Key": "k2"}).json()
+    assert first == again
+    assert first != other
+    messages = sandbox.state.received
+    assert [each.duplicate_of for each in messages] == [None, messages[0].seq, None]
+    assert [each.message_id for each in sandbox.state.accepted("sms")] == [42, 42]
+
+
+def test_providers_take_json_forms_and_queries(sandbox: SandboxThread, client: httpx.Client) -> None:
+    client.post("/messenger", json={"to": "ann", "text": "a & b", "button": {"text": "t", "url": "u"}})
+    client.post("/sms", data={"to": "+49 123", "text": "a & b"})
+    client.get("/inApp", params={"to": "device", "text": "a & b"})
+    assert [(each.channel, each.to) for each in sandbox.state.received] == [
+        ("messenger", "ann"),
+        ("sms", "+49 123"),
+        ("inApp", "device"),
+    ]
+    assert {each.payload["text"] for each in sandbox.state.received} == {"a & b"}
+    assert sandbox.state.received[0].payload["button"] == {"text": "t", "url": "u"}
+
+
+def test_the_plain_gateway_answers_in_plain_text(sandbox: SandboxThread, client: httpx.Client) -> None:
+    answer = client.post("/plain/sms", json={"to": "+49123", "text": "x"})
+    assert answer.text == f"OK id={sandbox.state.received[0].provider_id}"
+    assert client.post("/plain/sms", json={"to": "+15550100"}).text == "ERROR invalid recipient"
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"text": "x"}', b'{"to": ""}', b'{"to": null}'])
+def test_a_provider_refuses_an_order_without_recipient(client: httpx.Client, body: bytes) -> None:
+    assert client.post("/sms", content=body).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "statuses"),
+    [
+        ("/sms", "+15550100", [400, 400, 400, 400]),
+        ("/sms", "+1 555 0101", [503, 503, 200, 200]),
+        ("/sms", "+15550103", [200, 200, 200, 200]),
+        ("/sms", "+15550104", [503, 503, 503, 503]),
+        ("/messenger", "permerror-x", [400, 400, 400, 400]),
+        ("/messenger", "temperror-x", [503, 503, 200, 200]),
+        ("/inApp", "down-x", [503, 503, 503, 503]),
+    ],
+)
+def test_some_recipients_misbehave_by_their_address(
+    sandbox: SandboxThread, client: httpx.Client, path: str, to: str, statuses: list[int]
+) -> None:
+    answers = [client.post(path, json={"to": to, "reference": "1"}).status_code for _ in statuses]
+    assert answers == statuses
+    assert [each.status for each in sandbox.state.attempts] == statuses
+
+
+def test_a_temporary_refusal_is_counted_for_each_message(client: httpx.Client) -> None:
+    for reference in ("1", "2"):
+        body = {"to": "+15550101", "reference": reference}
+        assert [client.post("/sms", json=body).status_code for _ in range(3)] == [503, 503, 200]
+
+
+@pytest.mark.parametrize(("path", "to"), [("/sms", "+15550102"), ("/inApp", "timeout-1")])
+def test_a_recipient_that_times_out_is_well_the_second_time(
+    sandbox: SandboxThread, client: httpx.Client, path: str, to: str
+) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        client.post(path, json={"to": to, "reference": "1"}, timeout=0.2)
+    assert client.post(path, json={"to": to, "reference": "1"}).status_code == 200
+    assert len(sandbox.state.accepted()) == 1
+
+
+# -- receipts
+
+
+class ReceiptDesk(http.server.ThreadingHTTPServer):
+    """Takes receipts, answering each with the next of `answers`, and 200 when there are none left."""
+
+    def __init__(self) -> None:
+        self.inbox: queue.Queue[tuple[bytes, str]] = queue.Queue()
+        self.answers: list[int] = []
+        super().__init__(("127.0.0.1", 0), _ReceiptHandler)
+
+
+class _ReceiptHandler(http.server.BaseHTTPRequestHandler):
+    server: ReceiptDesk
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(self.server.answers.pop(0) if self.server.answers else 200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+        self.server.inbox.put((body, self.headers["X-Signature"]))
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is http.server's
+        """Print nothing."""
+
+
+@pytest.fixture
+def desk() -> Iterator[ReceiptDesk]:
+    with ReceiptDesk() as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.01])
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(("to", "status"), [("+49123", "delivered"), ("+15550103", "failed")])
+def test_an_accepted_message_is_followed_by_a_signed_receipt(
+    sandbox: SandboxThread, client: httpx.Client, desk: ReceiptDesk, to: str, status: str
+) -> None:
+    sandbox.state.receipt_targets["sms"] = f"http://127.0.0.1:{desk.server_port}/receipts/sms"
+    sandbox.state.receipt_delay = 0.01
+    sandbox.state.receipt_secret = "hush"
+    provider_id = client.post("/sms", json={"to": to, "text": "x"}).json()["id"]
+    body, signed = desk.inbox.get(timeout=5.0)
+    receipt = json.loads(body)
+    assert (receipt["id"], receipt["status"]) == (provider_id, status)
+    assert receipt["at"].endswith("Z")
+    assert signed == signature("hush", body)
+    sandbox.wait_for(lambda state: [each.answered for each in state.receipts] == [200])
+
+
+def test_a_receipt_that_meets_an_outage_is_sent_again(
+    sandbox: SandboxThread, client: httpx.Client, desk: ReceiptDesk
+) -> None:
+    desk.answers = [503]
+    sandbox.state.receipt_targets["inApp"] = f"http://127.0.0.1:{desk.server_port}/"
+    client.post("/inApp", json={"to": "device"})
+    assert desk.inbox.get(timeout=5.0)[0] == desk.inbox.get(timeout=5.0)[0]
+    sandbox.wait_for(lambda state: [each.answered for each in state.receipts] == [503, 200])
+
+
+def test_a_duplicate_earns_no_second_receipt(
+    sandbox: SandboxThread, client: httpx.Client, desk: ReceiptDesk
+) -> None:
+    sandbox.state.receipt_targets["sms"] = f"http://127.0.0.1:{desk.server_port}/"
+    for key in ("a", "a", "b"):
+        client.post("/sms", json={"to": "+49123"}, headers={"idempotency-key": key})
+    sandbox.wait_for(lambda state: len(state.receipts) == 2)
+    assert len({json.loads(desk.inbox.get(timeout=5.0)[0])["id"] for _ in range(2)}) == 2
+
+
+# -- mail
+
+
+def letter(to: str, mail_id: str = "<1@example.com>") -> EmailMessage:
+    mail = EmailMessage()
+    mail["From"] = "shop@example.com"
+    mail["To"] = to
+    mail["Subject"] = "Grüße"
+    mail["Message-ID"] = mail_id
+    mail["X-Deliveryd-Message"] = "77"
+    mail.set_content("Hallo\n")
+    mail.add_alternative("<p>Hallo</p>\n", subtype="html")
+    return mail
+
+
+def test_mail_is_kept_whole_and_read(sandbox: SandboxThread) -> None:
+    with smtplib.SMTP("127.0.0.1", sandbox.smtp_port) as smtp:
+        smtp.send_message(letter("ann@example.com"))
+    (mail,) = sandbox.state.mails
+    assert (mail.subject, mail.text, mail.html) == ("Grüße", "Hallo\n", "<p>Hallo</p>\n")
+    assert mail.mail_id == "<1@example.com>"
+    assert (mail.mail_from, mail.rcpt_to) == ("shop@example.com", ("ann@example.com",))
+    assert b"Message-ID: <1@example.com>" in mail.raw
+    (received,) = sandbox.state.accepted("email")
+    assert (received.to, received.message_id) == ("ann@example.com", 77)
+
+
+def test_mailboxes_misbehave_by_their_name(sandbox: SandboxThread) -> None:
+    with smtplib.SMTP("127.0.0.1", sandbox.smtp_port) as smtp:
+        with pytest.raises(smtplib.SMTPRecipientsRefused) as refused:
+            smtp.send_message(letter("permerror@example.com"))
+        assert refused.value.recipients["permerror@example.com"][0] == 550
+        for mail_id in ("<1@x>", "<2@x>"):
+            for _ in range(2):
+                with pytest.raises(smtplib.SMTPDataError) as later:
+                    smtp.send_message(letter("temperror@example.com", mail_id))
+                assert later.value.smtp_code == 451
+            smtp.send_message(letter("temperror@example.com", mail_id))
+    assert [mail.mail_id for mail in sandbox.state.mails] == ["<1@x>", "<2@x>"]
+
+
+def test_a_mailbox_that_times_out_is_well_the_second_time(sandbox: SandboxThread) -> None:
+    with (
+        smtplib.SMTP("127.0.0.1", sandbox.smtp_port, timeout=0.2) as smtp,
+        pytest.raises(smtplib.SMTPServerDisconnected, match="timed out"),
+    ):
+        smtp.send_message(letter("timeout@example.com"))
+    with smtplib.SMTP("127.0.0.1", sandbox.smtp_port) as smtp:
+        smtp.send_message(letter("timeout@example.com"))
+    assert len(sandbox.state.mails) == 1
+
+
+def test_the_mail_server_can_demand_encryption_and_a_password() -> None:
+    authority = trustme.CA()
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(server_side)
+    client_side = ssl.create_default_context()
+    authority.configure_trust(client_side)
+    with SandboxThread(
+        smtp_tls=server_side, smtp_require_starttls=True, smtp_credentials=("ann", "secret")
+    ) as sandbox:
+        with smtplib.SMTP("127.0.0.1", sandbox.smtp_port) as smtp:
+            with pytest.raises(smtplib.SMTPException):
+                smtp.send_message(letter("bob@example.com"))
+            smtp.starttls(context=client_side)
+            with pytest.raises(smtplib.SMTPSenderRefused) as refused:
+                smtp.send_message(letter("bob@example.com"))
+            assert refused.value.smtp_code == 530
+            with pytest.raises(smtplib.SMTPAuthenticationError):
+                smtp.login("ann", "wrong")
+            smtp.login("ann", "secret")
+            smtp.send_message(letter("bob@example.com"))
+        assert len(sandbox.state.mails) == 1
+
+
+# -- the inbox's data
+
+
+def test_enqueue_takes_one_message_an_array_or_messages_with_settings(
+    sandbox: SandboxThread, client: httpx.Client
+) -> None:
+    assert client.post("/enqueue", json=message(1)).json() == {"queued": 1}
+    assert client.post("/enqueue", json=[message(2), message(3)]).json() == {"queued": 2}
+    both = {"messages": [message(4)], "settings": {"9": {"content": {}}}}
+    assert client.post("/enqueue", json=both).status_code == 202
+    client.post("/enqueue", json=message(5) | {"settings": {"10": {"content": {}}}})
+    assert [each["id"] for each in client.get("/queue?take=9").json()] == [1, 2, 3, 4, 5]
+    assert set(sandbox.state.settings) == {9, 10}
+
+
+def test_enqueue_keeps_the_spelling_of_numbers(client: httpx.Client) -> None:
+    text = '{"id": 1, "settingsId": 1, "customerId": 1, "variables": {"a": 10.50, "b": 1e3}}'
+    for body in (text, f"[ {text} ]", f'{{"messages": [{text}]}}'):
+        assert client.post("/enqueue", content=body).status_code == 202
+    offered = client.get("/queue?take=9").text
+    assert offered.count('{"a": 10.50, "b": 1e3}') == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"nope", "not JSON"),
+        (b"3", "must be a message"),
+        (b"\xff", "UTF-8"),
+        (b"[3]", "message 0: a message is an object"),
+        (b'{"id": "1"}', "id must be an integer"),
+        (b'[{"id":1,"settingsId":1,"customerId":1}]', "variables must be an object"),
+        (b'{"id":1,"settingsId":1,"customerId":1,"variables":{"a":null}}', "variable 'a'"),
+        (b'{"messages": {}}', "messages must be an array"),
+        (b'{"settings": {"x": {}}}', "settings 'x'"),
+        (b'{"settings": []}', "settings must be an object"),
+    ],
+)
+def test_enqueue_says_what_is_wrong(
+    sandbox: SandboxThread, client: httpx.Client, body: bytes, words: str
+) -> None:
+    answer = client.post("/enqueue", content=body)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]
+    assert sandbox.state.offers.waiting == 0
+
+
+def test_another_site_cannot_put_messages_in(sandbox: SandboxThread, client: httpx.Client) -> None:
+    foreign = {"origin": "http://elsewhere.example"}
+    assert client.post("/enqueue", json=message(1), headers=foreign).status_code == 403
+    own = {"origin": sandbox.base_url}
+    assert client.post("/enqueue", json=message(1), headers=own).status_code == 202
+
+
+def test_inbox_joins_messages_with_their_events_and_shows_errors_of_the_unsent(
+    sandbox: SandboxThread, client: httpx.Client
+) -> None:
+    sandbox.state.enqueue(message(1, customerId=11), message(2, customerId=12))
+    client.post("/events", json=[event(1), event(2), event(2, "error", details="missing placeholders: a")])
+    client.post("/sms", json={"to": "+49123", "text": "hi", "reference": "1"})
+    client.post("/events", json=[event(1, "delivered", channel="sms", reportedAt=AT)])
+    answer = client.get("/inbox.json").json()
+    cards = {card["id"]: card for card in answer["cards"]}
+    assert (cards[1]["channel"], cards[1]["customerId"], cards[1]["content"]["text"]) == ("sms", 11, "hi")
+    assert [each["status"] for each in cards[1]["events"]] == ["dequeued", "delivered"]
+    assert cards[2]["channel"] is None
+    assert cards[2]["events"][1]["details"] == "missing placeholders: a"
+    assert client.get("/inbox.json", params={"after": answer["version"]}).status_code == 204
+
+
+def test_raw_json_is_cut_where_its_parts_begin_and_end() -> None:
+    assert elements(' [ 1.0 , "a,]" ,{"b": [2]} ] ') == ["1.0", '"a,]"', '{"b": [2]}']
+    assert members('{"a" : 1.0, "b":[]}') == {"a": "1.0", "b": "[]"}
+    assert (elements("[ ]"), members("{}")) == ([], {})
+    for broken in ("[1,]", "[1] 2", "{", "[1 2]"):
+        with pytest.raises(ValueError):  # noqa: PT011 - several ways of being wrong, one kind of error
+            elements(broken)
+
+
+# -- the demo's story
+
+
+def test_the_story_is_whole_and_always_the_same() -> None:
+    scenario = demo_scenario()
+    assert scenario == demo_scenario()
+    assert len({exhibit.id for exhibit in scenario.exhibits}) == len(scenario.messages) >= 40
+    assert all(json.loads(exhibit.text)["id"] == exhibit.id and exhibit.note for exhibit in scenario.exhibits)
+    languages = {language for each in scenario.settings.values() for language in each["content"]}
+    assert languages == {"en", "de", "pt", "uk"}
+    blocks = {
+        block
+        for each in scenario.settings.values()
+        for content in each["content"].values()
+        for block in content
+    }
+    assert blocks == {"greetings", "sms", "messenger", "inApp", "email"}
+    customers = [json.loads(line) for line in scenario.customers_jsonl.splitlines()]
+    assert len({customer["id"] for customer in customers}) == len(customers)
+    assert not any("15550102" in line or "timeout" in line for line in scenario.customers_jsonl.splitlines())
+
+
+def test_the_story_can_be_loaded_and_taken(sandbox: SandboxThread, client: httpx.Client) -> None:
+    scenario = demo_scenario()
+    scenario.load_into(sandbox.state)
+    assert len(client.get("/queue?take=100").json()) == len(scenario.messages)
+    assert client.get("/settings/501").json() == scenario.settings[501]
+    assert "10.50" in "".join(sandbox.state.taken)
+
+
+# -- opening and closing
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_sandbox_runs_in_an_asyncio_loop_and_leaves_signals_alone(anyio_backend: str) -> None:
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    async with Sandbox() as sandbox, httpx.AsyncClient(base_url=sandbox.base_url, trust_env=False) as client:
+        assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
+        async with anyio.create_task_group() as group:
+            group.start_soon(sandbox.wait_for, lambda state: state.statuses(1) == ["dequeued"])
+            group.start_soon(lambda: client.post("/events", json=[event(1)]))
+        with pytest.raises(TimeoutError, match="events 1"):
+            await sandbox.wait_for(lambda state: len(state.events) == 2, timeout=0.01)
+
+
+def test_waiting_in_vain_tells_what_was_seen(sandbox: SandboxThread, client: httpx.Client) -> None:
+    client.get("/queue")
+    with pytest.raises(TimeoutError, match="'queue': 1"):
+        sandbox.wait_for(lambda state: state.events, timeout=0.01)
+
+
+def test_a_port_that_is_taken_is_an_error_and_leaves_nothing_open(sandbox: SandboxThread) -> None:
+    with pytest.raises(OSError, match="in use"), SandboxThread(port=sandbox.port):
+        pass
+
+
+def test_the_sandbox_stands_without_the_rest_of_deliveryd() -> None:
+    script = (
+        "import sys, deliveryd.sandbox.thread, deliveryd.sandbox.scenario\n"
+        "known = ('deliveryd', 'deliveryd.sandbox')\n"
+        "print([name for name in sys.modules if name.startswith('deliveryd') and name not in known"
+        " and not name.startswith('deliveryd.sandbox.')])"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=30.0
+    )
+    assert printed.stdout.strip() == "[]"

@@ -1,0 +1,484 @@
+"""The service's client: each endpoint of interface 4, what is tried again, and when it gives up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import anyio
+import httpx
+import pytest
+import respx
+from trio.testing import MockClock
+
+from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable
+from deliveryd.http.client import HttpClient, build_client
+from deliveryd.http.httpx_wire import HttpxWire
+from deliveryd.http.wire import Answer
+from deliveryd.service.auth import AuthOptions
+from deliveryd.service.client import GROUPS, PATIENCE, TRIES, ServiceClient, retry_after
+from scripted_gateway import HangUp, Reply, closed_port, open_gateway
+
+pytestmark = pytest.mark.anyio
+
+BASE = "http://service.example/api"
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """Virtual time: a pause between tries passes at once, and can be measured."""
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
+
+
+real_sockets = pytest.mark.parametrize(
+    "anyio_backend", [("asyncio", {"use_uvloop": True}), ("trio", {})], ids=["uvloop", "trio"]
+)
+
+
+@pytest.fixture
+def service() -> respx.MockRouter:
+    """The service in memory."""
+    return respx.MockRouter(assert_all_called=False)
+
+
+@pytest.fixture
+def client(service: respx.MockRouter) -> ServiceClient:
+    return client_of(service)
+
+
+def client_of(service: respx.MockRouter, auth: AuthOptions | None = None, base: str = BASE) -> ServiceClient:
+    wire = HttpxWire(httpx.MockTransport(service.async_handler))
+    return ServiceClient(HttpClient(wire, timeout=10.0), base, auth)
+
+
+def last(service: respx.MockRouter) -> httpx.Request:
+    request: httpx.Request = service.calls.last.request
+    return request
+
+
+# the endpoints
+
+
+async def test_take(service: respx.MockRouter, client: ServiceClient) -> None:
+    """`take` says how many; malformed elements come with the others."""
+    service.get(f"{BASE}/queue").respond(
+        content=b'[{"id": 1, "settingsId": 2, "customerId": 3, "variables": {"n": 1.50}}, 7]'
+    )
+    batch = await client.take(25)
+    assert last(service).url.raw_path == b"/api/queue?take=25"
+    assert last(service).headers["accept"] == "application/json"
+    assert batch.messages[0].variables == {"n": "1.50"}
+    assert batch.malformed[0].raw == "7"
+
+
+async def test_report(service: respx.MockRouter, client: ServiceClient) -> None:
+    """The events go out as one array, each as it was written; whatever 2xx comes back is fine."""
+    for status in (200, 201, 202, 204):
+        service.post(f"{BASE}/events").respond(status, content=b"not JSON at all")
+        await client.report(['{"messageId":1,"details":"Ü"}', '{"messageId":2}'])
+    assert last(service).content.decode() == '[{"messageId":1,"details":"Ü"},{"messageId":2}]'
+    assert last(service).headers["content-type"] == "application/json"
+
+
+async def test_fetch_settings(service: respx.MockRouter, client: ServiceClient) -> None:
+    """The body comes back byte for byte, so that it can be kept; reading it is a step of its own."""
+    body = b'{ "content" : {"en": {"sms": {"text": "a"}}} }\n'
+    service.get(f"{BASE}/settings/-5").respond(content=body)
+    assert await client.fetch_settings(-5) == body
+    assert client.parse_settings(-5, body).content["en"].blocks == {"sms": {"text": "a"}}
+    with pytest.raises(ServiceUnreadable):
+        client.parse_settings(5, b"{}")
+
+
+async def test_customer_page(service: respx.MockRouter, client: ServiceClient) -> None:
+    """Each group asked for has its flag; without a choice these are all groups of the interface."""
+    route = service.get(path="/api/customers/17/all").respond(
+        json={"value": {"offers": {"list": [{"id": 1, "configUrl": "u"}], "continuationToken": "t"}}}
+    )
+    page = await client.customer_page(17)
+    assert page.value["offers"].continuation_token == "t"
+    assert query_of(route) == [(f"{group}.include", "true") for group in GROUPS]
+    await client.customer_page(17, ["regions"], language="*")
+    assert query_of(route) == [("regions.include", "true"), ("language", "*")]
+
+
+@pytest.mark.parametrize("token", ["a&b=c", "+ /?#%", "Ключ", "\r\n", "", "=" * 3, "a" * 5000])
+async def test_a_continuation_token_may_hold_any_characters(
+    service: respx.MockRouter, client: ServiceClient, token: str
+) -> None:
+    """A token goes back as it came, together with the flag of its group."""
+    route = service.get(path="/api/customers/1/all").respond(json={"value": {}})
+    await client.customer_page(1, [], tokens={"offers": token})
+    assert query_of(route) == [("offers.include", "true"), ("offers.continuationToken", token)]
+
+
+def query_of(route: respx.Route) -> list[tuple[str, str]]:
+    return parse_qsl(urlsplit(str(route.calls.last.request.url)).query, keep_blank_values=True)
+
+
+async def test_a_group_that_does_not_exist(service: respx.MockRouter, client: ServiceClient) -> None:
+    """A group that the interface doesn't have is a mistake of the caller; nothing is sent."""
+    with pytest.raises(ValueError, match=r"no such group: prices; there are merchants, "):
+        await client.customer_page(1, ["prices"])
+    with pytest.raises(ValueError, match="no such group: prices"):
+        await client.customer_page(1, [], tokens={"prices": "t"})
+    assert not service.calls
+
+
+async def test_entity(service: respx.MockRouter, client: ServiceClient) -> None:
+    """An entity is fetched from the address that the service gave, wherever on its host that is."""
+    url = "http://service.example/api/v4/merchants/5/1/en"
+    service.get(url).respond(json={"value": {"id": 5, "locations": [{"lat": 1.5}]}})
+    for same in (url, "http://SERVICE.example:80/api/v4/merchants/5/1/en"):
+        assert await client.entity(same) == {"id": 5, "locations": [{"lat": 1.5}]}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://evil.example/x",
+        "https://service.example/x",
+        "http://service.example:8080/x",
+        "http://service.example.evil.example/x",
+        "http://127.0.0.1/x",
+    ],
+)
+async def test_an_entity_elsewhere_is_refused(
+    service: respx.MockRouter, client: ServiceClient, url: str
+) -> None:
+    """Credentials go to the service's own host and nowhere else."""
+    with pytest.raises(ServiceRefused):
+        await client.entity(url)
+    assert not service.calls
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "/x",
+        "file:///etc/passwd",
+        "http://service.example@evil.example/",
+        "http://u:p@service.example/",
+        "http://service.example/a\r\nb",
+        "http://[::1",
+        "http://service.example:port/",
+        "http:\\\\service.example",
+        "\ud800",
+    ],
+)
+async def test_an_entitys_address_that_is_none(
+    service: respx.MockRouter, client: ServiceClient, url: str
+) -> None:
+    """The address comes from outside: what can't be requested is unreadable, and no crash."""
+    with pytest.raises(ServiceUnreadable):
+        await client.entity(url)
+    assert not service.calls
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"value": []}', b'{"value": null}', b"\xff", b'{"value":' * 50_000]
+)
+async def test_an_unreadable_entity(service: respx.MockRouter, client: ServiceClient, body: bytes) -> None:
+    """Anything but an object under `value` is unreadable."""
+    service.get("http://service.example/x").respond(content=body)
+    with pytest.raises(ServiceUnreadable):
+        await client.entity("http://service.example/x")
+
+
+async def test_a_base_url_with_a_slash_and_a_path(service: respx.MockRouter) -> None:
+    """A slash at the end of `base_url` changes nothing."""
+    service.get("http://h/a/b/queue").respond(content=b"[]")
+    assert (await client_of(service, base="http://h/a/b/").take(1)).size == 0
+
+
+# what is tried again
+
+
+Call = Callable[[ServiceClient], Any]
+CALLS: dict[str, Call] = {
+    "take": lambda client: client.take(1),
+    "report": lambda client: client.report(["{}"]),
+    "settings": lambda client: client.fetch_settings(1),
+    "customer": lambda client: client.customer_page(1),
+    "entity": lambda client: client.entity("http://service.example/x"),
+}
+GOOD = {"take": b"[]", "report": b"", "settings": b"{}", "customer": b'{"value": {}}', "entity": b'{"value": {}}'}
+PASSING: list[Any] = [
+    httpx.Response(408),
+    httpx.Response(425),
+    httpx.Response(429),
+    httpx.Response(500),
+    httpx.Response(502),
+    httpx.Response(503),
+    httpx.Response(504),
+    httpx.Response(599),
+    httpx.ConnectError("refused"),
+    httpx.ConnectTimeout("slow"),
+    httpx.ReadTimeout("slow"),
+    httpx.ReadError("broken"),
+    httpx.WriteError("broken"),
+    httpx.RemoteProtocolError("cut"),
+]
+
+
+def _name(value: object) -> str:
+    return str(value.status_code) if isinstance(value, httpx.Response) else type(value).__name__
+
+
+@pytest.mark.parametrize("trouble", PASSING, ids=_name)
+@pytest.mark.parametrize("call", CALLS)
+async def test_what_may_pass_is_tried_again(
+    service: respx.MockRouter, client: ServiceClient, call: str, trouble: Any
+) -> None:
+    """After passing trouble every call comes to its answer, after a pause."""
+    route = service.route()
+    route.side_effect = [trouble, httpx.Response(200, content=GOOD[call])]
+    started = anyio.current_time()
+    await CALLS[call](client)
+    assert route.call_count == 2
+    assert 0 < anyio.current_time() - started < 1
+
+
+@pytest.mark.parametrize("trouble", PASSING, ids=_name)
+async def test_after_a_few_tries_the_call_gives_up(
+    service: respx.MockRouter, client: ServiceClient, trouble: Any
+) -> None:
+    """Trouble that stays is ServiceUnavailable, soon: who called knows better how to wait."""
+    route = service.route()
+    route.side_effect = [trouble] * 9
+    started = anyio.current_time()
+    with pytest.raises(ServiceUnavailable) as caught:
+        await client.take(1)
+    assert route.call_count == TRIES
+    assert caught.value.after is None
+    assert anyio.current_time() - started < 2
+
+
+@pytest.mark.parametrize("status", [300, 302, 304, 307, 400, 401, 403, 404, 405, 409, 410, 413, 415, 422])
+async def test_what_would_not_change_is_not_tried_again(
+    service: respx.MockRouter, client: ServiceClient, status: int
+) -> None:
+    """A refusal comes back at once with its status; a redirect is one, and isn't followed."""
+    route = service.route().respond(status, headers={"location": f"{BASE}/elsewhere"})
+    started = anyio.current_time()
+    with pytest.raises(ServiceRefused) as caught:
+        await client.report(["{}"])
+    assert (caught.value.status, route.call_count) == (status, 1)
+    assert anyio.current_time() == started
+
+
+async def test_an_unreadable_answer_is_not_tried_again(
+    service: respx.MockRouter, client: ServiceClient
+) -> None:
+    """A proxy's page instead of the queue is told at once."""
+    route = service.route().respond(200, html="<p>please log in")
+    with pytest.raises(ServiceUnreadable):
+        await client.take(1)
+    assert route.call_count == 1
+
+
+@pytest.mark.parametrize("asked", ["0", "1", "5", " 2 "])
+async def test_the_pause_that_the_service_asks_for(
+    service: respx.MockRouter, client: ServiceClient, asked: str
+) -> None:
+    """A short `Retry-After` is waited for exactly."""
+    route = service.route()
+    route.side_effect = [
+        httpx.Response(429, headers={"retry-after": asked}),
+        httpx.Response(200, content=b"[]"),
+    ]
+    started = anyio.current_time()
+    await client.take(1)
+    assert anyio.current_time() - started == pytest.approx(float(asked), abs=0.01)
+    assert route.call_count == 2
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_long_pause_is_left_to_the_caller(
+    service: respx.MockRouter, client: ServiceClient, status: int
+) -> None:
+    """Who is told to come back much later hears so at once, with the seconds."""
+    route = service.route().respond(status, headers={"retry-after": str(int(PATIENCE) + 1)})
+    started = anyio.current_time()
+    with pytest.raises(ServiceUnavailable) as caught:
+        await client.take(1)
+    assert (caught.value.after, route.call_count) == (PATIENCE + 1, 1)
+    assert anyio.current_time() == started
+
+
+def _answer(text: str) -> Answer:
+    return Answer(429, {"retry-after": text}, b"")
+
+
+def test_retry_after_as_a_date() -> None:
+    """The other form of HTTP: an instant, with or without a zone; one in the past is now."""
+    later = datetime.now(UTC) + timedelta(seconds=90)
+    for text in (format_datetime(later, usegmt=True), later.strftime("%a, %d %b %Y %H:%M:%S -0000")):
+        assert retry_after(_answer(text)) == pytest.approx(90, abs=3)
+    assert retry_after(_answer("Wed, 21 Oct 2015 07:28:00 GMT")) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("", None), ("soon", None), ("-1", None), ("1.5", None), ("٣", None), ("Wed, 99 Foo 2015", None)]
+    + [("Wed, 21 Oct 2999 07:28:00 GMT", 86_400.0), ("99999999999", 86_400.0), ("0000000000007", 7.0)]
+    + [("9" * 5000, 86_400.0), ("Fri, 31 Dec 9999 23:59:59 -2359", 86_400.0)]
+    + [("Mon, 01 Jan 0001 00:00:00 +2359", 0.0), ("Mon, 01 Jan 2030 00:00:00 +999999", None)],
+)
+def test_retry_after_that_is_strange(text: str, seconds: float | None) -> None:
+    """What can't be read is ignored, and nobody is made to wait for more than a day."""
+    assert retry_after(_answer(text)) == seconds
+
+
+async def test_a_call_can_be_cancelled_between_its_tries(
+    service: respx.MockRouter, client: ServiceClient
+) -> None:
+    """Cancelling isn't taken for a failure that is worth another try."""
+    route = service.route().respond(503, headers={"retry-after": "5"})
+    with anyio.move_on_after(2) as scope:
+        await client.take(1)
+    assert scope.cancelled_caught
+    assert route.call_count == 1
+
+
+async def test_calls_do_not_disturb_each_other(service: respx.MockRouter, client: ServiceClient) -> None:
+    """Many calls at once, each with tries of its own."""
+    seen: dict[str, int] = {}
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen[request.url.path] = seen.get(request.url.path, 0) + 1
+        return httpx.Response(200 if seen[request.url.path] == TRIES else 503, content=b"{}")
+
+    service.route().side_effect = handle
+    async with anyio.create_task_group() as tasks:
+        for number in range(50):
+            tasks.start_soon(client.fetch_settings, number)
+    assert set(seen.values()) == {TRIES}
+
+
+# credentials
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("old\n")
+    path.chmod(0o600)
+    return path
+
+
+async def test_credentials_go_with_every_call(service: respx.MockRouter, token: Path) -> None:
+    """Each endpoint is asked with the configured header."""
+    client = client_of(service, AuthOptions(token_file=token))  # type: ignore[arg-type]
+    for name, call in CALLS.items():
+        service.route().respond(200, content=GOOD[name])
+        await call(client)
+        assert last(service).headers["authorization"] == "Bearer old"
+
+
+async def test_a_secret_that_was_replaced_is_read_after_a_401(
+    service: respx.MockRouter, token: Path
+) -> None:
+    """Rotating a token needs no restart, also where several calls meet it at once."""
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        good = request.headers["authorization"] == "Bearer new"
+        return httpx.Response(200 if good else 401, content=b"[]")
+
+    service.route().side_effect = handle
+    client = client_of(service, AuthOptions(token_file=token))  # type: ignore[arg-type]
+    with pytest.raises(ServiceRefused):
+        await client.take(1)
+    assert len(service.calls) == 1
+    token.write_text("new\n")
+    async with anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(client.take, number)
+    assert {call.request.headers["authorization"] for call in service.calls} == {"Bearer old", "Bearer new"}
+    assert len(service.calls) <= 11
+
+
+async def test_a_secret_that_became_unusable_is_a_refusal(service: respx.MockRouter, token: Path) -> None:
+    """A broken or missing file changes nothing of what is sent, and the 401 stands."""
+    service.route().respond(401)
+    client = client_of(service, AuthOptions(token_file=token))  # type: ignore[arg-type]
+    for spoil in (lambda: token.write_text("ключ"), lambda: token.write_text(""), token.unlink):
+        spoil()
+        with pytest.raises(ServiceRefused):
+            await client.take(1)
+    assert {call.request.headers["authorization"] for call in service.calls} == {"Bearer old"}
+
+
+def test_a_secret_that_can_not_be_sent_is_told_at_once(service: respx.MockRouter, token: Path) -> None:
+    """Not at the first request, but when the client is built."""
+    token.write_text("ключ")
+    with pytest.raises(ValueError, match="only ASCII"):
+        client_of(service, AuthOptions(token_file=token))  # type: ignore[arg-type]
+
+
+# over real sockets
+
+
+@asynccontextmanager
+async def connected(url: str, **options: Any) -> AsyncIterator[ServiceClient]:
+    client = ServiceClient(build_client(timeout=5.0, **options), f"{url}/api")
+    try:
+        yield client
+    finally:
+        with anyio.CancelScope(shield=True):
+            await client.aclose()
+
+
+@real_sockets
+async def test_the_whole_cycle_over_a_socket() -> None:
+    """Take, report, settings and customer data, one after the other over one connection."""
+    async with open_gateway() as gateway, connected(gateway.url) as client:
+        gateway.script += [
+            Reply(200, b'[{"id": 1, "settingsId": 2, "customerId": 3, "variables": {}}]'),
+            Reply(204, b""),
+            Reply(200, b'{"content": {}}'),
+            Reply(200, b'{"value": {}}'),
+            Reply(200, b'{"value": {"id": 9}}'),
+        ]
+        assert (await client.take(10)).messages[0].id == 1
+        await client.report(['{"messageId":1}'])
+        assert client.parse_settings(2, await client.fetch_settings(2)).content == {}
+        assert (await client.customer_page(3, ["offers"], tokens={"offers": "a b&c"})).value == {}
+        assert await client.entity(f"{gateway.url}/api/v4/merchants/9/1/en") == {"id": 9}
+        assert [(seen.method, seen.target) for seen in gateway.seen] == [
+            ("GET", "/api/queue?take=10"),
+            ("POST", "/api/events"),
+            ("GET", "/api/settings/2"),
+            ("GET", "/api/customers/3/all?offers.include=true&offers.continuationToken=a%20b%26c"),
+            ("GET", "/api/v4/merchants/9/1/en"),
+        ]
+        assert json.loads(gateway.seen[1].body) == [{"messageId": 1}]
+
+
+@real_sockets
+async def test_broken_connections_over_a_socket() -> None:
+    """A service that hangs up twice is asked a third time; one that nobody runs is unavailable."""
+    async with open_gateway() as gateway, connected(gateway.url) as client:
+        gateway.script += [HangUp(), HangUp(b"HTTP/1.1 200 OK\r\n"), Reply(200, b"[]")]
+        assert (await client.take(1)).size == 0
+        assert len(gateway.seen) == 3
+    async with connected(f"http://127.0.0.1:{await closed_port()}") as client:
+        with pytest.raises(ServiceUnavailable):
+            await client.take(1)
+
+
+@real_sockets
+async def test_an_answer_that_is_too_large_is_unavailable() -> None:
+    """A service that answers without end costs a bounded amount of memory, and no more tries than any trouble."""
+    async with open_gateway() as gateway, connected(gateway.url, max_body=1000) as client:
+        gateway.script += [Reply(200, b"[" + b" " * 1000 + b"]")] * 5
+        with pytest.raises(ServiceUnavailable, match="larger than 1000 bytes"):
+            await client.take(1)
+        assert len(gateway.seen) == TRIES

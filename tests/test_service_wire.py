@@ -1,0 +1,379 @@
+"""What the service's bodies come to, however they are written."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deliveryd.errors import ServiceUnreadable
+from deliveryd.model import QueuedMessage, parse_instant
+from deliveryd.service import number_text
+from deliveryd.service.wire import read_customer_data, read_queue, read_settings
+
+
+def element(variables: str = "{}", **fields: str) -> str:
+    """A message of the queue as JSON text; `fields` are texts too."""
+    texts = {"id": "1", "settingsId": "2", "customerId": "3", "variables": variables} | fields
+    return "{" + ", ".join(f'"{name}": {text}' for name, text in texts.items()) + "}"
+
+
+def queue(*elements: str) -> bytes:
+    return f"[{','.join(elements)}]".encode()
+
+
+# the queue
+
+
+def test_a_batch_in_the_order_of_the_queue() -> None:
+    """Messages keep their order, ids and variables; what the interface doesn't name is let be."""
+    batch = read_queue(queue(element('{"a.b": "x"}', id="7", extra="[1, {}]"), element(id="5")))
+    assert batch.messages == [QueuedMessage(7, 2, 3, {"a.b": "x"}), QueuedMessage(5, 2, 3, {})]
+    assert (batch.malformed, batch.size) == ([], 2)
+
+
+@pytest.mark.parametrize("body", [b"[]", b" [ ] ", b"\n[\n]\n", b"\xef\xbb\xbf[]"])
+def test_an_empty_queue(body: bytes) -> None:
+    """An empty array is no message, with white space or a byte order mark around it as well."""
+    assert read_queue(body).size == 0
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["10.50", "1e3", "1E+3", "-0", "-0.0", "1E400", "1e-400", "0.1000", "1" * 40, "-" + "9" * 5000, "0"],
+)
+def test_numbers_keep_the_text_that_they_were_written_with(number: str) -> None:
+    """A number in a variable is inserted as the service wrote it, not as a computer would."""
+    [message] = read_queue(queue(element(f'{{"n": {number}}}'))).messages
+    assert message.variables == {"n": number}
+    assert type(message.variables["n"]) is str
+
+
+@pytest.mark.parametrize("id_", ["0", "-1", "9223372036854775807", "-9223372036854775808"])
+def test_ids_of_64_bits(id_: str) -> None:
+    """Every integer of 64 bits is an id."""
+    assert read_queue(queue(element(id=id_, settingsId=id_, customerId=id_))).messages[0].id == int(id_)
+
+
+MALFORMED = {
+    "a text as id": element(id='"1"'),
+    "a fraction as id": element(id="1.0"),
+    "an exponent in an id": element(id="1e0"),
+    "an id of more than 64 bits": element(id="9223372036854775808"),
+    "an endless id": element(id="9" * 5000),
+    "true as id": element(id="true"),
+    "no settings id": element(settingsId="null"),
+    "a list as customer id": element(customerId="[3]"),
+    "no variables": element("null"),
+    "variables in a list": element("[]"),
+    "a boolean variable": element('{"a": true}'),
+    "a null variable": element('{"a": null}'),
+    "an object variable": element('{"a": {"b": "c"}}'),
+    "a list variable": element('{"a": ["b"]}'),
+    "a variable that is no number": element('{"a": NaN}'),
+    "an infinite variable": element('{"a": -Infinity}'),
+    "NaN as id": element(id="NaN"),
+    "half a character in a variable": element('{"a": "\\ud800"}'),
+    "half a character in a key": element('{"\\udfff": "a"}'),
+    "nothing": "null",
+    "a number": "17",
+    "a text": '"message"',
+    "a list": "[1, [2, {}]]",
+    "an empty object": "{}",
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_what_is_no_message_is_set_apart_and_the_rest_goes_on(case: str) -> None:
+    """The malformed element is kept exactly as it was written; the ones around it are messages."""
+    raw = MALFORMED[case]
+    batch = read_queue(queue(element(id="10"), f" \n{raw}\t", element(id="11")))
+    assert [message.id for message in batch.messages] == [10, 11]
+    [malformed] = batch.malformed
+    assert malformed.raw == raw
+    assert malformed.reason
+    assert malformed.reason.encode()  # it can be stored and sent
+
+
+def test_ten_in_a_batch_one_of_them_malformed_in_ten_ways() -> None:
+    """One reason tells of the first mistakes, by their paths, without values and names of variables."""
+    variables = json.dumps({f"v{number}": None for number in range(10)} | {"secret": {"text": "Ada"}})
+    elements = [element(id=str(number)) for number in range(9)]
+    elements.insert(4, element(variables, id="99", settingsId='"Ada"', customerId="[]"))
+    batch = read_queue(queue(*elements))
+    assert [message.id for message in batch.messages] == list(range(9))
+    [malformed] = batch.malformed
+    assert malformed.id == 99
+    assert malformed.raw == elements[4]
+    assert malformed.reason == (
+        "settingsId: expected an integer of 64 bits; customerId: expected an integer of 64 bits;"
+        " variables: expected a text or a number"
+    )
+
+
+def test_a_missing_field_is_named() -> None:
+    """Who reads the reason knows what is missing."""
+    [malformed] = read_queue(b'[{"id": 4, "variables": {}}]').malformed
+    assert malformed.reason == "settingsId: is missing; customerId: is missing"
+    assert malformed.id == 4
+
+
+@pytest.mark.parametrize("id_", ['"1"', "1.5", "true", "null", "99999999999999999999", "[]"])
+def test_a_malformed_message_may_have_no_usable_id(id_: str) -> None:
+    """Only an integer of 64 bits can be reported as the id of a malformed message."""
+    assert read_queue(queue(element(id=id_))).malformed[0].id is None
+
+
+def test_of_a_repeated_key_the_last_one_counts() -> None:
+    """Repeated keys aren't forbidden in JSON, and are read as every other parser does."""
+    [message] = read_queue(b'[{"id": 1, "settingsId": 2, "customerId": 3, "variables": {"a": 1, "a": 2}, "id": 9}]').messages
+    assert (message.id, message.variables) == (9, {"a": "2"})
+
+
+def test_a_message_that_is_nested_too_deeply_spoils_no_other() -> None:
+    """However deep one element goes, it is set apart as it is, and the others are messages."""
+    deep = element(extra="[" * 100_000 + "]" * 100_000, id="5")
+    deeper = element(extra='{"]":' * 50_000 + '"}{\\"[,"' + "}" * 50_000)
+    batch = read_queue(queue(element(id="1"), deep, element('{"a": "],[\\\\"}', id="2"), deeper))
+    assert [message.id for message in batch.messages] == [1, 2]
+    assert [malformed.raw for malformed in batch.malformed] == [deep, deeper]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"null",
+        b"{}",
+        b'{"value": []}',
+        b'"[]"',
+        b"17",
+        b"[",
+        b"[1",
+        b"[1,]",
+        b"[1 2]",
+        b"[]]",
+        b"[] []",
+        b"<html>[]</html>",
+        b'["\xff"]',
+        b"\xff\xfe[\x00]\x00",
+        b'["a\nb"]',
+        b"['a']",
+        b"[01]",
+        b"[.5]",
+        b"[" * 100_000,
+        b"[" * 100_000 + b"]" * 99_999,
+        b'{"a":' * 100_000,
+        b"[" + b"[" * 100_000 + b"]" * 100_000 + b", oops]",
+    ],
+)
+def test_an_answer_that_is_no_array(body: bytes) -> None:
+    """What isn't a JSON array in UTF-8 is unreadable as a whole, and quotes nothing of itself."""
+    with pytest.raises(ServiceUnreadable) as caught:
+        read_queue(body)
+    assert len(str(caught.value)) < 100
+    assert "html" not in str(caught.value)
+
+
+def test_a_batch_of_thousands_is_read_at_once() -> None:
+    """5,000 messages, half of them malformed, take no more than a moment."""
+    elements = [element('{"a": null}' if number % 2 else '{"a": "b"}', id=str(number)) for number in range(5000)]
+    body = queue(*elements)
+    started = time.perf_counter()
+    batch = read_queue(body)
+    assert time.perf_counter() - started < 5
+    assert (len(batch.messages), len(batch.malformed)) == (2500, 2500)
+    assert batch.malformed[-1].raw == elements[-1]
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.lists(_json, max_size=5), st.booleans(), st.sampled_from([None, 1, "\t"]))
+def test_every_element_is_found_as_it_was_written(values: list[Any], ascii_only: bool, indent: Any) -> None:
+    """The raw texts of an array's elements are those that its writer wrote."""
+    text = json.dumps(values, ensure_ascii=ascii_only, indent=indent)
+    found = number_text.elements(text)
+    assert [json.loads(raw) for raw in found] == values
+    assert all(raw == raw.strip() and raw in text for raw in found)
+
+
+# settings
+
+
+def settings(text: str) -> Any:
+    return read_settings(5, text.encode())
+
+
+def test_every_block_of_the_settings() -> None:
+    """All fields that the interface names arrive under their dotted names; others are let be."""
+    button = {"text": "t", "url": "u", "colour": "red"}
+    language = {
+        "greetings": {"general": "Hello", "personal": "Hello {customer.name}"},
+        "messenger": {"text": "m", "image": "i", "button": button},
+        "sms": {"text": "s"},
+        "inApp": {
+            "name": "n",
+            "description": "d",
+            "image": "i",
+            "button": button,
+            "notification": {"title": "T", "body": "B"},
+        },
+        "email": {"subject": "S", "body": "<b>B</b>"},
+        "fax": {"text": 5},
+    }
+    read = settings(
+        json.dumps(
+            {
+                "reference": "r-1",
+                "delivery": {"expiresAt": "2030-01-01T00:00:00.000001Z", "window": 7},
+                "content": {"en": language, "de": {}, "pt-BR": {"sms": {"text": ""}}},
+            }
+        )
+    )
+    assert (read.id, read.reference) == (5, "r-1")
+    assert read.expires_at == parse_instant("2030-01-01T00:00:00.000001Z")
+    english = read.content["en"]
+    assert (english.general, english.personal) == ("Hello", "Hello {customer.name}")
+    assert english.blocks == {
+        "messenger": {"text": "m", "image": "i", "button.text": "t", "button.url": "u"},
+        "sms": {"text": "s"},
+        "inApp": {
+            "name": "n",
+            "description": "d",
+            "image": "i",
+            "button.text": "t",
+            "button.url": "u",
+            "notification.title": "T",
+            "notification.body": "B",
+        },
+        "email": {"subject": "S", "body": "<b>B</b>"},
+    }
+    assert read.content["de"].blocks == {}
+    assert read.content["pt-BR"].blocks == {"sms": {"text": ""}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"content": {}}',
+        '{"content": {"en": {"sms": null, "greetings": null}}, "delivery": null}',
+        '{"content": {}, "delivery": {}}',
+        '{"content": {}, "delivery": {"expiresAt": null}}',
+    ],
+)
+def test_what_is_optional_may_be_missing(text: str) -> None:
+    """Only `content` is required; nothing else makes a delivery expire."""
+    read = settings(text)
+    assert read.expires_at is None
+    assert all(not language.blocks for language in read.content.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("{}", "content: is missing"),
+        ('{"content": []}', "content: "),
+        ('{"content": {"en": []}}', "content.en: "),
+        ('{"content": {"en": {"sms": {}}}}', "content.en.sms.text: is missing"),
+        ('{"content": {"en": {"sms": {"text": null}}}}', "content.en.sms.text: "),
+        ('{"content": {"en": {"sms": {"text": 12.50}}}}', "content.en.sms.text: expected a text"),
+        ('{"content": {"en": {"sms": {"text": true}}}}', "content.en.sms.text: "),
+        ('{"content": {"en": {"sms": {"text": ["Ada"]}}}}', "content.en.sms.text: "),
+        ('{"content": {"en": {"sms": {"text": "\\ud83d"}}}}', "content.en.sms.text: "),
+        ('{"content": {"en": {"email": {"subject": "Ada"}}}}', "content.en.email.body: is missing"),
+        ('{"content": {"en": {"inApp": {"button": {"text": "Ada"}}}}}', "content.en.inApp.button.url: is missing"),
+        ('{"content": {"en": {"inApp": {"notification": {"title": ""}}}}}', "inApp.notification.body: is missing"),
+        ('{"content": {"en": {"messenger": {"button": "Ada"}}}}', "content.en.messenger.button: "),
+        ('{"content": {"en": {"greetings": {"personal": 1}}}}', "content.en.greetings.personal: "),
+        ('{"content": {}, "delivery": []}', "delivery: "),
+        ('{"content": {}, "delivery": {"expiresAt": 1800000000}}', "delivery.expiresAt: "),
+        ('{"content": {}, "delivery": {"expiresAt": ""}}', "delivery.expiresAt is no ISO 8601 instant"),
+        ('{"content": {}, "delivery": {"expiresAt": "2030-01-01"}}', "delivery.expiresAt is no ISO 8601"),
+        ('{"content": {}, "delivery": {"expiresAt": "tomorrow at noon"}}', "delivery.expiresAt is no"),
+        ('{"content": {}, "delivery": {"expiresAt": "2030-13-01T00:00:00Z"}}', "delivery.expiresAt is no"),
+        ('{"content": {}, "delivery": {"expiresAt": "0001-01-01T00:00:00+23:59"}}', "delivery.expiresAt is no"),
+        ("[]", "settings 5: "),
+        ("null", "settings 5: "),
+        ("", "isn't JSON"),
+        ("{", "isn't JSON"),
+        ('{"content": ' + '{"a":' * 100_000, "isn't JSON"),
+    ],
+)
+def test_unreadable_settings_name_what_is_wrong(text: str, path: str) -> None:
+    """The path of the mistake is told, and nothing of the texts."""
+    with pytest.raises(ServiceUnreadable) as caught:
+        settings(text)
+    assert path in str(caught.value)
+    assert "Ada" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "same"),
+    [
+        ("2030-01-01T00:00Z", "2030-01-01T00:00:00.000000Z"),
+        ("2030-01-01T00:00:00", "2030-01-01T00:00:00.000000Z"),
+        ("2030-01-01 00:00:00Z", "2030-01-01T00:00:00.000000Z"),
+        ("2030-01-01T02:00:00+02:00", "2030-01-01T00:00:00.000000Z"),
+        ("2029-12-31T19:00:00.5-05:00", "2030-01-01T00:00:00.500000Z"),
+        ("2030-01-01T00:00:00.1234567Z", "2030-01-01T00:00:00.123456Z"),
+    ],
+)
+def test_the_forms_of_an_expiry(written: str, same: str) -> None:
+    """With and without seconds, fractions and offset; without an offset it is UTC."""
+    read = settings(json.dumps({"content": {}, "delivery": {"expiresAt": written}}))
+    assert read.expires_at == parse_instant(same)
+
+
+def test_half_characters_in_keys_of_the_settings() -> None:
+    """A language or a field with half a character in its name is no crash."""
+    with pytest.raises(ServiceUnreadable):
+        settings('{"content": {"\\ud800": {"sms": {"text": "a"}}}}')
+    assert settings('{"content": {"en": {"\\ud800": 1}}, "\\udfff": 2}').content["en"].blocks == {}
+
+
+# customer data
+
+
+def test_a_page_of_customer_data() -> None:
+    """Entities keep what the interface doesn't name; a token says that there is more."""
+    read = read_customer_data(
+        b'{"value": {"merchants": {"list": [{"id": 1, "configUrl": "u", "rank": 1.5}], "continuationToken": "t"},'
+        b' "regions": {"list": []}, "total": 7, "news": {"list": 3}}}'
+    )
+    assert list(read.value) == ["merchants", "regions"]
+    [merchant] = read.value["merchants"].list
+    assert (merchant.id, merchant.config_url, merchant.model_extra) == (1, "u", {"rank": 1.5})
+    assert read.value["merchants"].continuation_token == "t"
+    assert read.value["regions"].continuation_token is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"value": []}',
+        b'{"value": {"offers": []}}',
+        b'{"value": {"offers": {"list": [{"id": "Ada", "configUrl": "u"}]}}}',
+        b'{"value": {"offers": {"list": [{"id": 1}]}}}',
+        b'{"value": {"offers": {"list": [], "continuationToken": 5}}}',
+        b'{"value": ' + b"[" * 100_000,
+        b"\xff",
+    ],
+)
+def test_unreadable_customer_data(body: bytes) -> None:
+    """Anything else is told without its values."""
+    with pytest.raises(ServiceUnreadable, match="customer data") as caught:
+        read_customer_data(body)
+    assert "Ada" not in str(caught.value)

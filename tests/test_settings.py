@@ -1,0 +1,343 @@
+"""Settings by id: one request however many ask, kept over restarts, and failures that stay their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from trio.testing import MockClock
+
+from deliveryd import settings as room_module
+from deliveryd.cache import DiskCache
+from deliveryd.errors import DeliverydError, ServiceRefused, ServiceUnavailable, SettingsUnusable
+from deliveryd.metrics import Metrics
+from deliveryd.model import Settings
+from deliveryd.rendering.content import CompiledSettings, compile_settings
+from deliveryd.service.client import ServiceClient
+from deliveryd.settings import UNUSABLE_SECONDS, SettingsRoom
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["virtual time", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Virtual time, which jumps when nothing happens for longer than the disk takes; and asyncio as it is."""
+    if request.param == "asyncio":
+        return "asyncio", {}
+    return "trio", {"clock": MockClock(autojump_threshold=0.05)}
+
+
+in_virtual_time = pytest.mark.parametrize("anyio_backend", ["virtual time"], indirect=True)
+
+
+def body(text: str = "Hi") -> bytes:
+    return json.dumps({"content": {"en": {"sms": {"text": text}}}}).encode()
+
+
+class Source:
+    """The service: a body or an error per id; `gate`, if any, is waited for by every request."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, bytes | DeliverydError] = {}
+        self.requests: list[int] = []
+        self.asked = anyio.Event()
+        self.gate: anyio.Event | None = None
+
+    async def fetch_settings(self, settings_id: int) -> bytes:
+        self.requests.append(settings_id)
+        self.asked.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        answer = self.answers.get(settings_id, body())
+        if isinstance(answer, DeliverydError):
+            raise answer
+        return answer
+
+    def parse_settings(self, settings_id: int, body: bytes) -> Settings:
+        return ServiceClient.parse_settings(settings_id, body)
+
+
+class Rooms:
+    """Rooms over one cache and one service: `open` is a start of the worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source = Source()
+        self.problems: list[str] = []
+        self.cache = DiskCache(folder, 16 << 20, self.problems.append)
+        self.metrics = Metrics([], "1")
+
+    def open(self, ttl: float | None = None) -> SettingsRoom:
+        return SettingsRoom(self.source, self.cache, compile_settings, self.metrics, ttl)
+
+    def counted(self, line: str) -> float:
+        """A number of the metrics."""
+        text = self.metrics.expose("text/plain")[0].decode()
+        [value] = [row.rsplit(" ", 1)[1] for row in text.splitlines() if row.startswith(f"deliveryd_{line}")]
+        return float(value)
+
+
+@pytest.fixture
+async def rooms(tmp_path: Path, anyio_backend: object) -> AsyncIterator[Rooms]:
+    rooms = Rooms(tmp_path / "cache")
+    yield rooms
+    await rooms.cache.aclose()
+
+
+def text_of(compiled: CompiledSettings) -> str:
+    """What an English text message says."""
+    rendered = compiled.languages["en"].blocks["sms"].render({}, None)
+    return rendered.fields["text"]  # type: ignore[union-attr]
+
+
+async def failure_of(room: SettingsRoom, settings_id: int = 1) -> DeliverydError:
+    with pytest.raises((SettingsUnusable, ServiceUnavailable)) as caught:
+        await room.get(settings_id)
+    error: DeliverydError = caught.value
+    return error
+
+
+async def test_one_request_however_many_ask(rooms: Rooms) -> None:
+    """A hundred at once and more later cost one request to the service; other ids don't wait for it."""
+    room, rooms.source.gate = rooms.open(), anyio.Event()
+    found: list[CompiledSettings] = []
+
+    async def ask() -> None:
+        found.append(await room.get(1))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(100):
+            tasks.start_soon(ask)
+        await rooms.source.asked.wait()
+        rooms.source.gate.set()
+    found.append(await room.get(1))
+    assert rooms.source.requests == [1]
+    assert len({id(settings) for settings in found}) == 1
+    assert text_of(found[0]) == "Hi"
+    assert rooms.counted('settings_requests_total{result="found"}') == 1
+    assert rooms.counted('settings_cache_hits_total{cache="memory"}') == 100
+
+
+async def test_an_id_that_hangs_holds_up_nobody_else(rooms: Rooms) -> None:
+    """While one id waits for its answer, another one gets its own."""
+    room, rooms.source.gate = rooms.open(), anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(room.get, 1)
+        await rooms.source.asked.wait()
+        gate, rooms.source.gate = rooms.source.gate, None
+        assert (await room.get(2)).id == 2
+        gate.set()
+    assert rooms.source.requests == [1, 2]
+
+
+async def test_who_waited_goes_on_when_the_one_who_asked_is_cancelled(rooms: Rooms) -> None:
+    """A request that is cut off is made again by one of those that waited for it."""
+    room, rooms.source.gate = rooms.open(), anyio.Event()
+    found: list[int] = []
+
+    async def ask() -> None:
+        found.append((await room.get(1)).id)
+
+    async with anyio.create_task_group() as waiting:
+        async with anyio.create_task_group() as first:
+            first.start_soon(room.get, 1)
+            await rooms.source.asked.wait()
+            for _ in range(3):
+                waiting.start_soon(ask)
+            first.cancel_scope.cancel()
+        rooms.source.gate.set()
+    assert found == [1, 1, 1]
+    assert rooms.source.requests == [1, 1]
+
+
+async def test_a_restart_needs_no_request(rooms: Rooms) -> None:
+    """What was fetched once is found on the disk, also while the service is down."""
+    rooms.source.answers[1] = body("from before")
+    await rooms.open().get(1)
+    rooms.source.answers[1] = ServiceUnavailable("down")
+    assert text_of(await rooms.open().get(1)) == "from before"
+    assert rooms.source.requests == [1]
+    assert rooms.counted('settings_cache_hits_total{cache="disk"}') == 1
+
+
+@in_virtual_time
+async def test_without_an_age_settings_are_never_asked_for_again(rooms: Rooms) -> None:
+    """The interface wants them from the service only where there is no local copy."""
+    room = rooms.open()
+    await room.get(1)
+    await anyio.sleep(365 * 86_400)
+    await room.get(1)
+    assert rooms.source.requests == [1]
+
+
+@in_virtual_time
+async def test_settings_of_an_age_are_fetched_anew(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `settings.ttl` a change at the service is noticed after that time, and not before."""
+    room = rooms.open(ttl=600.0)
+    await room.get(1)
+    rooms.source.answers[1] = body("new")
+    await anyio.sleep(599)
+    assert text_of(await room.get(1)) == "Hi"
+    await anyio.sleep(2)
+    await rooms.cache.delete("settings/1")  # the disk's clock isn't the virtual one
+    assert text_of(await room.get(1)) == "new"
+    assert rooms.source.requests == [1, 1]
+
+
+@in_virtual_time
+async def test_a_restart_makes_nothing_younger(rooms: Rooms) -> None:
+    """Settings that were half their age on the disk are good for the other half only."""
+    await rooms.cache.set("settings/1", body("half"), 300.0)
+    room = rooms.open(ttl=600.0)
+    assert text_of(await room.get(1)) == "half"
+    await rooms.cache.delete("settings/1")
+    await anyio.sleep(301)
+    assert text_of(await room.get(1)) == "Hi"
+    assert rooms.source.requests == [1]
+
+
+async def test_an_age_shorter_than_the_disk_takes(rooms: Rooms) -> None:
+    """However short the age, whoever asks gets an answer."""
+    room = rooms.open(ttl=1e-9)
+    for _ in range(3):
+        assert text_of(await room.get(1)) == "Hi"
+
+
+UNUSABLE: dict[str, bytes | DeliverydError] = {
+    "404": ServiceRefused("the service answered 404", 404),
+    "410": ServiceRefused("the service answered 410", 410),
+    "400": ServiceRefused("the service answered 400", 400),
+    "422": ServiceRefused("the service answered 422", 422),
+    "no JSON": b"<html>",
+    "no content": b"{}",
+    "a strange expiry": b'{"content": {}, "delivery": {"expiresAt": "soon"}}',
+}
+
+
+@in_virtual_time
+@pytest.mark.parametrize("case", UNUSABLE)
+async def test_unusable_settings_are_remembered_for_a_while(rooms: Rooms, case: str) -> None:
+    """Each of their messages ends in an error without a request; a correction is noticed after 30 seconds."""
+    room = rooms.open()
+    rooms.source.answers[1] = UNUSABLE[case]
+    for _ in range(20):
+        assert isinstance(await failure_of(room), SettingsUnusable)
+        await anyio.sleep(1)
+    assert rooms.source.requests == [1]
+    assert (await room.get(2)).id == 2
+    await anyio.sleep(UNUSABLE_SECONDS - 19)
+    rooms.source.answers[1] = body("corrected")
+    assert text_of(await room.get(1)) == "corrected"
+    assert rooms.counted('settings_requests_total{result="unusable"}') == 1
+
+
+async def test_unusable_settings_say_why(rooms: Rooms) -> None:
+    """The reason names the settings and the mistake, since it becomes the details of events."""
+    rooms.source.answers[7] = b'{"content": {"en": {"sms": {}}}}'
+    assert str(await failure_of(rooms.open(), 7)) == "settings 7: content.en.sms.text: is missing"
+    rooms.source.answers[8] = UNUSABLE["404"]
+    assert str(await failure_of(rooms.open(), 8)) == "settings 8: the service answered 404"
+
+
+@in_virtual_time
+async def test_an_outage_is_asked_about_ever_more_rarely(rooms: Rooms) -> None:
+    """Each failure says how long to wait, growing to a minute; nobody asks the service before that."""
+    room = rooms.open()
+    rooms.source.answers[1] = ServiceUnavailable("down")
+    pauses: list[float] = []
+    for number in range(1, 1200):  # most of a day
+        error = await failure_of(room)
+        assert isinstance(error, ServiceUnavailable)
+        assert error.after is not None
+        pauses.append(error.after)
+        await anyio.sleep(error.after / 2)
+        again = await failure_of(room)
+        assert isinstance(again, ServiceUnavailable)
+        assert again.after == pytest.approx(error.after / 2)
+        assert len(rooms.source.requests) == number
+        await anyio.sleep(error.after / 2 + 0.001)
+    assert 0.7 <= pauses[0] <= 1.0
+    assert all(earlier * 1.3 < later for earlier, later in zip(pauses[:5], pauses[1:6], strict=True))
+    assert all(42 <= pause <= 60 for pause in pauses[7:])
+    rooms.source.answers[1] = body()
+    assert text_of(await room.get(1)) == "Hi"
+
+
+@in_virtual_time
+async def test_the_pause_that_the_service_asks_for_is_kept(rooms: Rooms) -> None:
+    """A `Retry-After` longer than the own pause counts."""
+    room = rooms.open()
+    rooms.source.answers[1] = ServiceUnavailable("busy", 120.0)
+    error = await failure_of(room)
+    assert isinstance(error, ServiceUnavailable)
+    assert error.after == pytest.approx(120)
+    await anyio.sleep(119)
+    rooms.source.answers[1] = body()
+    assert isinstance(await failure_of(room), ServiceUnavailable)
+    await anyio.sleep(2)
+    assert text_of(await room.get(1)) == "Hi"
+
+
+@pytest.mark.parametrize("status", [0, 301, 302, 401, 403, 405, 407])
+async def test_a_refusal_that_is_not_about_the_settings_waits(rooms: Rooms, status: int) -> None:
+    """Wrong credentials or a wrong address make no message fail: they wait until it is put right."""
+    rooms.source.answers[1] = ServiceRefused(f"the service answered {status}", status)
+    assert isinstance(await failure_of(rooms.open()), ServiceUnavailable)
+
+
+async def test_a_failure_carries_nothing_of_earlier_ones(rooms: Rooms) -> None:
+    """Whoever asks gets an exception of their own: a remembered one would hold on to everybody's frames."""
+    room = rooms.open()
+    rooms.source.answers[1] = UNUSABLE["404"]
+    rooms.source.answers[2] = ServiceUnavailable("down")
+    for settings_id in (1, 2):
+        errors = [await failure_of(room, settings_id) for _ in range(3)]
+        assert len({id(error) for error in errors}) == 3
+
+
+@pytest.mark.parametrize("row", [b"", b"\xff", b"{}", b'{"content": {"en": 5}}'])
+async def test_an_unreadable_row_of_the_cache_is_fetched_anew(rooms: Rooms, row: bytes) -> None:
+    """What an earlier version left, or a disk spoiled, is replaced by what the service says."""
+    await rooms.cache.set("settings/1", row, None)
+    assert text_of(await rooms.open().get(1)) == "Hi"
+    assert text_of(await rooms.open().get(1)) == "Hi"
+    assert rooms.source.requests == [1]
+
+
+async def test_a_cache_that_fails_is_bypassed(rooms: Rooms, tmp_path: Path) -> None:
+    """Without a usable folder the settings come from the service, and stay in memory."""
+    (tmp_path / "cache").write_text("in the way")
+    room = rooms.open()
+    for _ in range(3):
+        assert text_of(await room.get(1)) == "Hi"
+    assert rooms.source.requests == [1]
+    assert rooms.problems
+
+
+async def test_the_memory_is_bounded(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was used longest ago leaves the memory first, by bytes and by number, and comes back from the disk."""
+    monkeypatch.setattr(room_module, "MEMORY_BYTES", 5 * len(body()))
+    room = rooms.open()
+    for settings_id in range(10):
+        await room.get(settings_id)
+        await room.get(0)
+    assert list(room._known) == [6, 7, 8, 9, 0]
+    assert room._size == 5 * len(body())
+    monkeypatch.setattr(room_module, "MOST_KNOWN", 2)
+    await room.get(3)
+    assert list(room._known) == [0, 3]
+    assert rooms.source.requests == list(range(10))
+
+
+async def test_settings_larger_than_the_memory_are_used_all_the_same(
+    rooms: Rooms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound is never a reason not to have the ones just asked for."""
+    monkeypatch.setattr(room_module, "MEMORY_BYTES", 10)
+    room = rooms.open()
+    for settings_id in (1, 2, 1):
+        assert (await room.get(settings_id)).id == settings_id
+    assert rooms.source.requests == [1, 2]

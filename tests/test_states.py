@@ -1,0 +1,104 @@
+"""The table of states: which steps there are, that no others can be taken, and that the documents show it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import pairwise, product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deliveryd.errors import IllegalTransition
+from deliveryd.states import ENDED, STEPS, State, step
+
+ROOT = Path(__file__).parent.parent
+
+LEGAL = {
+    "TAKEN": {"READY", "SET_ASIDE"},
+    "READY": {"WAITING", "SENDING", "FAILED"},
+    "WAITING": {"READY", "IN_DOUBT"},
+    "SENDING": {"READY", "WAITING", "IN_DOUBT", "SENT", "FAILED"},
+    "IN_DOUBT": {"READY", "WAITING", "SENT", "FAILED"},
+    "SENT": {"DELIVERED", "FAILED"},
+    "DELIVERED": set(),
+    "FAILED": set(),
+    "SET_ASIDE": {"READY"},
+}
+
+
+def reachable(start: State) -> set[State]:
+    """All states that lie before a message in this one."""
+    found: set[State] = set()
+    coming = [start]
+    while coming:
+        for after in STEPS[coming.pop()] - found:
+            found.add(after)
+            coming.append(after)
+    return found
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(State, State)), ids=lambda state: state.name)
+def test_each_step_is_taken_or_refused_as_the_table_says(before: State, after: State) -> None:
+    """Every pair of states, and the refusal names both."""
+    if after.name in LEGAL[before.name]:
+        assert step(before, after) is after
+    else:
+        with pytest.raises(IllegalTransition, match=rf"from {before.name} to {after.name}$"):
+            step(before, after)
+
+
+def test_the_numbers_in_journals_keep_their_meaning() -> None:
+    """A journal written by an earlier deliveryd is read by a later one."""
+    assert [(state.value, state.name) for state in State] == [
+        (1, "TAKEN"),
+        (2, "READY"),
+        (3, "WAITING"),
+        (4, "SENDING"),
+        (5, "IN_DOUBT"),
+        (6, "SENT"),
+        (7, "DELIVERED"),
+        (8, "FAILED"),
+        (9, "SET_ASIDE"),
+    ]
+
+
+def test_every_state_can_be_come_to_and_from_every_state_an_end() -> None:
+    assert reachable(State.TAKEN) == set(State) - {State.TAKEN}
+    assert all(reachable(state) & ENDED for state in set(State) - ENDED)
+
+
+def test_a_message_that_was_handed_to_a_channel_is_never_ready_again() -> None:
+    """From SENT on, no step leads back to where it could be sent a second time."""
+    assert reachable(State.SENT) == {State.DELIVERED, State.FAILED}
+
+
+def test_sending_begins_nowhere_but_in_ready() -> None:
+    """So that every attempt, first or retry, passes the checks of the line."""
+    assert {before for before, steps in STEPS.items() if State.SENDING in steps} == {State.READY}
+
+
+@given(st.lists(st.sampled_from(State)))
+def test_whatever_is_asked_for_a_message_only_walks_along_the_table(wishes: list[State]) -> None:
+    """A refused step leaves it where it is; what is delivered or failed stays so."""
+    walk = [State.TAKEN]
+    for wish in wishes:
+        try:
+            walk.append(step(walk[-1], wish))
+        except IllegalTransition:
+            assert wish not in STEPS[walk[-1]]
+    assert all(after in STEPS[before] for before, after in pairwise(walk))
+    assert State.DELIVERED not in walk or State.SENT in walk[: walk.index(State.DELIVERED)]
+    assert {State.DELIVERED, State.FAILED}.isdisjoint(walk[:-1])
+
+
+def test_the_documents_show_the_table_as_it_is() -> None:
+    """docs/architecture.md holds what docs/draw_states.py prints."""
+    drawn = subprocess.run(
+        [sys.executable, ROOT / "docs" / "draw_states.py"], capture_output=True, text=True, check=True
+    ).stdout
+    text = ROOT.joinpath("docs", "architecture.md").read_text(encoding="utf-8")
+    shown = text.partition("<!-- states -->")[2].partition("<!-- /states -->")[0]
+    assert shown.strip() == drawn.strip()

@@ -1,0 +1,157 @@
+"""A worker in virtual time: the real line on trio's MockClock, and a service that is down as a test wants it."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+
+from deliveryd.assembly import Outside
+from deliveryd.blocking import inline
+from deliveryd.channels.base import Accepted, Dispatch, Verdict
+from deliveryd.config import Config, load
+from deliveryd.customers.none import NoDirectory
+from deliveryd.http.client import HttpClient
+from deliveryd.http.httpx_wire import HttpxWire
+from deliveryd.model import Customer
+from deliveryd.service.client import ServiceClient
+from deliveryd.supervisor import Supervisor
+
+START = 1_800_000_000_000_000
+"""The instant at which virtual time begins."""
+
+CONFIG = """\
+[service]
+base_url = "http://service"
+[settings]
+cache_dir = "cache"
+[journal]
+url = "sqlite:///journal.db"
+[admin]
+listen = ""
+[receipts]
+listen = ""
+[channels.sms]
+adapter = "http"
+url = "http://provider/sms"
+json = { text = "{content.text}" }
+"""
+
+Handler = Callable[[httpx.Request], httpx.Response | None]
+"""What the service does instead of its work: an answer or an exception; None: its work."""
+
+
+class VirtualClock:
+    """The time of day, moved by the event loop's clock."""
+
+    def now(self) -> int:
+        """The present instant."""
+        return START + int(anyio.current_time() * 1_000_000)
+
+
+class VirtualService:
+    """The service in memory, behind a transport of httpx. `trouble` is asked before each request."""
+
+    def __init__(self) -> None:
+        self.queue: list[str] = []
+        self.taken: dict[int, str] = {}
+        self.settings: dict[int, str] = {}
+        self.events: list[dict[str, Any]] = []
+        self.requests: list[tuple[float, str]] = []
+        self.trouble: Handler = lambda _request: None
+
+    def enqueue(self, *elements: object) -> None:
+        """Put elements into the queue, texts as they are."""
+        self.queue += [element if isinstance(element, str) else json.dumps(element) for element in elements]
+
+    def statuses(self, message_id: int) -> list[str]:
+        """What was reported of a message."""
+        return [event["status"] for event in self.events if event["messageId"] == message_id]
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        """Answer a request."""
+        self.requests.append((anyio.current_time(), request.url.path))
+        answer = self.trouble(request)
+        return answer if answer is not None else self._work(request)
+
+    def _work(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        if path == "/queue":
+            count = int(request.url.params["take"])
+            batch, self.queue = self.queue[:count], self.queue[count:]
+            return httpx.Response(200, text=f"[{','.join(batch)}]")
+        if path == "/events":
+            self.events += json.loads(request.content)
+            return httpx.Response(204)
+        settings = self.settings.get(int(path.rpartition("/")[2]))
+        return httpx.Response(404) if settings is None else httpx.Response(200, text=settings)
+
+
+class VirtualChannel:
+    """A provider in memory. `verdict` decides about each attempt."""
+
+    def __init__(self) -> None:
+        self.attempts: list[tuple[float, Dispatch]] = []
+        self.verdict: Callable[[Dispatch], Verdict] = lambda dispatch: Accepted(dispatch.attempt_id)
+        self.seconds = 0.05
+
+    def reaches(self, customer: Customer | None) -> bool:
+        """Everybody."""
+        return True
+
+    async def send(self, dispatch: Dispatch) -> Verdict:
+        """Decide after a while."""
+        await anyio.sleep(self.seconds)
+        self.attempts.append((anyio.current_time(), dispatch))
+        return self.verdict(dispatch)
+
+    def preview(self, dispatch: Dispatch) -> str:
+        """Nothing to see."""
+        return ""
+
+    async def probe(self) -> str | None:
+        """Always there."""
+        return None
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+class VirtualWorld:
+    """The line in one folder, run as often as a test wants."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "config.toml"
+        self.path.write_text(CONFIG, encoding="utf-8")
+        self.service = VirtualService()
+        self.channels: defaultdict[str, VirtualChannel] = defaultdict(VirtualChannel)
+
+    def add(self, tables: str) -> None:
+        """Put tables behind the configuration."""
+        self.path.write_text(self.path.read_text(encoding="utf-8") + tables, encoding="utf-8")
+
+    def config(self) -> Config:
+        """The configuration as it stands."""
+        return load(self.path, environ={})
+
+    def supervisor(self) -> Supervisor:
+        """A worker that has not begun."""
+        return Supervisor(self.config(), VirtualClock(), outside=self._outside, blocking=inline)
+
+    async def run_until_idle(self) -> None:
+        """Run a worker until there is nothing more to do."""
+        await self.supervisor().run(until_idle=True)
+
+    @asynccontextmanager
+    async def _outside(self, config: Config) -> AsyncIterator[Outside]:
+        wire = HttpxWire(httpx.MockTransport(self.service.handle))
+        client = ServiceClient(HttpClient(wire, timeout=config.service.timeout), config.service.base_url)
+        channels = {name: self.channels[name] for name in config.channels.configured}
+        yield Outside(client, channels, NoDirectory())

@@ -1,0 +1,166 @@
+"""The world of the end-to-end tests: a sandbox, a folder with a configuration, and workers as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from deliveryd.sandbox.state import SandboxState
+from deliveryd.sandbox.thread import SandboxThread
+
+PATIENCE = 60.0
+
+CONFIG = """\
+[service]
+base_url = "{base_url}"
+timeout = "2s"
+
+[queue]
+poll_interval = "50ms"
+max_poll_interval = "200ms"
+
+[events]
+flush_interval = "20ms"
+
+[settings]
+cache_dir = "cache"
+
+[journal]
+url = "sqlite:///journal.db"
+
+[customers]
+source = "file"
+path = "customers.jsonl"
+
+[content]
+languages = ["en", "de"]
+
+[admin]
+listen = ""
+
+[receipts]
+listen = ""
+
+[channels.sms]
+adapter = "http"
+url = "{base_url}/sms"
+json = {{ to = "{{customer.phone}}", text = "{{content.text}}", reference = "{{message.id}}" }}
+provider_id = "/id"
+timeout = "3s"
+retry = {{ attempts = 5, base = "50ms", max = "200ms" }}
+"""
+
+
+class World:
+    """One folder and one sandbox. `text` is the configuration; `add` puts tables behind it."""
+
+    def __init__(self, folder: Path, sandbox: SandboxThread) -> None:
+        self.folder = folder
+        self.sandbox = sandbox
+        self.config = folder / "config.toml"
+        self.write_config(CONFIG.format(base_url=sandbox.base_url))
+        self.customers([])
+        self._workers: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def state(self) -> SandboxState:
+        """What the sandbox knows."""
+        return self.sandbox.state
+
+    def write_config(self, text: str) -> None:
+        """Replace the configuration."""
+        self.config.write_text(text, encoding="utf-8")
+
+    def add(self, tables: str) -> None:
+        """Put tables behind the configuration; braces stay, `BASE_URL` and `SMTP_PORT` are filled in."""
+        text = tables.replace("BASE_URL", self.sandbox.base_url).replace("SMTP_PORT", str(self.sandbox.smtp_port))
+        self.write_config(self.config.read_text(encoding="utf-8") + "\n" + text)
+
+    def change(self, before: str, after: str) -> None:
+        """Replace a piece of the configuration that must be there."""
+        text = self.config.read_text(encoding="utf-8")
+        assert before in text
+        self.write_config(text.replace(before, after))
+
+    def customers(self, records: list[dict[str, Any]]) -> None:
+        """Write the customer file."""
+        text = "".join(json.dumps(record) + "\n" for record in records) or '{"id": 0}\n'
+        self.folder.joinpath("customers.jsonl").write_text(text, encoding="utf-8")
+
+    def start(self, *options: str, log: str = "warning", **environ: str) -> subprocess.Popen[bytes]:
+        """Start a worker; what it logs goes to `worker.log` in the folder."""
+        with self.folder.joinpath("worker.log").open("ab") as log_file:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "deliveryd", "run", "--config", str(self.config), *options],
+                env={**os.environ, "DELIVERYD_LOG__LEVEL": log, "DELIVERYD_LOG__FORMAT": "json", **environ},
+                stdin=subprocess.DEVNULL,
+                stdout=log_file,
+                stderr=log_file,
+            )
+        self._workers.append(worker)
+        return worker
+
+    def run_until_idle(self, log: str = "warning", **environ: str) -> None:
+        """Run a worker until there is nothing more to do; it must end with status 0."""
+        worker = self.start("--until-idle", log=log, **environ)
+        assert worker.wait(PATIENCE) == 0, self.log()[-4000:]
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run another command of ours on the same configuration."""
+        return subprocess.run(
+            [sys.executable, "-m", "deliveryd", *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+
+    def log(self) -> str:
+        """All that the workers wrote so far."""
+        return self.folder.joinpath("worker.log").read_text(encoding="utf-8")
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Read the journal of a worker that has ended."""
+        connection = sqlite3.connect(self.folder / "journal.db")
+        try:
+            return connection.execute(query).fetchall()
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for worker in self._workers:
+            if worker.poll() is None:
+                worker.send_signal(signal.SIGKILL)
+                worker.wait()
+
+
+def open_world(folder: Path) -> Iterator[World]:
+    """A world for one test; made into a fixture by the modules that use it."""
+    with SandboxThread() as sandbox:
+        world = World(folder, sandbox)
+        yield world
+        world.close()
+
+
+def sms_settings(text: str = "{greeting} {word}", languages: tuple[str, ...] = ("en", "de")) -> dict[str, Any]:
+    """Settings with one text message in each language, and both greetings."""
+    return {
+        "content": {
+            language: {
+                "greetings": {"personal": f"{language} {{customer.name}}", "general": f"{language} all"},
+                "sms": {"text": text},
+            }
+            for language in languages
+        }
+    }
+
+
+def message(id_: int, settings_id: int = 1, customer_id: int = 1, **variables: object) -> dict[str, Any]:
+    """An element of the queue."""
+    return {
+        "id": id_, "settingsId": settings_id, "customerId": customer_id, "variables": variables or {"word": "w"}
+    }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is the embedded journal's own: durability, its file and lock, shared commits, the plans of statements."""
+"""The embedded journal's own: durability, file and lock, shared commits, the plans of its statements."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -12,9 +13,8 @@ import trio
 from trio.testing import MockClock
 
 from deliveryd.channels.base import Accepted, Dispatch, Misconfigured, TryAgain, Verdict
-from virtual import START, VirtualWorld
-
 from deliveryd.model import format_instant
+from virtual import START, VirtualWorld
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello {word}"}}}})
 
@@ -69,8 +69,8 @@ UNREADABLE: dict[str, Callable[[httpx.Request], httpx.Response]] = {
 def test_ten_minutes_without_any_endpoint_lose_nothing_and_cause_no_storm(
     world: VirtualWorld, trouble: Callable[[httpx.Request], httpx.Response]
 ) -> None:
-    world.service.trouble = (
-        lambda request: trouble(request) if len(world.service.requests) > 1 and trio.current_time() < 600 else None
+    world.service.trouble = lambda request: (
+        trouble(request) if len(world.service.requests) > 1 and trio.current_time() < 600 else None
     )
     world.service.enqueue(*(message(id_) for id_ in range(31, 200)))
     seconds = live(world.run_until_idle)
@@ -85,8 +85,8 @@ def test_ten_minutes_without_any_endpoint_lose_nothing_and_cause_no_storm(
 def test_a_queue_that_answers_nonsense_for_minutes_is_asked_again_until_it_answers_well(
     world: VirtualWorld, trouble: Callable[[httpx.Request], httpx.Response]
 ) -> None:
-    world.service.trouble = (
-        lambda request: trouble(request) if request.url.path == "/queue" and trio.current_time() < 300 else None
+    world.service.trouble = lambda request: (
+        trouble(request) if request.url.path == "/queue" and trio.current_time() < 300 else None
     )
     assert live(world.run_until_idle) > 300
     assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 31))
@@ -94,8 +94,8 @@ def test_a_queue_that_answers_nonsense_for_minutes_is_asked_again_until_it_answe
 
 def test_an_outage_of_the_events_endpoint_stops_the_taking(world: VirtualWorld) -> None:
     world.add("[queue]\nbatch_size = 10\nmax_in_flight = 20\n")
-    world.service.trouble = (
-        lambda request: httpx.Response(503) if request.url.path == "/events" and trio.current_time() < 900 else None
+    world.service.trouble = lambda request: (
+        httpx.Response(503) if request.url.path == "/events" and trio.current_time() < 900 else None
     )
     taken_at_the_end_of_the_outage: list[int] = []
 
@@ -113,10 +113,8 @@ def test_an_outage_of_the_events_endpoint_stops_the_taking(world: VirtualWorld) 
 def test_settings_that_cannot_be_had_hold_up_only_their_own_messages(world: VirtualWorld) -> None:
     world.service.settings[2] = SMS
     world.service.enqueue(message(100, 2))
-    world.service.trouble = (
-        lambda request: httpx.Response(500)
-        if request.url.path == "/settings/2" and trio.current_time() < 1800
-        else None
+    world.service.trouble = lambda request: (
+        httpx.Response(500) if request.url.path == "/settings/2" and trio.current_time() < 1800 else None
     )
     live(world.run_until_idle)
     at = {dispatch.entry.id: when for when, dispatch in world.channels["sms"].attempts}
@@ -133,7 +131,7 @@ def test_a_provider_down_for_minutes_is_retried_until_it_takes_the_messages(worl
     live(world.run_until_idle)
     assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 31))
     waits = [at for at, dispatch in channel.attempts if dispatch.entry.id == 1]
-    gaps = [later - earlier for earlier, later in zip(waits, waits[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(waits)]
     assert len(gaps) >= 4
     assert gaps[-1] > gaps[0] * 4
 
@@ -144,14 +142,18 @@ def test_a_provider_that_never_recovers_ends_in_one_error_that_says_how_often_it
     world.channels["sms"].verdict = lambda _dispatch: TryAgain("provider answered 503")
     live(world.run_until_idle)
     assert world.service.statuses(1) == ["dequeued", "error"]
-    (error,) = [event for event in world.service.events if event["messageId"] == 1 and event["status"] == "error"]
+    (error,) = [
+        event for event in world.service.events if event["messageId"] == 1 and event["status"] == "error"
+    ]
     assert error["details"] == "sms: provider answered 503 (tried 8 times)"
 
 
 def test_a_misconfigured_channel_uses_up_no_tries_however_long_it_lasts(world: VirtualWorld) -> None:
     channel = world.channels["sms"]
     channel.verdict = lambda dispatch: (
-        Misconfigured("provider answered 401") if trio.current_time() < 1200 else Accepted(dispatch.attempt_id)
+        Misconfigured("provider answered 401")
+        if trio.current_time() < 1200
+        else Accepted(dispatch.attempt_id)
     )
     live(world.run_until_idle)
     assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 31))

@@ -1,4 +1,4 @@
-"""Receipts from providers, against a running worker on real sockets, and the reading of them as pure functions."""
+"""Receipts from providers: a running worker on real sockets, and the reading of them as pure functions."""
 
 from __future__ import annotations
 
@@ -141,13 +141,21 @@ def test_an_oversized_or_unreadable_report_is_refused_and_the_worker_goes_on(wor
 
 
 OPTIONS = ReceiptOptions(
-    provider_id="/message/id", status="/state", delivered=["DELIVRD", "1"], failed=["UNDELIV"], reported_at="/when"
+    provider_id="/message/id",
+    status="/state",
+    delivered=["DELIVRD", "1"],
+    failed=["UNDELIV"],
+    reported_at="/when",
 )
 NOW = parse_instant("2026-06-01T00:00:00Z")
 
 
 def body(**changes: object) -> bytes:
-    report: dict[str, object] = {"message": {"id": "p1"}, "state": "DELIVRD", "when": "2026-05-31T23:59:59.5Z"}
+    report: dict[str, object] = {
+        "message": {"id": "p1"},
+        "state": "DELIVRD",
+        "when": "2026-05-31T23:59:59.5Z",
+    }
     return json.dumps({**report, **changes}).encode()
 
 
@@ -184,7 +192,9 @@ def test_an_unreadable_report_is_told_apart(raw: bytes) -> None:
     ("header", "genuine"),
     [(None, False), ("", False), ("zz", False), ("sha256=", False), ("sha256=RIGHT", True), ("RIGHT", False)],
 )
-def test_a_signature_needs_its_prefix_and_the_right_bytes(tmp_path: Path, header: str | None, genuine: bool) -> None:
+def test_a_signature_needs_its_prefix_and_the_right_bytes(
+    tmp_path: Path, header: str | None, genuine: bool
+) -> None:
     options = SignatureOptions(header="X-S", secret_file=SecretFile(tmp_path / "unused"), prefix="sha256=")
     right = hmac.new(SECRET.encode(), b"body", hashlib.sha256).hexdigest()
     given = header.replace("RIGHT", right) if header is not None else None

@@ -1,4 +1,4 @@
-"""A worker in virtual time: the real line on trio's MockClock, and a service that is down as a test wants it."""
+"""A worker in virtual time: the real line on trio's MockClock, and a service that fails as a test wants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The world of the end-to-end tests: a sandbox, a folder with a configuration, and workers as real processes."""
+"""The world of the end-to-end tests: a sandbox, a folder with a configuration, workers as processes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ class World:
 
     def add(self, tables: str) -> None:
         """Put tables behind the configuration; braces stay, `BASE_URL` and `SMTP_PORT` are filled in."""
-        text = tables.replace("BASE_URL", self.sandbox.base_url).replace("SMTP_PORT", str(self.sandbox.smtp_port))
+        text = tables.replace("BASE_URL", self.sandbox.base_url).replace(
+            "SMTP_PORT", str(self.sandbox.smtp_port)
+        )
         self.write_config(self.config.read_text(encoding="utf-8") + "\n" + text)
 
     def change(self, before: str, after: str) -> None:
@@ -115,7 +117,11 @@ class World:
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run another command of ours on the same configuration."""
         return subprocess.run(
-            [sys.executable, "-m", "deliveryd", *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False
+            [sys.executable, "-m", "deliveryd", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
         )
 
     def log(self) -> str:
@@ -146,7 +152,9 @@ def open_world(folder: Path) -> Iterator[World]:
         world.close()
 
 
-def sms_settings(text: str = "{greeting} {word}", languages: tuple[str, ...] = ("en", "de")) -> dict[str, Any]:
+def sms_settings(
+    text: str = "{greeting} {word}", languages: tuple[str, ...] = ("en", "de")
+) -> dict[str, Any]:
     """Settings with one text message in each language, and both greetings."""
     return {
         "content": {
@@ -162,5 +170,8 @@ def sms_settings(text: str = "{greeting} {word}", languages: tuple[str, ...] = (
 def message(id_: int, settings_id: int = 1, customer_id: int = 1, **variables: object) -> dict[str, Any]:
     """An element of the queue."""
     return {
-        "id": id_, "settingsId": settings_id, "customerId": customer_id, "variables": variables or {"word": "w"}
-    }  # fmt: skip
+        "id": id_,
+        "settingsId": settings_id,
+        "customerId": customer_id,
+        "variables": variables or {"word": "w"},
+    }

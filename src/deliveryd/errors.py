@@ -55,7 +55,7 @@ class ServiceError(DeliverydError):
 
 
 class ServiceUnavailable(ServiceError):
-    """No usable answer, in spite of the retries inside one call. Worth trying again, after `after` seconds."""
+    """No usable answer, in spite of the retries inside one call. Worth trying again, in `after` seconds."""
 
     def __init__(self, message: str, after: float | None = None) -> None:
         super().__init__(message)

@@ -23,11 +23,11 @@ def _show_version(wanted: bool) -> None:
 
 
 def _options(
-    version: bool = typer.Option(  # noqa: ARG001  # answered by its callback
+    version: bool = typer.Option(  # answered by its callback
         False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
     ),
 ) -> None:
-    """Take queued customer messages from a service, send them through channels, report what became of each."""
+    """Take queued customer messages from a service, send them, and report what became of each."""
 
 
 def build_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -45,7 +45,7 @@ def build_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def _needed(arguments: Sequence[str]) -> Iterable[str]:
-    """The commands that have to be loaded: only the one that is asked for, since loading all takes a second."""
+    """The commands that have to be loaded: only the one asked for, since loading all takes a second."""
     asked = arguments[:1]
     return asked if asked and asked[0] in COMMANDS and "_DELIVERYD_COMPLETE" not in os.environ else COMMANDS
 
@@ -54,5 +54,5 @@ def main() -> None:
     """Run the command line. Exit status: 0 good, 1 failed, 2 usage, 78 configuration (design 6)."""
     try:
         build_app(_needed(sys.argv[1:]))()
-    except Exception as error:  # noqa: BLE001  # the last place where an error can be put into words
+    except Exception as error:  # the last place where an error can be put into words
         sys.exit(exit_status(error))

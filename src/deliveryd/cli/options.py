@@ -8,5 +8,8 @@ from typing import Annotated
 import typer
 
 ConfigFile = Annotated[
-    Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration file (TOML).", envvar="DELIVERYD_CONFIG")
+    Path,
+    typer.Option(
+        "--config", "-c", metavar="FILE", help="The configuration file (TOML).", envvar="DELIVERYD_CONFIG"
+    ),
 ]

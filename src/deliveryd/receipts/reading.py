@@ -31,7 +31,9 @@ def is_genuine(options: SignatureOptions, secret: str, header: str | None, body:
         return False
     given = header.removeprefix(options.prefix).strip()
     try:
-        signature = bytes.fromhex(given) if options.encoding == "hex" else base64.b64decode(given, validate=True)
+        signature = (
+            bytes.fromhex(given) if options.encoding == "hex" else base64.b64decode(given, validate=True)
+        )
     except (ValueError, binascii.Error):
         return False
     expected = hmac.digest(secret.encode(), body, options.algorithm.removeprefix("hmac-"))

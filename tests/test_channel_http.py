@@ -128,6 +128,7 @@ STATUSES: list[tuple[int, Verdict]] = [
     (405, Misconfigured("provider answered 405")),
     (407, Misconfigured("provider answered 407")),
     (408, TryAgain("provider answered 408")),
+    (409, InDoubt("provider answered 409")),
     (422, Refused("provider answered 422")),
     (425, TryAgain("provider answered 425")),
     (429, TryAgain("provider answered 429")),

@@ -139,24 +139,23 @@ class Intake:
 
     async def _room(self) -> int:
         """How many to take now: a whole batch, or after a short wait whatever there is room for."""
-        if not self._may_take():
-            self._set_paused("too many messages wait in the journal")
+        self._set_paused(not self._may_take())
+        if self._paused:
             await self._places.freed.wait(NO_ROOM_PAUSE)
             return 0
         whole = min(self._batch_size, self._places.most)
         with anyio.move_on_after(TOP_UP):
             while self._places.free < whole and not self._stopping:
                 await self._places.freed.wait()
-        count = min(whole, self._places.free)
-        self._set_paused(None if count else "every place under queue.max_in_flight is taken")
-        return 0 if self._stopping else count
+        return 0 if self._stopping else min(whole, self._places.free)
 
-    def _set_paused(self, reason: str | None) -> None:
-        if reason is not None and not self._paused:
-            log(Event.QUEUE_PAUSED, reason=reason)
-        elif reason is None and self._paused:
-            log(Event.QUEUE_RESUMED)
-        self._paused = reason is not None
+    def _set_paused(self, paused: bool) -> None:
+        if paused is not self._paused:
+            self._paused = paused
+            if paused:
+                log(Event.QUEUE_PAUSED, reason="too many messages wait in the journal")
+            else:
+                log(Event.QUEUE_RESUMED)
 
     async def _record(self, batch: Batch) -> Collection[int]:
         """Bring a batch into the journal, and let the line know of what is new."""

@@ -49,12 +49,13 @@ class AnswerReader:
 def failure(status: int, wait: str | None) -> Verdict:
     """What a status other than 2xx means; `wait` is the answer's Retry-After.
 
-    Any other 5xx is in doubt: a gateway doesn't know what those behind it did.
+    Any other 5xx is in doubt: a gateway doesn't know what those behind it did. So is 409, the usual answer to a
+    repeated request whose first one is still being worked on.
     """
     reason = f"provider answered {status}"
     if status in _SURELY_NOT_TAKEN:
         return TryAgain(reason, retry_after(wait))
-    if status >= 500:
+    if status >= 500 or status == 409:
         return InDoubt(reason)
     if status in _NOT_FOR_US or status < 400:
         return Misconfigured(reason)

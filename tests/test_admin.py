@@ -25,8 +25,8 @@ from deliveryd.admin import server
 from deliveryd.admin.app import admin_app
 from deliveryd.admin.health import check_health, health_url
 from deliveryd.admin.listening import address_of, bind, parse_listen
-from deliveryd.metrics import Metrics
 from deliveryd.errors import ConfigError
+from deliveryd.metrics import Metrics
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])

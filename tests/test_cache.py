@@ -171,7 +171,9 @@ async def test_a_planted_key_is_never_loaded(cache: Cache, tmp_path: Path, raw: 
     proof = tmp_path / "loaded"
     await cache.disk.set("a", b"1", None)
     cache.write(
-        "UPDATE Cache SET key = ?, raw = ?, expire_time = 1, store_time = 0", pickle.dumps(Planted(proof)), raw
+        "UPDATE Cache SET key = ?, raw = ?, expire_time = 1, store_time = 0",
+        pickle.dumps(Planted(proof)),
+        raw,
     )
     assert await cache.disk.get("a") is None
     assert await cache.works_again()
@@ -217,7 +219,13 @@ async def test_a_planted_time_is_refused(cache: Cache) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("disk_directory", "/"), ("disk_evil", 1), ("cull_limit", "many"), ("eviction_policy", "none"), ("x", "y")],
+    [
+        ("disk_directory", "/"),
+        ("disk_evil", 1),
+        ("cull_limit", "many"),
+        ("eviction_policy", "none"),
+        ("x", "y"),
+    ],
 )
 async def test_planted_settings_of_the_library_are_not_fatal(cache: Cache, key: str, value: object) -> None:
     """diskcache keeps settings of its own in the file; strange ones cost the cache at most."""
@@ -231,27 +239,24 @@ async def test_planted_settings_of_the_library_are_not_fatal(cache: Cache, key: 
 # what goes wrong
 
 
-SPOILED: dict[str, Callable[[Path], object]] = {
-    "garbage": lambda db: db.write_bytes(b"no database" * 1000),
-    "an empty file": lambda db: db.write_bytes(b""),
-    "half a file": lambda db: os.truncate(db, 5000),
-    "a damaged page": lambda db: _damage(db),
-    "a directory": lambda db: (db.unlink(), (db / "below").mkdir(parents=True)),
-    "a dangling link": lambda db: (db.unlink(), db.symlink_to("/nonexistent/x")),
-    "another database": lambda db: (db.unlink(), _another(db)),
-    "a table without columns": lambda db: _redefined(db),
-    "a missing file": lambda db: db.unlink(),
-    "foreign files beside it": lambda db: (db.parent / "00" / "ab").mkdir(parents=True),
-}
-
-
 def _damage(db: Path) -> None:
     with db.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(20_000))
 
 
+def _directory(db: Path) -> None:
+    db.unlink()
+    (db / "below").mkdir(parents=True)
+
+
+def _link(db: Path) -> None:
+    db.unlink()
+    db.symlink_to("/nonexistent/x")
+
+
 def _another(db: Path) -> None:
+    db.unlink()
     with closing(sqlite3.connect(db)) as other, other:
         other.execute("CREATE TABLE Cache (x)")
         other.execute("CREATE TABLE Settings (y)")
@@ -261,6 +266,20 @@ def _redefined(db: Path) -> None:
     with closing(sqlite3.connect(db)) as other, other:
         other.execute("DROP TABLE Cache")
         other.execute("CREATE TABLE Cache (key, raw)")
+
+
+SPOILED: dict[str, Callable[[Path], object]] = {
+    "garbage": lambda db: db.write_bytes(b"no database" * 1000),
+    "an empty file": lambda db: db.write_bytes(b""),
+    "half a file": lambda db: os.truncate(db, 5000),
+    "a damaged page": _damage,
+    "a directory": _directory,
+    "a dangling link": _link,
+    "another database": _another,
+    "a table without columns": _redefined,
+    "a missing file": lambda db: db.unlink(),
+    "foreign files beside it": lambda db: (db.parent / "00" / "ab").mkdir(parents=True),
+}
 
 
 @pytest.mark.parametrize("case", SPOILED)
@@ -308,7 +327,7 @@ async def test_a_file_in_the_folders_place_is_bypassed(tmp_path: Path, where: st
 async def test_a_folder_that_can_not_be_used_is_bypassed(
     cache: Cache, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read-only, forbidden, full or failing disk: every use is told and none raises; then it works again."""
+    """A read-only, forbidden, full or failing disk: each use is told, none raises; then it works again."""
 
     def fail(*_args: object, **_kwargs: object) -> None:
         raise OSError(number, os.strerror(number))

@@ -77,7 +77,7 @@ def test_a_configuration_error_stops_the_unit_instead_of_restarting_it(name: str
 
 @pytest.mark.parametrize("name", UNITS)
 def test_the_unit_waits_longer_than_a_drain_takes(name: str) -> None:
-    """The drain may take 30 s before systemd would kill what is being sent."""
+    """The drain may take 20 s before systemd would kill what is being sent."""
     (stop,) = unit_settings(name)["TimeoutStopSec"]
     assert int(stop.removesuffix("s")) > 30
 

@@ -12,7 +12,7 @@ import anyio
 import pytest
 import trustme
 from anyio.abc import SocketAttribute
-from anyio.streams.tls import TLSListener, TLSStream
+from anyio.streams.tls import TLSAttribute, TLSListener, TLSStream
 
 from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.asyncio_wire import AsyncioWire
@@ -208,7 +208,7 @@ async def tls_server(
         async with stream:
             try:
                 while await stream.receive():
-                    certificate = stream.extra(anyio.streams.tls.TLSAttribute.peer_certificate, None) or {}
+                    certificate = stream.extra(TLSAttribute.peer_certificate, None) or {}  # noqa: S610  # no database
                     names: Any = certificate.get("subjectAltName", ())
                     clients.extend([name for _, name in names] or [""])
                     await stream.send(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
@@ -216,11 +216,12 @@ async def tls_server(
                 return
 
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
-    async with TLSListener(listener, context, standard_compatible=False) as tls:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(tls.serve, handle)
-            yield f"https://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/", clients
-            tasks.cancel_scope.cancel()
+    port: int = listener.extra(SocketAttribute.local_port)  # noqa: S610  # no database
+    tls = TLSListener(listener, context, standard_compatible=False)
+    async with tls, anyio.create_task_group() as tasks:
+        tasks.start_soon(tls.serve, handle)
+        yield f"https://127.0.0.1:{port}/", clients
+        tasks.cancel_scope.cancel()
 
 
 async def test_tls_with_an_authority_of_ones_own(ca_file: Path) -> None:

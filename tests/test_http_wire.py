@@ -1,4 +1,4 @@
-"""Both wires against servers that answer byte for byte: what was never sent, what is in doubt, what was answered."""
+"""Both wires against servers that answer byte for byte: never sent, in doubt, or answered."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
@@ -39,7 +40,9 @@ def _own() -> Wire:
 
 
 def _httpx() -> Wire:
-    return HttpxWire(httpx.AsyncHTTPTransport(trust_env=False, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)))
+    return HttpxWire(
+        httpx.AsyncHTTPTransport(trust_env=False, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    )
 
 
 OWN = [
@@ -111,7 +114,7 @@ class Peer:
 
     def reset_at_close(self) -> None:
         """Let the connection end with a reset instead of an orderly end."""
-        raw = self._stream.extra(SocketAttribute.raw_socket)
+        raw = self._stream.extra(SocketAttribute.raw_socket)  # noqa: S610  # no database
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
@@ -136,7 +139,7 @@ Serve: TypeAlias = Callable[[Peer], Awaitable[None]]
 async def serving(serve: Serve) -> AsyncIterator[Server]:
     """A server that lets `serve` handle each connection, and closes it afterwards."""
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
-    server = Server(listener.extra(SocketAttribute.local_port))
+    server = Server(listener.extra(SocketAttribute.local_port))  # noqa: S610  # no database
 
     async def handle(stream: SocketStream) -> None:
         server.connections += 1
@@ -218,7 +221,11 @@ ANSWERED = {
         200,
         b"ok",
     ),
-    "the largest body": (answering(b"HTTP/1.1 200 OK\r\ncontent-length: 64\r\n\r\n" + b"x" * 64), 200, b"x" * 64),
+    "the largest body": (
+        answering(b"HTTP/1.1 200 OK\r\ncontent-length: 64\r\n\r\n" + b"x" * 64),
+        200,
+        b"x" * 64,
+    ),
 }
 
 
@@ -395,7 +402,9 @@ async def test_a_name_that_is_none_means_that_nothing_was_sent(wire: Wire, host:
 
 
 @pytest.mark.parametrize("kind", [OWN[0], *HTTPX], indirect=True)  # uvloop asks the system past Python
-async def test_an_unknown_host_means_that_nothing_was_sent(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_host_means_that_nothing_was_sent(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the name isn't known, the request surely didn't leave."""
 
     def unknown(*_args: object, **_kwargs: object) -> None:
@@ -444,7 +453,7 @@ async def test_the_deadline_is_for_the_whole_answer(wire: Wire) -> None:
                         await server.hung_up.wait()
 
     async with serving(drip) as server:
-        with pytest.raises(OutcomeUnknown, match="within 0.2 s"):
+        with pytest.raises(OutcomeUnknown, match=r"within 0\.2 s"):
             await ask(wire, server.target(), deadline=0.2)
         await server.hung_up.wait()
 
@@ -516,7 +525,9 @@ async def test_a_large_body_goes_out_and_comes_back(wire: Wire) -> None:
 
 
 @own_only  # httpx calls such an answer in doubt as a whole
-@pytest.mark.parametrize("extra", [b"HTTP/1.1 500 Oops\r\nx-a: evil\r\ncontent-length: 0\r\n\r\n", b"ok", b"HTTP/1."])
+@pytest.mark.parametrize(
+    "extra", [b"HTTP/1.1 500 Oops\r\nx-a: evil\r\ncontent-length: 0\r\n\r\n", b"ok", b"HTTP/1."]
+)
 async def test_what_follows_an_answer_is_nobodys_answer(wire: Wire, extra: bytes) -> None:
     """Bytes after the answer change nothing of it, and are never read as the answer to the next request."""
     async with serving(answering(OK + extra)) as server:
@@ -530,7 +541,9 @@ async def test_what_follows_an_answer_is_nobodys_answer(wire: Wire, extra: bytes
 
 
 @own_only
-async def test_an_idle_connection_is_closed_after_a_while(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_connection_is_closed_after_a_while(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody has to ask for it: connections of a burst don't stay open until the server has had enough."""
     monkeypatch.setattr(asyncio_wire, "IDLE_SECONDS", 0.1)
     together = anyio.Event()
@@ -619,7 +632,7 @@ async def heard(wire: Wire, server: Server) -> int:
 
 @own_only
 async def test_closing_ends_requests_under_way(wire: Wire) -> None:
-    """Closing doesn't wait for anybody: a request under way is in doubt, half an answer isn't taken for a whole."""
+    """Closing waits for nobody: a request under way is in doubt, half an answer is none."""
     asked = anyio.Event()
 
     async def serve(peer: Peer) -> None:

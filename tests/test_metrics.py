@@ -3,8 +3,8 @@
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from deliveryd.metrics import Levels, Metrics
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain
+from deliveryd.metrics import Levels, Metrics
 from deliveryd.states import State
 
 
@@ -59,7 +59,7 @@ def test_what_happens_is_counted() -> None:
     counted.post_failed("unavailable")
     counted.settings_requested("found")
     counted.settings_cached("memory")
-    counted.customer_looked_up("unknown")
+    counted.customers_looked_up(0, 1)
     counted.receipt("unmatched")
     counted.committed(0.004)
 

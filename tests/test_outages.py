@@ -145,7 +145,7 @@ def test_a_provider_that_never_recovers_ends_in_one_error_that_says_how_often_it
     (error,) = [
         event for event in world.service.events if event["messageId"] == 1 and event["status"] == "error"
     ]
-    assert error["details"] == "sms: provider answered 503 (tried 8 times)"
+    assert error["details"] == "sms: provider answered 503 (tried 15 times)"
 
 
 def test_a_misconfigured_channel_uses_up_no_tries_however_long_it_lasts(world: VirtualWorld) -> None:

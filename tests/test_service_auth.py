@@ -62,26 +62,31 @@ def test_what_makes_no_sense_is_told(options: dict[str, str], problem: str, secr
     """Mistakes come out when the configuration is read, and name no secret."""
     given = {name: str(secret) if value == "S" else value for name, value in options.items()}
     with pytest.raises(ValidationError, match=problem):
-        AuthOptions(**given)  # type: ignore[arg-type]
+        AuthOptions(**given)
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [("", "is empty"), ("a\nb", "more than one line"), ("ключ", "only ASCII"), ("a\x00b", "control characters")],
+    [
+        ("", "is empty"),
+        ("a\nb", "more than one line"),
+        ("ключ", "only ASCII"),
+        ("a\x00b", "control characters"),
+    ],
 )
 def test_a_secret_that_no_header_can_carry_is_told(secret: Path, content: str, problem: str) -> None:
     """A file that can't be used is named, what stands in it isn't."""
     secret.write_text(content)
     for options in ({"token_file": secret}, {"header": "x-key", "value_file": secret}):
         with pytest.raises(ValueError, match=problem) as caught:
-            AuthOptions(**options).headers()  # type: ignore[arg-type]
+            AuthOptions(**options).headers()
         assert str(secret) in str(caught.value)
         assert content not in str(caught.value) or not content
 
 
 def test_secrets_are_read_when_they_are_needed(secret: Path) -> None:
     """A file that was replaced counts from the next reading on; a copy of the options shows no secret."""
-    options = AuthOptions(token_file=secret)  # type: ignore[arg-type]
+    options = AuthOptions(token_file=secret)
     assert "s3cret" not in repr(options)
     assert "s3cret" not in options.model_dump_json()
     secret.write_text("n3w")

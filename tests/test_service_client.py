@@ -22,7 +22,8 @@ from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.http.wire import Answer
 from deliveryd.service.auth import AuthOptions
-from deliveryd.service.client import GROUPS, PATIENCE, TRIES, ServiceClient, retry_after
+from deliveryd.service.client import PATIENCE, TRIES, ServiceClient, retry_after
+from deliveryd.service.wire import GROUPS
 from scripted_gateway import HangUp, Reply, closed_port, open_gateway
 
 pytestmark = pytest.mark.anyio
@@ -209,7 +210,13 @@ CALLS: dict[str, Call] = {
     "customer": lambda client: client.customer_page(1),
     "entity": lambda client: client.entity("http://service.example/x"),
 }
-GOOD = {"take": b"[]", "report": b"", "settings": b"{}", "customer": b'{"value": {}}', "entity": b'{"value": {}}'}
+GOOD = {
+    "take": b"[]",
+    "report": b"",
+    "settings": b"{}",
+    "customer": b'{"value": {}}',
+    "entity": b'{"value": {}}',
+}
 PASSING: list[Any] = [
     httpx.Response(408),
     httpx.Response(425),
@@ -327,10 +334,21 @@ def test_retry_after_as_a_date() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("", None), ("soon", None), ("-1", None), ("1.5", None), ("٣", None), ("Wed, 99 Foo 2015", None)]
-    + [("Wed, 21 Oct 2999 07:28:00 GMT", 86_400.0), ("99999999999", 86_400.0), ("0000000000007", 7.0)]
-    + [("9" * 5000, 86_400.0), ("Fri, 31 Dec 9999 23:59:59 -2359", 86_400.0)]
-    + [("Mon, 01 Jan 0001 00:00:00 +2359", 0.0), ("Mon, 01 Jan 2030 00:00:00 +999999", None)],
+    [
+        ("", None),
+        ("soon", None),
+        ("-1", None),
+        ("1.5", None),
+        ("٣", None),
+        ("Wed, 99 Foo 2015", None),
+        ("0000000000007", 7.0),
+        ("99999999999", 86_400.0),
+        ("9" * 5000, 86_400.0),
+        ("Wed, 21 Oct 2999 07:28:00 GMT", 86_400.0),
+        ("Fri, 31 Dec 9999 23:59:59 -2359", 86_400.0),
+        ("Mon, 01 Jan 0001 00:00:00 +2359", 0.0),
+        ("Mon, 01 Jan 2030 00:00:00 +999999", None),
+    ],
 )
 def test_retry_after_that_is_strange(text: str, seconds: float | None) -> None:
     """What can't be read is ignored, and nobody is made to wait for more than a day."""
@@ -374,18 +392,20 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
 async def test_credentials_go_with_every_call(service: respx.MockRouter, token: Path) -> None:
     """Each endpoint is asked with the configured header."""
-    client = client_of(service, AuthOptions(token_file=token))  # type: ignore[arg-type]
+    client = client_of(service, AuthOptions(token_file=token))
     for name, call in CALLS.items():
         service.route().respond(200, content=GOOD[name])
         await call(client)
         assert last(service).headers["authorization"] == "Bearer old"
 
 
-async def test_a_secret_that_was_replaced_is_read_after_a_401(
-    service: respx.MockRouter, token: Path
-) -> None:
+async def test_a_secret_that_was_replaced_is_read_after_a_401(service: respx.MockRouter, token: Path) -> None:
     """Rotating a token needs no restart, also where several calls meet it at once."""
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -393,11 +413,11 @@ async def test_a_secret_that_was_replaced_is_read_after_a_401(
         return httpx.Response(200 if good else 401, content=b"[]")
 
     service.route().side_effect = handle
-    client = client_of(service, AuthOptions(token_file=token))  # type: ignore[arg-type]
+    client = client_of(service, AuthOptions(token_file=token))
     with pytest.raises(ServiceRefused):
         await client.take(1)
     assert len(service.calls) == 1
-    token.write_text("new\n")
+    write(token, "new\n")
     async with anyio.create_task_group() as tasks:
         for number in range(5):
             tasks.start_soon(client.take, number)
@@ -408,7 +428,7 @@ async def test_a_secret_that_was_replaced_is_read_after_a_401(
 async def test_a_secret_that_became_unusable_is_a_refusal(service: respx.MockRouter, token: Path) -> None:
     """A broken or missing file changes nothing of what is sent, and the 401 stands."""
     service.route().respond(401)
-    client = client_of(service, AuthOptions(token_file=token))  # type: ignore[arg-type]
+    client = client_of(service, AuthOptions(token_file=token))
     for spoil in (lambda: token.write_text("ключ"), lambda: token.write_text(""), token.unlink):
         spoil()
         with pytest.raises(ServiceRefused):
@@ -420,7 +440,7 @@ def test_a_secret_that_can_not_be_sent_is_told_at_once(service: respx.MockRouter
     """Not at the first request, but when the client is built."""
     token.write_text("ключ")
     with pytest.raises(ValueError, match="only ASCII"):
-        client_of(service, AuthOptions(token_file=token))  # type: ignore[arg-type]
+        client_of(service, AuthOptions(token_file=token))
 
 
 # over real sockets
@@ -476,7 +496,7 @@ async def test_broken_connections_over_a_socket() -> None:
 
 @real_sockets
 async def test_an_answer_that_is_too_large_is_unavailable() -> None:
-    """A service that answers without end costs a bounded amount of memory, and no more tries than any trouble."""
+    """A service that answers without end costs bounded memory, and no more tries than any trouble."""
     async with open_gateway() as gateway, connected(gateway.url, max_body=1000) as client:
         gateway.script += [Reply(200, b"[" + b" " * 1000 + b"]")] * 5
         with pytest.raises(ServiceUnavailable, match="larger than 1000 bytes"):

@@ -130,7 +130,9 @@ def test_a_malformed_message_may_have_no_usable_id(id_: str) -> None:
 
 def test_of_a_repeated_key_the_last_one_counts() -> None:
     """Repeated keys aren't forbidden in JSON, and are read as every other parser does."""
-    [message] = read_queue(b'[{"id": 1, "settingsId": 2, "customerId": 3, "variables": {"a": 1, "a": 2}, "id": 9}]').messages
+    [message] = read_queue(
+        b'[{"id": 1, "settingsId": 2, "customerId": 3, "variables": {"a": 1, "a": 2}, "id": 9}]'
+    ).messages
     assert (message.id, message.variables) == (9, {"a": "2"})
 
 
@@ -182,7 +184,9 @@ def test_an_answer_that_is_no_array(body: bytes) -> None:
 
 def test_a_batch_of_thousands_is_read_at_once() -> None:
     """5,000 messages, half of them malformed, take no more than a moment."""
-    elements = [element('{"a": null}' if number % 2 else '{"a": "b"}', id=str(number)) for number in range(5000)]
+    elements = [
+        element('{"a": null}' if number % 2 else '{"a": "b"}', id=str(number)) for number in range(5000)
+    ]
     body = queue(*elements)
     started = time.perf_counter()
     batch = read_queue(body)
@@ -291,8 +295,14 @@ def test_what_is_optional_may_be_missing(text: str) -> None:
         ('{"content": {"en": {"sms": {"text": ["Ada"]}}}}', "content.en.sms.text: "),
         ('{"content": {"en": {"sms": {"text": "\\ud83d"}}}}', "content.en.sms.text: "),
         ('{"content": {"en": {"email": {"subject": "Ada"}}}}', "content.en.email.body: is missing"),
-        ('{"content": {"en": {"inApp": {"button": {"text": "Ada"}}}}}', "content.en.inApp.button.url: is missing"),
-        ('{"content": {"en": {"inApp": {"notification": {"title": ""}}}}}', "inApp.notification.body: is missing"),
+        (
+            '{"content": {"en": {"inApp": {"button": {"text": "Ada"}}}}}',
+            "content.en.inApp.button.url: is missing",
+        ),
+        (
+            '{"content": {"en": {"inApp": {"notification": {"title": ""}}}}}',
+            "inApp.notification.body: is missing",
+        ),
         ('{"content": {"en": {"messenger": {"button": "Ada"}}}}', "content.en.messenger.button: "),
         ('{"content": {"en": {"greetings": {"personal": 1}}}}', "content.en.greetings.personal: "),
         ('{"content": {}, "delivery": []}', "delivery: "),
@@ -301,7 +311,10 @@ def test_what_is_optional_may_be_missing(text: str) -> None:
         ('{"content": {}, "delivery": {"expiresAt": "2030-01-01"}}', "delivery.expiresAt is no ISO 8601"),
         ('{"content": {}, "delivery": {"expiresAt": "tomorrow at noon"}}', "delivery.expiresAt is no"),
         ('{"content": {}, "delivery": {"expiresAt": "2030-13-01T00:00:00Z"}}', "delivery.expiresAt is no"),
-        ('{"content": {}, "delivery": {"expiresAt": "0001-01-01T00:00:00+23:59"}}', "delivery.expiresAt is no"),
+        (
+            '{"content": {}, "delivery": {"expiresAt": "0001-01-01T00:00:00+23:59"}}',
+            "delivery.expiresAt is no",
+        ),
         ("[]", "settings 5: "),
         ("null", "settings 5: "),
         ("", "isn't JSON"),
@@ -347,8 +360,8 @@ def test_half_characters_in_keys_of_the_settings() -> None:
 def test_a_page_of_customer_data() -> None:
     """Entities keep what the interface doesn't name; a token says that there is more."""
     read = read_customer_data(
-        b'{"value": {"merchants": {"list": [{"id": 1, "configUrl": "u", "rank": 1.5}], "continuationToken": "t"},'
-        b' "regions": {"list": []}, "total": 7, "news": {"list": 3}}}'
+        b'{"value": {"merchants": {"list": [{"id": 1, "configUrl": "u", "rank": 1.5}],'
+        b' "continuationToken": "t"}, "regions": {"list": []}, "total": 7, "news": {"list": 3}}}'
     )
     assert list(read.value) == ["merchants", "regions"]
     [merchant] = read.value["merchants"].list

@@ -216,8 +216,8 @@ def test_an_unforeseen_exception_shows_where_it_came_from(out: io.StringIO) -> N
 
 def test_a_text_cannot_forge_a_line_or_steer_a_terminal(out: io.StringIO) -> None:
     """Control characters become spaces and long texts are cut, also in the words of our own errors."""
-    log(Event.CHANNEL_UNREACHABLE, reason="one\nlevel=error \x1b[31mred" + "x" * 10_000)
-    log(Event.CHANNEL_UNREACHABLE, error=ConfigError(["one", "two\u2028three"]))
+    log(Event.CHANNEL_MISCONFIGURED, reason="one\nlevel=error \x1b[31mred" + "x" * 10_000)
+    log(Event.CHANNEL_MISCONFIGURED, error=ConfigError(["one", "two\u2028three"]))
 
     first, second = lines(out)
     assert first["reason"].startswith("one level=error  [31mredxxx")
@@ -319,12 +319,12 @@ def test_the_journal_gets_a_priority_and_no_time(monkeypatch: pytest.MonkeyPatch
         telemetry.configure("debug", "auto", stream)
         log(Event.MESSAGE_SENT, message_id=5)
         log(Event.QUEUE_TAKEN, count=7)
-        log(Event.CHANNEL_UNREACHABLE, channel="sms", reason="no answer within 10 s")
+        log(Event.CHANNEL_MISCONFIGURED, channel="sms", reason="no answer within 10 s")
         log(Event.WORKER_DIED, error=wrapped(ValueError(CANARY), RuntimeError(CANARY)))
 
         assert reader.readline() == "<7>message.sent message_id=5\n"
         assert reader.readline() == "<6>queue.taken count=7\n"
-        assert reader.readline() == '<4>channel.unreachable channel=sms reason="no answer within 10 s"\n'
+        assert reader.readline() == '<3>channel.misconfigured channel=sms reason="no answer within 10 s"\n'
         died = reader.readline()
         assert died.startswith('<3>worker.died error="RuntimeError <- ValueError" exception="RuntimeError\\n')
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
+import trio
+from trio.testing import MockClock
 
 from deliveryd.assembly import Outside
 from deliveryd.blocking import inline
 from deliveryd.channels.base import Accepted, Dispatch, Verdict
 from deliveryd.config import Config, load
+from deliveryd.customers.base import Directory
 from deliveryd.customers.none import NoDirectory
 from deliveryd.http.client import HttpClient
 from deliveryd.http.httpx_wire import HttpxWire
@@ -45,6 +48,16 @@ json = { text = "{content.text}" }
 
 Handler = Callable[[httpx.Request], httpx.Response | None]
 """What the service does instead of its work: an answer or an exception; None: its work."""
+
+
+def live(run: Callable[[], Awaitable[None]]) -> float:
+    """Run in virtual time; the seconds it took there."""
+
+    async def timed() -> float:
+        await run()
+        return trio.current_time()
+
+    return trio.run(timed, clock=MockClock(autojump_threshold=0))
 
 
 class VirtualClock:
@@ -132,6 +145,7 @@ class VirtualWorld:
         self.path.write_text(CONFIG, encoding="utf-8")
         self.service = VirtualService()
         self.channels: defaultdict[str, VirtualChannel] = defaultdict(VirtualChannel)
+        self.directory: Directory = NoDirectory()
 
     def add(self, tables: str) -> None:
         """Put tables behind the configuration."""
@@ -154,4 +168,4 @@ class VirtualWorld:
         wire = HttpxWire(httpx.MockTransport(self.service.handle))
         client = ServiceClient(HttpClient(wire, timeout=config.service.timeout), config.service.base_url)
         channels = {name: self.channels[name] for name in config.channels.configured}
-        yield Outside(client, channels, NoDirectory())
+        yield Outside(client, channels, self.directory)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import anyio
-import anyio
 import diskcache
 from diskcache.core import MODE_RAW
 

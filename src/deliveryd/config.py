@@ -185,7 +185,7 @@ class CustomersOptions(Section):
 class RetryOptions(Section):
     """How often a channel is tried for one message."""
 
-    attempts: StrictInt = Field(8, ge=1, le=1000, description="tries for one message on this channel")
+    attempts: StrictInt = Field(15, ge=1, le=1000, description="tries for one message on this channel")
     base: Positive = Field(2.0, description="pause after the first failed try, doubled after each")
     max: Positive = Field(600.0, description="longest pause between tries")
 

@@ -49,7 +49,7 @@ class Places:
 
     @property
     def spare(self) -> int:
-        """How many of the free places one channel may take beyond its share, so that half stays for the others."""
+        """How many free places one channel may take beyond its share, so that half stays for the others."""
         return max(self.free - self.most // 2, 0)
 
     @property
@@ -161,8 +161,9 @@ class Intake:
         """Bring a batch into the journal, and let the line know of what is new."""
         if not batch.size:
             return ()
-        new = await self._into_journal(batch)
-        entries = [Entry(*message) for message in _firsts(batch.messages) if message.id in new]
+        at = self._clock.now()
+        new = await self._into_journal(batch, at)
+        entries = [Entry(*message, taken_at=at) for message in _firsts(batch.messages) if message.id in new]
         self._on_taken(entries)
         repeated = len(batch.messages) - len(entries)
         self._metrics.taken(len(entries), repeated, len(batch.malformed))
@@ -174,12 +175,12 @@ class Intake:
                 log(Event.QUEUE_ELEMENT_MALFORMED, reason=bad.reason, message_id=bad.id)
         return new
 
-    async def _into_journal(self, batch: Batch) -> Collection[int]:
+    async def _into_journal(self, batch: Batch, at: int) -> Collection[int]:
         """Record a batch, however long it takes until the disk has room: the queue doesn't give it again."""
         full = False
         while True:
             try:
-                new = await self._journal.take(batch.messages, batch.malformed, self._clock.now())
+                new = await self._journal.take(batch.messages, batch.malformed, at)
             except JournalFull:
                 if self._stopping:
                     raise

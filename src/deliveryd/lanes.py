@@ -1,7 +1,7 @@
 """Lanes: one for each channel, with its own queue, places, rate and retries, so that none slows another.
 
-A lane commits the intent to send, then sends, then says what is to be done with the verdict. What waits in a lane
-has no intent yet: only attempts that are really under way can ever be in doubt.
+A lane commits the intent to send, then sends, then says what is to be done with the verdict. What waits in a
+lane has no intent yet: only attempts that are really under way can ever be in doubt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECOND = 1_000_000
 
 
 class RetryPolicy(NamedTuple):
-    """How often a channel is tried for one message, and the seconds between: `base`, doubled each time, to `max`."""
+    """How often a channel is tried for one message, and the seconds between: `base`, doubled, up to `max`."""
 
     attempts: int
     base: float
@@ -82,7 +82,7 @@ class Pace:
 class Lane:
     """The attempts of one channel."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the first seven are parts, the others are choices
         self,
         name: str,
         channel: Channel,
@@ -123,7 +123,7 @@ class Lane:
 
     @property
     def room(self) -> int:
-        """How many more messages may come: up to the lane's share of the places, and beyond it what is spare."""
+        """How many more messages may come: up to the lane's share of the places, beyond it what is spare."""
         return max(self._share - len(self._queue) - self._under_way, self._spare(), 0)
 
     @property
@@ -220,7 +220,7 @@ class Lane:
         started = anyio.current_time()
         try:
             verdict = await self._channel.send(Dispatch(key, entry, routed.customer, routed.rendered))
-        except Exception as error:  # noqa: BLE001 - one broken adapter must not take the worker with it
+        except Exception as error:  # one broken adapter must not take the worker with it
             log(Event.MESSAGE_IN_DOUBT, channel=self.name, message_id=entry.id, error=error)
             verdict = InDoubt(f"the adapter failed with {type(error).__name__}")
         self._metrics.attempted(self.name, verdict, anyio.current_time() - started)
@@ -233,8 +233,9 @@ class Lane:
             return self._after_misconfigured(entry, verdict, now)
         if isinstance(verdict, Accepted | Refused):
             self._recovered()
-        entry = entry._replace(tries=entry.tries + 1, doubt=None)
+        entry = entry._replace(tries=entry.tries + 1)
         if isinstance(verdict, Accepted):
+            entry = entry._replace(doubt=None)
             events = (*self._progress(entry, "accepted", now), StatusEvent(entry.id, "sent", now))
             outcome = Outcome("accepted", verdict.provider_id)
             return Change(entry, State.SENDING, State.SENT, now, outcome=outcome, events=events)
@@ -284,7 +285,12 @@ class Lane:
             log(Event.CHANNEL_RECOVERED, channel=self.name)
 
     def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Change:
-        """This channel is spent; the next one of the order may take the message, if there is one."""
+        """This channel is spent; the next one of the order may take the message, if there is one.
+
+        None may while an earlier try is in doubt, whatever became of its repeats: it could be sent twice.
+        """
+        if entry.doubt is not None:
+            return self._fail(entry, outcome, f"{self.name}: outcome unknown, and repeated: {reason}", now)
         entry = entry._replace(spent=(*entry.spent, (self.name, reason)), lane=None, tries=0)
         return Change(entry, State.SENDING, State.READY, now, outcome=outcome)
 
@@ -298,7 +304,9 @@ class Lane:
 def _numbered(routed: Routed) -> Routed:
     """The message with the number of its next attempt; one in doubt keeps its own."""
     entry = routed.entry
-    return routed if entry.doubt is not None else routed._replace(entry=entry._replace(attempts=entry.attempts + 1))
+    if entry.doubt is not None:
+        return routed
+    return routed._replace(entry=entry._replace(attempts=entry.attempts + 1))
 
 
 def _lapse(routed: Routed, now: int) -> Change:

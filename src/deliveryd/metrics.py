@@ -128,9 +128,14 @@ class Metrics:
         """Settings were found without asking the service."""
         self._settings_hits.labels(cache).inc()
 
-    def customer_looked_up(self, result: CustomerAnswer) -> None:
-        """The customer directory was asked."""
-        self._customers.labels(result).inc()
+    def customers_looked_up(self, found: int, asked: int) -> None:
+        """The customer directory was asked for so many customers, and knew some of them."""
+        self._customers.labels("found").inc(found)
+        self._customers.labels("unknown").inc(asked - found)
+
+    def customers_unavailable(self, asked: int) -> None:
+        """The customer directory gave no answer."""
+        self._customers.labels("unavailable").inc(asked)
 
     def receipt(self, result: ReceiptResult) -> None:
         """A provider's update came in."""

@@ -80,6 +80,7 @@ class Entry(NamedTuple):
     `lane` is the channel it is bound to (None: not chosen yet), `tries` the attempts already made there,
     `attempts` those made anywhere, `spent` the channels that failed for good with their reasons, and
     `doubt` the id of an attempt whose outcome is unknown and that is to be repeated under the same id.
+    `taken_at` is the instant at which it was recorded.
     """
 
     id: int
@@ -91,6 +92,7 @@ class Entry(NamedTuple):
     attempts: int = 0
     spent: tuple[tuple[str, str], ...] = ()
     doubt: str | None = None
+    taken_at: int = 0
 
 
 def attempt_id(namespace: str, message_id: int, number: int) -> str:

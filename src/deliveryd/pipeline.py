@@ -1,10 +1,10 @@
 """The line: the whole life of a message, from the queue to the last reported event.
 
-    GET /queue ─► journal ─► POST /events dequeued ─► settings ─► expiry ─► render ─► channel ─► journal ─► POST /events
-      intake      (durable)      reporting            (disk cache)                    (lane)    (durable)    sent | error
+    GET /queue ─► journal ─► POST /events ─► settings ─► expiry ─► render ─► lane ─► journal ─► POST /events
+      intake     (durable)    dequeued     (disk cache)                   (channel) (durable)   sent | error
 
-Only this module knows the order. Each step hands on frozen values; every step of a message goes through `record`,
-which makes it durable first and lets the next station know of it afterwards.
+Only this module knows the order. Each step hands on frozen values; every step of a message goes through
+`record`, which makes it durable first and lets the next station know of it afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from deliveryd.reporting import Reporting
 from deliveryd.routing import Routed, Router, Unsendable
 from deliveryd.settings import SettingsRoom
 from deliveryd.states import ENDED, State
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry import DEBUG, Event, enabled, log
 from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse
 
 DIRECTORY_PAUSE = 5.0
@@ -35,6 +35,12 @@ IDLE_CHECK = 0.05
 SHORT_OF_ROOM = 0.1
 """Seconds until it is looked again for waiting messages that there was no room for."""
 
+TOLD = {
+    State.SENT: Event.MESSAGE_SENT,
+    State.FAILED: Event.MESSAGE_FAILED,
+    State.WAITING: Event.MESSAGE_WAITING,
+}
+
 FINAL = frozenset({"sent", "error"})
 """Statuses after which a message holds no place any more."""
 
@@ -42,14 +48,14 @@ FINAL = frozenset({"sent", "error"})
 class Pipeline:
     """The stations of the line, in their order.
 
-    `intake`, `reporting` and `lanes` are assigned while it is put together, since they call back into the line.
+    `intake`, `reporting` and `lanes` are assigned while it is put together, since they call back into it.
     """
 
     intake: Intake
     reporting: Reporting
     lanes: Mapping[str, Lane]
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - all are parts of the line
         self,
         journal: Journal,
         settings: SettingsRoom,
@@ -78,6 +84,7 @@ class Pipeline:
         self._due_bell = Bell()
         self._settled: list[Change] = []
         self._settled_bell = Bell()
+        self._taken_last = anyio.Event()
 
     async def recover(self) -> None:
         """Take up what an earlier run left in the journal, before anything else."""
@@ -94,7 +101,7 @@ class Pipeline:
             log(Event.JOURNAL_RECOVERED, count=len(left.taken) + left.waiting, in_flight=len(left.doubtful))
 
     def _after_crash(self, entry: Entry, state: State) -> Change | None:
-        """What an attempt without an outcome comes to: its channel's policy says so, if the channel is still there."""
+        """What an attempt without an outcome comes to, by the policy of its channel if it is still there."""
         now = self._clock.now()
         reason = "the worker ended before the outcome was known"
         lane = self.lanes.get(entry.lane or "")
@@ -106,6 +113,12 @@ class Pipeline:
         return None if change.after is state else change
 
     # 1. from the queue into the journal: `Intake` takes and records, then calls
+
+    async def take(self) -> None:
+        """Take until the end begins."""
+        await self.intake.run()
+        self._pulse.forget("intake")
+        self._taken_last.set()
 
     def taken(self, entries: Sequence[Entry]) -> None:
         """These messages are in the journal; they wait until the service has accepted their `dequeued`."""
@@ -120,7 +133,7 @@ class Pipeline:
     # 2. from the journal to the service: `Reporting` posts, then calls
 
     def accepted(self, rows: Sequence[OutboxRow]) -> None:
-        """The service accepted these events: who was taken may now be sent, who ended gives up their place."""
+        """The service accepted these events: who was taken may be sent now, who ended gives up a place."""
         dequeued = [row.message_id for row in rows if row.status == "dequeued"]
         self._make_ready([entry for id_ in dequeued if (entry := self._awaiting.pop(id_, None))])
         self._places.release(row.message_id for row in rows if row.status in FINAL)
@@ -129,7 +142,8 @@ class Pipeline:
         """The service refused this event for good; it lies in the journal with its reason."""
         if row.status == "dequeued" and row.message_id in self._awaiting:
             del self._awaiting[row.message_id]
-            log(Event.MESSAGE_SET_ASIDE, message_id=row.message_id, reason="the service refused its dequeued event")
+            reason = "the service refused its dequeued event"
+            log(Event.MESSAGE_SET_ASIDE, message_id=row.message_id, reason=reason)
             self._metrics.ended(State.SET_ASIDE)
             self._places.release([row.message_id])
         elif row.status in FINAL:
@@ -159,13 +173,14 @@ class Pipeline:
         except ServiceUnavailable as error:
             await self.record([self._postponed(entry, error.after or 1.0) for entry in entries])
         except DirectoryUnavailable as error:
+            self._metrics.customers_unavailable(len(entries))
             log(Event.CUSTOMERS_UNAVAILABLE, reason=str(error), count=len(entries))
             await self.record([self._postponed(entry, DIRECTORY_PAUSE) for entry in entries])
         else:
             now = self._clock.now()
-            routes = [
-                self._router.route(entry, settings, customers.get(entry.customer_id), now) for entry in entries
-            ]
+            known = [(entry, customers.get(entry.customer_id)) for entry in entries]
+            self._metrics.customers_looked_up(sum(customer is not None for _, customer in known), len(known))
+            routes = [self._router.route(entry, settings, customer, now) for entry, customer in known]
             await self.record([change for route in routes if (change := self._hand_over(route))])
 
     # 4. to the channel: the lane commits the intent, sends, and settles
@@ -223,17 +238,23 @@ class Pipeline:
     # the end
 
     async def until_idle(self) -> None:
-        """Return when the queue is empty, every message ended or is held in doubt, and every event is accepted."""
-        while True:
-            if self.intake.found_empty and not self._places.held and not self._waiting:
-                counts = await self._journal.counts()
-                open_states = counts.states.keys() - {State.IN_DOUBT}
-                if not open_states and not counts.events_waiting and self.intake.found_empty:
-                    return
+        """Return when the queue was empty, messages ended or are held in doubt, and events are accepted.
+
+        Nothing more is taken then.
+        """
+        while not (self._taken_last.is_set() and await self._is_idle()):
+            if self.intake.found_empty and await self._is_idle():
+                self.intake.stop()  # a take that is under way may bring something after all
             await anyio.sleep(IDLE_CHECK)
 
+    async def _is_idle(self) -> bool:
+        if self._places.held or self._waiting:
+            return False
+        counts = await self._journal.counts()
+        return not counts.events_waiting and not counts.states.keys() - {State.IN_DOUBT}
+
     async def drain(self) -> None:
-        """Finish what is under way, without beginning anything new, and report all of it."""
+        """Finish what is under way, a take among it, begin nothing new, and report all of it."""
         self.intake.stop()
         for lane in self.lanes.values():
             lane.stop()
@@ -242,6 +263,7 @@ class Pipeline:
         settled, self._settled = self._settled, []
         await self.record(settled)
         self.reporting.hurry()
+        await self._taken_last.wait()  # what it brings isn't given again
         await self.reporting.flushed()
 
     # every step of a message
@@ -257,11 +279,20 @@ class Pipeline:
             self._waiting += sum(change.after is State.WAITING for change in changes)
             self._places.release(parked)
             self._due_bell.ring()
+        self._tell(changes)
+        if events := sum(len(change.events) for change in changes):
+            self.reporting.expect(events)
+
+    def _tell(self, changes: Sequence[Change]) -> None:
         for change in changes:
             if change.after in ENDED:
                 self._metrics.ended(change.after)
-        if events := sum(len(change.events) for change in changes):
-            self.reporting.expect(events)
+            if change.after is State.SENT:
+                self._metrics.accepted_after((change.at - change.entry.taken_at) / SECOND)
+        if enabled(DEBUG):
+            for change in changes:
+                if (event := TOLD.get(change.after)) is not None:
+                    log(event, message_id=change.entry.id, channel=change.entry.lane or "none")
 
     def _make_ready(self, entries: Sequence[Entry]) -> None:
         if entries:
@@ -270,10 +301,8 @@ class Pipeline:
 
     def _failed(self, entry: Entry, details: str) -> Change:
         now = self._clock.now()
-        log(Event.MESSAGE_FAILED, message_id=entry.id, settings_id=entry.settings_id)
-        return Change(
-            entry, State.READY, State.FAILED, now, events=(StatusEvent(entry.id, "error", now, details=details),)
-        )
+        events = (StatusEvent(entry.id, "error", now, details=details),)
+        return Change(entry, State.READY, State.FAILED, now, events=events)
 
     def _postponed(self, entry: Entry, seconds: float) -> Change:
         now = self._clock.now()

@@ -1,6 +1,6 @@
 """The process: start order, readiness, signals, drain, watchdog. Stop taking and stop working are two things.
 
-A loop that dies takes the process with it, at once and with a clear last line: never a worker that is half alive.
+A loop that dies takes the process with it, at once and with a clear last line: no worker is ever half alive.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class Supervisor:
         self,
         config: Config,
         clock: Clock | None = None,
+        *,
         notifier: Notifier | None = None,
         on_ready: Callable[[Addresses], None] = lambda _addresses: None,
         outside: Callable[[Config], AbstractAsyncContextManager[Outside]] = open_outside,
@@ -109,7 +110,7 @@ class Supervisor:
             *(lane.run for lane in pipeline.lanes.values()),
             pipeline.deliver,
             pipeline.wake_due,
-            pipeline.intake.run,
+            pipeline.take,
         ):
             loops.start_soon(loop)
         loops.start_soon(self._keep_house, parts, vitals)

@@ -53,16 +53,13 @@ class Event(StrEnum):
     QUEUE_PAUSED = "queue.paused", WARNING, "intake waits: outbox, places or disk must free up first"
     QUEUE_RESUMED = "queue.resumed", INFO, "intake goes on after a pause or an outage"
 
-    MESSAGE_REPEATED = "message.repeated", DEBUG, "the queue gave an id that is in the journal already"
     MESSAGE_SENT = "message.sent", DEBUG, "a channel accepted the message"
     MESSAGE_FAILED = "message.failed", DEBUG, "the message ended with an error event"
-    MESSAGE_EXPIRED = "message.expired", DEBUG, "the message ended because its time was over"
     MESSAGE_WAITING = "message.waiting", DEBUG, "the message is tried again at its due time"
     MESSAGE_SET_ASIDE = "message.set_aside", WARNING, "the service refused its dequeued event: it isn't sent"
     MESSAGE_IN_DOUBT = "message.in_doubt", WARNING, "an attempt left and nobody knows what became of it"
     ATTEMPT_RETRY = "attempt.retry", DEBUG, "an attempt surely failed and another one follows"
     CHANNEL_MISCONFIGURED = "channel.misconfigured", ERROR, "a provider rejects how it is set up"
-    CHANNEL_UNREACHABLE = "channel.unreachable", WARNING, "a provider can't be reached; its messages wait"
     CHANNEL_RECOVERED = "channel.recovered", INFO, "a provider that couldn't be used can be used again"
 
     SETTINGS_FETCHED = "settings.fetched", DEBUG, "settings came from the service"
@@ -77,8 +74,6 @@ class Event(StrEnum):
     EVENTS_RECOVERED = "events.recovered", INFO, "status events can be posted again"
 
     CUSTOMERS_UNAVAILABLE = "customers.unavailable", WARNING, "the directory can't answer; its messages wait"
-    CUSTOMERS_RECOVERED = "customers.recovered", INFO, "the directory answers again"
-    CUSTOMERS_LOADED = "customers.loaded", INFO, "the customer file was read"
     CUSTOMERS_FILE_PROBLEM = "customers.file_problem", WARNING, "the customer file or a row of it is wrong"
 
     RECEIPT_ACCEPTED = "receipt.accepted", DEBUG, "a provider's update moved a message"

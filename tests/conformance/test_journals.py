@@ -50,7 +50,7 @@ def message(id_: int, **variables: str) -> QueuedMessage:
 
 
 def entry_of(id_: int, **progress: Any) -> Entry:
-    return Entry(*message(id_))._replace(**progress)
+    return Entry(*message(id_), taken_at=NOW)._replace(**progress)
 
 
 def receipt(provider_id: str = "p1", at: int = NOW + 9, *, delivered: bool = True) -> Receipt:
@@ -133,7 +133,7 @@ async def test_what_was_taken_is_there_after_a_restart(opened: Open) -> None:
         namespace = journal.namespace
     async with opened() as journal:
         assert (await journal.recover(NOW, ["sms"])).taken == [
-            Entry(1, 10, 100, {"amount": "10.50", "tid.0": "ü\u0000😀"})
+            Entry(1, 10, 100, {"amount": "10.50", "tid.0": "ü\u0000😀"}, taken_at=NOW)
         ]
         assert journal.namespace == namespace
         assert await waiting_events(journal) == [(1, "dequeued")]
@@ -240,7 +240,7 @@ async def test_ids_may_be_any_integer_of_64_bits(opened: Open, id_: int) -> None
         assert not await journal.take([edge], [], NOW)
         assert [row.message_id for row in await accept_all(journal)] == [id_]
         await journal.change([Change(Entry(*edge), State.READY, State.WAITING, NOW, NOW)])
-        assert (await journal.due(NOW, {"": 1})).entries == [Entry(*edge)]
+        assert (await journal.due(NOW, {"": 1})).entries == [Entry(*edge, taken_at=NOW)]
 
 
 # reporting

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import tempfile
 import time
@@ -71,19 +70,20 @@ reported_at = "/at", signature = {{ header = "X-Signature", secret_file = "recei
 
 ADDRESSES = {"sms": "phone", "messenger": "messenger", "inApp": "device"}
 BUTTON = 'button = { text = "{content.button.text}", url = "{content.button.url}" }'
-NOTIFICATION = 'notification = { title = "{content.notification.title}", body = "{content.notification.body}" }'
+TITLE, BODY = "{content.notification.title}", "{content.notification.body}"
+PUSH = 'name = "{content.name}", description = "{content.description}", image = "{content.image}"'
 FIELDS = {
     "sms": 'text = "{content.text}"',
     "messenger": f'text = "{{content.text}}", image = "{{content.image}}", {BUTTON}',
-    "inApp": f'name = "{{content.name}}", description = "{{content.description}}", image = "{{content.image}}", '
-    f"{BUTTON}, {NOTIFICATION}",
+    "inApp": f'{PUSH}, {BUTTON}, notification = {{ title = "{TITLE}", body = "{BODY}" }}',
 }
 
 
 def demo() -> None:
     """Send some forty messages through a sandbox of our own, and show what became of each.
 
-    Needs no configuration and leaves nothing behind. On a terminal it stays up, with its inbox page, until Ctrl-C.
+    Needs no configuration and leaves nothing behind. On a terminal it stays up until Ctrl-C, and so does its
+    inbox page.
     """
     telemetry.configure("error", "auto")
     with tempfile.TemporaryDirectory(prefix="deliveryd-demo-") as folder:
@@ -105,17 +105,22 @@ async def _play(folder: Path) -> bool:
                 sandbox.state.receipt_targets.update(targets)
 
         supervisor = Supervisor(config, on_ready=aim_receipts)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(supervisor.run)
+        done = False
+
+        async def show() -> None:
+            nonlocal done
             done = await _watch(sandbox.state, scenario, console)
             console.print(_table(sandbox.state, scenario))
             console.print(_summary(sandbox.state, scenario))
             if done and sys.stdout.isatty():
                 console.print(f"\nThe inbox is at [bold]{sandbox.base_url}/[/bold]. Ctrl-C ends the demo.")
-                with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                    async for _ in signals:
-                        break
-            supervisor.stop()
+            else:
+                supervisor.stop()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(show)
+            await supervisor.run()  # hears Ctrl-C, at any time
+            tasks.cancel_scope.cancel()
     return done
 
 
@@ -143,9 +148,8 @@ async def _watch(state: SandboxState, scenario: Scenario, console: Console) -> b
         while time.monotonic() - started < PATIENCE:
             ended = sum(_has_ended(state, id_) for id_ in ids)
             sent = len(state.accepted())
-            progress.update(
-                f"{ended} of {len(ids)} messages at their end, {sent} sent, {len(state.events)} events reported"
-            )
+            reported = len(state.events)
+            progress.update(f"{ended} of {len(ids)} messages at their end, {sent} sent, {reported} events")
             if ended == len(ids):
                 return True
             await anyio.sleep(0.05)
@@ -156,7 +160,7 @@ def _has_ended(state: SandboxState, message_id: int) -> bool:
     statuses = state.statuses(message_id)
     if not statuses or statuses[-1] != "sent":
         return bool(statuses) and statuses[-1] in ("delivered", "error")
-    return any(message.message_id == message_id and message.channel == "email" for message in state.accepted())
+    return any(mail.message_id == message_id for mail in state.accepted("email"))
 
 
 def _table(state: SandboxState, scenario: Scenario) -> Table:
@@ -199,4 +203,5 @@ def _told(events: list[Event]) -> str:
 def _summary(state: SandboxState, scenario: Scenario) -> str:
     last = [statuses[-1] for exhibit in scenario.exhibits if (statuses := state.statuses(exhibit.id))]
     counts = ", ".join(f"{last.count(status)} {status}" for status in ("delivered", "sent", "error"))
-    return f"{len(last)} messages: {counts}. {len(state.events)} events in {len(state.event_batches)} requests."
+    requests = len(state.event_batches)
+    return f"{len(last)} messages: {counts}. {len(state.events)} events in {requests} requests."

@@ -19,7 +19,7 @@ def run(
         bool,
         typer.Option(
             "--until-idle",
-            help="End when the queue is empty, every message has reached its end and every event is accepted.",
+            help="End when the queue is empty, every message is at its end and every event is accepted.",
         ),
     ] = False,
 ) -> None:
@@ -34,5 +34,5 @@ def run(
 
     held = anyio.run(work, backend="asyncio", backend_options={"use_uvloop": True})
     if until_idle and held:
-        typer.echo(f"deliveryd: {held} messages are held in doubt (on_in_doubt = \"hold\")", err=True)
+        typer.echo(f"deliveryd: messages held in doubt, for a person to settle: {held}", err=True)
         raise typer.Exit(1)

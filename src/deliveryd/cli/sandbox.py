@@ -14,7 +14,7 @@ from deliveryd.sandbox.server import Sandbox
 
 def sandbox(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of the service and the HTTP providers; 0: any free one.")] = 8080,
+    port: Annotated[int, typer.Option(help="Port of service and HTTP providers; 0: any free one.")] = 8080,
     smtp_port: Annotated[int, typer.Option(help="Port of the mail server; 0: any free one.")] = 8025,
     empty: Annotated[bool, typer.Option("--empty", help="Begin without messages in the queue.")] = False,
 ) -> None:
@@ -25,7 +25,8 @@ def sandbox(
             if not empty:
                 demo_scenario().load_into(server.state)
             typer.echo(f"service    {server.base_url}")
-            typer.echo(f"providers  {server.base_url}/sms, /messenger, /inApp, and mail on port {server.smtp_port}")
+            typer.echo(f"providers  {server.base_url}/sms, /messenger, /inApp")
+            typer.echo(f"mail       {host} port {server.smtp_port}")
             typer.echo(f"inbox      {server.base_url}/")
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
                 async for _ in signals:

@@ -160,7 +160,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing lies in the socket that the loop hasn't read yet: the other side's end, most likely."""
+        """Whether nothing lies in the socket that the loop hasn't read yet, such as the other side's end."""
         if self._transport is None:
             return False
         unread = select.poll()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from deliveryd.journal.base import Change
 from deliveryd.model import Entry
 
-ENTRY = "id, settings_id, customer_id, variables, lane, tries, attempts, spent, doubt"
+ENTRY = "id, settings_id, customer_id, variables, lane, tries, attempts, spent, doubt, taken_at"
 """The columns of an entry, in the order of `EntryRow`."""
 
 _as_is = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -27,6 +27,7 @@ class EntryRow(NamedTuple):
     attempts: int
     spent: str
     doubt: str | None
+    taken_at: int
 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
@@ -42,6 +43,7 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
         columns.attempts,
         tuple((channel, reason) for channel, reason in json.loads(columns.spent)),
         columns.doubt,
+        columns.taken_at,
     )
 
 

@@ -13,10 +13,11 @@ from starlette.routing import Route
 
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.errors import JournalError
-from deliveryd.journal.base import Journal
+from deliveryd.journal.base import Journal, Receipt
 from deliveryd.metrics import Metrics, ReceiptResult
 from deliveryd.model import Clock
 from deliveryd.receipts.reading import NoNews, Unreadable, is_genuine, read_receipt
+from deliveryd.states import State
 from deliveryd.telemetry import Event, log
 
 
@@ -53,13 +54,19 @@ class Receipts:
 
     async def _post(self, request: Request) -> Response:
         channel = request.path_params["channel"]
-        inlet = self._inlets.get(channel)
-        if inlet is None:
+        if channel not in self._inlets:
             raise HTTPException(404, "no channel with receipts has this name")
-        body = await self._body(request)
+        return await self.take_in(channel, request.headers, await self._body(request))
+
+    async def take_in(self, channel: str, headers: Mapping[str, str], body: bytes) -> Response:
+        """Verify, record and match a report to a configured channel.
+
+        Raises HTTPException for what isn't genuine or readable, and when it can't be recorded now.
+        """
+        inlet = self._inlets[channel]
         signature = inlet.options.signature
         if signature is not None and not is_genuine(
-            signature, inlet.secret or "", request.headers.get(signature.header), body
+            signature, inlet.secret or "", headers.get(signature.header), body
         ):
             self._tell("forged", Event.RECEIPT_FORGED, channel)
             raise HTTPException(401, "the signature doesn't fit")
@@ -74,10 +81,11 @@ class Receipts:
             (result,) = await self._journal.receive([receipt])
         except JournalError:
             raise HTTPException(503, "can't be recorded now; report it again later") from None
-        return self._answer(channel, result)
+        return self._answer(channel, result, receipt)
 
-    def _answer(self, channel: str, result: str) -> Response:
+    def _answer(self, channel: str, result: str, receipt: Receipt) -> Response:
         if result == "matched":
+            self._metrics.ended(State.DELIVERED if receipt.delivered else State.FAILED)
             self._tell("accepted", Event.RECEIPT_ACCEPTED, channel)
             self._on_news()
         elif result == "repeated":

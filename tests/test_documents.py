@@ -1,0 +1,428 @@
+"""The documents: what they show can be used, what they list is all there is, their links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import hmac
+import json
+import logging
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from channel_samples import dispatch
+from deliveryd.channels.base import Accepted, Refused, TryAgain, Verdict
+from deliveryd.channels.registry import open_channel
+from deliveryd.cli.app import COMMANDS, build_app
+from deliveryd.config import Config, load
+from deliveryd.explaining import STATES
+from deliveryd.metrics import Levels, Metrics
+from deliveryd.telemetry import Event
+from deliveryd.vitals import __file__ as vitals_file
+from scripted_gateway import Gateway, Reply, open_gateway
+from world import World, message, open_world, sms_settings
+
+ROOT = Path(__file__).parent.parent
+OPERATING = ROOT / "docs" / "operating.md"
+ADDING = ROOT / "docs" / "adding-a-channel.md"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+GROUP = "deliveryd.channels"
+
+
+class Block(NamedTuple):
+    """A fenced block: where it begins, its language, what it holds."""
+
+    document: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.document.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(document: Path) -> Iterator[Block]:
+    lines = iter(enumerate(document.read_text(encoding="utf-8").splitlines(), 1))
+    for number, line in lines:
+        if line.startswith("```"):
+            held = []
+            for _, inner in lines:
+                if inner == "```":
+                    break
+                held.append(inner)
+            yield Block(document, number, line.removeprefix("```"), "\n".join(held) + "\n")
+
+
+BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
+CONFIGURATIONS = [block for block in BLOCKS if block.language == "toml" and "[project]" not in block.text]
+PACKAGE = next(block for block in BLOCKS if block.language == "toml" and "[project]" in block.text)
+ADAPTER, ADAPTER_TEST = (
+    block.text for block in BLOCKS if block.document == ADDING and block.language == "python"
+)
+
+
+def rows(document: Path, heading: str) -> list[list[str]]:
+    """The cells of the first table behind a heading, without its own two rows."""
+    _, _, after = document.read_text(encoding="utf-8").partition(f"\n{heading}\n")
+    table = re.search(r"^(?:\|.*\n)+", after, re.MULTILINE)
+    assert table is not None, heading
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[0].splitlines()[2:]]
+
+
+# Configurations
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    """The document's own adapter, as an installer would leave it."""
+    project = tomllib.loads(PACKAGE.text)["project"]
+    (name, target), *_ = project["entry-points"][GROUP].items()
+    folder = tmp_path / "packages"
+    info = folder / f"{project['name']}-{project['version']}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n", encoding="utf-8"
+    )
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = {target}\n", encoding="utf-8")
+    (folder / f"{target.partition(':')[0]}.py").write_text(ADAPTER, encoding="utf-8")
+    return folder
+
+
+def written(folder: Path, text: str) -> Path:
+    """A configuration in a folder of its own, with every secret that it names in that folder too."""
+    text = re.sub(r'"/(run|etc)/', rf'"{folder}/\1/', text)
+    for path in secret_files(tomllib.loads(text)):
+        secret = folder / path
+        secret.parent.mkdir(parents=True, exist_ok=True)
+        secret.touch(mode=0o600)
+        secret.write_text("secret-word", encoding="utf-8")
+    config = folder / "config.toml"
+    config.write_text(text, encoding="utf-8")
+    return config
+
+
+def secret_files(table: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from value.values() if key == "secrets" else secret_files(value)
+        elif key.endswith("_file"):
+            yield value
+
+
+@pytest.mark.parametrize("block", CONFIGURATIONS, ids=str)
+def test_every_configuration_that_is_shown_can_be_used(
+    block: Block, tmp_path: Path, packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All TOML that is shown is a whole configuration, and has no mistake in it."""
+    monkeypatch.syspath_prepend(packages)
+    assert load(written(tmp_path, block.text), environ={}).channels.configured
+
+
+def test_the_key_that_the_document_overrides_from_the_environment_is_overridden(tmp_path: Path) -> None:
+    """Names of variables that the operator's document gives reach the keys that it says."""
+    (block,) = (
+        block for block in CONFIGURATIONS if "token_file" in block.text and block.document != OPERATING
+    )
+    other = tmp_path / "other"
+    other.touch(mode=0o600)
+    other.write_text("other", encoding="utf-8")
+    shown = OPERATING.read_text(encoding="utf-8")
+    variables = {
+        "DELIVERYD_QUEUE__BATCH_SIZE": "50",
+        "DELIVERYD_SERVICE__AUTH__TOKEN_FILE": str(other),
+        "DELIVERYD_CHANNELS__SMS__SECRETS__TOKEN": str(other),
+    }
+    assert all(name in shown for name in variables)
+    config = load(written(tmp_path, block.text), environ=variables)
+    assert config.queue.batch_size == 50
+    assert config.service.auth.token_file is not None
+    assert config.service.auth.token_file.read() == "other"
+
+
+# Gateways without code
+
+
+def example(heading: str) -> Block:
+    """The configuration below a heading of the document about channels."""
+    text = ADDING.read_text(encoding="utf-8")
+    line = text[: text.index(f"\n## {heading}\n")].count("\n")
+    return next(block for block in CONFIGURATIONS if block.document == ADDING and block.line > line)
+
+
+async def sent_by(config: Config, gateway: Gateway) -> Verdict:
+    channel = config.channels.configured["sms"]
+    options = channel.options.model_copy(
+        update={
+            "url": str(getattr(channel.options, "url", "")).replace("https://sms.example.com", gateway.url)
+        }
+    )
+    opened = open_channel("sms", channel.block, channel.common.adapter, options, timeout=5.0)
+    try:
+        return await opened.send(dispatch("sms", {"text": "Hi & bye"}, attempt_id="a-1"))
+    finally:
+        await opened.aclose()
+
+
+def test_the_json_gateway_gets_what_its_example_says(tmp_path: Path) -> None:
+    """The example's mapping fills the whole body, and the id is found where the gateway puts it."""
+    config = load(written(tmp_path, example("A gateway that takes JSON").text), environ={})
+
+    async def play() -> None:
+        async with open_gateway() as gateway:
+            gateway.script.append(Reply(body=b'{"message": {"id": "m-81"}}'))
+            assert await sent_by(config, gateway) == Accepted("m-81")
+            assert gateway.json() == {
+                "to": "+15550111",
+                "text": "Hi & bye",
+                "sender": "Linden Club",
+                "reference": 42,
+                "options": {"report": True, "dedupe": "a-1"},
+            }
+            assert gateway.seen[0].headers["authorization"] == "Bearer secret-word"
+
+    anyio.run(play)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b"OK id=4711", Accepted("4711")),
+        (b"BUSY", TryAgain("provider answered 200 with a temporary error")),
+        (b"ERROR 17", Refused("provider answered 200 with an error")),
+    ],
+)
+def test_the_get_gateway_is_understood_as_its_example_says(
+    tmp_path: Path, answer: bytes, expected: Verdict
+) -> None:
+    """The word in the answer decides, though all of them are 200; the query is encoded."""
+    config = load(written(tmp_path, example("A gateway that is asked with GET").text), environ={})
+
+    async def play() -> None:
+        async with open_gateway() as gateway:
+            gateway.script.append(Reply(body=answer))
+            assert await sent_by(config, gateway) == expected
+            query = "account=linden&password=secret-word&to=%2B15550111&text=Hi%20%26%20bye"
+            assert gateway.seen[0].target == f"/cgi/send?{query}"
+
+    anyio.run(play)
+
+
+# An adapter of your own
+
+
+def test_the_adapter_of_the_document_passes_the_conformance_table(packages: Path) -> None:
+    """The document's adapter, its entry point and its test work together, as the document says."""
+    (packages / "test_tower.py").write_text(ADAPTER_TEST, encoding="utf-8")
+    paths = [packages, ROOT / "tests", ROOT / "tests" / "conformance"]
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--rootdir={packages}",
+            "test_tower.py",
+        ],
+        cwd=packages,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert re.search(r"^1\d passed", run.stdout, re.MULTILINE), run.stdout
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    yield from open_world(tmp_path)
+
+
+def test_a_worker_sends_through_the_adapter_of_the_document(world: World, packages: Path) -> None:
+    """Installed, the adapter is a channel like any other: a message goes through it, signed and once."""
+    key = world.folder / "tower-key"
+    key.touch(mode=0o600)
+    key.write_text("secret-word", encoding="utf-8")
+    common, _, _ = world.config.read_text(encoding="utf-8").partition("[channels.sms]")
+    world.write_config(
+        f"{common}[channels.sms]\n"
+        f'adapter = "tower"\nkey_file = "tower-key"\nurl = "{world.state.base_url}/sms"\n'
+    )
+    world.customers([{"id": 1, "name": "Ann", "phone": "+447000000001"}])
+    world.state.settings[1] = sms_settings()
+    world.state.enqueue(message(1001))
+    world.run_until_idle(PYTHONPATH=str(packages))
+    (received,) = world.state.received
+    assert world.state.statuses(1001) == ["dequeued", "sent"]
+    assert received.payload == {"to": "+447000000001", "reference": 1001, "text": "en Ann w"}
+    signature = hmac.digest(b"secret-word", json.dumps(received.payload).encode(), "sha256").hex()
+    assert received.headers["x-signature"] == signature
+    assert received.idempotency_key
+
+
+# Commands
+
+COMMAND_LINE = re.compile(r"^\$ (?:.*[\s/])?deliveryd ((?:" + "|".join(COMMANDS) + r")\b.*)$", re.MULTILINE)
+SHOWN = [
+    (str(block), shlex.split(call, comments=True))
+    for block in BLOCKS
+    if block.language == "console"
+    for call in COMMAND_LINE.findall(block.text.replace("\\\n", " "))
+]
+"""Every call of ours in a block of a console: where it is shown, and its words."""
+
+
+@pytest.mark.parametrize(
+    "words", [words for _, words in SHOWN], ids=[f"{at} {words[0]}" for at, words in SHOWN]
+)
+def test_every_command_that_is_shown_exists_with_its_options(words: list[str]) -> None:
+    """Nothing that a document tells to type is refused as wrong usage."""
+    program = get_command(build_app())
+    assert isinstance(program, TyperGroup)
+    program.commands[words[0]].make_context(words[0], words[1:]).close()
+
+
+def test_every_command_is_in_the_table_and_shown() -> None:
+    """There is no command that an operator wouldn't read of."""
+    named = " ".join(cells[0] for cells in rows(OPERATING, "## Commands and exit statuses"))
+    assert set(re.findall(r"`deliveryd (\w+)`", named)) == set(COMMANDS)
+    assert {words[0] for _, words in SHOWN} >= set(COMMANDS) - {"demo"}
+
+
+# Tables
+
+
+def test_the_table_of_log_events_is_the_list_in_the_code() -> None:
+    """Name, level and meaning of each event, in the code's order."""
+    listed = [[cell.strip("`") for cell in cells] for cells in rows(OPERATING, "### Log")]
+    assert listed == [
+        [str(event), logging.getLevelName(event.level).lower(), event.meaning] for event in Event
+    ]
+
+
+def test_the_events_that_nothing_writes_are_the_ones_that_the_document_names() -> None:
+    """Nobody waits for a line that never comes."""
+    used = {
+        node.attr
+        for path in (ROOT / "src" / "deliveryd").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Event"
+    }
+    unused = [str(event) for event in Event if event.name not in used]
+    named = re.search(r"This version doesn't write: ([^:]*?)\.\n", OPERATING.read_text(encoding="utf-8"))
+    assert (re.findall(r"`([a-z._]+)`", named[1]) if named else []) == unused
+
+
+def exposed_metrics() -> list[list[str]]:
+    metrics = Metrics(["sms"], "1.0")
+    metrics.follow(lambda: Levels({}, 0, 0))
+    text, _ = metrics.expose("")
+    found = []
+    for family in text_string_to_metric_families(text.decode()):
+        if family.name.startswith("deliveryd_"):
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
+            found.append([name, family.type, ", ".join(labels) or "-", family.documentation])
+    return found
+
+
+def test_the_table_of_metrics_is_what_is_exposed() -> None:
+    """Name, type, labels and meaning of each metric."""
+    listed = [[cell.replace("`", "") for cell in cells] for cells in rows(OPERATING, "### Metrics")]
+    assert listed == exposed_metrics()
+
+
+def test_every_metric_that_an_alert_or_a_sentence_names_exists() -> None:
+    """A rule over a metric that isn't there would never fire."""
+    known = {name for name, *_ in exposed_metrics()}
+    named = set(re.findall(r"\b(deliveryd_[a-z_]+)", OPERATING.read_text(encoding="utf-8"))) - {
+        "deliveryd_tower"
+    }
+    assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in named} <= known
+
+
+def test_the_table_of_states_is_how_explain_says_it() -> None:
+    """All states, in the words that an operator reads at the terminal."""
+    listed = [[cell.strip("`") for cell in cells] for cells in rows(OPERATING, "## The life of a message")]
+    assert listed == [[state.name.lower(), meaning] for state, meaning in STATES.items()]
+
+
+def test_every_sentence_of_readiness_is_explained() -> None:
+    """Whatever /readyz says is found in the document."""
+    tree = ast.parse(Path(vitals_file).read_text(encoding="utf-8"))
+    (ready,) = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "ready")
+    returned = [
+        node.value.elts[1]
+        for node in ast.walk(ready)
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple)
+    ]
+    sentences = {node.value for node in returned if isinstance(node, ast.Constant)}
+    assert {cells[0] for cells in rows(OPERATING, "### Readiness")} == sentences
+
+
+def test_every_key_that_the_table_of_decisions_names_exists() -> None:
+    """An operator who wants it another way finds the key that changes it."""
+    listed = rows(OPERATING, "## What the interface leaves open, and what deliveryd does")
+    keys = {key for cells in listed for key in re.findall(r"`([a-z]+\.[a-z_]+)(?: = true)?`", cells[2])}
+    assert len(listed) >= 20
+    for table, key in sorted(key.split(".") for key in keys if not key.startswith("receipt.")):
+        options = Config.model_fields[table].annotation
+        assert options is not None
+        assert key in options.model_fields, f"{table}.{key}"
+
+
+# Links and words
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def prose(document: Path) -> str:
+    """A document without its fenced blocks and its code."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+def anchors(document: Path) -> set[str]:
+    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(document: Path) -> None:
+    """Files and headings that a document points to are there."""
+    for link in LINK.findall(prose(document)):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (document.parent / name).resolve() if name else document
+        assert target.exists(), link
+        assert ROOT in target.parents, link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+UNFIT = re.compile(
+    r"TO" r"DO|FIX" r"ME|/home/\w|/root/|/Users/"
+    r"|\b(?:pypi|pythonhosted|npmjs|crates|rubygems)\.(?:org|com|io)\b"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_document_holds_what_only_concerns_one_machine(document: Path) -> None:
+    """No note to oneself, no home directory, no package registry."""
+    assert UNFIT.search(document.read_text(encoding="utf-8")) is None

@@ -1,0 +1,420 @@
+"""Intake: how many are taken and when, and that all that was taken is in the journal."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import anyio.lowlevel
+import pytest
+import sniffio
+from trio.testing import MockClock
+
+from deliveryd import telemetry
+from deliveryd.blocking import Blocking, in_thread, inline
+from deliveryd.errors import (
+    JournalFull,
+    ServiceError,
+    ServiceRefused,
+    ServiceUnavailable,
+    ServiceUnreadable,
+)
+from deliveryd.intake import Intake, Places
+from deliveryd.journal.base import Journal
+from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.metrics import Metrics
+from deliveryd.model import Entry, Malformed, QueuedMessage, WallClock
+from deliveryd.service.wire import Batch
+from deliveryd.wakeup import Pulse
+
+pytestmark = pytest.mark.anyio
+
+BATCH = 10
+
+
+@pytest.fixture(params=["virtual time", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Virtual time, where commits are made in the event loop; and asyncio as it is."""
+    if request.param == "asyncio":
+        return "asyncio", {}
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
+
+
+in_virtual_time = pytest.mark.parametrize("anyio_backend", ["virtual time"], indirect=True)
+
+
+@pytest.fixture
+def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """What was logged so far."""
+    stream = io.StringIO()
+    telemetry.configure("debug", "json", stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    telemetry.configure("error", "json", io.StringIO())
+
+
+def message(number: int) -> QueuedMessage:
+    return QueuedMessage(number, 1, 2, {"name": "Ada"})
+
+
+def batch(*numbers: int) -> Batch:
+    return Batch([message(number) for number in numbers], [])
+
+
+Act = Batch | ServiceError
+
+
+class ScriptedQueue:
+    """Answers as told, then with nothing; tells how many were asked for, and when."""
+
+    def __init__(self, *script: Act) -> None:
+        self.script = deque(script)
+        self.asked: list[int] = []
+        self.times: list[float] = []
+        self._turn = anyio.Event()
+        self.look: Callable[[], object] = list
+        self.looks: list[object] = []
+
+    async def take(self, count: int) -> Batch:
+        self.looks.append(self.look())
+        self.asked.append(count)
+        self.times.append(anyio.current_time())
+        turn, self._turn = self._turn, anyio.Event()
+        turn.set()
+        await anyio.lowlevel.checkpoint()
+        act = self.script.popleft() if self.script else batch()
+        if isinstance(act, ServiceError):
+            raise act
+        return act
+
+    async def asked_times(self, times: int) -> None:
+        """Wait for so many takes."""
+        while len(self.asked) < times:
+            await self._turn.wait()
+
+    def pauses(self) -> list[float]:
+        """The seconds between the takes."""
+        return [later - earlier for earlier, later in zip(self.times, self.times[1:], strict=False)]
+
+
+class Station:
+    """Intake on a real journal, and what it told the line."""
+
+    def __init__(self, queue: ScriptedQueue, journal: Journal, path: Path, most: int) -> None:
+        self.queue = queue
+        self.path = path
+        self.taken: list[Entry] = []
+        self.told: list[int] = []
+        self._news = anyio.Event()
+        self.may_take = True
+        self.places = Places(most)
+        self.metrics = Metrics([], "1")
+        poll_interval = 1.0 if sniffio.current_async_library() == "trio" else 0.01
+        self.intake = Intake(
+            queue, journal, self.places, WallClock(), self.metrics, Pulse(),
+            batch_size=BATCH, poll_interval=poll_interval, max_poll_interval=30.0,
+            on_taken=self._on_taken, may_take=lambda: self.may_take,
+        )  # fmt: skip
+
+    def _on_taken(self, entries: Sequence[Entry]) -> None:
+        self.taken += entries
+        self.told.append(len(entries))
+        self.places.hold(entry.id for entry in entries)
+        self._news.set()
+        self._news = anyio.Event()
+
+    async def heard_of(self, messages: int) -> None:
+        """Wait until the line has been told of so many messages."""
+        while len(self.taken) < messages:
+            await self._news.wait()
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What the journal's file holds, as another process sees it."""
+        with closing(sqlite3.connect(self.path)) as db:
+            return db.execute(query).fetchall()
+
+    def counted(self, name: str) -> float:
+        text = self.metrics.expose("text/plain")[0].decode()
+        [line] = [line for line in text.splitlines() if line.startswith(f"deliveryd_{name} ")]
+        return float(line.rsplit(" ", 1)[1])
+
+
+def _blocking() -> Blocking:
+    return inline if sniffio.current_async_library() == "trio" else in_thread
+
+
+@asynccontextmanager
+async def running(
+    path: Path,
+    *script: Act,
+    most: int = 1000,
+    wrap: Callable[[SqliteJournal], Journal] = lambda journal: journal,
+    before: Callable[[Station], None] = lambda _station: None,
+) -> AsyncIterator[Station]:
+    """Intake at work on this script, stopped in the end."""
+    async with open_journal(path / "journal.db", blocking=_blocking()) as journal:
+        station = Station(ScriptedQueue(*script), wrap(journal), path / "journal.db", most)
+        before(station)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(station.intake.run)
+            yield station
+            station.intake.stop()
+
+
+async def test_a_batch_goes_into_the_journal_before_the_line_hears_of_it(tmp_path: Path) -> None:
+    """Each message is durable, in the queue's order, with its `dequeued` event, and then handed on."""
+    async with running(tmp_path, batch(3, 1, 2)) as station:
+        await station.queue.asked_times(1)
+    assert [entry.id for entry in station.taken] == [3, 1, 2]
+    assert station.taken[0][:4] == (3, 1, 2, {"name": "Ada"})
+    assert station.rows("SELECT id FROM message ORDER BY id") == [(1,), (2,), (3,)]
+    assert station.rows("SELECT message_id, status FROM event ORDER BY seq") == [
+        (3, "dequeued"),
+        (1, "dequeued"),
+        (2, "dequeued"),
+    ]
+    assert station.counted("messages_taken_total") == 3
+
+
+@in_virtual_time
+async def test_a_full_batch_is_followed_by_the_next_at_once(tmp_path: Path) -> None:
+    """While the queue has enough, nobody waits; the first short batch is followed by a pause."""
+    full = [batch(*range(start, start + BATCH)) for start in (0, 10, 20)]
+    async with running(tmp_path, *full, batch(30)) as station:
+        await station.queue.asked_times(5)
+    assert station.queue.asked[:4] == [BATCH] * 4
+    *at_once, pause = station.queue.pauses()[:4]
+    assert all(gap < 0.5 for gap in at_once)
+    assert 0.8 <= pause <= 1.2
+    assert len(station.taken) == 31
+
+
+@in_virtual_time
+async def test_an_empty_queue_is_asked_ever_more_rarely(tmp_path: Path) -> None:
+    """The pauses grow to `max_poll_interval`, each a little different; something new brings them back."""
+    async with running(tmp_path, *[batch()] * 11, batch(1)) as station:
+        await station.queue.asked_times(14)
+    pauses = station.queue.pauses()
+    assert all(1.6 * 2**n - 0.3 <= pause <= 2.0 * 2**n + 0.3 for n, pause in enumerate(pauses[:4]))
+    assert all(24 <= pause <= 30.3 for pause in pauses[4:11])
+    assert len({round(pause, 3) for pause in pauses[4:11]}) > 3
+    assert 0.8 <= pauses[11] <= 1.3
+    assert station.told == [1]
+
+
+@in_virtual_time
+async def test_an_outage_is_waited_out(tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]) -> None:
+    """Failures of every kind make the pauses grow; the first answer ends the outage and its pauses."""
+    failures = [ServiceUnavailable("down"), ServiceRefused("no", 401), ServiceUnreadable("what?")]
+    async with running(tmp_path, *failures * 4, batch(), batch(7)) as station:
+        await station.queue.asked_times(3)
+        assert [station.intake.down] == [True]
+        await station.queue.asked_times(15)
+        assert [station.intake.down] == [False]
+    pauses = station.queue.pauses()
+    assert pauses[0] < 2.5
+    assert all(15 <= pause <= 30.3 for pause in pauses[5:12])
+    assert pauses[12] < 2.5
+    assert [entry.id for entry in station.taken] == [7]
+    logged = [line["event"] for line in lines()]
+    assert logged.count("queue.unavailable") == 12
+    assert logged.count("queue.resumed") == 1
+    assert {line["reason"] for line in lines() if line["event"] == "queue.unavailable"} == {
+        "down",
+        "no",
+        "what?",
+    }
+
+
+@in_virtual_time
+async def test_the_pause_that_the_service_asks_for_is_kept(tmp_path: Path) -> None:
+    """429 with a `Retry-After` of minutes: the queue is asked again after that, and not before."""
+    async with running(tmp_path, ServiceUnavailable("busy", 300.0)) as station:
+        await station.queue.asked_times(2)
+    assert 300 <= station.queue.pauses()[0] < 301
+
+
+async def test_never_more_than_there_are_free_places(tmp_path: Path) -> None:
+    """`take` is the smaller of the batch size and the free places; without any nothing is taken."""
+    full, rest = batch(*range(10)), batch(*range(10, 15))
+    async with running(tmp_path, full, rest, batch(15, 16), most=15) as station:
+        await station.queue.asked_times(2)
+        assert station.queue.asked == [10, 5]
+        await station.heard_of(15)
+        station.places.release([0, 14])
+        await station.queue.asked_times(3)
+    assert station.queue.asked[:3] == [10, 5, 2]
+
+
+@in_virtual_time
+async def test_places_that_free_up_one_by_one_make_one_batch(tmp_path: Path) -> None:
+    """Intake waits a moment for room for a whole batch instead of taking single messages."""
+    async with running(tmp_path, batch(*range(10)), most=10) as station:
+        await station.heard_of(10)
+        await anyio.sleep(5)
+        for number in range(10):
+            station.places.release([number])
+            await anyio.sleep(0.001)
+        await station.queue.asked_times(2)
+    assert station.queue.asked[:2] == [10, 10]
+
+
+@in_virtual_time
+async def test_fewer_places_than_a_batch_are_no_reason_to_wait(tmp_path: Path) -> None:
+    """With `max_in_flight` below `batch_size` all places together count as a whole batch."""
+    async with running(tmp_path, batch(0, 1, 2), most=3) as station:
+        await station.queue.asked_times(1)
+        assert station.queue.times == [0.0]
+    assert station.queue.asked == [3]
+
+
+@in_virtual_time
+async def test_nothing_is_taken_while_the_journal_holds_too_much(
+    tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """A line that can't take more stops the taking, says so once, and goes on by itself."""
+
+    def refuse(station: Station) -> None:
+        station.may_take = False
+
+    async with running(tmp_path, before=refuse) as station:
+        await anyio.sleep(60)
+        assert station.queue.asked == []
+        station.may_take = True
+        await station.queue.asked_times(1)
+        assert anyio.current_time() < 62
+    assert [line["event"] for line in lines()][:2] == ["queue.paused", "queue.resumed"]
+
+
+async def test_malformed_elements_are_set_aside_and_logged_without_their_content(
+    tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """They are in the journal as they came, with an error event where they have an id."""
+    bad = [
+        Malformed('{"id": 5, "variables": "Ada"}', "settingsId: is missing", 5),
+        Malformed('"Ada"', "expected an object", None),
+    ]
+    async with running(tmp_path, Batch([message(1)], bad)) as station:
+        await station.queue.asked_times(2)
+    assert station.rows("SELECT raw, reason, message_id FROM malformed ORDER BY message_id DESC") == [
+        tuple(element) for element in bad
+    ]
+    assert station.rows("SELECT message_id, status FROM event ORDER BY seq") == [
+        (1, "dequeued"),
+        (5, "error"),
+    ]
+    logged = [line for line in lines() if line["event"] == "queue.element_malformed"]
+    assert [(line["reason"], line.get("message_id")) for line in logged] == [
+        ("settingsId: is missing", 5),
+        ("expected an object", None),
+    ]
+    assert "Ada" not in json.dumps(lines())
+    assert station.counted("messages_malformed_total") == 2
+
+
+async def test_a_batch_of_nothing_but_malformed_elements_is_told_too(tmp_path: Path) -> None:
+    """Their events wait in the outbox, so that the line has to hear of them."""
+    async with running(tmp_path, Batch([], [Malformed("{}", "id: is missing", None)])) as station:
+        await station.queue.asked_times(2)
+    assert station.told == [0]
+
+
+@in_virtual_time
+async def test_an_id_seen_again_is_not_taken_again(tmp_path: Path) -> None:
+    """Within a batch or later: the first one counts. A queue that only repeats itself is not hammered."""
+    twice = Batch([message(1), message(1)._replace(settings_id=9), message(2)], [])
+    async with running(tmp_path, twice, batch(2, 1), *[batch(*[1] * BATCH)] * 3) as station:
+        await station.queue.asked_times(6)
+    assert [(entry.id, entry.settings_id) for entry in station.taken] == [(1, 1), (2, 1)]
+    assert station.counted("messages_taken_total") == 2
+    assert station.counted("messages_repeated_total") == 33
+    assert all(pause > 1.5 for pause in station.queue.pauses()[1:5])
+
+
+async def test_it_is_known_whether_the_queue_was_empty(tmp_path: Path) -> None:
+    """An answer without anything new is an empty one, one with something new isn't."""
+
+    def watch(station: Station) -> None:
+        station.queue.look = lambda: station.intake.found_empty
+
+    async with running(tmp_path, batch(1), batch(), batch(1), batch(2), before=watch) as station:
+        await station.queue.asked_times(5)
+    assert station.queue.looks[:5] == [False, False, True, True, False]
+
+
+async def test_stopping_finishes_the_take_that_is_under_way(tmp_path: Path) -> None:
+    """What the queue has given is in the journal when intake ends, and nothing more is asked for."""
+    async with running(tmp_path, batch(*range(10))) as station:
+        await station.queue.asked_times(1)
+        station.intake.stop()
+    assert len(station.queue.asked) == 1
+    assert station.rows("SELECT count(*) FROM message") == [(10,)]
+
+
+@in_virtual_time
+async def test_stopping_ends_every_pause(tmp_path: Path) -> None:
+    """A worker that ends doesn't sit out the pause after a failure."""
+    async with running(tmp_path, ServiceUnavailable("down", 86_400.0)) as station:
+        await station.queue.asked_times(1)
+    assert anyio.current_time() < 1
+
+
+class FullDisk:
+    """A journal whose disk has no room for the first takes."""
+
+    def __init__(self, journal: SqliteJournal, times: int) -> None:
+        self._journal = journal
+        self.left = times
+
+    async def take(
+        self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int
+    ) -> Collection[int]:
+        if self.left:
+            self.left -= 1
+            raise JournalFull("there is no room left on the journal's disk")
+        return await self._journal.take(messages, malformed, at)
+
+
+def full_for(times: int) -> Callable[[SqliteJournal], Journal]:
+    return lambda journal: cast("Journal", FullDisk(journal, times))
+
+
+@in_virtual_time
+async def test_a_full_disk_loses_no_batch(tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]) -> None:
+    """What the queue has given is recorded when there is room again; until then no more is taken."""
+    async with running(tmp_path, batch(1, 2), wrap=full_for(60)) as station:
+        await station.queue.asked_times(1)
+        await anyio.sleep(30)
+        assert station.queue.asked == [BATCH]
+        await station.queue.asked_times(2)
+    assert [entry.id for entry in station.taken] == [1, 2]
+    assert station.rows("SELECT count(*) FROM message") == [(2,)]
+    logged = [line["event"] for line in lines()]
+    assert logged.count("journal.full") == 1
+    assert logged.index("journal.full") < logged.index("queue.resumed") < logged.index("queue.taken")
+
+
+async def test_a_full_disk_while_stopping_is_an_error(tmp_path: Path) -> None:
+    """A worker that ends can't wait for room: it says so instead of ending as if all were well."""
+    with pytest.raises(ExceptionGroup) as caught:
+        async with running(tmp_path, batch(1), wrap=full_for(10**9)) as station:
+            await station.queue.asked_times(1)
+    assert caught.group_contains(JournalFull)
+
+
+def test_places() -> None:
+    """A message holds one place however often it is held, and frees one however often it is freed."""
+    places = Places(3)
+    places.hold([1, 2])
+    places.hold([2])
+    assert (places.held, places.free, places.most) == (2, 1, 3)
+    places.hold([3, 4])
+    assert (places.held, places.free) == (4, 0)
+    places.release([4, 4, 9])
+    assert (places.held, places.free) == (3, 0)

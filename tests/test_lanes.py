@@ -1,0 +1,460 @@
+"""Lanes in virtual time, on a real journal: places, pace, pauses, doubt, and the time a message has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import trio
+
+from deliveryd.blocking import inline
+from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
+from deliveryd.journal.base import Change
+from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.lanes import Lane, LanePolicy, RetryPolicy
+from deliveryd.metrics import Metrics
+from deliveryd.model import Entry, QueuedMessage, Rendered, format_instant
+from deliveryd.routing import Routed
+from deliveryd.states import State
+from deliveryd.wakeup import Pulse
+from virtual import START, VirtualChannel, VirtualClock, VirtualService, VirtualWorld, live
+
+SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})
+BOTH = json.dumps({"content": {"en": {"sms": {"text": "hello"}, "email": {"subject": "s", "body": "b"}}}})
+EMAIL = """
+[channels.email]
+adapter = "http"
+url = "http://provider/email"
+json = { text = "{content.body}" }
+"""
+SECOND = 1_000_000
+
+
+def message(id_: int, settings_id: int = 1) -> dict[str, object]:
+    return {"id": id_, "settingsId": settings_id, "customerId": 1, "variables": {}}
+
+
+def details(service: VirtualService, message_id: int) -> str:
+    """The details of the one error that a message ended with."""
+    (error,) = [event for event in service.events if event["messageId"] == message_id and "details" in event]
+    return str(error["details"])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    """The whole line, with one message for the channel sms."""
+    world = VirtualWorld(tmp_path)
+    world.service.settings[1] = SMS
+    world.service.enqueue(message(1))
+    return world
+
+
+# The pauses between tries
+
+
+def test_pauses_double_from_base_to_max_and_are_jittered_downwards() -> None:
+    """Many workers that failed together don't come back together, and never later than configured."""
+    retry = RetryPolicy(attempts=9, base=2.0, max=60.0)
+    for tries, most in enumerate((2, 4, 8, 16, 32, 60, 60, 60), 1):
+        pauses = [retry.pause(tries) for _ in range(200)]
+        assert most / 2 <= min(pauses) < max(pauses) <= most
+        assert max(pauses) - min(pauses) > most / 5
+
+
+@pytest.mark.parametrize(("asked", "least"), [(0.5, 1.0), (300.0, 300.0), (None, 1.0)])
+def test_a_pause_is_never_shorter_than_the_provider_asked_for(asked: float | None, least: float) -> None:
+    """What the provider asks for counts beyond `max` too, and shortens nothing."""
+    retry = RetryPolicy(attempts=9, base=2.0, max=60.0)
+    assert all(least <= retry.pause(1, asked) <= max(least, 2.0) for _ in range(100))
+
+
+def test_thousands_of_tries_overflow_nothing() -> None:
+    """`retry.attempts` goes up to 1000, and the pause stays at its maximum."""
+    assert 300 <= RetryPolicy(attempts=1000, base=2.0, max=600.0).pause(999) <= 600
+
+
+def test_the_waits_between_tries_grow_as_configured(world: VirtualWorld) -> None:
+    """From outside: each gap lies within what its number of tries allows."""
+    world.add('retry = { attempts = 7, base = "10s", max = "100s" }\n')
+    channel = world.channels["sms"]
+    channel.verdict = lambda _dispatch: TryAgain("busy")
+    live(world.run_until_idle)
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(channel.attempts)]
+    assert len(gaps) == 6
+    for gap, most in zip(gaps, (10, 20, 40, 80, 100, 100), strict=True):
+        assert most / 2 <= gap <= most + 1
+
+
+def test_a_provider_that_asks_for_a_quarter_of_an_hour_gets_it(world: VirtualWorld) -> None:
+    """`after` is honoured though `max` is far shorter."""
+    channel = world.channels["sms"]
+    answers: list[Verdict] = [TryAgain("busy", after=900.0), Accepted("p1")]
+    channel.verdict = lambda _dispatch: answers.pop(0)
+    live(world.run_until_idle)
+    (first, _), (second, _) = channel.attempts
+    assert 900 <= second - first <= 910
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+def test_every_try_that_surely_failed_is_an_attempt_of_its_own(world: VirtualWorld) -> None:
+    """A new attempt has a new idempotency key, so that a provider doesn't answer it from memory."""
+    channel = world.channels["sms"]
+    answers: list[Verdict] = [TryAgain("busy"), TryAgain("busy"), Accepted("p1")]
+    channel.verdict = lambda _dispatch: answers.pop(0)
+    live(world.run_until_idle)
+    assert len({dispatch.attempt_id for _, dispatch in channel.attempts}) == 3
+
+
+# The next channel
+
+
+def test_tries_begin_anew_on_the_next_channel(world: VirtualWorld) -> None:
+    """Each channel gets all of its attempts, and one error tells of both in the end."""
+    world.add(f"retry = {{ attempts = 3 }}\n{EMAIL}retry = {{ attempts = 4 }}\n")
+    world.service.settings[1] = BOTH
+    for name in ("sms", "email"):
+        world.channels[name].verdict = lambda _dispatch: TryAgain("busy")
+    live(world.run_until_idle)
+    assert len(world.channels["sms"].attempts) == 3
+    assert len(world.channels["email"].attempts) == 4
+    assert world.service.statuses(1) == ["dequeued", "error"]
+    assert details(world.service, 1) == "sms: busy (tried 3 times); email: busy (tried 4 times)"
+
+
+def test_a_refusal_hands_over_at_once_and_only_one_channel_delivers(world: VirtualWorld) -> None:
+    """The second channel begins within the second, and `sent` is reported once."""
+    world.add(EMAIL)
+    world.service.settings[1] = BOTH
+    world.channels["sms"].verdict = lambda _dispatch: Refused("no such number")
+    live(world.run_until_idle)
+    ((refused, _),), ((accepted, _),) = world.channels["sms"].attempts, world.channels["email"].attempts
+    assert accepted - refused < 1
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+# What is in doubt
+
+
+def test_an_attempt_in_doubt_is_repeated_under_its_own_id_and_then_a_failure_begins_a_new_one(
+    world: VirtualWorld,
+) -> None:
+    """Only while its outcome is unknown an attempt keeps its key."""
+    channel = world.channels["sms"]
+    answers: list[Verdict] = [InDoubt("cut off"), InDoubt("cut off"), TryAgain("busy"), Accepted("p1")]
+    channel.verdict = lambda _dispatch: answers.pop(0)
+    live(world.run_until_idle)
+    first, second, third, fourth = (dispatch.attempt_id for _, dispatch in channel.attempts)
+    assert first == second == third != fourth
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+def test_an_attempt_in_doubt_never_moves_to_another_channel(world: VirtualWorld) -> None:
+    """The customer may have it already: it ends where it was made, in one error that says so."""
+    world.add(f"retry = {{ attempts = 3 }}\n{EMAIL}")
+    world.service.settings[1] = BOTH
+    channel = world.channels["sms"]
+    channel.verdict = lambda _dispatch: InDoubt("cut off")
+    live(world.run_until_idle)
+    assert len(channel.attempts) == 3
+    assert len({dispatch.attempt_id for _, dispatch in channel.attempts}) == 1
+    assert not world.channels["email"].attempts
+    assert world.service.statuses(1) == ["dequeued", "error"]
+    assert details(world.service, 1) == "sms: outcome unknown after 3 tries: cut off"
+
+
+def test_with_hold_a_message_in_doubt_stays_and_a_restart_leaves_it_alone(world: VirtualWorld) -> None:
+    """It is neither sent again nor reported as anything; the worker says how many there are."""
+    world.add('on_in_doubt = "hold"\n')
+    world.channels["sms"].verdict = lambda _dispatch: InDoubt("cut off")
+    held = []
+
+    async def run() -> None:
+        for _ in range(2):
+            supervisor = world.supervisor()
+            await supervisor.run(until_idle=True)
+            held.append(supervisor.held_in_doubt)
+
+    live(run)
+    assert held == [1, 1]
+    assert len(world.channels["sms"].attempts) == 1
+    assert world.service.statuses(1) == ["dequeued"]
+
+
+def test_what_was_held_is_sent_once_the_policy_says_resend(world: VirtualWorld) -> None:
+    """An operator who changes the policy gets the held attempt repeated, under its own key."""
+    text = world.path.read_text()
+    world.add('on_in_doubt = "hold"\n')
+    channel = world.channels["sms"]
+    channel.verdict = lambda _dispatch: InDoubt("cut off")
+    live(world.run_until_idle)
+    world.path.write_text(text)
+    channel.verdict = lambda _dispatch: Accepted("p1")
+    live(world.run_until_idle)
+    (_, held), (_, repeated) = channel.attempts
+    assert held.attempt_id == repeated.attempt_id
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+def test_an_adapter_that_raises_leaves_one_message_in_doubt_and_the_others_go_on(world: VirtualWorld) -> None:
+    """A fault in an adapter is that message's trouble: the worker lives, and tries it again."""
+    world.service.enqueue(*(message(id_) for id_ in range(2, 41)))
+    channel = world.channels["sms"]
+    failures = iter(range(3))
+
+    def verdict(dispatch: Dispatch) -> Verdict:
+        if dispatch.entry.id == 7 and next(failures, None) is not None:
+            raise ZeroDivisionError
+        return Accepted(dispatch.attempt_id)
+
+    channel.verdict = verdict
+    live(world.run_until_idle)
+    assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 41))
+    keys = {dispatch.attempt_id for _, dispatch in channel.attempts if dispatch.entry.id == 7}
+    assert len(channel.attempts) == 43
+    assert len(keys) == 1
+
+
+# What the service hears meanwhile
+
+
+@pytest.mark.parametrize(
+    ("configured", "expected"),
+    [
+        ('["sending", "accepted"]', ["dequeued", "sending", "accepted", "sent"]),
+        ('["accepted"]', ["dequeued", "accepted", "sent"]),
+        ('["sending"]', ["dequeued", "sending", "sent"]),
+    ],
+)
+def test_intermediate_statuses_are_reported_in_order_where_configured(
+    world: VirtualWorld, configured: str, expected: list[str]
+) -> None:
+    """Their timestamps tell when the attempt began and when the provider took it."""
+    world.add(f"[events]\nintermediate = {configured}\n")
+    world.channels["sms"].seconds = 7.0
+    live(world.run_until_idle)
+    assert world.service.statuses(1) == expected
+    times = {event["status"]: event["timestamp"] for event in world.service.events}
+    assert list(times.values()) == sorted(times.values())
+    if "sending" in times:
+        assert times["sending"] < format_instant(START + 7 * SECOND) < times["sent"]
+
+
+# Places and pace
+
+
+class Busy:
+    """Counts how many attempts are under way."""
+
+    def __init__(self, world: VirtualWorld, seconds: float) -> None:
+        self.now = 0
+        self.most = 0
+        self.began: list[float] = []
+        self._seconds = seconds
+        world.channels["sms"].send = self.send  # type: ignore[method-assign]
+
+    async def send(self, dispatch: Dispatch) -> Verdict:
+        self.began.append(trio.current_time())
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await trio.sleep(self._seconds)
+        self.now -= 1
+        return Accepted(dispatch.attempt_id)
+
+
+def test_no_more_attempts_are_under_way_than_concurrency_allows_and_all_places_are_used(
+    world: VirtualWorld,
+) -> None:
+    """Three at a time, and always three, for as long as there is work."""
+    world.add("concurrency = 3\n")
+    world.service.enqueue(*(message(id_) for id_ in range(2, 31)))
+    busy = Busy(world, seconds=10.0)
+    seconds = live(world.run_until_idle)
+    assert busy.most == 3
+    assert 100 <= seconds < 105
+    assert len(busy.began) == 30
+
+
+@pytest.mark.parametrize(("rate", "permits", "per"), [("100/s", 100, 1.0), ("30/m", 30, 60.0)])
+def test_no_stretch_of_time_sees_more_attempts_than_its_rate_and_a_little(
+    world: VirtualWorld, rate: str, permits: int, per: float
+) -> None:
+    """Of any window as long as the rate's own, a twentieth more is the most, and the rate is used."""
+    world.add(f'rate = "{rate}"\n')
+    count = permits * 3
+    world.service.enqueue(*(message(id_) for id_ in range(2, count + 1)))
+    busy = Busy(world, seconds=0.5)
+    live(world.run_until_idle)
+    assert len(busy.began) == count
+    within = [sum(start <= other < start + per for other in busy.began) for start in busy.began]
+    assert max(within) <= permits * 1.05 + 1
+    assert busy.began[-1] - busy.began[0] < 3.1 * per
+
+
+def test_after_a_rest_a_rate_allows_a_small_burst_and_no_more(world: VirtualWorld) -> None:
+    """A lane that had nothing to do for a minute has not saved up a minute's attempts."""
+    world.add('rate = "100/s"\n')
+    busy = Busy(world, seconds=0.01)
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            supervisor = world.supervisor()
+            nursery.start_soon(supervisor.run)
+            await trio.sleep(60)
+            world.service.enqueue(*(message(id_) for id_ in range(100, 300)))
+            await trio.sleep(60)
+            supervisor.stop()
+
+    live(run)
+    late = [at for at in busy.began if at > 59]
+    assert len(late) == 200
+    assert sum(at == late[0] for at in late) <= 5
+    assert late[-1] - late[0] >= 1.9
+
+
+# A lane by itself
+
+
+class ShiftedClock(VirtualClock):
+    """A time of day that a test may set forward."""
+
+    shift = 0
+
+    def now(self) -> int:
+        return super().now() + self.shift
+
+
+class Bench:
+    """One lane between a real journal and a list of what it settled."""
+
+    def __init__(self, journal: SqliteJournal, policy: LanePolicy) -> None:
+        self.journal = journal
+        self.clock = ShiftedClock()
+        self.channel = VirtualChannel()
+        self.recorded: list[Change] = []
+        self.settled: list[Change] = []
+        self.seconds_of_a_commit = 0
+        self.lane = Lane(
+            "sms", self.channel, policy, journal.namespace, self.clock, Metrics(["sms"], "0"), Pulse(),
+            share=100, spare=lambda: 0, intermediate=frozenset(), record=self.record,
+            settle=self.settled.append,
+        )  # fmt: skip
+
+    async def record(self, changes: Sequence[Change]) -> None:
+        await self.journal.change(changes)
+        self.recorded += changes
+        self.clock.shift += self.seconds_of_a_commit * SECOND
+
+    async def offer(self, *ids: int, expires_at: int | None = None) -> None:
+        """Bring messages as far as the lane gets them: taken, and their `dequeued` accepted."""
+        now = self.clock.now()
+        await self.journal.take([QueuedMessage(id_, 1, 1, {}) for id_ in ids], [], now)
+        await self.journal.accept(await self.journal.outbox(0, 100), now)
+        assert all(self.lane.offer(routed(id_, expires_at)) for id_ in ids)
+
+
+def routed(id_: int, expires_at: int | None = None) -> Routed:
+    return Routed(Entry(id_, 1, 1, {}, lane="sms"), "sms", None, Rendered("sms", "en", {}), expires_at)
+
+
+def on_the_bench(folder: Path, scene: Callable[[Bench], Awaitable[None]], concurrency: int = 10) -> None:
+    """Play a scene with a lane that runs."""
+
+    async def play() -> None:
+        policy = LanePolicy(concurrency, None, RetryPolicy(3, 1.0, 10.0), resend_in_doubt=True)
+        async with (
+            open_journal(folder / "journal.db", blocking=inline) as journal,
+            trio.open_nursery() as nursery,
+        ):
+            bench = Bench(journal, policy)
+            nursery.start_soon(bench.lane.run)
+            await scene(bench)
+            nursery.cancel_scope.cancel()
+
+    live(play)
+
+
+def test_what_expires_between_intent_and_send_is_not_sent(tmp_path: Path) -> None:
+    """A slow commit may take the last second away: the intent is ended, with the error that says why."""
+
+    async def scene(bench: Bench) -> None:
+        expires_at = START + 60 * SECOND
+        bench.seconds_of_a_commit = 61
+        await bench.offer(1, expires_at=expires_at)
+        await trio.sleep(1)
+        assert [change.after for change in bench.recorded] == [State.SENDING]
+        assert not bench.channel.attempts
+        (end,) = bench.settled
+        assert (end.before, end.after) == (State.SENDING, State.FAILED)
+        assert end.events[0].details == f"expired at {format_instant(expires_at)}"
+        await bench.journal.change(bench.settled)
+
+    on_the_bench(tmp_path, scene)
+
+
+def test_what_is_late_when_its_turn_comes_gets_no_intent(tmp_path: Path) -> None:
+    """It waited in the lane for too long: no attempt is counted, and its neighbour is sent."""
+
+    async def scene(bench: Bench) -> None:
+        await bench.offer(1, expires_at=START + 60 * SECOND)
+        await bench.offer(2, expires_at=START - 1)
+        await trio.sleep(1)
+        assert [dispatch.entry.id for _, dispatch in bench.channel.attempts] == [1]
+        (late,) = [change for change in bench.recorded if change.entry.id == 2]
+        assert (late.before, late.after, late.entry.attempts) == (State.READY, State.FAILED, 0)
+
+    on_the_bench(tmp_path, scene)
+
+
+def test_a_stopped_lane_begins_nothing_more_and_finishes_what_is_under_way(tmp_path: Path) -> None:
+    """`finish` waits for the two attempts that left; the others have no intent, and none gets one."""
+
+    async def scene(bench: Bench) -> None:
+        bench.channel.seconds = 30.0
+        await bench.offer(1, 2, 3, 4, 5)
+        await trio.sleep(1)
+        assert (bench.lane.under_way, bench.lane.queued) == (2, 3)
+        bench.lane.stop()
+        await bench.offer(6)
+        await bench.lane.finish()
+        assert 29 < trio.current_time() < 36
+        await trio.sleep(100)
+        assert sorted(change.entry.id for change in bench.settled) == [1, 2]
+        assert (await bench.journal.counts()).states == {State.SENDING: 2, State.READY: 4}
+
+    on_the_bench(tmp_path, scene, concurrency=2)
+
+
+def test_a_lane_takes_its_share_and_no_more(tmp_path: Path) -> None:
+    """What finds no room is refused at once, for the line to park; an end makes room again."""
+
+    async def scene(bench: Bench) -> None:
+        bench.channel.seconds = 30.0
+        await bench.offer(*range(1, 101))
+        await trio.sleep(1)
+        assert (bench.lane.room, bench.lane.offer(routed(101))) == (0, False)
+        await trio.sleep(30)
+        assert (bench.lane.room, bench.lane.queued) == (10, 80)
+
+    on_the_bench(tmp_path, scene)
+
+
+def test_the_intent_is_durable_before_the_provider_hears_of_the_message(tmp_path: Path) -> None:
+    """When the adapter is called, a crash would find the attempt, under the id that the provider sees."""
+
+    async def scene(bench: Bench) -> None:
+        found: list[State] = []
+
+        def look(dispatch: Dispatch) -> Verdict:
+            found.extend(change.after for change in bench.recorded)
+            return Accepted(dispatch.attempt_id)
+
+        bench.channel.verdict = look
+        await bench.offer(1)
+        await trio.sleep(1)
+        assert found == [State.SENDING]
+        assert bench.channel.attempts[0][1].attempt_id == f"{bench.journal.namespace}-1-1"
+
+    on_the_bench(tmp_path, scene)

@@ -1,0 +1,455 @@
+"""The line in virtual time: who holds up whom, when it is idle, and what a crash leaves to the next run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
+from deliveryd.errors import DirectoryUnavailable
+from deliveryd.model import Customer
+from virtual import VirtualWorld, live
+
+SMS = json.dumps({"content": {"en": {"sms": {"text": "hello {word}"}}}})
+NAMED = json.dumps({"content": {"en": {"sms": {"text": "hello {customer.name}"}}}})
+BOTH = json.dumps({"content": {"en": {"sms": {"text": "hello"}, "email": {"subject": "s", "body": "b"}}}})
+EMAIL = """
+[channels.email]
+adapter = "http"
+url = "http://provider/email"
+json = { text = "{content.body}" }
+"""
+
+
+def message(id_: int, settings_id: int = 1) -> dict[str, object]:
+    return {"id": id_, "settingsId": settings_id, "customerId": 1, "variables": {"word": "w"}}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    """A world with settings 1 and an empty queue."""
+    world = VirtualWorld(tmp_path)
+    world.service.settings[1] = SMS
+    return world
+
+
+def sent(world: VirtualWorld, channel: str = "sms") -> Counter[int]:
+    """How often each message was sent."""
+    return Counter(dispatch.entry.id for _, dispatch in world.channels[channel].attempts)
+
+
+# One thing broken stays one thing
+
+
+def test_settings_that_hang_hold_up_their_own_messages_only(world: VirtualWorld) -> None:
+    """While one id's settings don't answer at all, the others are fetched and sent within seconds."""
+    world.service.settings[2] = SMS
+    world.service.enqueue(*(message(id_, 1 + id_ % 2) for id_ in range(1, 101)))
+    work = world.service.handle
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/settings/2" and trio.current_time() < 600:
+            await trio.sleep_forever()
+        return work(request)
+
+    world.service.handle = handle  # type: ignore[method-assign, assignment]
+    live(world.run_until_idle)
+    at = {dispatch.entry.id: when for when, dispatch in world.channels["sms"].attempts}
+    assert max(at[id_] for id_ in range(2, 101, 2)) < 5
+    assert min(at[id_] for id_ in range(1, 101, 2)) > 600
+    assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 101))
+
+
+class Directory:
+    """A customer directory that can't answer before its time."""
+
+    def __init__(self, opens_at: float) -> None:
+        self.opens_at = opens_at
+        self.asked: list[float] = []
+
+    async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
+        self.asked.append(trio.current_time())
+        if trio.current_time() < self.opens_at:
+            raise DirectoryUnavailable("the directory is being moved")
+        return {id_: Customer(id_, {"name": "Ann"}) for id_ in ids}
+
+    async def aclose(self) -> None: ...
+
+
+def test_without_its_directory_a_message_waits_and_is_not_sent_to_nobody(world: VirtualWorld) -> None:
+    """It is asked again every few seconds, not in a storm, and no error is reported meanwhile."""
+    directory = world.directory = Directory(opens_at=300.0)
+    world.service.settings[1] = NAMED
+    world.service.enqueue(*(message(id_) for id_ in range(1, 11)))
+    live(world.run_until_idle)
+    assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 11))
+    ((at, first), *_) = world.channels["sms"].attempts
+    assert first.rendered.fields == {"text": "hello Ann"}
+    assert 300 < at < 310
+    assert 30 < len(directory.asked) < 100
+
+
+def test_a_slow_directory_keeps_nobody_from_being_taken(world: VirtualWorld) -> None:
+    """Messages of other settings go through the directory at the same time."""
+
+    class Slow(Directory):
+        async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
+            await trio.sleep(60 if 1 in ids else 0)
+            return await super().look_up(ids)
+
+    world.directory = Slow(opens_at=0.0)
+    world.service.settings[2] = SMS
+    world.service.enqueue(message(1), {**message(2, 2), "customerId": 2})
+    live(world.run_until_idle)
+    (quick, _), (slow, _) = world.channels["sms"].attempts
+    assert quick < 2
+    assert slow > 60
+
+
+def test_too_many_waiting_messages_stop_the_taking_until_they_have_gone(world: VirtualWorld) -> None:
+    """A journal that fills with what can't be sent takes no more in than it is allowed to."""
+    world.add("[queue]\nbatch_size = 5\nmax_in_flight = 10\nmax_waiting = 20\n")
+    world.service.enqueue(*(message(id_) for id_ in range(1, 101)))
+    channel = world.channels["sms"]
+    channel.verdict = lambda dispatch: (
+        TryAgain("busy", after=60.0) if trio.current_time() < 900 else Accepted(dispatch.attempt_id)
+    )
+    taken: list[int] = []
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.run_until_idle)
+            await trio.sleep(300)
+            taken.append(100 - len(world.service.queue))
+
+    live(run)
+    assert 20 <= taken[0] <= 30
+    assert all(world.service.statuses(id_)[-1] in ("sent", "error") for id_ in range(1, 101))
+    assert not world.service.queue
+
+
+def test_messages_that_found_no_room_in_their_lane_are_all_sent_once(world: VirtualWorld) -> None:
+    """A lane has half of six places; what it can't hold is parked in the journal and comes back."""
+    world.add(f"concurrency = 2\n{EMAIL}[queue]\nbatch_size = 6\nmax_in_flight = 6\n")
+    world.service.enqueue(*(message(id_) for id_ in range(1, 61)))
+    world.channels["sms"].seconds = 1.0
+    seconds = live(world.run_until_idle)
+    assert sent(world) == dict.fromkeys(range(1, 61), 1)
+    assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 61))
+    assert seconds < 90
+
+
+def test_ids_that_the_queue_gives_again_while_they_are_under_way_are_sent_once(world: VirtualWorld) -> None:
+    """In the same batch, while the attempt is under way, while it waits for a retry, and after its end."""
+    channel = world.channels["sms"]
+    channel.seconds = 2.0
+    verdicts: list[Verdict] = [TryAgain("busy", after=30.0), Accepted("p1")]
+    channel.verdict = lambda _dispatch: verdicts.pop(0)
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            supervisor = world.supervisor()
+            nursery.start_soon(supervisor.run)
+            world.service.enqueue(message(1), message(1))
+            for _ in range(40):
+                await trio.sleep(2)
+                world.service.enqueue(message(1))
+            await trio.sleep(60)
+            supervisor.stop()
+
+    live(run)
+    assert sent(world) == {1: 2}
+    assert not verdicts
+    assert world.service.statuses(1)[:2] == ["dequeued", "dequeued"]
+    assert "error" not in world.service.statuses(1)
+    first = world.service.statuses(1).index("sent")
+    assert set(world.service.statuses(1)[first:]) == {"dequeued", "sent"}
+
+
+# --until-idle
+
+
+def test_an_empty_queue_is_idle_at_once(world: VirtualWorld) -> None:
+    """One empty answer of the queue is enough."""
+    assert live(world.run_until_idle) < 1
+    assert [path for _, path in world.service.requests] == ["/queue"]
+
+
+def test_elements_that_are_no_messages_are_reported_before_the_end(world: VirtualWorld) -> None:
+    """The one with an id ends in an error, the others are set aside, and none of them keeps the worker."""
+    world.service.enqueue('{"id": 5, "settingsId": "x"}', "17", '"text"', "null")
+    assert live(world.run_until_idle) < 5
+    assert world.service.statuses(5) == ["error"]
+    assert len(world.service.events) == 1
+
+
+def test_it_is_not_idle_while_an_event_cannot_be_posted(world: VirtualWorld) -> None:
+    """The message was sent in the first second; the worker stays until the service has heard of it."""
+    world.service.enqueue(message(1))
+    world.service.trouble = lambda request: (
+        httpx.Response(503) if b'"sent"' in request.content and trio.current_time() < 500 else None
+    )
+    assert live(world.run_until_idle) > 500
+    assert world.channels["sms"].attempts[0][0] < 2
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+def test_it_is_not_idle_while_the_queue_gives_no_answer(world: VirtualWorld) -> None:
+    """That the queue is empty has to be seen."""
+    world.service.trouble = lambda _request: httpx.Response(503) if trio.current_time() < 500 else None
+    assert live(world.run_until_idle) > 500
+
+
+def slow_takes(world: VirtualWorld, seconds: float) -> None:
+    """From the third on, a take is carried out at its beginning and answered after so many seconds."""
+    work = world.service.handle
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        answer = work(request)
+        takes = sum(path == "/queue" for _, path in world.service.requests)
+        if request.url.path == "/queue" and takes > 2:
+            await trio.sleep(seconds)
+        return answer
+
+    world.service.handle = handle  # type: ignore[method-assign, assignment]
+
+
+def test_what_a_last_take_brings_is_sent_before_the_end(world: VirtualWorld) -> None:
+    """The line runs dry while a take is under way: its message is neither lost nor left lying."""
+    slow_takes(world, 8.0)
+    world.channels["sms"].seconds = 5.0
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            world.service.enqueue(message(1))
+            nursery.start_soon(world.run_until_idle)
+            await trio.sleep(1.9)
+            world.service.enqueue(message(2))
+
+    live(run)
+    assert not world.service.queue
+    assert world.service.statuses(2) == ["dequeued", "sent"]
+
+
+def test_a_take_under_way_is_finished_when_the_worker_is_stopped(world: VirtualWorld) -> None:
+    """The queue may never give it again: it is in the journal, reported, and the next run sends it."""
+    slow_takes(world, 8.0)
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            supervisor = world.supervisor()
+            nursery.start_soon(supervisor.run)
+            await trio.sleep(3)
+            world.service.enqueue(message(2))
+            await trio.sleep(4)
+            supervisor.stop()
+
+    live(run)
+    assert world.service.statuses(2) == ["dequeued"]
+    assert not world.channels["sms"].attempts
+    live(world.run_until_idle)
+    assert world.service.statuses(2) == ["dequeued", "sent"]
+
+
+# After a crash
+
+
+class Crash:
+    """Ends a worker in the middle of whatever it does, once."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+
+    def now(self) -> None:
+        self.scope.cancel()
+
+    async def run(self, world: VirtualWorld) -> None:
+        with self.scope:
+            await world.run_until_idle()
+        assert self.scope.cancelled_caught
+
+
+def at_request(path: str, needle: bytes = b"") -> Callable[[VirtualWorld, Crash], None]:
+    """Crash when this request is about to reach the service, which never sees it."""
+
+    def prepare(world: VirtualWorld, crash: Crash) -> None:
+        def trouble(request: httpx.Request) -> httpx.Response | None:
+            if request.url.path == path and needle in request.content and not crash.scope.cancel_called:
+                crash.now()
+                raise httpx.ConnectError("gone")
+            return None
+
+        world.service.trouble = trouble
+
+    return prepare
+
+
+def at_answer(path: str, needle: bytes = b"") -> Callable[[VirtualWorld, Crash], None]:
+    """Crash when the service has done what this request asks, and its answer is on the way."""
+
+    def prepare(world: VirtualWorld, crash: Crash) -> None:
+        def trouble(request: httpx.Request) -> httpx.Response | None:
+            if request.url.path == path and needle in request.content and not crash.scope.cancel_called:
+                crash.now()
+            return None
+
+        world.service.trouble = trouble
+
+    return prepare
+
+
+def while_waiting(world: VirtualWorld, crash: Crash) -> None:
+    """Crash between two tries of messages that their provider couldn't take."""
+    channel = world.channels["sms"]
+
+    async def send(dispatch: Dispatch) -> Verdict:
+        if not crash.scope.cancel_called:
+            crash.scope.deadline = min(crash.scope.deadline, trio.current_time() + 0.5)
+            return TryAgain("busy")
+        channel.attempts.append((trio.current_time(), dispatch))
+        return Accepted(dispatch.attempt_id)
+
+    channel.send = send  # type: ignore[method-assign]
+
+
+NOT_SENT_YET = {
+    "TAKEN: its dequeued never left": at_request("/events", b'"dequeued"'),
+    "TAKEN: the service has its dequeued": at_answer("/events", b'"dequeued"'),
+    "READY: its settings are asked for": at_request("/settings/1"),
+    "WAITING: for the next try": while_waiting,
+    "SENT: its event never left": at_request("/events", b'"sent"'),
+    "SENT: the service has its event": at_answer("/events", b'"sent"'),
+}
+
+
+@pytest.mark.parametrize("prepare", NOT_SENT_YET.values(), ids=NOT_SENT_YET.keys())
+def test_after_a_crash_the_next_run_finishes_each_message_and_sends_none_twice(
+    world: VirtualWorld, prepare: Callable[[VirtualWorld, Crash], None]
+) -> None:
+    """Wherever the worker ended, nobody gets a message twice, and the service hears the end of each."""
+    world.service.enqueue(*(message(id_) for id_ in range(1, 21)))
+    crash = Crash()
+    prepare(world, crash)
+    live(lambda: crash.run(world))
+    live(world.run_until_idle)
+    assert sent(world) == dict.fromkeys(range(1, 21), 1)
+    for id_ in range(1, 21):
+        statuses = world.service.statuses(id_)
+        assert list(dict.fromkeys(statuses)) == ["dequeued", "sent"]
+        assert statuses == sorted(statuses)
+
+
+@pytest.mark.parametrize("moment", ["before the provider has it", "after the provider has it"])
+@pytest.mark.parametrize("policy", ["resend", "hold"])
+def test_attempts_that_a_crash_cut_off_are_settled_by_the_policy(
+    world: VirtualWorld, policy: str, moment: str
+) -> None:
+    """Those under way are repeated under their own id, or held; what only queued is sent as ever."""
+    world.add(f'concurrency = 5\non_in_doubt = "{policy}"\n')
+    world.service.enqueue(*(message(id_) for id_ in range(1, 21)))
+    crash, channel = Crash(), world.channels["sms"]
+    cut_off: list[Dispatch] = []
+    work = channel.send
+
+    async def send(dispatch: Dispatch) -> Verdict:
+        if moment.startswith("after"):
+            await work(dispatch)
+        cut_off.append(dispatch)
+        if len(cut_off) == 5:
+            crash.now()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    channel.send = send  # type: ignore[method-assign]
+    live(lambda: crash.run(world))
+    channel.attempts.clear()
+    channel.send = work  # type: ignore[method-assign]
+    live(world.run_until_idle)
+    interrupted = {dispatch.entry.id: dispatch.attempt_id for dispatch in cut_off}
+    now = {dispatch.entry.id: dispatch.attempt_id for _, dispatch in channel.attempts}
+    assert len(interrupted) == 5
+    assert len(channel.attempts) == len(now)
+    if policy == "resend":
+        assert now.keys() == set(range(1, 21))
+        assert interrupted.items() <= now.items()
+        assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in now)
+    else:
+        assert now.keys() == set(range(1, 21)) - interrupted.keys()
+        assert all(world.service.statuses(id_) == ["dequeued"] for id_ in interrupted)
+
+
+def test_a_crash_between_two_channels_keeps_the_first_one_spent(world: VirtualWorld) -> None:
+    """What refused for good isn't asked again by the next run; the other channel delivers."""
+    world.add(EMAIL)
+    world.service.settings[1] = BOTH
+    world.service.enqueue(message(1))
+    crash = Crash()
+    world.channels["sms"].verdict = lambda _dispatch: Refused("no such number")
+    mail = world.channels["email"]
+    work = mail.send
+
+    async def send(dispatch: Dispatch) -> Verdict:
+        crash.now()
+        return TryAgain("never told")
+
+    mail.send = send  # type: ignore[method-assign]
+    live(lambda: crash.run(world))
+    mail.send = work  # type: ignore[method-assign]
+    live(world.run_until_idle)
+    assert sent(world) == sent(world, "email") == {1: 1}
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+def test_a_message_in_doubt_whose_channel_is_gone_is_held(world: VirtualWorld) -> None:
+    """Without its channel nobody can repeat the attempt, and another channel must not."""
+    world.service.settings[1] = BOTH
+    world.service.enqueue(message(1))
+    crash = Crash()
+    world.channels["sms"].verdict = lambda _dispatch: InDoubt("cut off")
+
+    async def run() -> None:
+        crash.scope.deadline = 1.0
+        await crash.run(world)
+
+    live(run)
+    text = world.path.read_text(encoding="utf-8")
+    world.path.write_text(text[: text.index("[channels.sms]")] + EMAIL, encoding="utf-8")
+    held: list[int] = []
+
+    async def again() -> None:
+        supervisor = world.supervisor()
+        await supervisor.run(until_idle=True)
+        held.append(supervisor.held_in_doubt)
+
+    live(again)
+    assert held == [1]
+    assert not world.channels["email"].attempts
+    assert world.service.statuses(1) == ["dequeued"]
+
+
+def test_crashes_again_and_again_lose_nothing_and_send_nothing_twice_without_need(
+    world: VirtualWorld,
+) -> None:
+    """Twenty ends at any moment; each message has one attempt id, however often it was repeated."""
+    world.service.enqueue(*(message(id_) for id_ in range(1, 101)))
+    world.add("concurrency = 3\n[queue]\nbatch_size = 10\nmax_in_flight = 20\n")
+
+    async def run(seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await world.run_until_idle()
+
+    for number in range(20):
+        live(lambda: run(0.03 + 0.017 * number))  # noqa: B023 - it is run at once
+    live(world.run_until_idle)
+    keys = [(dispatch.entry.id, dispatch.attempt_id) for _, dispatch in world.channels["sms"].attempts]
+    assert sent(world).keys() == set(range(1, 101))
+    assert len(set(keys)) == 100
+    for id_ in range(1, 101):
+        statuses = world.service.statuses(id_)
+        assert list(dict.fromkeys(statuses)) == ["dequeued", "sent"]

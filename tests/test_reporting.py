@@ -1,0 +1,358 @@
+"""Reporting: every event, in order, in batches, through refusals and outages."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+import sniffio
+from trio.testing import MockClock
+
+from deliveryd import telemetry
+from deliveryd.blocking import Blocking, in_thread, inline
+from deliveryd.errors import JournalFull, ServiceError, ServiceRefused, ServiceUnavailable
+from deliveryd.journal.base import Journal, OutboxRow
+from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.metrics import Metrics
+from deliveryd.model import QueuedMessage, WallClock
+from deliveryd.reporting import ABOUT_THE_EVENTS, Reporting
+from deliveryd.states import State
+from deliveryd.wakeup import Pulse
+
+pytestmark = pytest.mark.anyio
+
+BATCH = 64
+FLUSH = 0.25
+
+
+@pytest.fixture(params=["virtual time", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Virtual time, where commits are made in the event loop; and asyncio as it is."""
+    if request.param == "asyncio":
+        return "asyncio", {}
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
+
+
+in_virtual_time = pytest.mark.parametrize("anyio_backend", ["virtual time"], indirect=True)
+
+
+@pytest.fixture
+def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """What was logged so far."""
+    stream = io.StringIO()
+    telemetry.configure("debug", "json", stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    telemetry.configure("error", "json", io.StringIO())
+
+
+class Service:
+    """Takes events, unless an error of the script is due or the batch holds an event that it refuses."""
+
+    def __init__(self) -> None:
+        self.script: deque[ServiceError | None] = deque()
+        self.refuses: set[int] = set()
+        self.status = 400
+        self.posts: list[list[int]] = []
+        self.times: list[float] = []
+        self.accepted: list[int] = []
+        self._turn = anyio.Event()
+
+    async def report(self, bodies: Sequence[str]) -> None:
+        ids = [json.loads(body)["messageId"] for body in bodies]
+        self.posts.append(ids)
+        self.times.append(anyio.current_time())
+        self._turn.set()
+        self._turn = anyio.Event()
+        await anyio.lowlevel.checkpoint()
+        error = self.script.popleft() if self.script else None
+        if error is not None:
+            raise error
+        if self.refuses.intersection(ids):
+            raise ServiceRefused(f"the service answered {self.status}", self.status)
+        self.accepted += ids
+
+    async def posted(self, times: int) -> None:
+        """Wait for so many posts."""
+        while len(self.posts) < times:
+            await self._turn.wait()
+
+
+class Station:
+    """Reporting on a real journal, and what it told the line."""
+
+    def __init__(self, journal: SqliteJournal, wrapped: Journal) -> None:
+        self.journal = journal
+        self.service = Service()
+        self.accepted: list[OutboxRow] = []
+        self.refused: list[OutboxRow] = []
+        self._told = anyio.Event()
+        self.metrics = Metrics([], "1")
+        self.reporting = Reporting(
+            self.service, wrapped, WallClock(), self.metrics, Pulse(),
+            batch_size=BATCH, flush_interval=FLUSH,
+            on_accepted=self._hear_accepted, on_refused=self._hear_refused,
+        )  # fmt: skip
+
+    def _hear_accepted(self, rows: Sequence[OutboxRow]) -> None:
+        self.accepted += rows
+        self._told.set()
+
+    def _hear_refused(self, row: OutboxRow) -> None:
+        self.refused.append(row)
+        self._told.set()
+
+    async def flushed(self, events: int) -> None:
+        """Wait until the outbox is empty, and the line has been told of so many events."""
+        await self.reporting.flushed()
+        while len(self.accepted) + len(self.refused) < events:
+            await self._told.wait()
+            self._told = anyio.Event()
+
+    async def put(self, *ids: int) -> None:
+        """Bring the `dequeued` events of new messages into the outbox."""
+        await self.journal.take([QueuedMessage(id_, 1, 1, {}) for id_ in ids], [], 1)
+
+    async def states(self) -> Counter[State]:
+        return Counter((await self.journal.counts()).states)
+
+    def counted(self, name: str) -> float:
+        text = self.metrics.expose("text/plain")[0].decode()
+        [line] = [line for line in text.splitlines() if line.startswith(f"deliveryd_{name} ")]
+        return float(line.rsplit(" ", 1)[1])
+
+
+def _blocking() -> Blocking:
+    return inline if sniffio.current_async_library() == "trio" else in_thread
+
+
+@asynccontextmanager
+async def running(
+    path: Path, wrap: Callable[[SqliteJournal], Journal] = lambda journal: journal
+) -> AsyncIterator[Station]:
+    """Reporting at work."""
+    async with open_journal(path / "journal.db", blocking=_blocking()) as journal:
+        station = Station(journal, wrap(journal))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(station.reporting.run)
+            yield station
+            tasks.cancel_scope.cancel()
+
+
+async def test_events_arrive_in_order_and_in_batches(tmp_path: Path) -> None:
+    """Three batches and a bit go out one after the other; the journal and the line know of each."""
+    async with running(tmp_path) as station:
+        ids = list(range(3 * BATCH + 5))
+        await station.put(*ids)
+        station.reporting.expect_now(len(ids))
+        await station.flushed(len(ids))
+        assert station.service.accepted == ids
+        assert [len(post) for post in station.service.posts] == [BATCH, BATCH, BATCH, 5]
+        assert [row.message_id for row in station.accepted] == ids
+        assert await station.states() == {State.READY: len(ids)}
+        assert station.counted("events_accepted_total") == len(ids)
+
+
+@in_virtual_time
+async def test_few_events_wait_for_company(tmp_path: Path) -> None:
+    """They go out together after the flush interval, a full batch and what is urgent at once."""
+    async with running(tmp_path) as station:
+        await anyio.sleep(1.0)
+        await station.put(1, 2)
+        station.reporting.expect(1)
+        await anyio.sleep(FLUSH / 2)
+        station.reporting.expect(1)
+        await station.service.posted(1)
+        assert station.service.posts == [[1, 2]]
+        assert station.service.times[0] == pytest.approx(1.0 + FLUSH, abs=0.05)
+
+        await anyio.sleep_until(10.0)
+        await station.put(*range(100, 100 + BATCH))
+        station.reporting.expect(BATCH)
+        await station.service.posted(2)
+        assert station.service.times[1] == pytest.approx(10.0, abs=0.05)
+
+        await anyio.sleep_until(20.0)
+        await station.put(3)
+        station.reporting.expect_now(1)
+        await station.service.posted(3)
+        assert station.service.times[2] == pytest.approx(20.0, abs=0.05)
+
+        station.reporting.hurry()
+        await anyio.sleep_until(30.0)
+        await station.put(4)
+        station.reporting.expect(1)
+        await station.service.posted(4)
+        assert station.service.times[3] == pytest.approx(30.0, abs=0.05)
+
+
+@in_virtual_time
+async def test_what_nobody_announced_is_found_all_the_same(tmp_path: Path) -> None:
+    """The outbox is looked through every few seconds, and an empty one isn't posted."""
+    async with running(tmp_path) as station:
+        await anyio.sleep(60)
+        assert station.service.posts == []
+        await station.put(1)
+        await station.service.posted(1)
+        assert anyio.current_time() < 66
+
+
+@pytest.mark.parametrize("bad", [0, 31, 63])
+@pytest.mark.parametrize("status", sorted(ABOUT_THE_EVENTS))
+async def test_one_bad_event_is_found_and_set_aside(
+    tmp_path: Path, lines: Callable[[], list[dict[str, Any]]], bad: int, status: int
+) -> None:
+    """The other 63 of the batch are accepted, in order, for the price of a binary search."""
+    async with running(tmp_path) as station:
+        station.service.refuses, station.service.status = {bad}, status
+        await station.put(*range(BATCH))
+        station.reporting.expect_now(BATCH)
+        await station.flushed(BATCH)
+        good = [number for number in range(BATCH) if number != bad]
+        assert station.service.accepted == good
+        assert [row.message_id for row in station.refused] == [bad]
+        assert len(station.service.posts) == 1 + 2 * math.log2(BATCH)
+        assert not station.reporting.down
+        counts = await station.journal.counts()
+        assert (counts.events_waiting, counts.events_refused) == (0, 1)
+        assert await station.states() == {State.READY: BATCH - 1}
+        assert station.counted("events_refused_total") == 1
+    [refused] = [line for line in lines() if line["event"] == "events.refused"]
+    assert (refused["message_id"], refused["reason"]) == (bad, f"dequeued: the service answered {status}")
+
+
+async def test_several_bad_events(tmp_path: Path) -> None:
+    """Each of them is found; nothing good is lost with them, and nothing is reported twice."""
+    async with running(tmp_path) as station:
+        station.service.refuses = {3, 4, 40, 100}
+        await station.put(*range(2 * BATCH))
+        station.reporting.expect_now(2 * BATCH)
+        await station.flushed(2 * BATCH)
+        assert station.service.accepted == [n for n in range(2 * BATCH) if n not in {3, 4, 40, 100}]
+        assert [row.message_id for row in station.refused] == [3, 4, 40, 100]
+
+
+@in_virtual_time
+@pytest.mark.parametrize("status", [0, 301, 302, 401, 403, 404, 405, 406, 407, 410, 411, 415, 451])
+async def test_a_refusal_of_who_asks_or_how_sets_nothing_aside(tmp_path: Path, status: int) -> None:
+    """Wrong credentials or a wrong address are waited out: they would refuse every event there is."""
+    async with running(tmp_path) as station:
+        station.service.script += [ServiceRefused(f"the service answered {status}", status)] * 5
+        await station.put(1, 2)
+        station.reporting.expect_now(2)
+        await station.service.posted(5)
+        assert [station.reporting.down] == [True]
+        await station.flushed(2)
+        assert [station.reporting.down] == [False]
+        assert station.service.accepted == [1, 2]
+        assert station.service.posts == [[1, 2]] * 6
+        assert station.refused == []
+
+
+@in_virtual_time
+async def test_an_outage_and_its_end(tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]) -> None:
+    """The outbox waits, asked about ever more rarely; afterwards all of it goes out in order."""
+    async with running(tmp_path) as station:
+        station.service.script += [ServiceUnavailable("down")] * 12
+        await station.put(*range(BATCH + 1))
+        station.reporting.expect_now(BATCH + 1)
+        await station.service.posted(6)
+        assert station.reporting.down
+        await station.put(500)
+        station.reporting.expect_now(1)
+        await station.flushed(BATCH + 2)
+        assert station.service.accepted == [*range(BATCH + 1), 500]
+    times = station.service.times
+    pauses = [later - earlier for earlier, later in pairwise(times[:12])]
+    assert 0.5 <= pauses[0] <= 1.2
+    assert all(15 <= pause <= 30.2 for pause in pauses[5:])
+    assert [line["event"] for line in lines()].count("events.unavailable") == 12
+    assert [line["event"] for line in lines()].count("events.recovered") == 1
+
+
+@in_virtual_time
+async def test_the_pause_that_the_service_asks_for_is_kept(tmp_path: Path) -> None:
+    """429 with a `Retry-After` of minutes: nothing is posted before that."""
+    async with running(tmp_path) as station:
+        station.service.script.append(ServiceUnavailable("busy", 300.0))
+        await station.put(1)
+        station.reporting.expect_now(1)
+        await station.service.posted(2)
+        assert 300 <= station.service.times[1] - station.service.times[0] < 301
+
+
+@in_virtual_time
+async def test_an_outage_in_the_middle_of_a_split(tmp_path: Path) -> None:
+    """What was accepted before it is not reported again, what comes after it keeps its order."""
+    async with running(tmp_path) as station:
+        station.service.refuses = {40}
+        station.service.script += [None, None, ServiceUnavailable("down")]
+        await station.put(*range(BATCH))
+        station.reporting.expect_now(BATCH)
+        await station.flushed(BATCH)
+        assert station.service.accepted == [number for number in range(BATCH) if number != 40]
+        assert [row.message_id for row in station.refused] == [40]
+
+
+@in_virtual_time
+async def test_a_worker_that_ends_does_not_sit_out_a_pause(tmp_path: Path) -> None:
+    """`hurry` makes one more attempt at once, however long the pause still was."""
+    async with running(tmp_path) as station:
+        station.service.script.append(ServiceUnavailable("down", 86_400.0))
+        await station.put(1)
+        station.reporting.expect_now(1)
+        await station.service.posted(1)
+        await anyio.sleep(1)
+        station.reporting.hurry()
+        await station.flushed(1)
+        assert station.service.accepted == [1]
+        assert anyio.current_time() < 10
+
+
+async def test_nothing_left_means_flushed(tmp_path: Path) -> None:
+    """An empty outbox is flushed; one that only refusals emptied is too."""
+    async with running(tmp_path) as station:
+        await station.reporting.flushed()
+        station.service.refuses = {1}
+        await station.put(1)
+        station.reporting.expect_now(1)
+        await station.flushed(1)
+        assert [row.message_id for row in station.refused] == [1]
+
+
+class FullDisk:
+    """A journal that can't note for a while what the service accepted."""
+
+    def __init__(self, journal: SqliteJournal) -> None:
+        self._journal = journal
+        self.left = 3
+
+    async def outbox(self, after: int, limit: int) -> list[OutboxRow]:
+        return await self._journal.outbox(after, limit)
+
+    async def accept(self, rows: Sequence[OutboxRow], at: int) -> None:
+        if self.left:
+            self.left -= 1
+            raise JournalFull("there is no room left on the journal's disk")
+        await self._journal.accept(rows, at)
+
+
+@in_virtual_time
+async def test_a_full_disk_ends_nothing(tmp_path: Path) -> None:
+    """What can't be noted as accepted is reported again when there is room: at least once, never less."""
+    async with running(tmp_path, FullDisk) as station:  # type: ignore[arg-type]
+        await station.put(1, 2)
+        station.reporting.expect_now(2)
+        await station.flushed(2)
+        assert station.service.posts == [[1, 2]] * 4
+        assert [row.message_id for row in station.accepted] == [1, 2]
+        assert await station.states() == {State.READY: 2}

@@ -1,0 +1,228 @@
+"""Signs of life: what a worker says of itself, in virtual time, while its loops really turn or don't."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from deliveryd.assembly import Parts, assemble
+from deliveryd.blocking import inline
+from deliveryd.channels.base import Accepted, InDoubt, TryAgain
+from deliveryd.journal.base import Counts
+from deliveryd.notify import Notifier
+from deliveryd.states import State
+from deliveryd.supervisor import Supervisor
+from deliveryd.vitals import WorkerVitals
+from virtual import VirtualClock, VirtualWorld, live
+
+SMS = json.dumps({"content": {"en": {"sms": {"text": "canary-text"}}}})
+
+
+def message(id_: int) -> dict[str, object]:
+    return {"id": id_, "settingsId": 1, "customerId": 1, "variables": {"word": "canary-value"}}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    world = VirtualWorld(tmp_path)
+    world.service.settings[1] = SMS
+    return world
+
+
+@asynccontextmanager
+async def running(world: VirtualWorld) -> AsyncIterator[tuple[WorkerVitals, Parts]]:
+    """The vitals of a worker whose loops turn, and its parts."""
+    config = world.config()
+    async with (
+        world._outside(config) as outside,
+        assemble(config, VirtualClock(), outside, inline) as parts,
+        trio.open_nursery() as loops,
+    ):
+        line = parts.pipeline
+        lanes = [lane.run for lane in line.lanes.values()]
+        for loop in (line.reporting.run, line.record_settled, *lanes, line.deliver, line.wake_due, line.take):
+            loops.start_soon(loop)
+        yield WorkerVitals(config, parts), parts
+        loops.cancel_scope.cancel()
+
+
+def scene(world: VirtualWorld, play: Callable[[WorkerVitals, Parts], Awaitable[None]]) -> None:
+    """Play a scene with a running worker."""
+
+    async def run() -> None:
+        async with running(world) as (vitals, parts):
+            await play(vitals, parts)
+
+    live(run)
+
+
+def test_an_idle_worker_is_alive_and_takes_messages(world: VirtualWorld) -> None:
+    """After an hour without work every loop has turned within the last seconds."""
+
+    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+        await trio.sleep(3600)
+        alive, ages = vitals.alive()
+        assert alive
+        assert {name for name, _ in ages} == {
+            "intake", "reporting", "settling", "delivery", "due", "lane sms"
+        }  # fmt: skip
+        assert max(age for _, age in ages) <= 5
+        assert vitals.ready() == (True, "taking messages")
+
+    scene(world, play)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"), [("/queue", "the queue gives no usable answer"), ("/events", "takes no events")]
+)
+def test_an_endpoint_that_is_down_takes_readiness_and_never_life(
+    world: VirtualWorld, path: str, words: str
+) -> None:
+    """For half an hour the worker says what it misses, and a minute later it is ready again."""
+    world.service.enqueue(message(1))
+    world.service.trouble = lambda request: (
+        httpx.Response(503) if request.url.path == path and trio.current_time() < 1800 else None
+    )
+
+    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+        for _ in range(59):
+            await trio.sleep(30)
+            ready, reason = vitals.ready()
+            assert not ready
+            assert words in reason
+            assert words in vitals.sentence().lower()
+            assert vitals.alive()[0]
+        await trio.sleep(120)
+        assert vitals.ready() == (True, "taking messages")
+
+    scene(world, play)
+
+
+def test_too_many_waiting_messages_are_a_reason_not_to_be_ready(world: VirtualWorld) -> None:
+    """The sentence names the key that an operator would turn."""
+    world.add("[queue]\nmax_waiting = 3\n")
+    world.service.enqueue(*(message(id_) for id_ in range(1, 6)))
+    world.channels["sms"].verdict = lambda _dispatch: TryAgain("busy", after=1000.0)
+
+    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+        await trio.sleep(60)
+        ready, reason = vitals.ready()
+        assert not ready
+        assert "queue.max_waiting" in reason
+        world.channels["sms"].verdict = lambda dispatch: Accepted(dispatch.attempt_id)
+        await trio.sleep(1200)
+        assert vitals.ready()[0]
+
+    scene(world, play)
+
+
+def test_a_worker_that_ends_is_not_ready(world: VirtualWorld) -> None:
+    """While it finishes, nobody should count on it."""
+
+    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+        vitals.draining = True
+        assert vitals.ready() == (False, "finishing what is under way; no more is taken")
+
+    scene(world, play)
+
+
+def test_a_loop_that_stands_still_is_named(world: VirtualWorld) -> None:
+    """A loop that hasn't turned for long isn't alive, however well the others do."""
+
+    async def play(vitals: WorkerVitals, parts: Parts) -> None:
+        parts.pulse.beat("a loop of its own")
+        await trio.sleep(60)
+        assert vitals.alive()[0]
+        await trio.sleep(60)
+        alive, ages = vitals.alive()
+        assert not alive
+        name, age = max(ages, key=lambda item: item[1])
+        assert (name, round(age)) == ("a loop of its own", 120)
+        assert vitals.status()["alive"] is False
+
+    scene(world, play)
+
+
+def test_the_status_tells_where_messages_are_and_nothing_of_what_they_say(world: VirtualWorld) -> None:
+    """One message of each kind: being sent, waiting, in doubt; no text, no value, as JSON."""
+    world.add('concurrency = 1\non_in_doubt = "hold"\n')
+    world.service.enqueue(*(message(id_) for id_ in range(1, 5)), '"malformed"')
+    channel = world.channels["sms"]
+    channel.seconds = 100.0
+    channel.verdict = lambda dispatch: (
+        InDoubt("cut off") if dispatch.entry.id == 1 else TryAgain("busy", after=9000.0)
+    )
+
+    async def play(vitals: WorkerVitals, parts: Parts) -> None:
+        await trio.sleep(250)
+        vitals.refresh(await parts.journal.counts())
+        status = vitals.status()
+        assert status["messages"] == {"ready": 1, "waiting": 1, "sending": 1, "in_doubt": 1}
+        assert status["lanes"] == {"sms": {"queued": 1, "under_way": 1}}
+        assert (status["in_flight"], status["places_free"]) == (2, 998)
+        assert status["events"] == {"waiting": 0, "refused": 0}
+        assert status["malformed"] == 1
+        assert status["uptime_seconds"] == pytest.approx(250, abs=1)
+        assert "canary" not in json.dumps(status)
+        sentence = "Taking messages: 2 in flight, 1 waiting, 1 in doubt, 0 events to report"
+        assert vitals.sentence() == sentence
+
+    scene(world, play)
+
+
+def test_the_levels_are_the_last_sums_and_the_size_of_the_journals_files(world: VirtualWorld) -> None:
+    """The log beside the database counts too, since it is what fills a disk first."""
+    world.service.enqueue(message(1))
+
+    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+        await trio.sleep(10)
+        vitals.refresh(Counts({State.WAITING: 3}, 5, 0, 0, 0))
+        levels = vitals.levels()
+        files = [world.folder / "journal.db", world.folder / "journal.db-wal"]
+        assert levels.journal_size == sum(file.stat().st_size for file in files)
+        assert (levels.messages, levels.outbox) == ({State.WAITING: 3}, 5)
+
+    scene(world, play)
+
+
+def test_neither_a_provider_that_hangs_for_an_hour_nor_a_long_end_costs_the_watchdogs_beat(
+    world: VirtualWorld, tmp_path: Path
+) -> None:
+    """systemd hears a beat every 15 seconds, from the start to the last attempt's outcome."""
+    world.add('[run]\ndrain_timeout = "2h"\n')
+    world.service.enqueue(message(1))
+    world.channels["sms"].seconds = 3600.0
+    beats: list[float] = []
+
+    async def run() -> None:
+        with trio.socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+            await listener.bind(str(tmp_path / "notify"))
+            notifier = Notifier(str(tmp_path / "notify"), watchdog_interval=15.0)
+            supervisor = Supervisor(
+                world.config(), VirtualClock(), notifier=notifier, outside=world._outside, blocking=inline
+            )
+
+            async def listen() -> None:
+                while True:
+                    if await listener.recv(1000) == b"WATCHDOG=1":
+                        beats.append(trio.current_time())
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(listen)
+                async with trio.open_nursery() as worker:
+                    worker.start_soon(supervisor.run)
+                    await trio.sleep(1800)
+                    supervisor.stop()
+                nursery.cancel_scope.cancel()
+
+    seconds = live(run)
+    assert 3600 < seconds < 3700
+    assert len(beats) == pytest.approx(240, abs=2)
+    assert world.service.statuses(1) == ["dequeued", "sent"]

@@ -138,16 +138,14 @@ def test_a_refusal_hands_over_at_once_and_only_one_channel_delivers(world: Virtu
 # What is in doubt
 
 
-def test_an_attempt_in_doubt_is_repeated_under_its_own_id_and_then_a_failure_begins_a_new_one(
-    world: VirtualWorld,
-) -> None:
-    """Only while its outcome is unknown an attempt keeps its key."""
+def test_an_attempt_in_doubt_keeps_its_id_until_a_repeat_is_accepted(world: VirtualWorld) -> None:
+    """That a repeat surely failed says nothing of the first try, so the key stays the same."""
     channel = world.channels["sms"]
-    answers: list[Verdict] = [InDoubt("cut off"), InDoubt("cut off"), TryAgain("busy"), Accepted("p1")]
+    answers: list[Verdict] = [InDoubt("cut off"), TryAgain("busy"), InDoubt("cut off"), Accepted("p1")]
     channel.verdict = lambda _dispatch: answers.pop(0)
     live(world.run_until_idle)
-    first, second, third, fourth = (dispatch.attempt_id for _, dispatch in channel.attempts)
-    assert first == second == third != fourth
+    assert len(channel.attempts) == 4
+    assert len({dispatch.attempt_id for _, dispatch in channel.attempts}) == 1
     assert world.service.statuses(1) == ["dequeued", "sent"]
 
 
@@ -163,6 +161,18 @@ def test_an_attempt_in_doubt_never_moves_to_another_channel(world: VirtualWorld)
     assert not world.channels["email"].attempts
     assert world.service.statuses(1) == ["dequeued", "error"]
     assert details(world.service, 1) == "sms: outcome unknown after 3 tries: cut off"
+
+
+def test_a_repeat_that_is_refused_ends_the_message_instead_of_moving_it(world: VirtualWorld) -> None:
+    """The first try may have arrived all the same, and the error says that nobody knows."""
+    world.add(EMAIL)
+    world.service.settings[1] = BOTH
+    answers: list[Verdict] = [InDoubt("cut off"), Refused("no such number")]
+    world.channels["sms"].verdict = lambda _dispatch: answers.pop(0)
+    live(world.run_until_idle)
+    assert not world.channels["email"].attempts
+    assert world.service.statuses(1) == ["dequeued", "error"]
+    assert details(world.service, 1) == "sms: outcome unknown, and repeated: no such number"
 
 
 def test_with_hold_a_message_in_doubt_stays_and_a_restart_leaves_it_alone(world: VirtualWorld) -> None:

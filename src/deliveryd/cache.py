@@ -64,6 +64,35 @@ class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache ships no typ
         """Remove nothing: no row of ours has a file, so that only a planted one can name one."""
 
 
+class OneConnection(diskcache.Cache):  # type: ignore[misc]  # diskcache ships no types
+    """A cache whose threads, of which one at a time uses it, share one connection that `close` really closes.
+
+    diskcache gives each thread its own and closes only that of the thread that asks for it; the others would
+    keep a broken file open and locked.
+    """
+
+    _shared: sqlite3.Connection | None = None
+
+    @property
+    def _con(self) -> sqlite3.Connection:
+        if self._shared is None:
+            path = f"{self._directory}/cache.db"
+            self._shared = sqlite3.connect(
+                path, timeout=self._timeout, isolation_level=None, check_same_thread=False
+            )
+            self._shared.execute("PRAGMA synchronous = NORMAL")
+            self._shared.execute(
+                "PRAGMA mmap_size = 0"
+            )  # a mapped page of a failing disk is a SIGBUS, no error
+        return self._shared
+
+    def close(self) -> None:
+        """Close the connection; the next use opens another one."""
+        connection, self._shared = self._shared, None
+        if connection is not None:
+            connection.close()
+
+
 class Cached(NamedTuple):
     """A stored value, and the seconds until it is too old (None: never)."""
 
@@ -104,7 +133,7 @@ class DiskCache:
         await self._use(lambda cache: cache.delete(name))
 
     async def aclose(self) -> None:
-        """Close the cache's files."""
+        """Close the cache's file."""
         if self._cache is not None:
             await self._use(lambda cache: cache.close())
             self._cache = None
@@ -115,19 +144,34 @@ class DiskCache:
 
     def _guarded(self, use: Callable[[Any], T]) -> T | None:
         try:
-            if self._cache is None:
-                self._cache = self._open()
-            return use(self._cache)
+            return self._used(use)
         except RowRefused as error:
-            self._rebuild(f"holds {error}")
+            problem = f"holds {error}"
         except (OSError, diskcache.Timeout) as error:
             self._on_problem(f"the cache is bypassed: {_reason(error)}")
+            return None
         except Exception as error:  # whatever a foreign file makes the libraries do
             if getattr(error, "sqlite_errorcode", None) in _PASSING:
                 self._on_problem(f"the cache is bypassed: {error}")
-            else:
-                self._rebuild(f"can't be used ({_reason(error)})")
+                return None
+            problem = f"can't be used ({_reason(error)})"
+        self._rebuild(problem)
         return None
+
+    def _used(self, use: Callable[[Any], T]) -> T:
+        if self._cache is None:
+            self._cache = self._open()
+        return use(self._cache)
+
+    def _rebuild(self, problem: str) -> None:
+        self._on_problem(f"the cache {problem}; it is thrown away and filled anew")
+        try:
+            if self._cache is not None:
+                self._cache.close()
+        except sqlite3.Error:
+            self._on_problem("the broken cache couldn't be closed")
+        self._cache = None
+        self._throw_away()
 
     def _open(self) -> Any:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -138,25 +182,15 @@ class DiskCache:
         if status.st_mode & 0o022:
             self._on_problem("others could write to the cache's folder; the cache is thrown away")
             self._throw_away()
-        return diskcache.Cache(
+        return OneConnection(
             str(self._folder),
             timeout=5,
             disk=BytesDisk,
             size_limit=self._size_limit,
             disk_min_file_size=2**40,  # never a file: a row must not be able to name one
-            sqlite_mmap_size=0,  # a page mapped from a failing disk is a SIGBUS, not an error
+            sqlite_mmap_size=0,
             eviction_policy="least-recently-stored",  # reading costs no write
         )
-
-    def _rebuild(self, reason: str) -> None:
-        self._on_problem(f"the cache {reason}; it is thrown away and filled anew")
-        try:
-            if self._cache is not None:
-                self._cache.close()
-        except sqlite3.Error:
-            self._on_problem("the broken cache couldn't be closed")
-        self._cache = None
-        self._throw_away()
 
     def _throw_away(self) -> None:
         for path in self._folder.glob("cache.db*"):

@@ -107,9 +107,8 @@ class Pipeline:
         lane = self.lanes.get(entry.lane or "")
         if lane is None:
             change = Change(entry, state, State.IN_DOUBT, now, outcome=Outcome("in_doubt", None, reason))
-        else:
-            tried = entry._replace(tries=entry.tries + (state is State.SENDING))
-            change = lane.after_doubt(tried, state, reason, now)
+        else:  # it uses up no try: that the worker ended isn't the provider's fault
+            change = lane.after_doubt(entry, state, reason, now)
         return None if change.after is state else change
 
     # 1. from the queue into the journal: `Intake` takes and records, then calls
@@ -224,14 +223,20 @@ class Pipeline:
         """Fetch what is due; return the seconds until more may be."""
         if not self._waiting:
             return LONGEST_WAIT
+        return min([await self._fetch_due_of(name) for name in (*self.lanes, "")])
+
+    async def _fetch_due_of(self, name: str) -> float:
+        """Fetch what is due of one lane, "" for what isn't bound to any: each sees the places that are left."""
         free = self._places.free
-        room = {name: min(lane.room, free) for name, lane in self.lanes.items()} | {"": free}
+        room = min(self.lanes[name].room, free) if name else free
+        if not room:
+            return SHORT_OF_ROOM
         now = self._clock.now()
-        due = await self._journal.due(now, {name: places for name, places in room.items() if places})
+        due = await self._journal.due(now, {name: room})
         self._waiting -= len(due.entries)
         self._places.hold(entry.id for entry in due.entries)
         self._make_ready(due.entries)
-        if due.entries or not all(room.values()):
+        if due.entries:
             return SHORT_OF_ROOM
         return LONGEST_WAIT if due.next_due is None else (due.next_due - now) / SECOND
 

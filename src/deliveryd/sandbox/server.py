@@ -112,6 +112,10 @@ class Sandbox:
                 self.state.watchers.discard(watch)
 
 
+ROUNDS = 5
+"""Turns of the event loop within which a connection that was just accepted shows up, to be dropped as well."""
+
+
 class _HttpServer:
     """uvicorn's protocol on a plain asyncio server.
 
@@ -139,8 +143,10 @@ class _HttpServer:
         if self._server is None:
             return
         self._server.close()
-        for connection in list(self._connections.connections):
-            connection.transport.abort()
+        for _ in range(ROUNDS):
+            for connection in list(self._connections.connections):
+                connection.transport.abort()
+            await asyncio.sleep(0)
         if self._connections.tasks:
             await asyncio.wait(list(self._connections.tasks), timeout=0.5)
         await self._server.wait_closed()

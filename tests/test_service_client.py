@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -20,9 +18,8 @@ from trio.testing import MockClock
 from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.httpx_wire import HttpxWire
-from deliveryd.http.wire import Answer
 from deliveryd.service.auth import AuthOptions
-from deliveryd.service.client import PATIENCE, TRIES, ServiceClient, retry_after
+from deliveryd.service.client import PATIENCE, TRIES, ServiceClient
 from deliveryd.service.wire import GROUPS
 from scripted_gateway import HangUp, Reply, closed_port, open_gateway
 
@@ -318,41 +315,6 @@ async def test_a_long_pause_is_left_to_the_caller(
         await client.take(1)
     assert (caught.value.after, route.call_count) == (PATIENCE + 1, 1)
     assert anyio.current_time() == started
-
-
-def _answer(text: str) -> Answer:
-    return Answer(429, {"retry-after": text}, b"")
-
-
-def test_retry_after_as_a_date() -> None:
-    """The other form of HTTP: an instant, with or without a zone; one in the past is now."""
-    later = datetime.now(UTC) + timedelta(seconds=90)
-    for text in (format_datetime(later, usegmt=True), later.strftime("%a, %d %b %Y %H:%M:%S -0000")):
-        assert retry_after(_answer(text)) == pytest.approx(90, abs=3)
-    assert retry_after(_answer("Wed, 21 Oct 2015 07:28:00 GMT")) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("", None),
-        ("soon", None),
-        ("-1", None),
-        ("1.5", None),
-        ("٣", None),
-        ("Wed, 99 Foo 2015", None),
-        ("0000000000007", 7.0),
-        ("99999999999", 86_400.0),
-        ("9" * 5000, 86_400.0),
-        ("Wed, 21 Oct 2999 07:28:00 GMT", 86_400.0),
-        ("Fri, 31 Dec 9999 23:59:59 -2359", 86_400.0),
-        ("Mon, 01 Jan 0001 00:00:00 +2359", 0.0),
-        ("Mon, 01 Jan 2030 00:00:00 +999999", None),
-    ],
-)
-def test_retry_after_that_is_strange(text: str, seconds: float | None) -> None:
-    """What can't be read is ignored, and nobody is made to wait for more than a day."""
-    assert retry_after(_answer(text)) == seconds
 
 
 async def test_a_call_can_be_cancelled_between_its_tries(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.channels.http_options import HttpOptions
 from deliveryd.channels.pointer import compile_finder
+from deliveryd.http.patience import retry_after
 from deliveryd.http.wire import Answer
 
 LONGEST_WAIT = 3600.0
+"""Seconds that a provider is believed when it asks to be left alone."""
 
 _SURELY_NOT_TAKEN = frozenset({408, 425, 429, 500, 503})
 _NOT_FOR_US = frozenset({401, 403, 405, 407})
@@ -41,7 +40,7 @@ class AnswerReader:
         if said in self._success.try_again:
             return TryAgain(
                 f"provider answered {answer.status} with a temporary error",
-                retry_after(answer.headers.get("retry-after")),
+                retry_after(answer.headers.get("retry-after"), LONGEST_WAIT),
             )
         return Refused(f"provider answered {answer.status} with an error")
 
@@ -49,30 +48,14 @@ class AnswerReader:
 def failure(status: int, wait: str | None) -> Verdict:
     """What a status other than 2xx means; `wait` is the answer's Retry-After.
 
-    Any other 5xx is in doubt: a gateway doesn't know what those behind it did. So is 409, the usual answer to a
-    repeated request whose first one is still being worked on.
+    Any other 5xx is in doubt: a gateway doesn't know what those behind it did. So is 409, the usual answer to
+    a repeated request whose first one is still being worked on.
     """
     reason = f"provider answered {status}"
     if status in _SURELY_NOT_TAKEN:
-        return TryAgain(reason, retry_after(wait))
+        return TryAgain(reason, retry_after(wait, LONGEST_WAIT))
     if status >= 500 or status == 409:
         return InDoubt(reason)
     if status in _NOT_FOR_US or status < 400:
         return Misconfigured(reason)
     return Refused(reason)
-
-
-def retry_after(value: str | None) -> float | None:
-    """A Retry-After in seconds from now, at most an hour; None when there is none or it can't be read."""
-    if value is None:
-        return None
-    value = value.strip()
-    if value.isascii() and value.isdigit():
-        return min(float(value), LONGEST_WAIT)
-    try:
-        moment = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return min(max((moment - datetime.now(UTC)).total_seconds(), 0.0), LONGEST_WAIT)

@@ -113,7 +113,7 @@ class Sandbox:
 
 
 ROUNDS = 5
-"""Turns of the event loop within which a connection that was just accepted shows up, to be dropped as well."""
+"""Turns of the event loop within which a connection that was just accepted shows up, to be dropped too."""
 
 
 class _HttpServer:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -15,6 +13,7 @@ from tenacity.wait import wait_exponential_jitter
 
 from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable, WireError
 from deliveryd.http.client import HttpClient, target_of
+from deliveryd.http.patience import retry_after
 from deliveryd.http.wire import Answer
 from deliveryd.model import Settings
 from deliveryd.service.auth import AuthOptions
@@ -30,6 +29,9 @@ from deliveryd.service.wire import (
 TRIES = 3
 PATIENCE = 5.0
 """Seconds between two tries of one call at most: who is told to wait longer hears ServiceUnavailable."""
+
+LONGEST_WAIT = 86_400.0
+"""Seconds that a service is believed when it asks to be left alone."""
 
 WORTH_RETRYING = frozenset({408, 425, 429})
 
@@ -150,7 +152,8 @@ class ServiceClient:
         if answer.status == 401 and self._renew_credentials(shown):
             answer = await self._send(method, url, body)
         if answer.status in WORTH_RETRYING or answer.status >= 500:
-            raise ServiceUnavailable(f"the service answered {answer.status}", retry_after(answer))
+            asked = retry_after(answer.headers.get("retry-after"), LONGEST_WAIT)
+            raise ServiceUnavailable(f"the service answered {answer.status}", asked)
         if not 200 <= answer.status < 300:
             raise ServiceRefused(f"the service answered {answer.status}", answer.status)
         return answer
@@ -178,17 +181,3 @@ class ServiceClient:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._http.aclose()
-
-
-def retry_after(answer: Answer) -> float | None:
-    """The seconds that `Retry-After` asks to wait, in either of its forms; None when it can't be read."""
-    text = answer.headers.get("retry-after", "").strip()
-    if text.isascii() and text.isdigit():
-        return min(float(text), 86_400.0)
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError):
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return min(max((moment - datetime.now(UTC)).total_seconds(), 0.0), 86_400.0)

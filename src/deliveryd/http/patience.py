@@ -1,0 +1,20 @@
+"""How long a server asks to be left alone: `Retry-After`, in either of its forms (RFC 9110, 10.2.3)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+
+def retry_after(value: str | None, longest: float) -> float | None:
+    """Seconds from now, at most `longest`; None when there is no value, or none that can be read."""
+    text = (value or "").strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text), longest)
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return min(max((moment - datetime.now(UTC)).total_seconds(), 0.0), longest)

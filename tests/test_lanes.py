@@ -208,6 +208,16 @@ def test_what_was_held_is_sent_once_the_policy_says_resend(world: VirtualWorld) 
     assert world.service.statuses(1) == ["dequeued", "sent"]
 
 
+def test_an_adapter_that_answers_nonsense_leaves_the_message_in_doubt(world: VirtualWorld) -> None:
+    """What isn't a verdict says nothing about what became of the attempt; the worker lives."""
+    channel = world.channels["sms"]
+    answers = iter([None])
+    channel.verdict = lambda dispatch: next(answers, Accepted(dispatch.attempt_id))  # type: ignore[arg-type, return-value]
+    live(world.run_until_idle)
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+    assert len({dispatch.attempt_id for _, dispatch in channel.attempts if dispatch.entry.id == 1}) == 1
+
+
 def test_an_adapter_that_raises_leaves_one_message_in_doubt_and_the_others_go_on(world: VirtualWorld) -> None:
     """A fault in an adapter is that message's trouble: the worker lives, and tries it again."""
     world.service.enqueue(*(message(id_) for id_ in range(2, 41)))

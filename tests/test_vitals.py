@@ -202,8 +202,9 @@ def test_neither_a_provider_that_hangs_for_an_hour_nor_a_long_end_costs_the_watc
     beats: list[float] = []
 
     async def run() -> None:
-        with trio.socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-            await listener.bind(str(tmp_path / "notify"))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
+            bound.bind(str(tmp_path / "notify"))
+            listener = trio.socket.from_stdlib_socket(bound)
             notifier = Notifier(str(tmp_path / "notify"), watchdog_interval=15.0)
             supervisor = Supervisor(
                 world.config(), VirtualClock(), notifier=notifier, outside=world._outside, blocking=inline

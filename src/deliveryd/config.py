@@ -136,7 +136,7 @@ class EventsOptions(Section):
     """How statuses are reported."""
 
     batch_size: StrictInt = Field(500, ge=1, le=100_000, description="events reported with one request")
-    flush_interval: Duration = Field(0.25, description="longest wait of an event for company")
+    flush_interval: Duration = Field(0.25, le=30.0, description="longest wait of an event for company")
     details_field: str = Field("details", min_length=1, description="field that holds an error's details")
     intermediate: tuple[Literal["sending", "accepted"], ...] = Field(
         (), description='intermediate statuses to report: "sending", "accepted"'

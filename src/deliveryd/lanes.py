@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import anyio
 from anyio.abc import TaskGroup
@@ -34,6 +34,7 @@ from deliveryd.units import Rate
 from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse
 
 SECOND = 1_000_000
+VERDICTS = frozenset(get_args(Verdict))
 
 
 class RetryPolicy(NamedTuple):
@@ -223,6 +224,8 @@ class Lane:
         except Exception as error:  # one broken adapter must not take the worker with it
             log(Event.MESSAGE_IN_DOUBT, channel=self.name, message_id=entry.id, error=error)
             verdict = InDoubt(f"the adapter failed with {type(error).__name__}")
+        if type(verdict) not in VERDICTS:  # of a package's adapter, whose types nobody checked
+            verdict = InDoubt(f"the adapter answered with a {type(verdict).__name__}, which is no verdict")
         self._metrics.attempted(self.name, verdict, anyio.current_time() - started)
         return self.decide(entry, verdict)
 

@@ -226,7 +226,7 @@ class Pipeline:
         return min([await self._fetch_due_of(name) for name in (*self.lanes, "")])
 
     async def _fetch_due_of(self, name: str) -> float:
-        """Fetch what is due of one lane, "" for what isn't bound to any: each sees the places that are left."""
+        """Fetch what is due of one lane, or, with "", of none yet: each sees the places that are left."""
         free = self._places.free
         room = min(self.lanes[name].room, free) if name else free
         if not room:

@@ -130,6 +130,7 @@ class Reporting:
 
     async def _post(self, rows: Sequence[OutboxRow]) -> None:
         """Report these events; where the service refuses them, each half for itself."""
+        self._pulse.beat("reporting")
         try:
             await self._sink.report([row.body for row in rows])
         except ServiceRefused as error:

@@ -212,7 +212,7 @@ def test_an_adapter_that_answers_nonsense_leaves_the_message_in_doubt(world: Vir
     """What isn't a verdict says nothing about what became of the attempt; the worker lives."""
     channel = world.channels["sms"]
     answers = iter([None])
-    channel.verdict = lambda dispatch: next(answers, Accepted(dispatch.attempt_id))  # type: ignore[assignment]
+    channel.verdict = lambda dispatch: next(answers, Accepted(dispatch.attempt_id))  # type: ignore[assignment, return-value]
     live(world.run_until_idle)
     assert world.service.statuses(1) == ["dequeued", "sent"]
     assert len({dispatch.attempt_id for _, dispatch in channel.attempts if dispatch.entry.id == 1}) == 1

@@ -113,7 +113,7 @@ class Sandbox:
 
 
 ROUNDS = 5
-"""Turns of the event loop within which a connection that was just accepted shows up, to be dropped too."""
+"""Turns of the event loop within which a connection that was just accepted is among the open ones."""
 
 
 class _HttpServer:
@@ -142,10 +142,15 @@ class _HttpServer:
         """Drop every connection; requests that are still open find their client gone."""
         if self._server is None:
             return
-        self._server.close()
+        loop = asyncio.get_running_loop()
+        for listening in self._server.sockets:
+            loop.remove_reader(listening.fileno())  # a connection accepted after close() would be leaked
         for _ in range(ROUNDS):
-            for connection in list(self._connections.connections):
-                connection.transport.abort()
+            await asyncio.sleep(0)
+        self._server.close()
+        for connection in list(self._connections.connections):
+            connection.transport.abort()
+        for _ in range(ROUNDS):
             await asyncio.sleep(0)
         if self._connections.tasks:
             await asyncio.wait(list(self._connections.tasks), timeout=0.5)

@@ -299,7 +299,7 @@ def test_every_command_that_is_shown_exists_with_its_options(words: list[str]) -
 def test_every_command_is_in_the_table_and_shown() -> None:
     """There is no command that an operator wouldn't read of."""
     named = " ".join(cells[0] for cells in rows(OPERATING, "## Commands and exit statuses"))
-    assert set(re.findall(r"`deliveryd (\w+)`", named)) == set(COMMANDS)
+    assert set(re.findall(r"`deliveryd ([\w-]+)`", named)) == set(COMMANDS)
     assert {words[0] for _, words in SHOWN} >= set(COMMANDS) - {"demo"}
 
 

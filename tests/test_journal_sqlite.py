@@ -20,9 +20,10 @@ from anyio.lowlevel import checkpoint
 from deliveryd.errors import IllegalTransition, JournalError, JournalFull, JournalLocked
 from deliveryd.journal.base import Change, Journal, Outcome, Receipt
 from deliveryd.journal.history import read_life
+from deliveryd.journal.orders import Kind, Order, Verb
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.journal.upkeep import last_seq
-from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
+from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent, attempt_id
 from deliveryd.states import STEPS, State
 
 pytestmark = pytest.mark.anyio
@@ -282,7 +283,7 @@ async def test_a_journal_of_a_newer_deliveryd_is_refused_and_left_untouched(path
     async with open_journal(path):
         pass
     before = a_database(path, "PRAGMA user_version = 99")
-    assert "has format 99, and this deliveryd reads format 1" in await refusal(path)
+    assert "has format 99, and this deliveryd reads format 2" in await refusal(path)
     assert read(path) == before
 
 
@@ -374,9 +375,50 @@ async def walk_through_everything(journal: SqliteJournal) -> None:
     await journal.change([Change(entry(3, doubt="x"), State.SENDING, State.WAITING, NOW, NOW)])
     await journal.due(NOW, {"sms": 10, "": 10})
     await journal.change([Change(entry(3, doubt="x"), State.READY, State.WAITING, NOW, NOW)])
+    await settle_by_reference(journal)
+    await decide_everything(journal)
     await journal.accept(await journal.outbox(0, 100), NOW)
     await journal.forget(NOW + 1, 10)
     await journal.take([message(1)], [], NOW)
+
+
+async def settle_by_reference(journal: SqliteJournal) -> None:
+    """Attempts in doubt that receipts tell of: one that waits, one that is held, one about to be repeated."""
+    await make_ready(journal, 11, 12, 13)
+    for id_, after in ((11, State.WAITING), (12, State.IN_DOUBT), (13, State.WAITING)):
+        await journal.change([Change(entry(id_), State.READY, State.SENDING, NOW)])
+        doubtful = entry(id_, doubt=attempt_id(journal.namespace, id_, 1))
+        due_at = NOW + 5 if after is State.WAITING else None
+        await journal.change([Change(doubtful, State.SENDING, after, NOW, due_at, Outcome("in_doubt"))])
+    await journal.receive(
+        [
+            Receipt("sms", "q11", True, "ok", NOW, NOW, "11"),
+            Receipt("sms", "q12", False, "no", NOW, NOW, attempt_id(journal.namespace, 12, 1)),
+            Receipt("sms", "q99", True, "ok", NOW, NOW, "99"),
+        ]
+    )
+    due = (await journal.due(NOW + 5, {"sms": 9})).entries[-1]
+    await journal.receive([Receipt("sms", "q13", True, "ok", NOW, NOW, "13")])
+    assert await journal.change([Change(due, State.READY, State.SENDING, NOW + 5)]) == {13}
+
+
+async def decide_everything(journal: SqliteJournal) -> None:
+    """Each thing that an operator can order, and each for what isn't there."""
+    await make_ready(journal, 21, 22, 23)
+    for id_ in (21, 22, 23):
+        await journal.change([Change(entry(id_), State.READY, State.SENDING, NOW)])
+        doubtful = entry(id_, doubt=attempt_id(journal.namespace, id_, 1))
+        await journal.change(
+            [Change(doubtful, State.SENDING, State.IN_DOUBT, NOW, None, Outcome("in_doubt"))]
+        )
+    for verb, key in ((Verb.RESEND, "21"), (Verb.SETTLE_SENT, "22"), (Verb.SETTLE_FAILED, "23")):
+        assert (await journal.decide(Order(verb, Kind.MESSAGE, (key,)), NOW, ["sms"])).done == (key,)
+    for row in await journal.outbox(0, 100):
+        await journal.refuse(row, "400", NOW)
+    for verb in Verb:
+        for kind in Kind:
+            keys = tuple(map(str, range(1, 60)))
+            await journal.decide(Order(verb, kind, keys), NOW, ["sms"])
 
 
 def plans_of(db: sqlite3.Connection, statements: Iterable[str]) -> set[tuple[str, str]]:
@@ -410,6 +452,7 @@ async def test_the_start_and_the_sums_read_what_is_open_and_nothing_else(path: P
         last_seq(journal._db)
         await journal.recover(NOW, ["sms"])
         await journal.counts()
+        await journal.account()
         journal._db.set_trace_callback(None)
         steps = plans_of(journal._db, statements)
     of_everything = re.compile(r"SCAN (message|event|attempt|receipt|past)\b(?! USING)")
@@ -433,4 +476,5 @@ async def test_the_journal_itself_takes_only_steps_that_the_table_has(path: Path
         }
     assert {(before, after) for before, after in taken if after not in STEPS[before]} == set()
     own = {(State.READY, State.WAITING), (State.WAITING, State.IN_DOUBT), (State.SENT, State.FAILED)}
+    own |= {(State.WAITING, State.SENT), (State.IN_DOUBT, State.SENT), (State.SENDING, State.SENT)}
     assert own | {(State.TAKEN, State.SET_ASIDE), (State.WAITING, State.READY)} <= taken

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -362,10 +362,11 @@ class Bench:
             settle=self.settled.append,
         )  # fmt: skip
 
-    async def record(self, changes: Sequence[Change]) -> None:
-        await self.journal.change(changes)
+    async def record(self, changes: Sequence[Change]) -> Collection[int]:
+        settled = await self.journal.change(changes)
         self.recorded += changes
         self.clock.shift += self.seconds_of_a_commit * SECOND
+        return settled
 
     async def offer(self, *ids: int, expires_at: int | None = None) -> None:
         """Bring messages as far as the lane gets them: taken, and their `dequeued` accepted."""

@@ -215,4 +215,6 @@ def _receipts(
             inlets[name] = Inlet(options, options.signature.secret_file.read() if options.signature else None)
     if not inlets or not config.receipts.listen:
         return None
-    return Receipts(inlets, journal, clock, metrics, max_body=config.receipts.max_body, on_news=pipeline.news)
+    return Receipts(
+        inlets, journal, clock, metrics, max_body=config.receipts.max_body, on_moved=pipeline.moved
+    )

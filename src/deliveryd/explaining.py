@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from deliveryd.journal.history import (
     AttemptRecord,
+    DecisionRecord,
     EventRecord,
     Life,
     MessageRecord,
@@ -69,6 +70,7 @@ def chronicle(life: Life) -> Sequence[Step]:
     for attempt in life.attempts:
         steps += _attempt(attempt)
     steps += [_receipt(receipt) for receipt in life.receipts]
+    steps += [_decision(decision) for decision in life.decisions]
     for event in _first_events(life):
         steps += _event(event)
     if life.past is not None:
@@ -137,6 +139,11 @@ def _receipt(receipt: ReceiptRecord) -> Step:
         f"receipt from {receipt.channel}: {what} ({receipt.status})",
         (f"the provider's id {receipt.provider_id}", f"as of {moment(receipt.reported_at)} by its clock"),
     )
+
+
+def _decision(decision: DecisionRecord) -> Step:
+    what = "" if decision.kind == "message" else f" {decision.kind} {decision.key}"
+    return Step(decision.at, f"an operator decided: {decision.verb}{what}")
 
 
 def _first_events(life: Life) -> Iterator[EventRecord]:
@@ -220,6 +227,10 @@ def as_json(life: Life) -> Mapping[str, object]:
         "events": [_event_json(event) for event in life.events],
         "receipts": [_written(receipt._asdict()) for receipt in life.receipts],
         "malformed": [_written(bad._asdict()) for bad in life.malformed],
+        "decisions": [
+            _written({"decided_at": each.at, "verb": each.verb, "kind": each.kind, "key": each.key})
+            for each in life.decisions
+        ],
         "kept": [json.loads(body) for body in life.past or () if body is not None],
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple, get_args
 
 import anyio
@@ -96,7 +96,7 @@ class Lane:
         share: int,
         spare: Callable[[], int],
         intermediate: frozenset[str],
-        record: Callable[[Sequence[Change]], Awaitable[None]],
+        record: Callable[[Sequence[Change]], Awaitable[Collection[int]]],
         settle: Callable[[Change], None],
     ) -> None:
         self.name = name
@@ -181,8 +181,12 @@ class Lane:
         now = self._clock.now()
         begun = [_numbered(routed) for routed in batch if not is_expired(routed.expires_at, now)]
         late = [routed for routed in batch if is_expired(routed.expires_at, now)]
-        await self._record([self._intent(routed, now) for routed in begun] + [_lapse(r, now) for r in late])
-        self._under_way -= len(late)
+        settled = await self._record(
+            [self._intent(routed, now) for routed in begun] + [_lapse(r, now) for r in late]
+        )
+        if settled:  # a receipt says that the attempt arrived: it isn't repeated
+            begun = [routed for routed in begun if routed.entry.id not in settled]
+        self._under_way -= len(batch) - len(begun)
         self._begun.extend(begun)
         for _ in begun:
             if self._idle:

@@ -10,7 +10,7 @@ Only this module knows the order. Each step hands on frozen values; every step o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import anyio
 
@@ -18,6 +18,7 @@ from deliveryd.customers.base import Directory
 from deliveryd.errors import DirectoryUnavailable, ServiceUnavailable, SettingsUnusable
 from deliveryd.intake import Intake, Places
 from deliveryd.journal.base import Change, Journal, OutboxRow, Outcome
+from deliveryd.journal.orders import SETTLED, Effect
 from deliveryd.lanes import SECOND, Lane
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Entry, StatusEvent
@@ -205,9 +206,17 @@ class Pipeline:
             settled, self._settled = self._settled, []
             await self.record(settled)
 
-    def news(self) -> None:
-        """A provider's receipt put an event into the outbox."""
-        self.reporting.expect(1)
+    def moved(self, effects: Sequence[Effect]) -> None:
+        """Messages took steps that the line didn't take: by a provider's receipt, or an operator's order."""
+        if taken := [effect.taken for effect in effects if effect.taken is not None]:
+            self.taken(taken)
+        if waiting := sum(effect.waiting for effect in effects):
+            self._waiting += waiting
+            self._due_bell.ring()
+        for end in (end for effect in effects for end in effect.ended):
+            self._metrics.ended(end)
+        if events := sum(effect.events for effect in effects):
+            self.reporting.expect(events)
 
     # 5. what waits in the journal comes back when its time has come
 
@@ -273,11 +282,14 @@ class Pipeline:
 
     # every step of a message
 
-    async def record(self, changes: Sequence[Change]) -> None:
-        """Make steps durable, then let the stations know."""
+    async def record(self, changes: Sequence[Change]) -> Collection[int]:
+        """Make steps durable, then let the stations know; return the ids of those that a receipt settled."""
         if not changes:
-            return
-        await self._journal.change(changes)
+            return ()
+        settled = await self._journal.change(changes)
+        self.moved([SETTLED] * len(settled))
+        if settled:
+            changes = [change for change in changes if change.entry.id not in settled]
         self._make_ready([change.entry for change in changes if change.after is State.READY])
         parked = [change.entry.id for change in changes if change.after in (State.WAITING, State.IN_DOUBT)]
         if parked:
@@ -287,6 +299,7 @@ class Pipeline:
         self._tell(changes)
         if events := sum(len(change.events) for change in changes):
             self.reporting.expect(events)
+        return settled
 
     def _tell(self, changes: Sequence[Change]) -> None:
         for change in changes:

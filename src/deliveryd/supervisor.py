@@ -23,6 +23,8 @@ from deliveryd.admin.server import serve
 from deliveryd.assembly import Outside, Parts, assemble, open_outside
 from deliveryd.blocking import Blocking, in_thread
 from deliveryd.config import Config
+from deliveryd.desk.server import Desk
+from deliveryd.journal.base import Account, Journal
 from deliveryd.model import Clock, WallClock
 from deliveryd.notify import Notifier
 from deliveryd.states import State
@@ -85,6 +87,7 @@ class Supervisor:
             close_servers = anyio.Event()
             addresses = self._open_servers(parts, vitals, servers, close_servers)
             await parts.pipeline.recover()
+            await _reconcile(parts.journal)
             async with anyio.create_task_group() as loops:
                 self._start_loops(parts, vitals, loops)
                 await loops.start(self._listen_to_signals)
@@ -96,14 +99,15 @@ class Supervisor:
                 self._on_ready(addresses)
                 await self._stop.wait()
                 await self._drain(parts, vitals)
-                counts = await parts.journal.counts()
-                self.held_in_doubt = counts.states.get(State.IN_DOUBT, 0)
+                account = await _reconcile(parts.journal)
+                self.held_in_doubt = account.states.get(State.IN_DOUBT, 0)
                 loops.cancel_scope.cancel()
             close_servers.set()
         log(Event.WORKER_STOPPED)
 
     def _start_loops(self, parts: Parts, vitals: WorkerVitals, loops: TaskGroup) -> None:
         pipeline = parts.pipeline
+        desk = Desk(self._config.journal.path, parts.journal, self._clock, pipeline.lanes, pipeline.moved)
         for loop in (
             pipeline.reporting.run,
             pipeline.record_settled,
@@ -111,6 +115,7 @@ class Supervisor:
             pipeline.deliver,
             pipeline.wake_due,
             pipeline.take,
+            desk.run,
         ):
             loops.start_soon(loop)
         loops.start_soon(self._keep_house, parts, vitals)
@@ -185,6 +190,20 @@ class Supervisor:
             if not vitals.draining:
                 self._notifier.status(vitals.sentence())
             await anyio.sleep(interval)
+
+
+async def _reconcile(journal: Journal) -> Account:
+    """Say where all messages are, and loudly when some are nowhere (design 4, promise 1)."""
+    account = await journal.account()
+    waiting, in_doubt = (account.states.get(state, 0) for state in (State.WAITING, State.IN_DOUBT))
+    log(
+        Event.JOURNAL_ACCOUNT,
+        taken=account.taken, ended=account.ended, waiting=waiting, in_doubt=in_doubt,
+        in_flight=sum(account.states.values()) - waiting - in_doubt, forgotten=account.forgotten,
+    )  # fmt: skip
+    if account.gap:
+        log(Event.JOURNAL_GAP, gap=account.gap)
+    return account
 
 
 async def _every(seconds: float, chore: Callable[..., Awaitable[None]], *args: object) -> None:

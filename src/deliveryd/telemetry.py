@@ -82,8 +82,13 @@ class Event(StrEnum):
     RECEIPT_FORGED = "receipt.forged", WARNING, "a provider's update isn't signed as it must be"
 
     JOURNAL_RECOVERED = "journal.recovered", INFO, "the journal was opened and holds work from before"
+    JOURNAL_ACCOUNT = "journal.account", INFO, "where all messages are that were ever taken"
+    JOURNAL_GAP = "journal.gap", ERROR, "messages are missing from the journal; deliveryd audit says which"
     JOURNAL_FULL = "journal.full", ERROR, "the journal's disk has no room; intake stands still"
     JOURNAL_CLEANED = "journal.cleaned", INFO, "messages older than the retention were removed"
+
+    DESK_DECIDED = "desk.decided", INFO, "an operator's order was carried out"
+    DESK_CLOSED = "desk.closed", WARNING, "operators can't give orders while the worker runs"
 
     LIBRARY_MESSAGE = "library.message", WARNING, "a library logged something"
 
@@ -113,11 +118,16 @@ class Fields(TypedDict, total=False):
     channels: list[str]
     count: int
     delay: float
+    ended: int
     endpoint: str
     error: BaseException
     file: str
+    forgotten: int
+    gap: int
+    in_doubt: int
     in_flight: int
     key: str
+    kind: str
     library: str
     line: int
     listen: str
@@ -136,12 +146,16 @@ class Fields(TypedDict, total=False):
     settings_id: int
     signal: str
     size: int
+    skipped: int
     source: str
     state: Enum
     status: int
+    taken: int
     tries: int
+    verb: str
     verdict: str
     version: str
+    waiting: int
     words: str
 
 

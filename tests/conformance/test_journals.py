@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -12,6 +13,7 @@ import pytest
 
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import (
+    Account,
     Change,
     Counts,
     Doubtful,
@@ -22,6 +24,7 @@ from deliveryd.journal.base import (
     Receipt,
     Recovery,
 )
+from deliveryd.journal.orders import Decided, Effect, Kind, Order, Verb
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent, attempt_id
 from deliveryd.states import State
@@ -270,8 +273,8 @@ async def test_a_message_that_was_set_aside_and_comes_back_to_the_line_is_open_a
     async with opened() as journal:
         await journal.take([message(1)], [], NOW)
         await journal.refuse((await journal.outbox(0, 1))[0], "400", NOW)
-        await journal.change([Change(entry_of(1), State.SET_ASIDE, State.READY, NOW)])
-        assert await state_counts(journal) == {State.READY: 1}
+        await journal.change([Change(entry_of(1), State.SET_ASIDE, State.TAKEN, NOW)])
+        assert await state_counts(journal) == {State.TAKEN: 1}
         assert await journal.forget(NOW + 1, 10) == 0
 
 
@@ -466,6 +469,235 @@ async def test_where_a_provider_uses_an_id_again_its_receipt_is_for_the_latest_m
         await accept_all(journal)
         assert await journal.receive([receipt()]) == ["matched"]
         assert await waiting_events(journal) == [(2, "delivered")]
+
+
+# receipts by reference
+
+
+async def doubt(journal: Journal, id_: int, after: State = State.IN_DOUBT) -> Entry:
+    """Bring a message from the queue to an attempt in doubt that is held, or that waits to be repeated."""
+    await make_ready(journal, id_)
+    await begin(journal, attempt_on(id_))
+    entry = attempt_on(id_)._replace(doubt=attempt_id(journal.namespace, id_, 1))
+    due_at = NOW + SECOND if after is State.WAITING else None
+    await journal.change([Change(entry, State.SENDING, after, NOW, due_at, Outcome("in_doubt"))])
+    return entry
+
+
+def echo(reference: str, provider_id: str = "q1", *, delivered: bool = True) -> Receipt:
+    return receipt(provider_id, delivered=delivered)._replace(reference=reference)
+
+
+@pytest.mark.parametrize(
+    ("after", "result"), [(State.IN_DOUBT, "settled"), (State.WAITING, "recalled")], ids=["held", "waiting"]
+)
+@pytest.mark.parametrize("number", ["", "-1"], ids=["message id", "attempt id"])
+async def test_a_reference_settles_an_attempt_in_doubt(
+    opened: Open, after: State, result: str, number: str
+) -> None:
+    async with opened() as journal:
+        await doubt(journal, 7, after)
+        reference = f"{journal.namespace}-7{number}" if number else "7"
+        assert await journal.receive([echo(reference), echo(reference)]) == [result, "repeated"]
+        assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
+        assert await state_counts(journal) == {}
+        assert not (await journal.due(NOW + 2 * SECOND, {"sms": 9})).entries
+        assert await journal.receive([echo("8", "q2")]) == ["unmatched"]
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "8",
+        "",
+        "x",
+        "7.0",
+        "007",
+        "9" * 30,
+        "-7",
+        "ffffffffffff-7-1",
+        "7-1",
+        "NS-7-2",
+        "NS-7-999999999",
+        "NS-8-1",
+    ],
+)
+async def test_a_reference_to_something_else_settles_nothing(opened: Open, reference: str) -> None:
+    async with opened() as journal:
+        await doubt(journal, 7)
+        named = reference.replace("NS", journal.namespace)
+        other_channel = echo("7")._replace(channel="email")
+        assert await journal.receive([echo(named), other_channel]) == ["unmatched", "unmatched"]
+        assert await state_counts(journal) == {State.IN_DOUBT: 1}
+
+
+async def test_a_failure_by_reference_was_sent_first(opened: Open) -> None:
+    async with opened() as journal:
+        await doubt(journal, 7)
+        assert await journal.receive([echo("7", delivered=False)]) == ["settled"]
+        assert await waiting_events(journal) == [(7, "sent"), (7, "error")]
+
+
+@pytest.mark.parametrize("after", [State.IN_DOUBT, State.WAITING])
+async def test_a_reference_that_comes_during_the_attempt_settles_its_doubt_as_it_arises(
+    opened: Open, after: State
+) -> None:
+    async with opened() as journal:
+        await make_ready(journal, 7)
+        await begin(journal, attempt_on(7))
+        assert await journal.receive([echo("7")]) == ["unmatched"]
+        entry = attempt_on(7)._replace(doubt=attempt_id(journal.namespace, 7, 1))
+        due_at = NOW + SECOND if after is State.WAITING else None
+        change = Change(entry, State.SENDING, after, NOW + 5, due_at, Outcome("in_doubt"))
+        assert set(await journal.change([change])) == {7}
+        assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
+
+
+async def test_what_is_about_to_be_repeated_is_not_sent_when_a_receipt_came_meanwhile(opened: Open) -> None:
+    """The journal says so when the intent is committed."""
+    async with opened() as journal:
+        await doubt(journal, 7, State.WAITING)
+        (entry,) = (await journal.due(NOW + SECOND, {"sms": 1})).entries
+        assert await journal.receive([echo("7")]) == ["unmatched"]
+        assert set(await journal.change([Change(entry, State.READY, State.SENDING, NOW + SECOND)])) == {7}
+        assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
+
+
+async def test_without_a_provider_id_a_reference_confirms_what_was_sent(opened: Open) -> None:
+    async with opened() as journal:
+        await send(journal, 7, None)
+        assert await journal.receive([echo("7")]) == ["matched"]
+        assert await waiting_events(journal) == [(7, "delivered")]
+
+
+async def test_a_reference_to_an_attempt_that_surely_failed_changes_nothing(opened: Open) -> None:
+    async with opened() as journal:
+        await make_ready(journal, 7)
+        await begin(journal, attempt_on(7))
+        change = Change(attempt_on(7), State.SENDING, State.WAITING, NOW, NOW, Outcome("try_again"))
+        await journal.change([change])
+        assert await journal.receive([echo("7", delivered=False)]) == ["matched"]
+        assert await state_counts(journal) == {State.WAITING: 1}
+        assert await waiting_events(journal) == []
+
+
+async def test_a_failure_of_an_earlier_attempt_is_none_of_the_one_that_was_accepted(opened: Open) -> None:
+    """A reference to the message doesn't say which attempt it is about; the provider's id does."""
+    async with opened() as journal:
+        await make_ready(journal, 7)
+        await begin(journal, attempt_on(7))
+        change = Change(attempt_on(7), State.SENDING, State.WAITING, NOW, NOW, Outcome("try_again"))
+        await journal.change([change])
+        await journal.due(NOW, {"sms": 1})
+        await begin(journal, attempt_on(7, number=2))
+        await journal.change([accepted(attempt_on(7, number=2), "p2")])
+        await accept_all(journal)
+        assert await journal.receive([echo("7", "p1", delivered=False)]) == ["matched"]
+        assert await waiting_events(journal) == []
+        assert await journal.receive([echo("7", "p2", delivered=False)]) == ["matched"]
+        assert await waiting_events(journal) == [(7, "error")]
+
+
+# operators' orders
+
+
+async def decide(journal: Journal, verb: Verb, kind: Kind, *keys: object) -> Decided:
+    return await journal.decide(Order(verb, kind, tuple(map(str, keys))), NOW + 9, ["sms"])
+
+
+async def test_a_resent_message_is_due_at_once_under_the_same_attempt(opened: Open) -> None:
+    async with opened() as journal:
+        entry = await doubt(journal, 7)
+        decided = await decide(journal, Verb.RESEND, Kind.MESSAGE, 7, 8)
+        assert decided == Decided(("7",), {"8": "it isn't held in doubt"}, (Effect(waiting=1),))
+        assert (await journal.due(NOW + 9, {"sms": 9})).entries == [entry]
+
+
+async def test_a_settled_message_has_ended_and_its_event_waits(opened: Open) -> None:
+    async with opened() as journal:
+        await doubt(journal, 7)
+        await doubt(journal, 8)
+        sent = await decide(journal, Verb.SETTLE_SENT, Kind.MESSAGE, 7)
+        failed = await decide(journal, Verb.SETTLE_FAILED, Kind.MESSAGE, 8)
+        assert [*sent.effects, *failed.effects] == [
+            Effect(ended=(State.SENT,), events=1),
+            Effect(ended=(State.FAILED,), events=1),
+        ]
+        assert await waiting_events(journal) == [(7, "sent"), (8, "error")]
+        assert await state_counts(journal) == {}
+
+
+async def test_what_was_reported_after_a_refused_event_is_reported_again_after_it(opened: Open) -> None:
+    """What the service hears last is what happened last."""
+    async with opened() as journal:
+        await make_ready(journal, 7)
+        await begin(journal, attempt_on(7))
+        await journal.change([accepted(attempt_on(7), "p1")])
+        (sent,) = await journal.outbox(0, 9)
+        await journal.refuse(sent, "400", NOW)
+        await journal.receive([receipt()])
+        await accept_all(journal)
+        assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).effects == (Effect(events=2),)
+        assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
+        assert (await journal.counts()).events_refused == 0
+
+
+async def test_a_set_aside_message_is_taken_again_with_its_dequeued(opened: Open) -> None:
+    async with opened() as journal:
+        await journal.take([message(7)], [], NOW)
+        (row,) = await journal.outbox(0, 9)
+        await journal.refuse(row, "400", NOW)
+        in_the_way = await decide(journal, Verb.RETRY, Kind.EVENT, row.seq)
+        assert in_the_way.skipped == {
+            str(row.seq): "its message is set aside with it: message:7 is what to retry"
+        }
+        (effect,) = (await decide(journal, Verb.RETRY, Kind.MESSAGE, 7)).effects
+        assert (effect.taken, effect.events) == (entry_of(7, taken_at=NOW), 1)
+        await accept_all(journal)
+        assert await state_counts(journal) == {State.READY: 1}
+
+
+async def test_what_is_dropped_is_not_counted_and_no_longer_kept_from_being_forgotten(opened: Open) -> None:
+    async with opened() as journal:
+        await journal.take([message(7)], [Malformed("[]", "no object", None)], NOW)
+        (row,) = await journal.outbox(0, 9)
+        await journal.refuse(row, "400", NOW)
+        await journal.receive([receipt("q7")])
+        assert await journal.forget(NOW + 1, 9) == 0
+        await journal.take([], [Malformed("[]", "no object", None)], NOW)
+        assert await journal.counts() == Counts({}, 0, 1, 1, 1)
+        digest = hashlib.sha256(b"[]").hexdigest()
+        for kind, key in ((Kind.MESSAGE, "7"), (Kind.MALFORMED, digest[:16]), (Kind.RECEIPT, "1")):
+            assert (await decide(journal, Verb.DROP, kind, key)).done == (key,)
+            assert (await decide(journal, Verb.DROP, kind, key)).done == ()
+        assert await journal.counts() == Counts({}, 0, 0, 0, 0)
+        assert await journal.forget(NOW + 1, 9) == 1
+
+
+async def test_a_receipt_is_matched_again_when_its_attempt_is_known(opened: Open) -> None:
+    async with opened() as journal:
+        await journal.receive([receipt("p1")])
+        assert (await decide(journal, Verb.RETRY, Kind.RECEIPT, 1)).skipped == {
+            "1": "it still fits no attempt"
+        }
+        await send(journal, 7, "p1")
+        assert (await decide(journal, Verb.RETRY, Kind.RECEIPT, 1)).done == ()
+
+
+async def test_the_account_is_balanced_whatever_happened(opened: Open) -> None:
+    async with opened() as journal:
+        await send(journal, 1)
+        await doubt(journal, 2)
+        await park(journal, 3, NOW)
+        await journal.take([message(4), message(4), message(1)], [Malformed('{"id":5}', "why", 5)], NOW)
+        assert await journal.account() == Account(
+            5, {State.TAKEN: 1, State.WAITING: 1, State.IN_DOUBT: 1}, 2, 0
+        )
+        await accept_all(journal)
+        assert await journal.forget(NOW + SECOND, 9) == 2
+    async with opened() as journal:
+        account = await journal.account()
+        assert (account.taken, account.ended, account.forgotten, account.gap) == (5, 0, 2, 0)
 
 
 # start

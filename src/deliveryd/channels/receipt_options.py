@@ -31,7 +31,11 @@ class SignatureOptions(BaseModel):
 
 
 class ReceiptOptions(BaseModel):
-    """Where in a receipt's JSON its values stand, and which statuses mean what; others change nothing."""
+    """Where in a receipt's JSON its values stand, and which statuses mean what; others change nothing.
+
+    `reference` is where the gateway echoes the id of the attempt, or of the message, that it was given. By it
+    a receipt settles an attempt in doubt, whose answer, and with it the provider's id, never came.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,6 +44,7 @@ class ReceiptOptions(BaseModel):
     delivered: Annotated[list[str], Field(min_length=1)]
     failed: list[str] = []
     reported_at: Pointer | None = None
+    reference: Pointer | None = None
     signature: SignatureOptions | None = None
 
     @model_validator(mode="after")

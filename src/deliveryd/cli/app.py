@@ -12,8 +12,8 @@ import typer
 from deliveryd import __version__
 from deliveryd.cli.outcome import exit_status
 
-COMMANDS = ("run", "demo", "sandbox", "check", "render", "explain", "health")
-"""Each is a function of that name, in the module of that name beside this one."""
+COMMANDS = ("run", "demo", "sandbox", "check", "render", "explain", "audit", "in-doubt", "dead", "health")
+"""Each is a function, or a group of commands, of that name in the module of that name; "-" is "_" there."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -40,7 +40,12 @@ def build_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_options)
     for name in commands:
-        app.command(name)(getattr(import_module(f"deliveryd.cli.{name}"), name))
+        module = name.replace("-", "_")
+        command = getattr(import_module(f"deliveryd.cli.{module}"), module)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
     return app
 
 

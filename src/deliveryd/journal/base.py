@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from deliveryd.journal.orders import Decided, Order
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
 from deliveryd.states import State
 
@@ -74,7 +75,10 @@ class Due(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """A provider's update for a message that it accepted earlier. `delivered` False: it failed after all."""
+    """A provider's update for a message that it accepted earlier. `delivered` False: it failed after all.
+
+    `reference` is the id of the attempt, or of its message, when the provider was given one and echoes it.
+    """
 
     channel: str
     provider_id: str
@@ -82,6 +86,7 @@ class Receipt(NamedTuple):
     status: str
     reported_at: int
     received_at: int
+    reference: str | None = None
 
 
 class Counts(NamedTuple):
@@ -92,6 +97,23 @@ class Counts(NamedTuple):
     events_refused: int
     malformed: int
     receipts_unmatched: int
+
+
+class Account(NamedTuple):
+    """Where the messages are that were ever taken. `taken` is counted apart, so that a loss shows as a gap.
+
+    `states` holds those that haven't ended; of those `forgotten` only the ids are kept.
+    """
+
+    taken: int
+    states: Mapping[State, int]
+    ended: int
+    forgotten: int
+
+    @property
+    def gap(self) -> int:
+        """How many are missing; 0 when the account is balanced."""
+        return self.taken - sum(self.states.values()) - self.ended - self.forgotten
 
 
 class Journal(Protocol):
@@ -108,9 +130,11 @@ class Journal(Protocol):
         outbox once more, unless events of it are waiting there anyway.
         """
 
-    async def change(self, changes: Sequence[Change]) -> None:
+    async def change(self, changes: Sequence[Change]) -> Collection[int]:
         """Record steps of messages, at most one of each.
 
+        Returns the ids of those whose attempt in doubt a receipt had settled meanwhile: they are SENT and
+        beyond now, and a repeat whose intent is among the changes must not be sent.
         Raises IllegalTransition when a message isn't where its step begins; then none of the steps is taken.
         """
 
@@ -130,7 +154,12 @@ class Journal(Protocol):
         """Set an event aside. A message whose `dequeued` was refused is set aside with it."""
 
     async def receive(self, receipts: Sequence[Receipt]) -> list[str]:
-        """Record providers' updates; for each "matched", "unmatched" (kept for later) or "repeated"."""
+        """Record providers' updates, and tell what each one did.
+
+        "matched": at most it turned SENT into another end. "settled": its attempt was held in doubt, and had
+        been sent. "recalled": the same for a message that waited to be repeated. "unmatched": kept until
+        an attempt fits it, or until the one that it fits is under way no longer. "repeated": it was known.
+        """
 
     async def recover(self, now: int, lanes: Collection[str]) -> Recovery:
         """Put in order what an earlier run left; called once, before anything else.
@@ -142,10 +171,20 @@ class Journal(Protocol):
     async def counts(self) -> Counts:
         """The sums of what is open."""
 
+    async def account(self) -> Account:
+        """Where all messages are that were ever taken."""
+
+    async def decide(self, order: Order, at: int, lanes: Collection[str]) -> Decided:
+        """Carry out an operator's order, each key for itself; `lanes` are the channels that there are.
+
+        What is dropped stays recorded, and so does each decision.
+        """
+
     async def forget(self, before: int, limit: int) -> int:
         """Delete ended messages whose end was before that instant and whose events are all accepted.
 
-        Their ids are kept, so that a repeat is still recognised. Malformed elements that weren't seen since,
+        A refused event keeps its message until it is retried or dropped. The ids of all are kept, so that a
+        repeat is still recognised. Malformed elements that weren't seen since,
         and unmatched receipts from before, are deleted too. At most `limit` of each kind. Returns how many
         messages were deleted.
         """

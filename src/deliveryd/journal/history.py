@@ -86,6 +86,15 @@ class MalformedRecord(NamedTuple):
     times: int
 
 
+class DecisionRecord(NamedTuple):
+    """Something that an operator ordered for the message."""
+
+    at: int
+    verb: str
+    kind: str
+    key: str
+
+
 class PastRecord(NamedTuple):
     """What is kept of a forgotten message: the JSON of its `dequeued` and of its latest event."""
 
@@ -102,6 +111,7 @@ class Life(NamedTuple):
     events: tuple[EventRecord, ...]
     receipts: tuple[ReceiptRecord, ...]
     malformed: tuple[MalformedRecord, ...]
+    decisions: tuple[DecisionRecord, ...]
     past: PastRecord | None
 
     @property
@@ -115,12 +125,12 @@ def read_life(path: Path, message_id: int) -> Life:
 
     Raises JournalError, or JournalAbsent where there is no file.
     """
-    return _read(path, lambda db: _life(db, message_id))
+    return read(path, lambda db: _life(db, message_id))
 
 
 def check_readable(path: Path) -> None:
     """Raise JournalAbsent, or JournalError when the file is no journal that this deliveryd works with."""
-    _read(path, lambda _: None)
+    read(path, lambda _: None)
 
 
 def without_values(life: Life) -> Life:
@@ -132,7 +142,8 @@ def without_values(life: Life) -> Life:
     return life._replace(message=message, malformed=malformed)
 
 
-def _read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
+def read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
+    """What a query finds in the journal as of one instant. Raises JournalError, or JournalAbsent."""
     try:
         size = path.stat().st_size
     except FileNotFoundError:
@@ -192,6 +203,7 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
     malformed = rows(
         "SELECT raw, reason, first_at, last_at, times FROM malformed WHERE message_id = ? ORDER BY first_at"
     )
+    decisions = rows("SELECT at, verb, kind, key FROM decision WHERE message_id = ? ORDER BY seq")
     past = rows("SELECT dequeued, latest FROM past WHERE id = ?")
     return Life(
         id=message_id,
@@ -202,6 +214,7 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
         events=tuple(EventRecord(*row) for row in events),
         receipts=tuple(ReceiptRecord(*row)._replace(delivered=bool(row[2])) for row in receipts),
         malformed=tuple(MalformedRecord(*row) for row in malformed),
+        decisions=tuple(DecisionRecord(*row) for row in decisions),
         past=PastRecord(*past[0]) if past else None,
     )
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from deliveryd.errors import IllegalTransition
-from deliveryd.journal.base import Change, Due, OutboxRow, Receipt
+from deliveryd.journal.account import add_taken
+from deliveryd.journal.base import Change, Due, OutboxRow
+from deliveryd.journal.matching import Matching
+from deliveryd.journal.outbox import Outbox
 from deliveryd.journal.rows import ENTRY, entry_of, progress_of, to_json, to_text
-from deliveryd.journal.schema import EventWriter
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
 from deliveryd.states import ENDED, State, step
 
@@ -27,11 +29,11 @@ _DUE = (
 
 
 class Operations:
-    """The steps. `last_seq` is the number of the last event that was ever written."""
+    """The steps that the line takes."""
 
-    def __init__(self, events: EventWriter, last_seq: int) -> None:
-        self._events = events
-        self._seq = last_seq
+    def __init__(self, outbox: Outbox, matching: Matching) -> None:
+        self._outbox = outbox
+        self._matching = matching
 
     # intake
 
@@ -54,19 +56,23 @@ class Operations:
             " VALUES (?, ?, ?, ?, 1, ?)",
             [(m.id, m.settings_id, m.customer_id, to_json(m.variables), at) for m in new.values()],
         )
-        self._put(db, (StatusEvent(id_, "dequeued", at) for id_ in new))
-        self._set_aside(db, malformed, known | new.keys(), at)
+        self._outbox.put(db, (StatusEvent(id_, "dequeued", at) for id_ in new))
+        failed = self._set_aside(db, malformed, known | new.keys(), at)
+        add_taken(db, len(new) + failed)
         self._report_again(db, known)
         return set(new)
 
     def _set_aside(
         self, db: sqlite3.Connection, malformed: Sequence[Malformed], known: set[int], at: int
-    ) -> None:
+    ) -> int:
+        """Keep malformed elements; return how many of them are messages, with an id that wasn't known."""
+        before = len(known)
         for bad in malformed:
             raw, reason = to_text(bad.raw), to_text(bad.reason)
             db.execute(
-                "INSERT INTO malformed VALUES (?, ?, ?, ?, ?, ?, 1)"
-                " ON CONFLICT (digest) DO UPDATE SET times = times + 1, last_at = excluded.last_at",
+                "INSERT INTO malformed (digest, raw, reason, message_id, first_at, last_at)"
+                " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (digest) DO UPDATE"
+                " SET times = times + 1, last_at = excluded.last_at, dropped_at = NULL",
                 (_digest(bad.raw), raw, reason, bad.id, at, at),
             )
             if bad.id is None or bad.id in known:
@@ -76,7 +82,10 @@ class Operations:
                 "INSERT INTO message (id, state, taken_at, ended_at) VALUES (?, ?, ?, ?)",
                 (bad.id, State.FAILED, at, at),
             )
-            self._put(db, [StatusEvent(bad.id, "error", at, details=f"malformed message: {bad.reason}")])
+            self._outbox.put(
+                db, [StatusEvent(bad.id, "error", at, details=f"malformed message: {bad.reason}")]
+            )
+        return len(known) - before
 
     def _report_again(self, db: sqlite3.Connection, ids: Iterable[int]) -> None:
         for id_ in ids:
@@ -93,12 +102,12 @@ class Operations:
             else:  # the rows are those of an earlier repeat, and would gather for ever
                 db.execute("DELETE FROM event WHERE message_id = ?", (id_,))
                 bodies = {json.loads(body)["status"]: body for body in past if body is not None}
-            self._insert_events(db, ((id_, status, body) for status, body in bodies.items()))
+            self._outbox.put_again(db, ((id_, status, body) for status, body in bodies.items()))
 
     # delivery
 
-    def change(self, db: sqlite3.Connection, changes: Sequence[Change]) -> None:
-        """Record steps of messages, with their attempts and events."""
+    def change(self, db: sqlite3.Connection, changes: Sequence[Change]) -> set[int]:
+        """Record steps of messages, with their attempts and events; return whose doubt a receipt settled."""
         _move(db, changes)
         db.executemany(
             "INSERT INTO attempt (message_id, number, channel, started_at) VALUES (?, ?, ?, ?)"
@@ -115,8 +124,8 @@ class Operations:
                 if (o := c.outcome) is not None
             ],
         )
-        self._put(db, (event for change in changes for event in change.events))
-        self._match_early(db, changes)
+        self._outbox.put(db, (event for change in changes for event in change.events))
+        return self._matching.match_early(db, changes)
 
     def due(self, db: sqlite3.Connection, now: int, room: Mapping[str, int]) -> Due:
         """Make waiting messages READY whose time has come."""
@@ -171,78 +180,6 @@ class Operations:
                 (State.SET_ASIDE, at, row.message_id),
             )
 
-    # receipts
-
-    def receive(self, db: sqlite3.Connection, receipts: Sequence[Receipt]) -> list[str]:
-        """Record providers' updates."""
-        return [self._receive(db, receipt) for receipt in receipts]
-
-    def _receive(self, db: sqlite3.Connection, receipt: Receipt) -> str:
-        message_id = _attempted(db, receipt)
-        if _is_repeated(db, receipt, message_id):
-            return "repeated"
-        db.execute("INSERT INTO receipt VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", (*receipt, message_id))
-        if message_id is None:
-            return "unmatched"
-        self._confirm(db, message_id, receipt)
-        return "matched"
-
-    def _confirm(self, db: sqlite3.Connection, message_id: int, receipt: Receipt) -> None:
-        after = State.DELIVERED if receipt.delivered else State.FAILED
-        moved = db.execute(
-            "UPDATE message SET state = ?, ended_at = ? WHERE id = ? AND state = ?",
-            (after, receipt.received_at, message_id, State.SENT),
-        ).rowcount
-        if not moved:  # it ended already: a receipt never takes an end back
-            return
-        if receipt.delivered:
-            event = StatusEvent(
-                message_id, "delivered", receipt.received_at, receipt.channel, receipt.reported_at
-            )
-        else:
-            details = f"{receipt.channel}: the provider reported {receipt.status}"
-            event = StatusEvent(message_id, "error", receipt.received_at, details=details)
-        self._put(db, [event])
-
-    def _match_early(self, db: sqlite3.Connection, changes: Sequence[Change]) -> None:
-        """Apply receipts that came before the outcome of the attempt that they belong to."""
-        accepted = [
-            (change, change.outcome.provider_id)
-            for change in changes
-            if change.outcome is not None and change.outcome.provider_id is not None
-        ]
-        if (
-            not accepted
-            or not db.execute("SELECT 1 FROM receipt WHERE message_id IS NULL LIMIT 1").fetchone()
-        ):
-            return
-        for change, provider_id in accepted:
-            for seq, *values in db.execute(
-                "SELECT seq, channel, provider_id, delivered, status, reported_at, received_at FROM receipt"
-                " WHERE message_id IS NULL AND provider_id = ? AND channel = ? ORDER BY seq",
-                (provider_id, change.entry.lane),
-            ).fetchall():
-                db.execute("UPDATE receipt SET message_id = ? WHERE seq = ?", (change.entry.id, seq))
-                early = Receipt(*values)
-                early = early._replace(received_at=max(early.received_at, change.at))
-                self._confirm(db, change.entry.id, early)
-
-    # the outbox
-
-    def _put(self, db: sqlite3.Connection, events: Iterable[StatusEvent]) -> None:
-        write = self._events.write
-        self._insert_events(db, ((event.message_id, event.status, write(event)) for event in events))
-
-    def _insert_events(self, db: sqlite3.Connection, events: Iterable[tuple[int, str, str]]) -> None:
-        db.executemany(
-            "INSERT INTO event (seq, message_id, status, body) VALUES (?, ?, ?, ?)", self._numbered(events)
-        )
-
-    def _numbered(self, events: Iterable[tuple[int, str, str]]) -> Iterator[tuple[int, int, str, str]]:
-        for event in events:
-            self._seq += 1
-            yield self._seq, *event
-
 
 def _known(db: sqlite3.Connection, ids: Sequence[int]) -> set[int]:
     rows = db.execute(
@@ -285,34 +222,3 @@ def _remember_seq(db: sqlite3.Connection, rows: Sequence[OutboxRow]) -> None:
         "UPDATE meta SET value = ?1 WHERE key = 'settled_seq' AND CAST(value AS INTEGER) < ?1",
         (max((row.seq for row in rows), default=0),),
     )
-
-
-def _attempted(db: sqlite3.Connection, receipt: Receipt) -> int | None:
-    """The message that a receipt is about; where a provider uses an id again, the latest one."""
-    row = db.execute(
-        "SELECT message_id FROM attempt WHERE provider_id = ? AND channel = ?"
-        " ORDER BY started_at DESC LIMIT 1",
-        (receipt.provider_id, receipt.channel),
-    ).fetchone()
-    return None if row is None else int(row[0])
-
-
-def _has_unmatched(db: sqlite3.Connection) -> bool:
-    return db.execute("SELECT 1 FROM receipt WHERE message_id IS NULL LIMIT 1").fetchone() is not None
-
-
-def _is_repeated(db: sqlite3.Connection, receipt: Receipt, message_id: int | None) -> bool:
-    same = (receipt.provider_id, receipt.channel, receipt.delivered)
-    if message_id is None:
-        found = db.execute(
-            "SELECT 1 FROM receipt"
-            " WHERE message_id IS NULL AND provider_id = ? AND channel = ? AND delivered = ?",
-            same,
-        )
-    else:
-        found = db.execute(
-            "SELECT 1 FROM receipt"
-            " WHERE message_id = ? AND provider_id = ? AND channel = ? AND delivered = ?",
-            (message_id, *same),
-        )
-    return found.fetchone() is not None

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from deliveryd.errors import JournalError
 from deliveryd.journal.rows import to_json
+from deliveryd.journal.upgrades import upgrade
 from deliveryd.model import StatusEvent, format_instant
 
-VERSION = 1
+VERSION = 2
 APPLICATION_ID = 0x64_6C_76_64  # "dlvd"
 
 TABLES = """
@@ -47,14 +48,16 @@ CREATE TABLE event (
     body TEXT NOT NULL,                   -- the JSON that the service gets
     settled_at INTEGER,                   -- when the service accepted or refused it
     refused TEXT,                         -- why it was set aside
+    dropped_at INTEGER,                   -- when an operator gave it up
     PRIMARY KEY (message_id, seq)
 ) WITHOUT ROWID;
 CREATE INDEX event_waiting ON event (seq) WHERE settled_at IS NULL;
-CREATE INDEX event_refused ON event (seq) WHERE refused IS NOT NULL;
+CREATE INDEX event_refused ON event (seq) WHERE refused IS NOT NULL AND dropped_at IS NULL;
 
 CREATE TABLE malformed (
     digest TEXT PRIMARY KEY, raw TEXT NOT NULL, reason TEXT NOT NULL, message_id INTEGER,
-    first_at INTEGER NOT NULL, last_at INTEGER NOT NULL, times INTEGER NOT NULL DEFAULT 1
+    first_at INTEGER NOT NULL, last_at INTEGER NOT NULL, times INTEGER NOT NULL DEFAULT 1,
+    dropped_at INTEGER
 ) WITHOUT ROWID;
 CREATE INDEX malformed_last ON malformed (last_at);
 CREATE INDEX malformed_message ON malformed (message_id) WHERE message_id IS NOT NULL;
@@ -63,20 +66,34 @@ CREATE TABLE receipt (
     seq INTEGER PRIMARY KEY,
     channel TEXT NOT NULL, provider_id TEXT NOT NULL, delivered INTEGER NOT NULL, status TEXT NOT NULL,
     reported_at INTEGER NOT NULL, received_at INTEGER NOT NULL,
-    message_id INTEGER                    -- NULL: no attempt with this provider id is known
+    message_id INTEGER,                   -- NULL: it fits no attempt that is known
+    reference TEXT,                       -- what the provider echoes: a message's id, or an attempt's
+    dropped_at INTEGER
 );
-CREATE INDEX receipt_unmatched ON receipt (provider_id, channel) WHERE message_id IS NULL;
+CREATE INDEX receipt_unmatched ON receipt (provider_id, channel)
+    WHERE message_id IS NULL AND dropped_at IS NULL;
+CREATE INDEX receipt_unmatched_reference ON receipt (reference, channel)
+    WHERE message_id IS NULL AND dropped_at IS NULL AND reference IS NOT NULL;
 CREATE INDEX receipt_unmatched_since ON receipt (received_at) WHERE message_id IS NULL;
 CREATE INDEX receipt_message ON receipt (message_id) WHERE message_id IS NOT NULL;
+
+CREATE TABLE decision (                   -- what operators decided about what lay aside
+    seq INTEGER PRIMARY KEY, at INTEGER NOT NULL, verb TEXT NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL,
+    message_id INTEGER
+);
+CREATE INDEX decision_message ON decision (message_id) WHERE message_id IS NOT NULL;
+CREATE INDEX decision_other ON decision (at) WHERE message_id IS NULL;
 
 CREATE TABLE past (id INTEGER PRIMARY KEY, dequeued TEXT, latest TEXT);  -- what is kept of forgotten messages
 
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
+_FIRST_VALUES = {"settled_seq": "0", "taken": "0", "forgotten": "0"}
+
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create the tables in an empty file, check them in any other.
+    """Create the tables in an empty file; check them in any other, and bring older ones to this format.
 
     Raises JournalError when the file belongs to something else, or to a newer deliveryd.
     """
@@ -87,9 +104,11 @@ def prepare(connection: sqlite3.Connection) -> None:
             f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; PRAGMA application_id = {APPLICATION_ID};"
         )
         connection.executemany(
-            "INSERT INTO meta VALUES (?, ?)", [("namespace", uuid.uuid4().hex[:12]), ("settled_seq", "0")]
+            "INSERT INTO meta VALUES (?, ?)", [("namespace", uuid.uuid4().hex[:12]), *_FIRST_VALUES.items()]
         )
         connection.execute("COMMIT")
+    elif 1 <= version < VERSION:
+        upgrade(connection, version, VERSION)
     verify(connection)
 
 
@@ -98,12 +117,17 @@ def verify(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     _judge(application, version)
+    if version < VERSION:
+        raise JournalError(
+            f"the journal has format {version}: start deliveryd once, which brings it to format {VERSION}"
+        )
 
 
 def verify_header(path: Path) -> None:
     """The same by the first bytes of a file, which SQLite never opens: not even a foreign log is replayed.
 
-    A file that is absent or empty is fine. Raises JournalError and OSError.
+    An older format is fine, since `prepare` brings it to this one; so is a file that is absent or empty.
+    Raises JournalError and OSError.
     """
     try:
         with path.open("rb") as file:
@@ -120,7 +144,7 @@ def verify_header(path: Path) -> None:
 def _judge(application: int, version: int) -> None:
     if application != APPLICATION_ID:
         raise JournalError("the file is a database, but no journal of deliveryd; name another in journal.url")
-    if version != VERSION:
+    if not 1 <= version <= VERSION:
         raise JournalError(f"the journal has format {version}, and this deliveryd reads format {VERSION}")
 
 

@@ -21,9 +21,13 @@ import anyio
 
 from deliveryd.blocking import Blocking, in_thread
 from deliveryd.errors import JournalError, JournalFull, JournalLocked
-from deliveryd.journal import upkeep
-from deliveryd.journal.base import Change, Counts, Due, OutboxRow, Receipt, Recovery
+from deliveryd.journal import account, upkeep
+from deliveryd.journal.base import Account, Change, Counts, Due, OutboxRow, Receipt, Recovery
+from deliveryd.journal.decisions import Decisions
+from deliveryd.journal.matching import Matching
 from deliveryd.journal.operations import Operations
+from deliveryd.journal.orders import Decided, Order
+from deliveryd.journal.outbox import Outbox
 from deliveryd.journal.schema import EventWriter, prepare, verify_header
 from deliveryd.model import Malformed, QueuedMessage
 
@@ -52,13 +56,15 @@ class SqliteJournal:
         self,
         db: sqlite3.Connection,
         namespace: str,
-        operations: Operations,
+        outbox: Outbox,
         observe: Callable[[float, int], None],
         blocking: Blocking,
     ) -> None:
         self.namespace = namespace
         self._db = db
-        self._operations = operations
+        self._matching = Matching(outbox, namespace)
+        self._operations = Operations(outbox, self._matching)
+        self._decisions = Decisions(self._operations, self._matching, outbox)
         self._observe = observe
         self._waiting: list[_Request[Any]] = []
         self._wake = anyio.Event()
@@ -71,9 +77,9 @@ class SqliteJournal:
         """Record a batch of the queue; return the ids that are new."""
         return await self._commit(lambda db: self._operations.take(db, messages, malformed, at))
 
-    async def change(self, changes: Sequence[Change]) -> None:
-        """Record steps of messages."""
-        await self._commit(lambda db: self._operations.change(db, changes))
+    async def change(self, changes: Sequence[Change]) -> Collection[int]:
+        """Record steps of messages; return whose doubt a receipt settled."""
+        return await self._commit(lambda db: self._operations.change(db, changes))
 
     async def due(self, now: int, room: Mapping[str, int]) -> Due:
         """Make waiting messages READY whose time has come."""
@@ -93,7 +99,7 @@ class SqliteJournal:
 
     async def receive(self, receipts: Sequence[Receipt]) -> list[str]:
         """Record providers' updates."""
-        return await self._commit(lambda db: self._operations.receive(db, receipts))
+        return await self._commit(lambda db: self._matching.receive(db, receipts))
 
     async def recover(self, now: int, lanes: Collection[str]) -> Recovery:
         """Put in order what an earlier run left."""
@@ -102,6 +108,14 @@ class SqliteJournal:
     async def counts(self) -> Counts:
         """The sums of what is open."""
         return await self._commit(upkeep.counts)
+
+    async def account(self) -> Account:
+        """Where all messages are."""
+        return await self._commit(account.account)
+
+    async def decide(self, order: Order, at: int, lanes: Collection[str]) -> Decided:
+        """Carry out an operator's order."""
+        return await self._commit(lambda db: self._decisions.carry_out(db, order, at, lanes))
 
     async def forget(self, before: int, limit: int) -> int:
         """Delete old ended messages."""
@@ -189,8 +203,8 @@ async def open_journal(
         db = await blocking(partial(_connect, path))
         try:
             last_seq = _checked(path, partial(upkeep.last_seq, db))
-            operations = Operations(EventWriter(details_field), last_seq)
-            journal = SqliteJournal(db, upkeep.namespace_of(db), operations, observe, blocking)
+            outbox = Outbox(EventWriter(details_field), last_seq)
+            journal = SqliteJournal(db, upkeep.namespace_of(db), outbox, observe, blocking)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(journal.run)
                 try:

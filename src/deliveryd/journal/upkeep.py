@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Collection
 
+from deliveryd.journal.account import add_forgotten, open_states
 from deliveryd.journal.base import Counts, Doubtful, Recovery
 from deliveryd.journal.rows import ENTRY, entry_of
 from deliveryd.model import attempt_id
@@ -54,14 +55,13 @@ def recover(db: sqlite3.Connection, namespace: str, now: int, lanes: Collection[
 
 def counts(db: sqlite3.Connection) -> Counts:
     """The sums of what is open."""
-    states = db.execute("SELECT state, count(*) FROM message WHERE ended_at IS NULL GROUP BY state")
     return Counts(
-        {State(state): number for state, number in states},
+        open_states(db),
         *db.execute(
             "SELECT (SELECT count(*) FROM event WHERE settled_at IS NULL),"
-            " (SELECT count(*) FROM event WHERE refused IS NOT NULL),"
-            " (SELECT count(*) FROM malformed),"
-            " (SELECT count(*) FROM receipt WHERE message_id IS NULL)"
+            " (SELECT count(*) FROM event WHERE refused IS NOT NULL AND dropped_at IS NULL),"
+            " (SELECT count(*) FROM malformed WHERE dropped_at IS NULL),"
+            " (SELECT count(*) FROM receipt WHERE message_id IS NULL AND dropped_at IS NULL)"
         ).fetchone(),
     )
 
@@ -70,7 +70,8 @@ def forget(db: sqlite3.Connection, before: int, limit: int) -> int:
     """Delete old ended messages, keeping what a repeat would need, and what else is as old."""
     rows = db.execute(
         "SELECT id FROM message WHERE ended_at < ? AND NOT EXISTS (SELECT 1 FROM event"
-        " WHERE message_id = message.id AND (settled_at IS NULL OR refused IS NOT NULL))"
+        " WHERE message_id = message.id"
+        " AND (settled_at IS NULL OR (refused IS NOT NULL AND dropped_at IS NULL)))"
         " ORDER BY ended_at LIMIT ?",
         (before, limit),
     ).fetchall()
@@ -84,6 +85,7 @@ def forget(db: sqlite3.Connection, before: int, limit: int) -> int:
         "DELETE FROM event WHERE message_id = ?",
         "DELETE FROM attempt WHERE message_id = ?",
         "DELETE FROM receipt WHERE message_id = ?",
+        "DELETE FROM decision WHERE message_id = ?",
         "DELETE FROM message WHERE id = ?",
     ):
         db.executemany(statement, rows)
@@ -93,6 +95,11 @@ def forget(db: sqlite3.Connection, before: int, limit: int) -> int:
             "DELETE FROM receipt WHERE seq IN"
             " (SELECT seq FROM receipt WHERE message_id IS NULL AND received_at < ? LIMIT ?)"
         ),
+        (
+            "DELETE FROM decision WHERE seq IN"
+            " (SELECT seq FROM decision WHERE message_id IS NULL AND at < ? LIMIT ?)"
+        ),
     ):
         db.execute(statement, (before, limit))
+    add_forgotten(db, len(rows))
     return len(rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from starlette.applications import Starlette
@@ -14,6 +14,7 @@ from starlette.routing import Route
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.errors import JournalError
 from deliveryd.journal.base import Journal, Receipt
+from deliveryd.journal.orders import Effect, receipt_effect
 from deliveryd.metrics import Metrics, ReceiptResult
 from deliveryd.model import Clock
 from deliveryd.receipts.reading import NoNews, Unreadable, is_genuine, read_receipt
@@ -39,14 +40,14 @@ class Receipts:
         metrics: Metrics,
         *,
         max_body: int,
-        on_news: Callable[[], None],
+        on_moved: Callable[[Sequence[Effect]], None],
     ) -> None:
         self._inlets = inlets
         self._journal = journal
         self._clock = clock
         self._metrics = metrics
         self._max_body = max_body
-        self._on_news = on_news
+        self._on_moved = on_moved
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -84,10 +85,10 @@ class Receipts:
         return self._answer(channel, result, receipt)
 
     def _answer(self, channel: str, result: str, receipt: Receipt) -> Response:
-        if result == "matched":
-            self._metrics.ended(State.DELIVERED if receipt.delivered else State.FAILED)
+        effect = receipt_effect(result, State.DELIVERED if receipt.delivered else State.FAILED)
+        if effect is not None:
             self._tell("accepted", Event.RECEIPT_ACCEPTED, channel)
-            self._on_news()
+            self._on_moved([effect])
         elif result == "repeated":
             self._tell("repeated", Event.RECEIPT_REPEATED, channel)
         else:

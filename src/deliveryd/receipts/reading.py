@@ -52,11 +52,16 @@ def read_receipt(options: ReceiptOptions, channel: str, body: bytes, received_at
         return NoNews()
     provider_id = _text(report, options.provider_id)
     reported_at = received_at if options.reported_at is None else _instant(report, options.reported_at)
-    return Receipt(channel, provider_id, delivered, status, reported_at, received_at)
+    reference = None if options.reference is None else _text_if_any(report, options.reference)
+    return Receipt(channel, provider_id, delivered, status, reported_at, received_at, reference)
+
+
+def _text_if_any(report: object, pointer: str) -> str | None:
+    return scalar_text(follow(report, parse_pointer(pointer)))
 
 
 def _text(report: object, pointer: str) -> str:
-    text = scalar_text(follow(report, parse_pointer(pointer)))
+    text = _text_if_any(report, pointer)
     if text is None:
         raise Unreadable(f"there is no usable value at {pointer}")
     return text

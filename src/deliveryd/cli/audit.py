@@ -1,0 +1,86 @@
+"""`deliveryd audit`: does the journal add up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+import typer
+
+from deliveryd.cli.options import ConfigFile
+from deliveryd.cli.outcome import FAILED
+from deliveryd.config import load
+from deliveryd.journal.audit import CHECKS, Audit, Finding
+from deliveryd.journal.audit import audit as reconcile
+from deliveryd.states import State
+
+IN_HAND = (State.TAKEN, State.READY, State.SENDING)
+ENDED = (State.SENT, State.DELIVERED, State.FAILED)
+
+
+def audit(
+    config: ConfigFile,
+    as_data: Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")] = False,
+) -> None:
+    """Reconcile the whole journal: where all messages are that were ever taken, and whether it fits together.
+
+    Only reads, while the worker runs or not. Exit status: 0 balanced, 1 not.
+    """
+    path = load(config).journal.path
+    result = reconcile(path)
+    typer.echo(json.dumps(_as_json(result), indent=2) if as_data else "\n".join(_as_lines(result)))
+    if not result.is_balanced:
+        raise typer.Exit(FAILED)
+
+
+def _sums(result: Audit) -> Mapping[str, int]:
+    states = result.states
+    return {
+        "ended": sum(states.get(state, 0) for state in ENDED),
+        "waiting": states.get(State.WAITING, 0),
+        "in the line's hands": sum(states.get(state, 0) for state in IN_HAND),
+        "in doubt": states.get(State.IN_DOUBT, 0),
+        "set aside": states.get(State.SET_ASIDE, 0),
+        "forgotten, ids kept": result.ids_kept,
+    }
+
+
+def _as_lines(result: Audit) -> Iterator[str]:
+    yield _line("taken", result.account.taken)
+    for sign, (name, number) in zip("=+++++", _sums(result).items(), strict=True):
+        yield _line(f"  {sign} {name}", number)
+    yield _line("missing", result.gap)
+    yield ""
+    yield f"events: {result.events_waiting} wait for the service, {result.events_refused} were refused"
+    yield f"checks: {len(CHECKS) - len(result.findings)} of {len(CHECKS)} hold"
+    for finding in result.findings:
+        yield f"  broken: {finding.check}: {_named(finding)}"
+    if result.account.gap != result.gap:
+        yield f"  broken: the counters that a run looks at are off by {result.account.gap - result.gap}"
+    yield f"the journal is {'balanced' if result.is_balanced else 'NOT balanced'}"
+
+
+def _line(name: str, number: int) -> str:
+    return f"{name:24}{number:>14,}"
+
+
+def _named(finding: Finding) -> str:
+    more = finding.messages - len(finding.ids)
+    return f"messages {', '.join(map(str, finding.ids))}{f' and {more} more' if more else ''}"
+
+
+def _as_json(result: Audit) -> Mapping[str, object]:
+    return {
+        "balanced": result.is_balanced,
+        "taken": result.account.taken,
+        "gap": result.gap,
+        "sums": {_key(name): number for name, number in _sums(result).items()},
+        "states": {state.name.lower(): number for state, number in result.states.items()},
+        "events": {"waiting": result.events_waiting, "refused": result.events_refused},
+        "broken": [finding._asdict() for finding in result.findings],
+    }
+
+
+def _key(name: str) -> str:
+    return name.partition(",")[0].replace("'s", "").replace(" ", "_")

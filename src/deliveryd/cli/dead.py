@@ -1,0 +1,167 @@
+"""`deliveryd dead`: what goes no further by itself, and its decision."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, NamedTuple
+
+import typer
+
+from deliveryd.cli.deciding import (
+    AsData,
+    DryRun,
+    Everything,
+    as_json,
+    as_text,
+    carry_out,
+    insist_on_a_choice,
+    instant,
+    name_of,
+    preview,
+    tell,
+)
+from deliveryd.cli.options import ConfigFile
+from deliveryd.config import Config, load
+from deliveryd.errors import DeliverydError
+from deliveryd.explaining import moment
+from deliveryd.journal.aside import Dead, shown
+from deliveryd.journal.aside import dead as dead_in
+from deliveryd.journal.orders import Kind, Verb
+from deliveryd.model import format_instant
+
+dead = typer.Typer(
+    no_args_is_help=True,
+    help="What goes no further by itself: status events that the service refused, messages whose dequeued"
+    " it refused, malformed elements of the queue, receipts that fit no attempt. While the worker runs, it"
+    " carries a decision out at once.",
+)
+
+
+def _parsed(name: str) -> tuple[Kind, str]:
+    kind, _, key = name.partition(":")
+    if kind not in set(Kind) or not key:
+        raise typer.BadParameter(f"{name!r} is no name such as event:12; deliveryd dead list shows them")
+    return Kind(kind), key
+
+
+class _Filter(NamedTuple):
+    """Which of all: of these kinds, set aside since then, with this in the reason."""
+
+    kinds: Sequence[Kind]
+    since: str | None
+    reason: str
+
+    def apply(self, config: Config) -> Sequence[Dead]:
+        return dead_in(config.journal.path, self.kinds, instant(self.since) or 0, self.reason)
+
+
+EVERYTHING = _Filter(tuple(Kind), None, "")
+
+Names = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Which, by name: event:12.")]
+Kinds = Annotated[list[Kind] | None, typer.Option("--kind", help="Only this kind; may be given again.")]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help='Only what was set aside since this instant, or in the last "2h".'),
+]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Only what has this in its reason.")]
+
+
+@dead.command("list")
+def list_dead(
+    config: ConfigFile, kind: Kinds = None, since: Since = None, reason: Reason = "", as_data: AsData = False
+) -> None:
+    """List what lies aside, the oldest first."""
+    found = _Filter(kind or tuple(Kind), since, reason).apply(load(config))
+    data = [_as_data(each) for each in found]
+    typer.echo(json.dumps(data, indent=2) if as_data else "\n".join(_lines(found)))
+
+
+@dead.command()
+def show(
+    config: ConfigFile,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in the list, such as event:12.")],
+    as_data: AsData = False,
+) -> None:
+    """Show all about one of them: the event's JSON, or the raw element, which may tell about a customer."""
+    record = shown(load(config).journal.path, *_parsed(name))
+    if record is None:
+        raise DeliverydError(f"{name} doesn't wait for a decision")
+    written = {
+        field: format_instant(value) if field.endswith("_at") and isinstance(value, int) else value
+        for field, value in record.items()
+    }
+    text = "\n".join(f"{field:12} {value}" for field, value in written.items())
+    typer.echo(json.dumps(written, ensure_ascii=False, indent=2) if as_data else text)
+
+
+@dead.command()
+def retry(
+    config: ConfigFile,
+    *,
+    names: Names = None,
+    everything: Everything = False,
+    kind: Kinds = None,
+    since: Since = None,
+    reason: Reason = "",
+    dry_run: DryRun = False,
+    as_data: AsData = False,
+) -> None:
+    """Try again: events are reported again, set aside messages begin anew, receipts are matched again."""
+    loaded = load(config)
+    chosen = _choose(loaded, names or (), everything, _Filter(kind or _RETRIED, since, reason))
+    _decide(loaded, Verb.RETRY, chosen, dry_run=dry_run, as_data=as_data)
+
+
+@dead.command()
+def drop(
+    config: ConfigFile,
+    *,
+    names: Names = None,
+    everything: Everything = False,
+    kind: Kinds = None,
+    since: Since = None,
+    reason: Reason = "",
+    dry_run: DryRun = False,
+    as_data: AsData = False,
+) -> None:
+    """Give up: what is dropped stays in the journal, marked so, and is no longer listed or counted."""
+    loaded = load(config)
+    chosen = _choose(loaded, names or (), everything, _Filter(kind or tuple(Kind), since, reason))
+    _decide(loaded, Verb.DROP, chosen, dry_run=dry_run, as_data=as_data)
+
+
+_RETRIED = (Kind.EVENT, Kind.MESSAGE, Kind.RECEIPT)  # what was malformed once can't be read the second time
+
+
+def _choose(
+    config: Config, names: Sequence[str], everything: bool, which: _Filter
+) -> Mapping[Kind, Sequence[str]]:
+    insist_on_a_choice(names, everything)
+    found = (
+        [_parsed(name) for name in dict.fromkeys(names)]
+        if names
+        else [(each.kind, each.key) for each in which.apply(config)]
+    )
+    by_kind = {kind: [key for other, key in found if other is kind] for kind in Kind}
+    return {kind: keys for kind, keys in by_kind.items() if keys}
+
+
+def _decide(
+    config: Config, verb: Verb, chosen: Mapping[Kind, Sequence[str]], *, dry_run: bool, as_data: bool
+) -> None:
+    there = {name_of(each.kind, each.key) for each in EVERYTHING.apply(config)}
+    answer = preview(chosen, there) if dry_run else carry_out(config, verb, chosen)
+    tell(f"would {verb}" if dry_run else str(verb), answer, as_json if as_data else as_text)
+
+
+def _lines(found: Sequence[Dead]) -> Iterator[str]:
+    for each in found:
+        about = f" of message {each.message_id}" if each.message_id is not None else ""
+        yield f"{name_of(each.kind, each.key)}  {each.what}{about}, {moment(each.at)}"
+        yield f"    {each.reason}"
+    yield f"{len(found)} set aside"
+
+
+def _as_data(dead: Dead) -> Mapping[str, object]:
+    return {"name": name_of(dead.kind, dead.key)} | dead._asdict() | {"at": format_instant(dead.at)}

@@ -1,0 +1,91 @@
+"""What the commands on the operators' desk have in common: choosing, ordering, telling what came of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+from deliveryd.cli.outcome import FAILED
+from deliveryd.config import Config
+from deliveryd.desk.asking import Office, order
+from deliveryd.desk.wire import Answer
+from deliveryd.journal.orders import Kind, Verb
+from deliveryd.model import parse_instant
+from deliveryd.units import parse_duration
+
+AsData = Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only say what would be.")]
+Everything = Annotated[bool, typer.Option("--all", help="Everything that the other options leave.")]
+
+
+def ago(text: str | None) -> int | None:
+    """The instant that lies a duration before now; raises BadParameter."""
+    try:
+        return None if text is None else time.time_ns() // 1000 - int(parse_duration(text) * 1_000_000)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def instant(text: str | None) -> int | None:
+    """An instant, written as one or as a duration before now; raises BadParameter."""
+    if text is None or "T" not in text.upper():
+        return ago(text)
+    try:
+        return parse_instant(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def insist_on_a_choice(names: Sequence[object], everything: bool) -> None:
+    """Raise BadParameter unless there are either names or --all."""
+    if bool(names) == everything:
+        raise typer.BadParameter("name what it is to be done for, or give --all; not both")
+
+
+def name_of(kind: Kind, key: object) -> str:
+    """How a thing that lies aside is called at the command line."""
+    return f"{kind}:{key}"
+
+
+def carry_out(config: Config, verb: Verb, wanted: Mapping[Kind, Sequence[str]]) -> Answer:
+    """Give the orders, to the worker or, without one, to the journal itself; answered by names."""
+    office = Office(config.journal.path, config.events.details_field, tuple(config.channels.configured))
+    done: list[str] = []
+    skipped: dict[str, str] = {}
+    for kind, keys in wanted.items():
+        answer = order(office, verb, kind, keys)
+        done += [name_of(kind, key) for key in answer.done]
+        skipped |= {name_of(kind, key): reason for key, reason in answer.skipped.items()}
+    return Answer(tuple(done), skipped)
+
+
+def preview(wanted: Mapping[Kind, Sequence[str]], there: Collection[str]) -> Answer:
+    """The answer that an order would get, by what is there now."""
+    names = [name_of(kind, key) for kind, keys in wanted.items() for key in keys]
+    absent = {name: "it doesn't wait for a decision" for name in names if name not in there}
+    return Answer(tuple(name for name in names if name in there), absent)
+
+
+def tell(heading: str, answer: Answer, show: Callable[[str, Answer], str]) -> None:
+    """Show what came of an order; exit with 1 when something that was asked for wasn't done."""
+    typer.echo(show(heading, answer))
+    if answer.skipped:
+        raise typer.Exit(FAILED)
+
+
+def as_text(heading: str, answer: Answer) -> str:
+    """An answer for a person."""
+    lines = [f"{heading}: {len(answer.done)}", *(f"  {name}" for name in answer.done)]
+    if answer.skipped:
+        lines += [f"skipped: {len(answer.skipped)}"]
+        lines += [f"  {name}: {reason}" for name, reason in answer.skipped.items()]
+    return "\n".join(lines)
+
+
+def as_json(heading: str, answer: Answer) -> str:
+    """The same for a program."""
+    return json.dumps({"what": heading, "done": answer.done, "skipped": answer.skipped}, indent=2)

@@ -1,0 +1,135 @@
+"""`deliveryd in-doubt`: the messages whose attempt is in doubt and held, and what is decided about them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NamedTuple, Self
+
+import typer
+
+from deliveryd.cli.deciding import (
+    AsData,
+    DryRun,
+    Everything,
+    ago,
+    as_json,
+    as_text,
+    carry_out,
+    insist_on_a_choice,
+    name_of,
+    preview,
+    tell,
+)
+from deliveryd.cli.options import ConfigFile
+from deliveryd.config import load
+from deliveryd.explaining import moment
+from deliveryd.journal.aside import InDoubt
+from deliveryd.journal.aside import in_doubt as held_in
+from deliveryd.journal.orders import Kind, Verb
+from deliveryd.model import format_instant
+
+in_doubt = typer.Typer(
+    no_args_is_help=True,
+    help='Messages that are held in doubt (on_in_doubt = "hold"): list them, decide about them.'
+    " While the worker runs, it carries the decision out at once.",
+)
+
+Ids = Annotated[list[int] | None, typer.Argument(metavar="MESSAGE_ID...", help="Which messages.")]
+Channel = Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this channel.")]
+OlderThan = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION", help='Only those that are in doubt for longer than this, such as "1h".'),
+]
+
+
+class Known(StrEnum):
+    """What somebody found out about an attempt."""
+
+    SENT = "sent"
+    FAILED = "failed"
+
+
+class _Choice(NamedTuple):
+    """Messages by their ids; or, without, all of a channel that have been in doubt since `until` at least."""
+
+    ids: Sequence[int]
+    channel: str | None
+    until: int | None
+
+    @classmethod
+    def of(
+        cls, ids: Sequence[int] | None, everything: bool, channel: str | None, older_than: str | None
+    ) -> Self:
+        insist_on_a_choice(ids or (), everything)
+        return cls(ids or (), channel, ago(older_than))
+
+
+VERBS: Mapping[Known, Verb] = {Known.SENT: Verb.SETTLE_SENT, Known.FAILED: Verb.SETTLE_FAILED}
+
+
+@in_doubt.command("list")
+def list_held(
+    config: ConfigFile, channel: Channel = None, older_than: OlderThan = None, as_data: AsData = False
+) -> None:
+    """List the messages that are held in doubt, and the attempts that it is about."""
+    held = held_in(load(config).journal.path, channel, ago(older_than))
+    data = [_as_data(each) for each in held]
+    typer.echo(json.dumps(data, indent=2) if as_data else "\n".join(_lines(held)))
+
+
+@in_doubt.command()
+def resend(
+    config: ConfigFile,
+    *,
+    ids: Ids = None,
+    everything: Everything = False,
+    channel: Channel = None,
+    older_than: OlderThan = None,
+    dry_run: DryRun = False,
+    as_data: AsData = False,
+) -> None:
+    """Repeat attempts, each under its own id: a provider that had it already can see that it is the same."""
+    choice = _Choice.of(ids, everything, channel, older_than)
+    _decide(config, Verb.RESEND, choice, dry_run=dry_run, as_data=as_data)
+
+
+@in_doubt.command()
+def settle(
+    config: ConfigFile,
+    *,
+    as_: Annotated[Known, typer.Option("--as", help="What became of the attempts, as somebody found out.")],
+    ids: Ids = None,
+    everything: Everything = False,
+    channel: Channel = None,
+    older_than: OlderThan = None,
+    dry_run: DryRun = False,
+    as_data: AsData = False,
+) -> None:
+    """Settle attempts without repeating them: the message ends as sent, or as failed, and is reported so."""
+    choice = _Choice.of(ids, everything, channel, older_than)
+    _decide(config, VERBS[as_], choice, dry_run=dry_run, as_data=as_data)
+
+
+def _decide(config: Path, verb: Verb, choice: _Choice, *, dry_run: bool, as_data: bool) -> None:
+    loaded = load(config)
+    held = [str(each.message_id) for each in held_in(loaded.journal.path, choice.channel, choice.until)]
+    wanted = {Kind.MESSAGE: list(dict.fromkeys(map(str, choice.ids))) or held}
+    there = {name_of(Kind.MESSAGE, key) for key in held}
+    answer = preview(wanted, there) if dry_run else carry_out(loaded, verb, wanted)
+    tell(f"would {verb}" if dry_run else str(verb), answer, as_json if as_data else as_text)
+
+
+def _lines(held: Sequence[InDoubt]) -> Iterator[str]:
+    for each in held:
+        repeats = f", sent {each.sends} times by now" if each.sends > 1 else ""
+        yield f"{each.message_id}  {each.channel}, since {moment(each.since)}{repeats}"
+        yield f"    attempt {each.attempt_id}"
+        yield f"    {each.reason or 'nothing is known of it'}"
+    yield f"{len(held)} held in doubt"
+
+
+def _as_data(held: InDoubt) -> Mapping[str, object]:
+    return held._asdict() | {"since": format_instant(held.since)}

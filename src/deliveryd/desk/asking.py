@@ -1,0 +1,106 @@
+"""A command's side of the desk: orders go to the worker that has the journal, or are done right here."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+
+from deliveryd.desk.wire import (
+    LONGEST_LINE,
+    MOST_KEYS,
+    Answer,
+    Failed,
+    address_of,
+    read_answer,
+    socket_of,
+    write_order,
+)
+from deliveryd.errors import JournalError, JournalLocked
+from deliveryd.journal.orders import Kind, Order, Verb
+from deliveryd.journal.sqlite import open_journal
+from deliveryd.model import WallClock
+
+ANSWER_TIMEOUT = 30.0
+PATIENCE = 10.0
+"""Seconds to wait for a worker that is just starting or ending: it has the journal and takes no orders."""
+
+PAUSE = 0.1
+
+
+class Office(NamedTuple):
+    """What orders are about: a journal, and what its worker would know from the configuration."""
+
+    journal: Path
+    details_field: str
+    channels: Sequence[str]
+
+
+class _NobodyThere(Exception):
+    """No worker takes orders."""
+
+
+def order(office: Office, verb: Verb, kind: Kind, keys: Sequence[str]) -> Answer:
+    """Have something done with all that these keys name, in portions.
+
+    Raises JournalError; what was done before it stays done, and is skipped when asked for again.
+    """
+    done: list[str] = []
+    skipped: dict[str, str] = {}
+    for begin in range(0, len(keys), MOST_KEYS):
+        portion = Order(verb, kind, tuple(keys[begin : begin + MOST_KEYS]))
+        answer = _order(office, portion)
+        done += answer.done
+        skipped |= answer.skipped
+    return Answer(tuple(done), skipped)
+
+
+def _order(office: Office, portion: Order) -> Answer:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return _ask_worker(office.journal, portion)
+        except _NobodyThere:
+            pass
+        try:
+            return anyio.run(_carry_out, office, portion)
+        except JournalLocked as error:
+            if time.monotonic() > deadline:
+                place = socket_of(office.journal)
+                raise JournalError(f"a worker has the journal, and takes no orders at {place}") from error
+        time.sleep(PAUSE)
+
+
+def _ask_worker(journal: Path, portion: Order) -> Answer:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(ANSWER_TIMEOUT)
+        try:
+            with address_of(socket_of(journal)) as address:
+                connection.connect(address)
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise _NobodyThere from None
+        except PermissionError:
+            raise JournalError(
+                f"{socket_of(journal)} is another user's: run this as the user that deliveryd runs as"
+            ) from None
+        try:
+            connection.sendall(write_order(portion))
+            with connection.makefile("rb") as answers:
+                answer = read_answer(answers.readline(LONGEST_LINE))
+        except (OSError, ValueError) as error:
+            raise JournalError(
+                "the worker gave no answer; ask again: what was done already is skipped"
+            ) from error
+    if isinstance(answer, Failed):
+        raise JournalError(f"the worker refuses: {answer.reason}")
+    return answer
+
+
+async def _carry_out(office: Office, portion: Order) -> Answer:
+    async with open_journal(office.journal, details_field=office.details_field) as journal:
+        decided = await journal.decide(portion, WallClock().now(), office.channels)
+    return Answer(decided.done, decided.skipped)

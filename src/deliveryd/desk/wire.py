@@ -1,0 +1,89 @@
+"""How an order travels to a running worker: over a socket beside the journal, a line of JSON each way."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from deliveryd.journal.orders import Kind, Order, Verb
+
+LONGEST_LINE = 256 * 1024
+MOST_KEYS = 500
+"""Keys in one order, so that a line and a transaction stay small."""
+
+_LONGEST_PATH = 100  # of a socket's address, which the system bounds at 107 bytes
+
+
+class Answer(NamedTuple):
+    """What came of an order: what it was done for, and for the rest why it wasn't."""
+
+    done: tuple[str, ...]
+    skipped: Mapping[str, str]
+
+
+class Failed(NamedTuple):
+    """The order wasn't carried out, none of it."""
+
+    reason: str
+
+
+def socket_of(journal: Path) -> Path:
+    """Where the worker on this journal takes orders."""
+    return journal.with_name(journal.name + ".sock")
+
+
+@contextmanager
+def address_of(path: Path) -> Iterator[str]:
+    """A socket's address for the system, short enough however deep its folder lies."""
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def write_order(order: Order) -> bytes:
+    """An order as a line."""
+    return _line({"verb": order.verb, "kind": order.kind, "keys": order.keys})
+
+
+def read_order(line: bytes) -> Order:
+    """An order from its line. Raises ValueError."""
+    match _object(line):
+        case {"verb": str(verb), "kind": str(kind), "keys": list(keys)} if len(keys) <= MOST_KEYS:
+            if all(isinstance(key, str) for key in keys):
+                return Order(Verb(verb), Kind(kind), tuple(keys))
+    raise ValueError("no order")
+
+
+def write_answer(answer: Answer | Failed) -> bytes:
+    """An answer as a line."""
+    return _line(answer._asdict())
+
+
+def read_answer(line: bytes) -> Answer | Failed:
+    """An answer from its line. Raises ValueError."""
+    match _object(line):
+        case {"reason": str(reason)}:
+            return Failed(reason)
+        case {"done": list(done), "skipped": dict(skipped)}:
+            return Answer(tuple(map(str, done)), {str(key): str(why) for key, why in skipped.items()})
+    raise ValueError("no answer")
+
+
+def _line(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def _object(line: bytes) -> object:
+    try:
+        return json.loads(line)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

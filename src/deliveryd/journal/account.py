@@ -1,0 +1,34 @@
+"""The journal's account: how many messages were ever taken, counted apart, and where all of them are now."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from deliveryd.journal.base import Account
+from deliveryd.states import State
+
+_ADD = "UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE key = ?"
+
+
+def add_taken(db: sqlite3.Connection, number: int) -> None:
+    """So many more messages were taken."""
+    db.execute(_ADD, (number, "taken"))
+
+
+def add_forgotten(db: sqlite3.Connection, number: int) -> None:
+    """Of so many more messages only the ids are kept."""
+    db.execute(_ADD, (number, "forgotten"))
+
+
+def account(db: sqlite3.Connection) -> Account:
+    """The account by counters and partial indexes, without reading what has ended."""
+    counters = "SELECT key, CAST(value AS INTEGER) FROM meta WHERE key IN ('taken', 'forgotten')"
+    meta = dict(db.execute(counters))
+    (ended,) = db.execute("SELECT count(*) FROM message WHERE ended_at IS NOT NULL").fetchone()
+    return Account(meta["taken"], open_states(db), ended, meta["forgotten"])
+
+
+def open_states(db: sqlite3.Connection) -> dict[State, int]:
+    """How many messages are in each state that isn't an end."""
+    rows = db.execute("SELECT state, count(*) FROM message WHERE ended_at IS NULL GROUP BY state")
+    return {State(state): number for state, number in rows}

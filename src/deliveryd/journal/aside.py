@@ -1,0 +1,121 @@
+"""What lies aside and waits for a decision: messages in doubt, and what was refused or fits nothing.
+
+Only reads, beside a worker or without one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from deliveryd.journal.history import read
+from deliveryd.journal.orders import Kind
+
+
+class InDoubt(NamedTuple):
+    """A message that is held since nobody knows what became of its attempt; `since`: when that was found."""
+
+    message_id: int
+    attempt_id: str
+    channel: str
+    sends: int
+    since: int
+    reason: str | None
+
+
+class Dead(NamedTuple):
+    """Something that goes no further by itself; `at` is when it was set aside, or last seen."""
+
+    kind: Kind
+    key: str
+    message_id: int | None
+    at: int
+    what: str
+    reason: str
+
+
+_IN_DOUBT = """
+SELECT m.id, m.doubt, m.lane, a.sends, coalesce(a.ended_at, a.started_at) AS since, a.reason
+FROM message m JOIN attempt a ON a.message_id = m.id AND a.number = m.attempts
+WHERE m.ended_at IS NULL AND m.state = 5
+"""
+
+_DEAD: Mapping[Kind, str] = {
+    Kind.EVENT: """
+SELECT 'event' AS kind, CAST(seq AS TEXT) AS key, message_id, settled_at AS at, status AS what,
+    refused AS reason
+FROM event WHERE refused IS NOT NULL AND dropped_at IS NULL AND NOT
+    (status = 'dequeued' AND EXISTS (SELECT 1 FROM message WHERE id = event.message_id AND state = 9))
+""",
+    Kind.MESSAGE: """
+SELECT 'message' AS kind, CAST(m.id AS TEXT) AS key, m.id AS message_id, max(e.settled_at) AS at,
+    'set aside' AS what, e.refused AS reason
+FROM event e JOIN message m ON m.id = e.message_id AND m.state = 9
+WHERE e.refused IS NOT NULL AND e.dropped_at IS NULL AND e.status = 'dequeued' GROUP BY m.id
+""",
+    Kind.MALFORMED: """
+SELECT 'malformed' AS kind, substr(digest, 1, 16) AS key, message_id, last_at AS at,
+    'came ' || times || CASE times WHEN 1 THEN ' time' ELSE ' times' END AS what, reason
+FROM malformed WHERE dropped_at IS NULL
+""",
+    Kind.RECEIPT: """
+SELECT 'receipt' AS kind, CAST(seq AS TEXT) AS key, NULL AS message_id, received_at AS at,
+    channel || ' ' || status AS what, 'no attempt fits it' AS reason
+FROM receipt WHERE message_id IS NULL AND dropped_at IS NULL
+""",
+}
+
+_SHOWN: Mapping[Kind, str] = {
+    Kind.EVENT: "SELECT message_id, status, body, settled_at AS refused_at, refused AS reason FROM event"
+    " WHERE seq = ? AND refused IS NOT NULL AND dropped_at IS NULL",
+    Kind.MESSAGE: "SELECT m.id AS message_id, m.settings_id, m.customer_id, m.taken_at, e.body,"
+    " e.settled_at AS refused_at, e.refused AS reason FROM message m JOIN event e ON e.message_id = m.id"
+    " WHERE m.id = ? AND m.state = 9 AND e.refused IS NOT NULL AND e.dropped_at IS NULL ORDER BY e.seq DESC",
+    Kind.MALFORMED: "SELECT message_id, raw, reason, first_at, last_at, times FROM malformed"
+    " WHERE digest >= ?1 AND digest < ?1 || 'g' AND dropped_at IS NULL",
+    Kind.RECEIPT: "SELECT channel, provider_id, reference, status, reported_at, received_at FROM receipt"
+    " WHERE seq = ? AND message_id IS NULL AND dropped_at IS NULL",
+}
+
+
+def in_doubt(path: Path, channel: str | None, until: int | None) -> list[InDoubt]:
+    """Messages held in doubt, of one channel, or since some instant or earlier. Raises JournalError."""
+
+    def query(db: sqlite3.Connection) -> list[InDoubt]:
+        rows = db.execute(
+            f"{_IN_DOUBT} AND m.lane = coalesce(?, m.lane) AND since <= coalesce(?, since) ORDER BY m.id",
+            (channel, until),
+        )
+        return [InDoubt(*row) for row in rows]
+
+    return read(path, query)
+
+
+def dead(path: Path, kinds: Sequence[Kind], since: int, reason: str) -> list[Dead]:
+    """What was set aside since an instant, with this text in its reason, the oldest first.
+
+    Raises JournalError.
+    """
+    union = " UNION ALL ".join(f"SELECT * FROM ({_DEAD[kind]})" for kind in kinds)  # noqa: S608  # constants
+
+    def query(db: sqlite3.Connection) -> list[Dead]:
+        rows = db.execute(
+            f"SELECT * FROM ({union}) WHERE at >= ? AND instr(lower(reason), lower(?)) ORDER BY at",  # noqa: S608
+            (since, reason),
+        )
+        return [Dead(Kind(row[0]), *row[1:]) for row in rows]
+
+    return read(path, query)
+
+
+def shown(path: Path, kind: Kind, key: str) -> Mapping[str, object] | None:
+    """All about one thing that lies aside, the raw text of malformed elements too. Raises JournalError."""
+
+    def query(db: sqlite3.Connection) -> Mapping[str, object] | None:
+        db.row_factory = sqlite3.Row
+        row = db.execute(_SHOWN[kind], (key,)).fetchone()
+        return None if row is None else dict(row)
+
+    return read(path, query)

@@ -1,0 +1,179 @@
+"""The audit: reconciles a whole journal, table against table, in SQL, so that memory stays bounded.
+
+Each check is a query that finds the ids of what breaks it; a sound journal finds none.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from deliveryd.journal.account import account
+from deliveryd.journal.base import Account
+from deliveryd.journal.history import read
+from deliveryd.states import State
+
+SHOWN = 20
+"""How many ids are shown of what breaks a check."""
+
+_ENDS = "(6, 7, 8, 9)"
+_REAL = "settings_id IS NOT NULL"  # a malformed element with an id is a message without settings
+_FIRST_STATUS = "(SELECT e.status FROM event e WHERE e.message_id = m.id ORDER BY e.seq LIMIT 1)"
+_ATTEMPT = "SELECT 1 FROM attempt a WHERE a.message_id = m.id"
+
+
+def _events(status: str, also: str = "TRUE") -> str:
+    """How many different events of a status a message has; a repeat of one has the same body."""
+    return (
+        "(SELECT count(DISTINCT e.body) FROM event e"  # noqa: S608  # constants
+        f" WHERE e.message_id = m.id AND e.status = '{status}' AND {also})"
+    )
+
+
+def _messages(broken: str) -> str:
+    return f"SELECT m.id FROM message m WHERE {broken} ORDER BY m.id"  # noqa: S608  # constants
+
+
+CHECKS: Mapping[str, str] = {
+    "a state that there is": _messages("m.state NOT BETWEEN 1 AND 9"),
+    "an end has its time, and nothing else has": _messages(
+        f"(m.state IN {_ENDS}) <> (m.ended_at IS NOT NULL)"
+    ),
+    "what waits has a due time, and nothing else has": _messages("(m.state = 3) <> (m.due_at IS NOT NULL)"),
+    "what was handed to a channel has one": _messages("m.state IN (4, 5, 6, 7) AND m.lane = ''"),
+    "in doubt is what has an attempt in doubt": _messages(
+        "(m.state = 5 AND m.doubt IS NULL) OR (m.state IN (1, 6, 7, 9) AND m.doubt IS NOT NULL)"
+    ),
+    "a doubt is about the latest attempt": _messages(
+        "m.doubt IS NOT NULL AND m.doubt <>"
+        " (SELECT value FROM meta WHERE key = 'namespace') || '-' || m.id || '-' || m.attempts"
+    ),
+    "dequeued is the first event": _messages(f"m.{_REAL} AND coalesce({_FIRST_STATUS}, '') <> 'dequeued'"),
+    "dequeued waits until it is accepted": _messages(
+        f"m.state = 1 AND {_events('dequeued', 'e.settled_at IS NULL')} = 0"
+    ),
+    "dequeued was accepted before anything else": _messages(
+        f"m.{_REAL} AND m.state BETWEEN 2 AND 8"
+        f" AND {_events('dequeued', 'e.settled_at IS NOT NULL AND e.refused IS NULL')} = 0"
+    ),
+    "what is set aside had its dequeued refused": _messages(
+        f"m.state = 9 AND {_events('dequeued', 'e.refused IS NOT NULL')} = 0"
+    ),
+    "sent has one sent event and no other end": _messages(
+        f"m.state = 6 AND ({_events('sent')} <> 1 OR {_events('delivered')} + {_events('error')} > 0)"
+    ),
+    "delivered has one sent and one delivered event": _messages(
+        f"m.state = 7 AND ({_events('sent')} <> 1 OR {_events('delivered')} <> 1 OR {_events('error')} > 0)"
+    ),
+    "failed has one error event": _messages(
+        f"m.state = 8 AND ({_events('error')} <> 1 OR {_events('delivered')} > 0)"
+    ),
+    "what hasn't ended has no event of an end": _messages(
+        f"m.state NOT IN {_ENDS} AND {_events('sent')} + {_events('delivered')} + {_events('error')} > 0"
+    ),
+    "sent comes before delivered": _messages(
+        "m.state = 7 AND (SELECT min(seq) FROM event e WHERE e.message_id = m.id AND e.status = 'sent') >"
+        " (SELECT min(seq) FROM event e WHERE e.message_id = m.id AND e.status = 'delivered')"
+    ),
+    "sent and delivered have an accepted attempt": _messages(
+        f"m.state IN (6, 7) AND NOT EXISTS ({_ATTEMPT} AND a.verdict = 'accepted')"
+    ),
+    "what isn't sent has no accepted attempt": _messages(
+        f"m.state IN (1, 2, 3, 4, 5, 9) AND EXISTS ({_ATTEMPT} AND a.verdict = 'accepted')"
+    ),
+    "attempts are numbered without a gap": _messages(
+        "m.attempts <> (SELECT count(*) FROM attempt a WHERE a.message_id = m.id) OR m.attempts <>"
+        " coalesce((SELECT max(a.number) FROM attempt a WHERE a.message_id = m.id), 0)"
+    ),
+    "what is being sent has one attempt without an outcome": _messages(
+        f"m.state = 4 AND NOT EXISTS ({_ATTEMPT} AND a.number = m.attempts AND a.verdict IS NULL)"
+    ),
+    "nothing else has an attempt without an outcome": (
+        "SELECT a.message_id FROM attempt a JOIN message m ON m.id = a.message_id"
+        " WHERE a.verdict IS NULL AND NOT (m.state = 4 AND a.number = m.attempts)"
+    ),
+    "an attempt belongs to a message": (
+        "SELECT a.message_id FROM attempt a WHERE NOT EXISTS (SELECT 1 FROM message WHERE id = a.message_id)"
+    ),
+    "an event belongs to a message, or to one that is forgotten": (
+        "SELECT e.message_id FROM event e WHERE NOT EXISTS (SELECT 1 FROM message WHERE id = e.message_id)"
+        " AND NOT EXISTS (SELECT 1 FROM past WHERE id = e.message_id)"
+    ),
+    "a refused event is settled": (
+        "SELECT e.message_id FROM event e WHERE e.refused IS NOT NULL AND e.settled_at IS NULL"
+    ),
+    "no event has a number that would be given again": (
+        "SELECT e.message_id FROM event e WHERE e.settled_at IS NOT NULL AND e.seq > max("
+        " (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'settled_seq'),"
+        " (SELECT coalesce(max(seq), 0) FROM event WHERE settled_at IS NULL))"
+    ),
+    "a matched receipt belongs to a message": (
+        "SELECT r.message_id FROM receipt r WHERE r.message_id IS NOT NULL"
+        " AND NOT EXISTS (SELECT 1 FROM message WHERE id = r.message_id)"
+    ),
+    "nothing is forgotten and there": "SELECT id FROM message WHERE id IN (SELECT id FROM past)",
+}
+"""By what is right: a query for the ids of messages where it isn't."""
+
+
+class Finding(NamedTuple):
+    """A check that something breaks: of how many messages, and the first of their ids."""
+
+    check: str
+    messages: int
+    ids: tuple[int, ...]
+
+
+class Audit(NamedTuple):
+    """What there is, by counting all of it; `ids_kept` are those of forgotten messages."""
+
+    account: Account
+    states: Mapping[State, int]
+    ids_kept: int
+    events_waiting: int
+    events_refused: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def gap(self) -> int:
+        """How many messages are missing."""
+        return self.account.taken - sum(self.states.values()) - self.ids_kept
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether nothing is missing, and nothing contradicts anything."""
+        return not self.gap and not self.account.gap and not self.findings
+
+
+def audit(path: Path) -> Audit:
+    """Reconcile a journal as of one instant; works beside a running deliveryd. Raises JournalError."""
+    return read(path, _audit)
+
+
+def _audit(db: sqlite3.Connection) -> Audit:
+    states = db.execute("SELECT state, count(*) FROM message GROUP BY state ORDER BY state").fetchall()
+    waiting, refused, kept = db.execute(
+        "SELECT (SELECT count(*) FROM event WHERE settled_at IS NULL),"
+        " (SELECT count(*) FROM event WHERE refused IS NOT NULL AND dropped_at IS NULL),"
+        " (SELECT count(*) FROM past)"
+    ).fetchone()
+    return Audit(
+        account(db),
+        {State(state): number for state, number in states if state in set(State)},
+        kept,
+        waiting,
+        refused,
+        tuple(finding for check, query in CHECKS.items() if (finding := _find(db, check, query)).messages),
+    )
+
+
+def _find(db: sqlite3.Connection, check: str, query: str) -> Finding:
+    count = 0
+    ids: list[int] = []
+    for (id_,) in db.execute(query):
+        count += 1
+        if len(ids) < SHOWN:
+            ids.append(id_)
+    return Finding(check, count, tuple(ids))

@@ -1,0 +1,247 @@
+"""Carries out operators' orders, each key for itself, and keeps the fact of each decision."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+from deliveryd.journal.base import Change, Outcome
+from deliveryd.journal.matching import Matching
+from deliveryd.journal.operations import Operations
+from deliveryd.journal.orders import SETTLED, Decided, Effect, Kind, Order, Verb, receipt_effect
+from deliveryd.journal.outbox import Outbox
+from deliveryd.journal.rows import ENTRY, entry_of
+from deliveryd.model import Entry, StatusEvent
+from deliveryd.states import State
+
+BY_OPERATOR = "settled by an operator"
+
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
+_SET_ASIDE_EVENTS = "status = 'dequeued' AND refused IS NOT NULL AND dropped_at IS NULL"
+
+
+class _Case(NamedTuple):
+    """One key of an order."""
+
+    db: sqlite3.Connection
+    key: str
+    at: int
+    lanes: Collection[str]
+
+    @property
+    def number(self) -> int:
+        """The key of everything but malformed elements."""
+        if _NUMBER.fullmatch(self.key) is None or not -(2**63) <= int(self.key) < 2**63:
+            raise _Skip("its key is no number")
+        return int(self.key)
+
+
+class _Done(NamedTuple):
+    """What came of a case: which message it concerned, and what the line has to know."""
+
+    message_id: int | None
+    effect: Effect = Effect()
+
+
+class _Skip(Exception):
+    """The case can't be decided so; the text says why, and nothing was written."""
+
+
+class Decisions:
+    """What can be ordered, by verb and kind."""
+
+    def __init__(self, operations: Operations, matching: Matching, outbox: Outbox) -> None:
+        self._operations = operations
+        self._matching = matching
+        self._outbox = outbox
+        self._table: Mapping[tuple[Verb, Kind], Callable[[_Case], _Done]] = {
+            (Verb.RESEND, Kind.MESSAGE): self._resend,
+            (Verb.SETTLE_SENT, Kind.MESSAGE): self._settle_as_sent,
+            (Verb.SETTLE_FAILED, Kind.MESSAGE): self._settle_as_failed,
+            (Verb.RETRY, Kind.MESSAGE): self._retry_message,
+            (Verb.RETRY, Kind.EVENT): self._retry_event,
+            (Verb.RETRY, Kind.RECEIPT): self._retry_receipt,
+            (Verb.DROP, Kind.MESSAGE): _drop_message,
+            (Verb.DROP, Kind.EVENT): _drop_event,
+            (Verb.DROP, Kind.RECEIPT): _drop_receipt,
+            (Verb.DROP, Kind.MALFORMED): _drop_malformed,
+        }
+
+    def carry_out(self, db: sqlite3.Connection, order: Order, at: int, lanes: Collection[str]) -> Decided:
+        """Do what an order says for each of its keys, where it can be done."""
+        decide = self._table.get((order.verb, order.kind), _refuse)
+        done: list[str] = []
+        skipped: dict[str, str] = {}
+        effects: list[Effect] = []
+        for key in order.keys:
+            try:
+                message_id, effect = decide(_Case(db, key, at, lanes))
+            except _Skip as reason:
+                skipped[key] = str(reason)
+                continue
+            db.execute(
+                "INSERT INTO decision (at, verb, kind, key, message_id) VALUES (?, ?, ?, ?, ?)",
+                (at, order.verb, order.kind, key, message_id),
+            )
+            done.append(key)
+            effects.append(effect)
+        return Decided(tuple(done), skipped, tuple(effects))
+
+    # messages in doubt
+
+    def _resend(self, case: _Case) -> _Done:
+        entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")
+        if entry.lane not in case.lanes:
+            raise _Skip(f"its channel {entry.lane} isn't configured")
+        return self._move(case, Change(entry, State.IN_DOUBT, State.WAITING, case.at, due_at=case.at))
+
+    def _settle_as_sent(self, case: _Case) -> _Done:
+        entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")._replace(doubt=None)
+        outcome = Outcome("accepted", None, BY_OPERATOR)
+        sent = StatusEvent(entry.id, "sent", case.at)
+        return self._move(
+            case, Change(entry, State.IN_DOUBT, State.SENT, case.at, outcome=outcome, events=(sent,))
+        )
+
+    def _settle_as_failed(self, case: _Case) -> _Done:
+        entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")._replace(doubt=None)
+        outcome = Outcome("refused", None, BY_OPERATOR)
+        details = f"{entry.lane}: the outcome was unknown; {BY_OPERATOR} as failed"
+        error = StatusEvent(entry.id, "error", case.at, details=details)
+        return self._move(
+            case, Change(entry, State.IN_DOUBT, State.FAILED, case.at, outcome=outcome, events=(error,))
+        )
+
+    def _move(self, case: _Case, change: Change) -> _Done:
+        settled = self._operations.change(case.db, [change])
+        if settled:  # a receipt lay there that fits the attempt
+            return _Done(change.entry.id, SETTLED)
+        if change.after is State.WAITING:
+            return _Done(change.entry.id, Effect(waiting=1))
+        return _Done(change.entry.id, Effect(ended=(change.after,), events=1))
+
+    # messages, events and receipts that were set aside
+
+    def _retry_message(self, case: _Case) -> _Done:
+        entry = _in_state(case, State.SET_ASIDE, "it isn't set aside")
+        again = case.db.execute(
+            "UPDATE event SET settled_at = NULL, refused = NULL"  # noqa: S608  # a constant
+            f" WHERE message_id = ? AND {_SET_ASIDE_EVENTS}",
+            (entry.id,),
+        ).rowcount
+        if not again:
+            raise _Skip("it was dropped")
+        self._operations.change(case.db, [Change(entry, State.SET_ASIDE, State.TAKEN, case.at)])
+        return _Done(entry.id, Effect(taken=entry, events=again))
+
+    def _retry_event(self, case: _Case) -> _Done:
+        message_id, status = _refused_event(case)
+        if status == "dequeued" and _is_set_aside(case.db, message_id):
+            raise _Skip(f"its message is set aside with it: message:{message_id} is what to retry")
+        case.db.execute(
+            "UPDATE event SET settled_at = NULL, refused = NULL WHERE message_id = ? AND seq = ?",
+            (message_id, case.number),
+        )
+        return _Done(message_id, Effect(events=1 + self._report_latest_again(case, message_id)))
+
+    def _report_latest_again(self, case: _Case, message_id: int) -> int:
+        """So that what the service hears last is what happened last."""
+        latest = case.db.execute(
+            "SELECT status, body, settled_at FROM event WHERE message_id = ? AND seq > ?"
+            " AND refused IS NULL ORDER BY seq DESC LIMIT 1",
+            (message_id, case.number),
+        ).fetchone()
+        if latest is None or latest[2] is None:
+            return 0
+        self._outbox.put_again(case.db, [(message_id, *latest[:2])])
+        return 1
+
+    def _retry_receipt(self, case: _Case) -> _Done:
+        _unmatched(case)
+        result = self._matching.match_again(case.db, case.number, case.at)
+        message_id, delivered = case.db.execute(
+            "SELECT message_id, delivered FROM receipt WHERE seq = ?", (case.number,)
+        ).fetchone()
+        effect = receipt_effect(result or "unmatched", State.DELIVERED if delivered else State.FAILED)
+        if effect is None:
+            raise _Skip("it still fits no attempt")
+        return _Done(message_id, effect)
+
+
+def _refuse(_case: _Case) -> _Done:
+    raise _Skip("that can't be done with it")
+
+
+def _drop_message(case: _Case) -> _Done:
+    entry = _in_state(case, State.SET_ASIDE, "it isn't set aside")
+    _drop(case, f"UPDATE event SET dropped_at = ? WHERE message_id = ? AND {_SET_ASIDE_EVENTS}", entry.id)  # noqa: S608
+    return _Done(entry.id)
+
+
+def _drop_event(case: _Case) -> _Done:
+    message_id, status = _refused_event(case)
+    if status == "dequeued" and _is_set_aside(case.db, message_id):
+        raise _Skip(f"its message is set aside with it: message:{message_id} is what to drop")
+    _drop(case, "UPDATE event SET dropped_at = ? WHERE message_id = ? AND seq = ?", message_id, case.number)
+    return _Done(message_id)
+
+
+def _drop_receipt(case: _Case) -> _Done:
+    _unmatched(case)
+    _drop(case, "UPDATE receipt SET dropped_at = ? WHERE seq = ?", case.number)
+    return _Done(None)
+
+
+def _drop_malformed(case: _Case) -> _Done:
+    found = case.db.execute(
+        "SELECT digest, message_id FROM malformed"
+        " WHERE digest >= ?1 AND digest < ?1 || 'g' AND dropped_at IS NULL",
+        (case.key,),
+    ).fetchall()
+    if len(found) != 1:
+        raise _Skip("it isn't there, or was dropped" if not found else "more than one element has such a key")
+    [(digest, message_id)] = found
+    _drop(case, "UPDATE malformed SET dropped_at = ? WHERE digest = ?", digest)
+    return _Done(message_id)
+
+
+def _drop(case: _Case, statement: str, *keys: object) -> None:
+    """Mark what is given up: it stays where it is, and is no longer asked about."""
+    if not case.db.execute(statement, (case.at, *keys)).rowcount:
+        raise _Skip("it was dropped already")
+
+
+def _in_state(case: _Case, state: State, otherwise: str) -> Entry:
+    row = case.db.execute(
+        f"SELECT {ENTRY} FROM message WHERE id = ? AND state = ?",  # noqa: S608  # a constant
+        (case.number, state),
+    ).fetchone()
+    if row is None:
+        raise _Skip(otherwise)
+    return entry_of(row)
+
+
+def _refused_event(case: _Case) -> tuple[int, str]:
+    row = case.db.execute(
+        "SELECT message_id, status FROM event WHERE seq = ? AND refused IS NOT NULL AND dropped_at IS NULL",
+        (case.number,),
+    ).fetchone()
+    if row is None:
+        raise _Skip("it isn't refused, or was dropped")
+    message_id, status = row
+    return int(message_id), str(status)
+
+
+def _is_set_aside(db: sqlite3.Connection, message_id: int) -> bool:
+    row = db.execute("SELECT state FROM message WHERE id = ?", (message_id,)).fetchone()
+    return row is not None and row[0] == State.SET_ASIDE
+
+
+def _unmatched(case: _Case) -> None:
+    row = case.db.execute(
+        "SELECT 1 FROM receipt WHERE seq = ? AND message_id IS NULL AND dropped_at IS NULL", (case.number,)
+    ).fetchone()
+    if row is None:
+        raise _Skip("it isn't unmatched, or was dropped")

@@ -1,0 +1,189 @@
+"""`deliveryd audit`: a journal that real workers wrote is balanced, and one that was tampered with isn't."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deliveryd.journal.audit import CHECKS, SHOWN
+from deliveryd.journal.audit import audit as reconcile
+from deliveryd.sandbox.faults import Answer, ApplyThenHangUp
+from terminal import Answered, command
+from world import PATIENCE, World, message, open_world, sms_settings
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    for world in open_world(tmp_path):
+        world.customers([{"id": 1, "name": "Ann", "phone": "+447700900101"}])
+        world.state.settings[1] = sms_settings()
+        yield world
+
+
+def audit(world: World, *options: str) -> Answered:
+    return command("audit", "--config", world.config, *options)
+
+
+def do_everything(world: World) -> None:
+    """Leave messages in most of the states that there are: 30 sent, and one of each other kind."""
+    world.add('on_in_doubt = "hold"\n')
+    world.state.reject_event = lambda event: event["messageId"] == 32 and event["status"] == "dequeued"
+    world.state.fail("provider.sms", ApplyThenHangUp(), Answer(503))
+    world.state.enqueue(
+        *(message(id_) for id_ in range(1, 32)),
+        message(32),
+        {"id": 33},
+        message(34, settings_id=99),
+        {**message(35), "variables": {}},
+    )
+    assert world.start("--until-idle").wait(PATIENCE) == 1
+
+
+def test_what_a_worker_leaves_adds_up(world: World) -> None:
+    do_everything(world)
+    answered = audit(world)
+    assert answered.status == 0, answered.out
+    sums = dict(re.findall(r"^[ =+]*([a-z, ']+?) {2,}(\d+)$", answered.out, re.MULTILINE))
+    assert sums == {
+        "taken": "35", "ended": "33", "waiting": "0", "in the line's hands": "0", "in doubt": "1",
+        "set aside": "1", "forgotten, ids kept": "0", "missing": "0",
+    }  # fmt: skip
+    assert "the journal is balanced" in answered.out
+    assert audit(world, "--json").data["balanced"] is True
+
+
+def wait_for_messages(world: World, number: int) -> None:
+    """Until so many have been sent."""
+    world.sandbox.wait_for(lambda state: len(state.received) >= number, PATIENCE)
+
+
+def test_it_adds_up_while_a_worker_is_at_it(world: World) -> None:
+    """Each look is at one instant: between any two steps the sums are right."""
+    worker = world.start()
+    for begin in range(1, 400, 100):
+        world.state.enqueue(*(message(id_) for id_ in range(begin, begin + 100)))
+        wait_for_messages(world, begin)
+        answered = audit(world)
+        assert answered.status == 0, answered.out
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+
+
+def test_it_adds_up_after_a_kill_and_after_what_follows(world: World) -> None:
+    world.state.enqueue(*(message(id_) for id_ in range(1, 201)))
+    worker = world.start()
+    wait_for_messages(world, 50)
+    worker.kill()
+    worker.wait()
+    assert audit(world).status == 0
+    world.run_until_idle()
+    result = audit(world, "--json").data
+    assert (result["taken"], result["sums"]["ended"]) == (200, 200)
+
+
+def test_a_worker_says_what_it_has_at_its_start_and_its_end(world: World) -> None:
+    world.state.enqueue(*(message(id_) for id_ in range(1, 11)))
+    world.run_until_idle(log="info")
+    first, last = (line for line in world.log().splitlines() if "journal.account" in line)
+    assert '"taken": 0' in first
+    assert '"taken": 10, "ended": 10, "waiting": 0' in last
+    assert "journal.gap" not in world.log()
+
+
+def tampered(world: World, script: str) -> Answered:
+    """The audit of the journal after somebody changed it."""
+    db = sqlite3.connect(world.folder / "journal.db")
+    db.executescript(script)
+    db.close()
+    return audit(world)
+
+
+def test_a_message_that_is_gone_is_missed_by_audit_and_by_the_next_run(world: World) -> None:
+    do_everything(world)
+    answered = tampered(world, "DELETE FROM message WHERE id = 5")
+    assert answered.status == 1
+    assert re.search(r"^missing +1$", answered.out, re.MULTILINE)
+    assert "an attempt belongs to a message: messages 5" in answered.out
+    world.start("--until-idle").wait(PATIENCE)
+    assert '"event": "journal.gap", "gap": 1' in world.log()
+
+
+def test_of_many_the_first_ids_and_their_number_are_shown(world: World) -> None:
+    do_everything(world)
+    answered = tampered(world, "DELETE FROM attempt")
+    [line] = [line for line in answered.out.splitlines() if "have an accepted attempt" in line]
+    shown = line.partition(": messages ")[2]
+    assert len(re.findall(r"\d+", shown.partition(" and ")[0])) == SHOWN
+    assert shown.endswith(" and 10 more")
+
+
+BREAKS = {
+    "a state that there is": "UPDATE message SET state = 12 WHERE id = 2",
+    "an end has its time, and nothing else has": "UPDATE message SET ended_at = NULL WHERE id = 2",
+    "what waits has a due time, and nothing else has": "UPDATE message SET due_at = 5 WHERE id = 2",
+    "what was handed to a channel has one": "UPDATE message SET lane = '' WHERE id = 2",
+    "in doubt is what has an attempt in doubt": "UPDATE message SET doubt = NULL WHERE state = 5",
+    "a doubt is about the latest attempt": "UPDATE message SET doubt = doubt || '9' WHERE state = 5",
+    "dequeued is the first event": "DELETE FROM event WHERE message_id = 2 AND status = 'dequeued'",
+    "dequeued waits until it is accepted": "UPDATE message SET state = 1, ended_at = NULL WHERE id = 2",
+    "dequeued was accepted before anything else": "UPDATE event SET settled_at = NULL WHERE message_id = 2",
+    "what is set aside had its dequeued refused": "UPDATE event SET refused = NULL",
+    "sent has one sent event and no other end": "DELETE FROM event WHERE message_id = 2 AND status = 'sent'",
+    "delivered has one sent and one delivered event": "UPDATE message SET state = 7 WHERE id = 2",
+    "failed has one error event": "UPDATE message SET state = 8 WHERE id = 2",
+    "what hasn't ended has no event of an end": (
+        "UPDATE message SET state = 3, ended_at = NULL, due_at = 5 WHERE id = 2"
+    ),
+    "sent comes before delivered": (
+        "UPDATE message SET state = 7 WHERE id = 2;"
+        "INSERT INTO event (message_id, seq, status, body) VALUES (2, -1, 'delivered', '{}')"
+    ),
+    "sent and delivered have an accepted attempt": "UPDATE attempt SET verdict = 'x' WHERE message_id = 2",
+    "what isn't sent has no accepted attempt": (
+        "UPDATE attempt SET verdict = 'accepted' WHERE message_id = (SELECT id FROM message WHERE state = 5)"
+    ),
+    "attempts are numbered without a gap": "UPDATE message SET attempts = 7 WHERE id = 2",
+    "what is being sent has one attempt without an outcome": (
+        "UPDATE message SET state = 4, ended_at = NULL WHERE id = 2"
+    ),
+    "nothing else has an attempt without an outcome": (
+        "UPDATE attempt SET verdict = NULL WHERE message_id = 2"
+    ),
+    "an attempt belongs to a message": "DELETE FROM message WHERE id = 2",
+    "an event belongs to a message, or to one that is forgotten": "DELETE FROM message WHERE id = 2",
+    "a refused event is settled": "UPDATE event SET settled_at = NULL",
+    "no event has a number that would be given again": "UPDATE meta SET value = 1 WHERE key = 'settled_seq'",
+    "a matched receipt belongs to a message": (
+        "INSERT INTO receipt (channel, provider_id, delivered, status, reported_at, received_at, message_id)"
+        " VALUES ('sms', 'p', 1, 'ok', 1, 1, 999)"
+    ),
+    "nothing is forgotten and there": "INSERT INTO past (id) VALUES (2)",
+}
+
+
+def test_each_check_finds_what_breaks_it(world: World, tmp_path: Path) -> None:
+    """For every check a journal that is wrong in one place, and the check names the message."""
+    assert set(BREAKS) == set(CHECKS)
+    do_everything(world)
+    sound = world.folder / "journal.db"
+    assert reconcile(sound).is_balanced
+    for check, script in BREAKS.items():
+        broken = tmp_path / "broken.db"
+        shutil.copy(sound, broken)
+        db = sqlite3.connect(broken)
+        db.executescript(script)
+        db.close()
+        result = reconcile(broken)
+        assert check in {finding.check for finding in result.findings}, check
+        assert not result.is_balanced
+
+
+def test_a_journal_that_isnt_there_has_no_account(world: World) -> None:
+    answered = audit(world)
+    assert answered.status == 1
+    assert "there is no journal" in answered.err

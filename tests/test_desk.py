@@ -1,0 +1,407 @@
+"""The operators' desk: decisions about what lies aside, with a real worker running and without one."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import Popen
+
+import httpx
+import pytest
+
+from deliveryd.sandbox.faults import ApplyThenDelay, ApplyThenHangUp
+from terminal import Answered, command
+from world import PATIENCE, World, message, open_world, sms_settings
+
+ANN = {"id": 1, "name": "Ann", "phone": "+447700900101"}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    for world in open_world(tmp_path):
+        world.customers([ANN])
+        world.state.settings[1] = sms_settings()
+        world.add('on_in_doubt = "hold"\n')
+        yield world
+
+
+def desk(world: World, group: str, verb: str, *arguments: object) -> Answered:
+    return command(group, verb, "--config", world.config, *arguments)
+
+
+def hold(world: World, *ids: int) -> None:
+    """Have messages in doubt: the gateway took each, and hung up instead of answering."""
+    for id_ in ids:
+        world.state.fail("provider.sms", ApplyThenHangUp())
+        world.state.enqueue(message(id_))
+        worker = world.start("--until-idle")
+        assert worker.wait(PATIENCE) == 1, world.log()
+
+
+def running(world: World) -> Popen[bytes]:
+    """A worker that takes work, and orders."""
+    asked = world.state.requests["queue"]
+    worker = world.start(log="info")
+    world.sandbox.wait_for(lambda state: state.requests["queue"] > asked, PATIENCE)
+    return worker
+
+
+def end(worker: Popen[bytes]) -> None:
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(PATIENCE) == 0
+
+
+def audited(world: World) -> Answered:
+    answered = command("audit", "--config", world.config)
+    assert answered.status == 0, answered.out
+    return answered
+
+
+# in doubt
+
+
+def test_what_is_held_is_listed_with_its_attempt_and_its_reason(world: World) -> None:
+    hold(world, 1)
+    listed = desk(world, "in-doubt", "list", "--json").data
+    assert [(each["message_id"], each["channel"], each["sends"]) for each in listed] == [(1, "sms", 1)]
+    assert listed[0]["attempt_id"] == world.state.received[0].idempotency_key
+    assert "1 held in doubt" in desk(world, "in-doubt", "list").out
+    assert desk(world, "in-doubt", "list", "--json", "--older-than", "1h").data == []
+    assert desk(world, "in-doubt", "list", "--json", "--channel", "email").data == []
+
+
+def test_a_running_worker_takes_a_resent_message_at_once_under_its_own_id(world: World) -> None:
+    hold(world, 1)
+    worker = running(world)
+    answered = desk(world, "in-doubt", "resend", 1)
+    assert (answered.status, answered.out) == (0, "resend: 1\n  message:1\n")
+    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    first, repeat = world.state.received
+    assert repeat.idempotency_key == first.idempotency_key
+    assert desk(world, "in-doubt", "list", "--json").data == []
+    end(worker)
+    told = command("explain", "--config", world.config, 1).out
+    assert "an operator decided: resend" in told
+    assert "sent 2 times" in told
+    assert '"event": "desk.decided"' in world.log()
+    audited(world)
+
+
+def test_without_a_worker_the_decision_waits_in_the_journal_for_the_next(world: World) -> None:
+    hold(world, 1)
+    assert desk(world, "in-doubt", "resend", 1).status == 0
+    assert len(world.state.received) == 1
+    world.run_until_idle()
+    assert world.state.statuses(1) == ["dequeued", "sent"]
+
+
+@pytest.mark.parametrize("with_worker", [True, False], ids=["worker runs", "no worker"])
+def test_settled_as_sent_or_failed_is_reported_and_not_sent_again(world: World, with_worker: bool) -> None:
+    hold(world, 1, 2)
+    worker = running(world) if with_worker else None
+    assert desk(world, "in-doubt", "settle", "--as", "sent", 1).status == 0
+    assert desk(world, "in-doubt", "settle", "--as", "failed", 2).status == 0
+    if worker is None:
+        world.run_until_idle()
+    world.sandbox.wait_for(lambda state: len(state.statuses(1)) == len(state.statuses(2)) == 2, PATIENCE)
+    if worker is not None:
+        end(worker)
+    assert [world.state.statuses(id_) for id_ in (1, 2)] == [["dequeued", "sent"], ["dequeued", "error"]]
+    assert world.state.events_of(2)[-1]["details"] == (
+        "sms: the outcome was unknown; settled by an operator as failed"
+    )
+    assert len(world.state.received) == 2
+    assert "settled by an operator" in command("explain", "--config", world.config, 1).out
+    audited(world)
+
+
+def test_all_of_a_channel_are_decided_together_after_a_look_at_what_that_means(world: World) -> None:
+    hold(world, 1, 2)
+    would = desk(world, "in-doubt", "settle", "--as", "sent", "--all", "--channel", "sms", "--dry-run")
+    assert would.out == "would settle as sent: 2\n  message:1\n  message:2\n"
+    assert len(desk(world, "in-doubt", "list", "--json").data) == 2
+    done = desk(world, "in-doubt", "settle", "--as", "sent", "--all", "--channel", "sms", "--json")
+    assert done.data == {"what": "settle as sent", "done": ["message:1", "message:2"], "skipped": {}}
+
+
+def test_what_isnt_in_doubt_is_skipped_and_said(world: World) -> None:
+    hold(world, 1)
+    answered = desk(world, "in-doubt", "resend", 1, 99)
+    assert answered.status == 1
+    assert answered.out.endswith("skipped: 1\n  message:99: it isn't held in doubt\n")
+    assert desk(world, "in-doubt", "resend", 1).status == 1
+
+
+def test_without_names_and_without_all_nothing_is_done(world: World) -> None:
+    hold(world, 1)
+    for arguments in ([], [1, "--all"]):
+        assert desk(world, "in-doubt", "resend", *arguments).status == 2
+    assert desk(world, "in-doubt", "settle", "--as", "maybe", 1).status == 2
+    assert len(desk(world, "in-doubt", "list", "--json").data) == 1
+
+
+def test_a_message_whose_channel_is_gone_cannot_be_resent(world: World) -> None:
+    hold(world, 1)
+    world.change("[channels.sms]", '[channels.messenger]\nblock = "sms"')
+    answered = desk(world, "in-doubt", "resend", 1)
+    assert "its channel sms isn't configured" in answered.out
+    assert desk(world, "in-doubt", "settle", "--as", "sent", 1).status == 0
+
+
+# what was refused, and what fits nothing
+
+
+def refused(world: World, status: str, *elements: object) -> None:
+    """Send messages, while the service refuses their events of one status."""
+    world.state.reject_event = lambda event: event["status"] == status
+    world.state.enqueue(*elements)  # type: ignore[arg-type]
+    world.run_until_idle()
+    world.state.reject_event = lambda _event: False
+
+
+def names(world: World, *options: object) -> list[str]:
+    """What lies aside, by name."""
+    return [each["name"] for each in desk(world, "dead", "list", "--json", *options).data]
+
+
+@pytest.mark.parametrize("with_worker", [True, False], ids=["worker runs", "no worker"])
+def test_a_message_that_was_set_aside_begins_anew(world: World, with_worker: bool) -> None:
+    refused(world, "dequeued", message(1))
+    [listed] = desk(world, "dead", "list", "--json").data
+    assert (listed["name"], listed["what"]) == ("message:1", "set aside")
+    worker = running(world) if with_worker else None
+    assert desk(world, "dead", "retry", "message:1").status == 0
+    if worker is None:
+        world.run_until_idle()
+    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    if worker is not None:
+        end(worker)
+    assert names(world) == []
+    audited(world)
+
+
+@pytest.mark.parametrize("with_worker", [True, False], ids=["worker runs", "no worker"])
+def test_a_refused_event_is_reported_again(world: World, with_worker: bool) -> None:
+    refused(world, "sent", message(1))
+    [name] = names(world)
+    shown = desk(world, "dead", "show", name, "--json").data
+    assert json.loads(shown["body"])["status"] == "sent"
+    assert "400" in shown["reason"]
+    worker = running(world) if with_worker else None
+    assert desk(world, "dead", "retry", name).status == 0
+    if worker is None:
+        world.run_until_idle()
+    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    if worker is not None:
+        end(worker)
+    assert names(world) == []
+    audited(world)
+
+
+def test_what_is_dropped_is_asked_about_no_more_and_stays_on_record(world: World) -> None:
+    refused(world, "sent", message(1), {"id": 2})
+    refused(world, "dequeued", message(3))
+    by_kind = {name.partition(":")[0]: name for name in names(world)}
+    assert sorted(by_kind) == ["event", "malformed", "message"]
+    assert names(world, "--kind", "event") == [by_kind["event"]]
+    assert names(world, "--since", "2100-01-01T00:00:00Z") == []
+    assert names(world, "--reason", "settingsid") == [by_kind["malformed"]]
+    assert '{"id": 2}' in desk(world, "dead", "show", by_kind["malformed"]).out
+    would = desk(world, "dead", "drop", "--all", "--dry-run", "--json").data
+    assert sorted(would["done"]) == sorted(by_kind.values())
+    assert desk(world, "dead", "drop", "--all").status == 0
+    assert names(world) == []
+    assert desk(world, "dead", "drop", *by_kind.values()).status == 1
+    told = command("explain", "--config", world.config, 1).out
+    assert "refused by the service" in told
+    assert f"an operator decided: drop event {by_kind['event'].partition(':')[2]}" in told
+    assert "set aside" in command("explain", "--config", world.config, 3).out
+    world.run_until_idle()
+    assert world.state.statuses(1) == ["dequeued"]
+    audited(world)
+
+
+def test_what_was_malformed_once_cannot_be_retried(world: World) -> None:
+    world.state.enqueue('{"id": "x"}')
+    world.run_until_idle()
+    [name] = names(world)
+    answered = desk(world, "dead", "retry", name)
+    assert (answered.status, "that can't be done with it" in answered.out) == (1, True)
+    assert desk(world, "dead", "retry", "--all").out == "retry: 0\n"
+
+
+@pytest.mark.parametrize("name", ["event:", "5", "letter:5", "event:x", "event:99", "malformed:ff"])
+def test_a_name_that_names_nothing_is_told_apart(world: World, name: str) -> None:
+    world.run_until_idle()
+    assert desk(world, "dead", "drop", name).status in (1, 2)
+    assert desk(world, "dead", "show", name).status in (1, 2)
+
+
+# the socket
+
+
+def talk(world: World, line: bytes) -> dict[str, object]:
+    """Say something to the worker that isn't what our commands say."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENCE)
+        connection.connect(str(world.folder / "journal.db.sock"))
+        connection.sendall(line)
+        with connection.makefile("rb") as answers:
+            answer: dict[str, object] = json.loads(answers.readline())
+    return answer
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"[" * 50_000 + b"\n",
+        b'{"verb": "sell", "kind": "message", "keys": ["1"]}\n',
+        b'{"verb": "drop", "kind": "message", "keys": [1]}\n',
+        b'{"verb": "drop", "kind": "malformed", "keys": ["\\ud800"]}\n',
+    ],
+    ids=["nothing", "HTTP", "nested", "unknown verb", "numbers", "surrogate"],
+)
+def test_what_is_no_order_is_refused_and_the_worker_goes_on(world: World, line: bytes) -> None:
+    hold(world, 1)
+    worker = running(world)
+    assert "doesn't know such an order" in str(talk(world, line))
+    assert desk(world, "in-doubt", "resend", 1).status == 0
+    end(worker)
+
+
+def test_keys_of_any_size_and_shape_are_skipped(world: World) -> None:
+    worker = running(world)
+    keys = ["9" * 19, "9" * 5000, "-1", "", "\u0000", "1.5"]
+    for kind in ("message", "event", "receipt", "malformed"):
+        order = {"verb": "drop", "kind": kind, "keys": keys}
+        answer = talk(world, json.dumps(order).encode() + b"\n")
+        assert answer["done"] == []
+        assert len(answer["skipped"]) == len(keys)  # type: ignore[arg-type]
+    end(worker)
+
+
+def test_only_the_owner_may_open_it_and_it_is_gone_with_the_worker(world: World) -> None:
+    worker = running(world)
+    place = world.folder / "journal.db.sock"
+    assert stat.S_ISSOCK(place.stat().st_mode)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    end(worker)
+    assert not place.exists()
+
+
+def test_a_socket_that_a_killed_worker_left_is_in_nobodys_way(world: World) -> None:
+    hold(world, 1)
+    worker = running(world)
+    worker.kill()
+    worker.wait()
+    assert (world.folder / "journal.db.sock").exists()
+    assert desk(world, "in-doubt", "settle", "--as", "sent", 1).status == 0
+    world.run_until_idle()
+    assert world.state.statuses(1) == ["dequeued", "sent"]
+
+
+def test_a_journal_deep_down_has_its_desk_too(world: World) -> None:
+    """The system bounds a socket's address at some 100 bytes, folders go deeper."""
+    deep = "/".join(["folder-of-some-length"] * 8)
+    world.change("sqlite:///journal.db", f"sqlite:///{deep}/journal.db")
+    hold(world, 1)
+    worker = running(world)
+    assert desk(world, "in-doubt", "resend", 1).status == 0
+    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    end(worker)
+
+
+def test_where_no_socket_can_be_the_worker_works_and_the_command_says_why(world: World) -> None:
+    hold(world, 1)
+    (world.folder / "journal.db.sock").mkdir()
+    worker = running(world)
+    answered = desk(world, "in-doubt", "resend", 1)
+    assert answered.status == 1
+    assert "takes no orders at" in answered.err
+    assert '"event": "desk.closed"' in world.log()
+    end(worker)
+
+
+# receipts that settle what is in doubt
+
+RECEIPT = """
+receipt = { provider_id = "/id", status = "/status", delivered = ["delivered"], failed = ["failed"], \
+reference = "/reference" }
+"""
+
+
+def receipts_of(world: World) -> str:
+    """Where the worker takes receipts of the channel sms."""
+    found = re.findall(r'"listen": "(http://[^"]+)"', world.log())
+    return f"{found[-1]}/receipts/sms"
+
+
+def report(url: str, reference: str, status: str = "delivered") -> str:
+    body = {"id": "gateway-1", "status": status, "reference": reference}
+    return httpx.post(url, json=body, trust_env=False).text.strip()
+
+
+@pytest.fixture
+def reporting(world: World) -> World:
+    """A world whose gateway echoes the message's id in its receipts."""
+    world.change('[receipts]\nlisten = ""', '[receipts]\nlisten = "127.0.0.1:0"')
+    world.add(RECEIPT)
+    return world
+
+
+@pytest.mark.parametrize(("status", "last"), [("delivered", "delivered"), ("failed", "error")])
+def test_a_receipt_settles_what_is_held_in_doubt(reporting: World, status: str, last: str) -> None:
+    """The provider's answer never came, so the receipt is known by the reference that it echoes."""
+    world = reporting
+    hold(world, 1)
+    worker = running(world)
+    url = receipts_of(world)
+    assert report(url, "1", status) == "settled"
+    assert report(url, "1", status) == "repeated"
+    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent", last], PATIENCE)
+    end(worker)
+    assert len(world.state.received) == 1
+    assert desk(world, "in-doubt", "list", "--json").data == []
+    assert "settled by the provider's receipt" in command("explain", "--config", world.config, 1).out
+    audited(world)
+
+
+def test_a_receipt_takes_back_what_waits_to_be_resent(reporting: World) -> None:
+    """Known by the attempt's id; the worker doesn't wait for the message any more, and becomes idle."""
+    world = reporting
+    world.change('on_in_doubt = "hold"', 'on_in_doubt = "resend"')
+    world.change('base = "50ms", max = "200ms"', 'base = "1h", max = "1h"')
+    world.state.fail("provider.sms", ApplyThenHangUp())
+    world.state.enqueue(message(1))
+    worker = world.start("--until-idle", log="info")
+    world.sandbox.wait_for(lambda state: state.received, PATIENCE)
+    key = world.state.received[0].idempotency_key
+    assert key is not None
+    url = receipts_of(world)
+    assert report(url, key) in ("recalled", "unmatched")  # the latter while the attempt is still under way
+    assert worker.wait(PATIENCE) == 0
+    assert world.state.statuses(1) == ["dequeued", "sent", "delivered"]
+    assert len(world.state.received) == 1
+    audited(world)
+
+
+def test_a_receipt_that_comes_while_the_answer_is_awaited_settles_the_doubt_as_it_arises(
+    reporting: World,
+) -> None:
+    world = reporting
+    world.change('timeout = "3s"', 'timeout = "1s"')
+    world.state.fail("provider.sms", ApplyThenDelay(30.0))
+    world.state.enqueue(message(1))
+    worker = world.start("--until-idle", log="info")
+    world.sandbox.wait_for(lambda state: state.received, PATIENCE)
+    assert report(receipts_of(world), "1") == "unmatched"
+    assert worker.wait(PATIENCE) == 0
+    assert world.state.statuses(1) == ["dequeued", "sent", "delivered"]
+    audited(world)

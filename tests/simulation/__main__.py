@@ -1,0 +1,81 @@
+"""`python -m simulation --plans N --seed S` lives through many plans, `--replay SEED` through one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pprint import pformat
+
+from simulation.drawing import seeded_plan
+from simulation.figures import Figures
+from simulation.ledger import Accepted, Asked, Handed, Posted, Reported
+from simulation.run import History, run_plan
+from simulation.soak import live_through_all
+
+
+def main() -> int:
+    """Exit status 1 when a promise was broken."""
+    parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
+    parser.add_argument("--plans", type=int, default=1000, help="how many plans")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first plan; the others follow")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="live through one plan and show all of it")
+    options = parser.parse_args()
+    if options.replay is not None:
+        return replay(options.replay)
+    return soak(options.seed, options.plans, options.jobs)
+
+
+def soak(seed: int, plans: int, jobs: int) -> int:
+    """Live through many plans, and print their figures."""
+    began = time.monotonic()
+    figures = Figures()
+    for share, broken in live_through_all(seed, plans, jobs):
+        figures.add_all(share)
+        for text in broken:
+            say(text)
+    for line in figures.lines():
+        say(line)
+    seconds = time.monotonic() - began
+    say(f"seconds            {seconds:9,.1f}  ({figures.plans / seconds:.1f} plans a second)")
+    return 1 if figures.violations else 0
+
+
+def replay(seed: int) -> int:
+    """Live through one plan, and tell all that the world saw."""
+    history = run_plan(seeded_plan(seed))
+    say(pformat(history.plan, width=110))
+    for line in story(history):
+        say(line)
+    found = Figures().add(history)
+    for text in found:
+        say(f"VIOLATION: {text}")
+    return 1 if found else 0
+
+
+def story(history: History) -> list[str]:
+    """The ledger's records in their order."""
+    ledger = history.ledger
+    records: list[Handed | Posted | Asked | Accepted | Reported] = [
+        *ledger.handed,
+        *ledger.posted,
+        *ledger.asked,
+        *ledger.accepted,
+        *ledger.reported,
+    ]
+    lives = [f"life {number}: {life}" for number, life in enumerate(history.lives)]
+    told = [str(record) for record in sorted(records, key=lambda record: record.order)]
+    crashed = f"crashed: {sorted(ledger.crashed)}; answered requests: {sorted(ledger.answered)}"
+    return [*lives, crashed, *told, *map(str, history.rows.values())]
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

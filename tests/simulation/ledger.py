@@ -1,0 +1,110 @@
+"""What the world saw of a worker: records that are only ever added, in the order in which things happened."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from simulation.plan import Trouble
+
+
+class Handed(NamedTuple):
+    """The queue put an element into an answer."""
+
+    order: int
+    life: int
+    request: int
+    raw: str
+    id: int | None
+
+
+class Posted(NamedTuple):
+    """The service accepted events. `request` is the number of the request that brought them."""
+
+    order: int
+    life: int
+    request: int
+    bodies: tuple[str, ...]
+
+
+class Asked(NamedTuple):
+    """A provider was asked to take a message, whether it did so or not."""
+
+    order: int
+    life: int
+    request: int
+    trouble: Trouble | None
+    channel: str
+    message_id: int
+    key: str
+    content: Mapping[str, str]
+    now: int
+    """What the worker took for the time of day."""
+    journaled: bool
+    """Whether the intent to send this very attempt was in the journal's file."""
+
+
+class Accepted(NamedTuple):
+    """A provider took a message for the first time under a key."""
+
+    order: int
+    channel: str
+    message_id: int
+    key: str
+    provider_id: str
+
+
+class Reported(NamedTuple):
+    """The worker answered a provider's report."""
+
+    order: int
+    provider_id: str
+    status: str
+    reported_at: str
+    answer: int
+
+
+class Event(NamedTuple):
+    """A status event as the service read it."""
+
+    message_id: int
+    status: str
+    details: str | None
+    fields: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All records of a run."""
+
+    handed: list[Handed] = field(default_factory=list)
+    posted: list[Posted] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    accepted: list[Accepted] = field(default_factory=list)
+    reported: list[Reported] = field(default_factory=list)
+    answered: set[int] = field(default_factory=set)
+    """Numbers of the requests whose answer reached the worker."""
+    refused_events: set[str] = field(default_factory=set)
+    """Bodies of events that were refused when they came alone."""
+    unusable_settings: set[int] = field(default_factory=set)
+    """Settings of which the service said, or seemed to say, that they don't exist."""
+    crashed: set[int] = field(default_factory=set)
+    """Lives that didn't end on their own."""
+    troubles: Counter[Trouble | None] = field(default_factory=Counter)
+    complaints: list[str] = field(default_factory=list)
+    """What was wrong already while it happened."""
+    length: int = 0
+
+    def number(self) -> int:
+        """The place of the next record in the order of all."""
+        self.length += 1
+        return self.length
+
+
+def read_event(body: str) -> Event:
+    """Read an event."""
+    fields = json.loads(body)
+    return Event(fields["messageId"], fields["status"], fields.get("details"), fields)

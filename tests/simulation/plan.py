@@ -1,0 +1,146 @@
+"""A plan: everything that will happen to a worker in one run of the simulation, as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+CHANNELS = ("messenger", "sms", "email")
+"""The channels, in the order in which they are tried."""
+
+
+class Trouble(StrEnum):
+    """What goes wrong with one request. "After" means that the other side did its work all the same."""
+
+    NO_CONNECTION = "no connection"
+    RESET_BEFORE = "reset before the work"
+    RESET_AFTER = "reset after the work"
+    SILENCE_BEFORE = "time-out before the work"
+    SILENCE_AFTER = "time-out after the work"
+    GATEWAY_AFTER = "502 after the work"
+    GARBAGE_AFTER = "garbage after the work"
+    SLOW = "slow answer"
+    LATE = "late work"
+    BUSY = "503"
+    BROKEN = "500"
+    TOO_MANY = "429 with Retry-After"
+    BAD_REQUEST = "400"
+    UNAUTHORIZED = "401"
+    NOT_FOUND = "404"
+    UNPROCESSABLE = "422"
+
+
+class Step(StrEnum):
+    """A place in the worker's life at which it can be killed or asked to stop."""
+
+    COMMIT_BEFORE = "before a commit"
+    COMMIT_AFTER = "after a commit"
+    QUEUE_ASKED = "queue asked"
+    QUEUE_ANSWERED = "queue about to answer"
+    EVENTS_POSTED = "events posted"
+    EVENTS_NOTED = "events noted by the service"
+    SENDING = "request at the provider"
+    SENT = "message accepted by the provider"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a life of the worker ends: at the nth time that it comes by a step."""
+
+    step: Step
+    nth: int
+    is_crash: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One start of the worker with its configuration. Without an end it goes on until it is idle."""
+
+    channels: tuple[str, ...]
+    hold: tuple[str, ...]
+    """Channels that hold what is in doubt; the others repeat it."""
+    end: End | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Settings of the worker that stay the same for all lives."""
+
+    take: int
+    in_flight: int
+    concurrency: int
+    attempts: int
+    post: int
+    intermediate: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A provider's report of a message it accepted."""
+
+    delay: float
+    status: str
+    copies: int
+    answer_lost: bool
+    """The provider doesn't hear the answer to its first report, and sends it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of the queue. `again`: numbers of requests after which the queue hands it out once more."""
+
+    id: int
+    settings_id: int
+    customer_id: int
+    variables: Mapping[str, str]
+    reports: tuple[Report, ...] = ()
+    again: tuple[int, ...] = ()
+    refused: tuple[str, ...] = ()
+    """Statuses that the service refuses for this message, however often they are reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A customer that the directory knows."""
+
+    name: str | None
+    language: str | None
+    phone: str | None
+    email: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Settings: per language and block the fields; greetings; when they expire, in seconds of the run."""
+
+    content: Mapping[str, Mapping[str, Mapping[str, str]]]
+    expires: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """The wall clock jumps."""
+
+    at: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run. `troubles` go by endpoint and number of the request; after the last one all is well."""
+
+    seed: int
+    tuning: Tuning
+    messages: tuple[Message, ...]
+    malformed: tuple[str, ...]
+    templates: Mapping[int, Template]
+    people: Mapping[int, Person]
+    troubles: Mapping[str, tuple[Trouble | None, ...]]
+    provider_seconds: float
+    """What a provider takes for a message when nothing goes wrong."""
+    most_events: int
+    """A post of more events is answered 413."""
+    directory_down: tuple[bool, ...]
+    jumps: tuple[Jump, ...]
+    lives: tuple[Life, ...]

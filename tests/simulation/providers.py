@@ -1,0 +1,88 @@
+"""The providers behind the channels: they honour idempotency keys, and say later what became of messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import count
+from typing import NamedTuple
+
+from deliveryd.http.wire import Answer, Target
+from simulation.ledger import Accepted, Asked
+from simulation.plan import Report, Step
+from simulation.wire import Request
+from simulation.world import World
+
+_ATTEMPT = """
+SELECT 1 FROM message JOIN attempt ON message_id = id AND number = attempts
+WHERE id = ? AND state = 4 AND number = ? AND channel = ? AND verdict IS NULL
+"""
+
+
+class Sent(NamedTuple):
+    """A message whose provider will report."""
+
+    channel: str
+    provider_id: str
+    reports: tuple[Report, ...]
+
+
+class Providers:
+    """All providers; the name of a channel is its host. `on_sent` hears of what will be reported."""
+
+    def __init__(self, world: World, on_sent: Callable[[Sent], None]) -> None:
+        self._world = world
+        self._on_sent = on_sent
+        self._by_key: dict[str, Accepted] = {}
+        self._ids = count(1)
+        self._reports = {message.id: message.reports for message in world.plan.messages}
+
+    def endpoint(self, _target: Target) -> str:
+        """All share one schedule of troubles."""
+        return "provider"
+
+    def steps(self, _endpoint: str) -> tuple[Step, Step] | None:
+        """Before and after a provider took the message."""
+        return Step.SENDING, Step.SENT
+
+    def arrives(self, request: Request) -> None:
+        """Record the attempt, and whether the journal's file knows of it already."""
+        content = json.loads(request.body)
+        message_id = int(content.pop("reference"))
+        key = next(value.decode() for name, value in request.headers if name == b"Idempotency-Key")
+        number = int(key.rpartition("-")[2])
+        world = self._world
+        journaled = bool(world.ask_journal(_ATTEMPT, message_id, number, request.host))
+        world.ledger.asked.append(
+            Asked(
+                world.ledger.number(),
+                world.life,
+                request.number,
+                request.trouble,
+                request.host,
+                message_id,
+                key,
+                content,
+                world.wall.now(),
+                journaled,
+            )
+        )
+
+    def work(self, request: Request) -> Answer:
+        """Take the message, once per key."""
+        asked = next(asked for asked in reversed(self._world.ledger.asked) if asked.request == request.number)
+        known = self._by_key.get(asked.key)
+        if known is None:
+            ledger = self._world.ledger
+            provider_id = f"{asked.channel}-{next(self._ids)}"
+            known = Accepted(ledger.number(), asked.channel, asked.message_id, asked.key, provider_id)
+            self._by_key[asked.key] = known
+            ledger.accepted.append(known)
+            self._on_sent(Sent(asked.channel, provider_id, self._reports[asked.message_id]))
+        return Answer(200, {}, json.dumps({"id": known.provider_id}).encode())
+
+    def spoiled(self, request: Request, status: int) -> None:
+        """Nothing to note: the attempt's record knows its trouble."""
+
+    def lost(self, request: Request) -> None:
+        """Nothing to note: the attempt's record knows its trouble."""

@@ -1,0 +1,104 @@
+"""Providers' reports on their way to the worker's room of receipts, again until they are answered."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from typing import NamedTuple
+
+import anyio
+from anyio.abc import TaskGroup
+from starlette.exceptions import HTTPException
+
+from deliveryd.receipts.app import Receipts
+from simulation.ledger import Reported
+from simulation.providers import Sent
+from simulation.service import iso
+from simulation.world import START, World
+
+AGAIN = 1.0
+
+
+class Due(NamedTuple):
+    """A report that is to be made at a second of the run."""
+
+    number: int
+    at: float
+    channel: str
+    provider_id: str
+    status: str
+    answer_lost: bool
+
+
+class Reports:
+    """Holds what is still to be reported, through all lives of the worker."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._due: dict[int, Due] = {}
+        self._numbers = count()
+        self._tasks: TaskGroup | None = None
+        self._receipts: Receipts | None = None
+        self._done = anyio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """How many reports are still to be made."""
+        return len(self._due)
+
+    def expect(self, sent: Sent) -> None:
+        """A provider took a message, and will report."""
+        for report in sent.reports:
+            for copy in range(report.copies):
+                at = anyio.current_time() + report.delay + copy * 0.3
+                due = Due(
+                    next(self._numbers), at, sent.channel, sent.provider_id, report.status, report.answer_lost
+                )
+                self._begin(due)
+
+    def begin(self, receipts: Receipts, tasks: TaskGroup) -> None:
+        """A worker lives: report to its room of receipts."""
+        self._receipts = receipts
+        self._tasks = tasks
+        for due in self._due.values():
+            tasks.start_soon(self._make, due)
+
+    def end(self) -> None:
+        """The worker's life is over."""
+        self._tasks = None
+        self._receipts = None
+
+    async def all_made(self) -> None:
+        """Wait until nothing is to be reported."""
+        while self._due:
+            await self._done.wait()
+
+    def _begin(self, due: Due) -> None:
+        self._due[due.number] = due
+        if self._tasks is not None:
+            self._tasks.start_soon(self._make, due)
+
+    async def _make(self, due: Due) -> None:
+        await anyio.sleep_until(due.at)
+        if due.answer_lost:
+            await self._post(due)
+        if await self._post(due):
+            del self._due[due.number]
+            self._done.set()
+            self._done = anyio.Event()
+        else:
+            self._begin(due._replace(at=anyio.current_time() + AGAIN, answer_lost=False))
+
+    async def _post(self, due: Due) -> bool:
+        """Report; tell whether the worker answered that it has it, or never will."""
+        if self._receipts is None or due.channel not in self._world.channels:
+            return due.channel not in self._world.channels
+        reported_at = iso(START + due.number)
+        body = json.dumps({"id": due.provider_id, "status": due.status, "at": reported_at}).encode()
+        try:
+            status = (await self._receipts.take_in(due.channel, {}, body)).status_code
+        except HTTPException as error:
+            status = error.status_code
+        ledger = self._world.ledger
+        ledger.reported.append(Reported(ledger.number(), due.provider_id, due.status, reported_at, status))
+        return status < 300

@@ -1,0 +1,159 @@
+"""The remote service: its queue, its events and its settings (interface 4)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from deliveryd.http.wire import Answer, Target
+from simulation.ledger import Handed, Posted, read_event
+from simulation.plan import Message, Step, Template
+from simulation.wire import Request
+from simulation.world import START, World
+
+ABOUT_THE_EVENTS = frozenset({400, 409, 413, 422})
+ABOUT_THE_SETTINGS = frozenset({200, 400, 404, 410, 422})
+
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+_STEPS = {
+    "queue": (Step.QUEUE_ASKED, Step.QUEUE_ANSWERED),
+    "events": (Step.EVENTS_POSTED, Step.EVENTS_NOTED),
+}
+
+
+class Service:
+    """Hands out messages, takes events, gives settings."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        plan = world.plan
+        self.queue = deque([*plan.malformed[:1], *map(_element, plan.messages), *plan.malformed[1:]])
+        self._again = sorted(
+            ((after, _element(message)) for message in plan.messages for after in message.again),
+        )
+        self._takes = 0
+        self._refused = {(message.id, status) for message in plan.messages for status in message.refused}
+        self._templates = {id_: _body(template) for id_, template in plan.templates.items()}
+
+    def endpoint(self, target: Target) -> str:
+        """By the first word of the path."""
+        return re.split(r"[/?]", target.path.decode())[1]
+
+    def steps(self, endpoint: str) -> tuple[Step, Step] | None:
+        """Nothing of note happens while settings are fetched."""
+        return _STEPS.get(endpoint)
+
+    def arrives(self, request: Request) -> None:
+        """Nothing to note."""
+
+    def work(self, request: Request) -> Answer:
+        """Do what is asked."""
+        if request.endpoint == "queue":
+            return self._take(request)
+        if request.endpoint == "events":
+            return self._post(request)
+        body = self._templates.get(_settings_id(request))
+        if body is None:
+            self.spoiled(request, 404)
+            return Answer(404, {}, b"")
+        return Answer(200, {}, body)
+
+    def spoiled(self, request: Request, status: int) -> None:
+        """Remember what the worker has to believe after such an answer."""
+        if request.endpoint == "settings" and status in ABOUT_THE_SETTINGS:
+            self._world.ledger.unusable_settings.add(_settings_id(request))
+        if request.endpoint == "events" and status in ABOUT_THE_EVENTS:
+            bodies = _events(request.body)
+            if len(bodies) == 1:
+                self._world.ledger.refused_events.add(bodies[0])
+
+    def lost(self, request: Request) -> None:
+        """What was in an answer that was lost is handed out again."""
+        if request.endpoint == "queue":
+            taken = [handed.raw for handed in self._world.ledger.handed if handed.request == request.number]
+            self.queue.extendleft(reversed(taken))
+
+    def hand_out_again(self, raws: Iterable[str]) -> None:
+        """Hand out once more what a worker that died had not recorded."""
+        self.queue.extend(raws)
+
+    def _take(self, request: Request) -> Answer:
+        self._takes += 1
+        while self._again and self._again[0][0] <= self._takes:
+            self.queue.append(self._again.pop(0)[1])
+        count = int(request.path.rpartition("=")[2])
+        ledger = self._world.ledger
+        taken = [self.queue.popleft() for _ in range(min(count, len(self.queue)))]
+        for raw in taken:
+            ledger.handed.append(Handed(ledger.number(), self._world.life, request.number, raw, _id_of(raw)))
+        return Answer(200, {}, f"[{','.join(taken)}]".encode())
+
+    def _post(self, request: Request) -> Answer:
+        bodies = _events(request.body)
+        if len(bodies) > self._world.plan.most_events:
+            return Answer(413, {}, b"")
+        events = [read_event(body) for body in bodies]
+        if any((event.message_id, event.status) in self._refused for event in events):
+            self.spoiled(request, 422)
+            return Answer(422, {}, b"")
+        ledger = self._world.ledger
+        ledger.posted.append(Posted(ledger.number(), self._world.life, request.number, tuple(bodies)))
+        return Answer(204, {}, b"")
+
+
+def _events(body: bytes) -> list[str]:
+    return [json.dumps(event) for event in json.loads(body)]
+
+
+def _settings_id(request: Request) -> int:
+    return int(request.path.rpartition("/")[2])
+
+
+def _id_of(raw: str) -> int | None:
+    element = json.loads(raw)
+    return element.get("id") if isinstance(element, dict) else None
+
+
+def _element(message: Message) -> str:
+    """A message as the queue writes it; a value that looks like a number is one, in its own spelling."""
+    variables = ",".join(
+        f"{json.dumps(name)}:{value if _NUMBER.fullmatch(value) else json.dumps(value)}"
+        for name, value in message.variables.items()
+    )
+    return (
+        f'{{"id":{message.id},"settingsId":{message.settings_id},"customerId":{message.customer_id},'
+        f'"variables":{{{variables}}}}}'
+    )
+
+
+def _body(template: Template) -> bytes:
+    content = {
+        language: {block: _nested(fields) for block, fields in blocks.items()}
+        for language, blocks in template.content.items()
+    }
+    settings: dict[str, object] = {"content": content}
+    if template.expires is not None:
+        settings["delivery"] = {"expiresAt": iso(START + int(template.expires * 1_000_000))}
+    return json.dumps(settings).encode()
+
+
+def _nested(fields: Mapping[str, str]) -> dict[str, object]:
+    nested: dict[str, object] = {}
+    for name, text in fields.items():
+        outer, _, inner = name.partition(".")
+        if inner:
+            below = nested.setdefault(outer, {})
+            assert isinstance(below, dict)
+            below[inner] = text
+        else:
+            nested[name] = text
+    return nested
+
+
+def iso(instant: int) -> str:
+    """An instant as the interface writes it (interface 6)."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

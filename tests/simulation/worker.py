@@ -1,0 +1,226 @@
+"""A real worker on the simulation's stage, with crashes between and within its commits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from deliveryd.assembly import Outside, Parts
+from deliveryd.blocking import inline
+from deliveryd.channels.base import Channel
+from deliveryd.channels.http import HttpChannel
+from deliveryd.channels.http_options import HttpOptions
+from deliveryd.channels.http_request import RequestWriter
+from deliveryd.config import Config, load
+from deliveryd.http.client import HttpClient
+from deliveryd.notify import Notifier
+from deliveryd.service.client import ServiceClient
+from deliveryd.supervisor import Addresses, Supervisor
+from deliveryd.vitals import WorkerVitals
+from simulation.plan import CHANNELS, Life, Step, Tuning
+from simulation.providers import Providers
+from simulation.reports import Reports
+from simulation.service import Service
+from simulation.wire import TIMEOUT, TroubledWire
+from simulation.world import World
+
+T = TypeVar("T")
+
+_RECEIPT = (
+    'receipt = { provider_id = "/id", status = "/status", delivered = ["delivered"], failed = ["failed"],'
+    ' reported_at = "/at" }'
+)
+_BODIES = {
+    "sms": '{ to = "{customer.phone}", text = "{content.text}", reference = "{message.id}" }',
+    "email": (
+        '{ to = "{customer.email}", subject = "{content.subject}", body = "{content.body}",'
+        ' reference = "{message.id}" }'
+    ),
+    "messenger": (
+        '{ text = "{content.text}", label = "{content.button.text}", link = "{content.button.url}",'
+        ' reference = "{message.id}" }'
+    ),
+}
+_CHANNEL = """
+[channels.{name}]
+adapter = "http"
+url = "http://{name}/"
+json = {body}
+provider_id = "/id"
+{receipt}
+retry = {{ base = "500ms", max = "4s" }}
+"""
+_CONFIG = """
+[service]
+base_url = "http://service"
+[queue]
+poll_interval = "500ms"
+max_poll_interval = "2s"
+[channels]
+order = [{order}]
+"""
+
+
+@lru_cache(maxsize=1)
+def _whole_config() -> Config:
+    """A configuration with all channels, read from a file like any other."""
+    text = _CONFIG.format(order=", ".join(f'"{name}"' for name in CHANNELS)) + "".join(
+        _CHANNEL.format(name=name, body=_BODIES[name], receipt=_RECEIPT) for name in CHANNELS
+    )
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "config.toml"
+        path.write_text(text, encoding="utf-8")
+        return load(path, environ={})
+
+
+def configure(life: Life, tuning: Tuning, folder: Path) -> Config:
+    """The configuration of one life."""
+    whole = _whole_config()
+    channels = {}
+    for name in life.channels:
+        channel = whole.channels.configured[name]
+        common = channel.common.model_copy(
+            update={
+                "concurrency": tuning.concurrency,
+                "timeout": TIMEOUT,
+                "on_in_doubt": "hold" if name in life.hold else "resend",
+                "retry": channel.common.retry.model_copy(update={"attempts": tuning.attempts}),
+            }
+        )
+        channels[name] = channel.model_copy(update={"common": common})
+    queue = {"batch_size": tuning.take, "max_in_flight": tuning.in_flight}
+    events = {"batch_size": tuning.post, "intermediate": tuning.intermediate}
+    return whole.model_copy(
+        update={
+            "service": whole.service.model_copy(update={"timeout": TIMEOUT}),
+            "queue": whole.queue.model_copy(update=queue),
+            "events": whole.events.model_copy(update=events),
+            "settings": whole.settings.model_copy(update={"cache_dir": folder / "cache"}),
+            "channels": whole.channels.model_copy(update={"configured": channels}),
+            "journal": whole.journal.model_copy(update={"url": f"sqlite:///{folder / 'journal.db'}"}),
+        }
+    )
+
+
+class Worker(Supervisor):
+    """A supervisor without signals and servers: reports of providers come in by a direct way."""
+
+    parts: Parts
+
+    def __init__(
+        self, world: World, life: Life, service: Service, providers: Providers, reports: Reports
+    ) -> None:
+        self._world = world
+        self._service = service
+        self._providers = providers
+        self._reports = reports
+        self.stopped_at: float | None = None
+        self._watched = configure(life, world.plan.tuning, world.journal.parent)
+        super().__init__(
+            self._watched,
+            clock=world.wall,
+            notifier=Notifier(),
+            outside=self._stand_ins,
+            blocking=self._watched_commit,
+        )
+        world.stop = self.stop
+
+    def stop(self) -> None:
+        """Begin to end, as SIGTERM does."""
+        self.stopped_at = anyio.current_time()
+        super().stop()
+
+    async def _watched_commit(self, work: Callable[[], T], /) -> T:
+        """Do what blocks; when it is a commit, the life may end before or after it."""
+        if getattr(getattr(work, "func", None), "__name__", "") != "_transact":
+            return await inline(work)
+        await self._world.step(Step.COMMIT_BEFORE)
+        result = await inline(work)
+        self._check_bounds()
+        await self._world.step(Step.COMMIT_AFTER)
+        return result
+
+    def _check_bounds(self) -> None:
+        if not hasattr(self, "parts"):
+            return
+        ((in_line,),) = self._world.ask_journal("SELECT count(*) FROM message WHERE state IN (1, 2, 4)")
+        assert isinstance(in_line, int)
+        tuning = self._world.plan.tuning
+        # A take that is under way may meet what came due meanwhile.
+        most = tuning.in_flight + min(tuning.take, tuning.in_flight)
+        if in_line > most:
+            self._complain(f"more messages in the line than {most}")
+
+    def _complain(self, text: str) -> None:
+        if text not in self._world.ledger.complaints:
+            self._world.ledger.complaints.append(text)
+
+    @asynccontextmanager
+    async def _stand_ins(self, config: Config) -> AsyncIterator[Outside]:
+        service_wire = TroubledWire(self._world, self._service)
+        service = ServiceClient(HttpClient(service_wire, timeout=TIMEOUT), config.service.base_url)
+        wire = TroubledWire(self._world, self._providers)
+        client = HttpClient(wire, timeout=TIMEOUT)
+        channels = {name: _channel(config, name, client) for name in config.channels.configured}
+        yield Outside(service, channels, self._world)
+
+    def _open_servers(
+        self, parts: Parts, vitals: WorkerVitals, servers: TaskGroup, stop: anyio.Event
+    ) -> Addresses:
+        assert parts.receipts is not None
+        self.parts = parts
+        return Addresses(None, None)
+
+    async def _listen_to_signals(self, *, task_status: TaskStatus[None]) -> None:
+        assert self.parts.receipts is not None
+        task_status.started()
+        async with anyio.create_task_group() as tasks:
+            self._reports.begin(self.parts.receipts, tasks)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self._reports.end()
+
+    async def _stop_when_idle(self, parts: Parts) -> None:
+        await parts.pipeline.until_idle()
+        while self._reports.waiting:
+            await self._reports.all_made()
+            await parts.pipeline.until_idle()
+        self._check_idle(parts)
+        self.stop()
+
+    def _check_idle(self, parts: Parts) -> None:
+        """Nothing is left in memory when there is nothing to do."""
+        pipeline = parts.pipeline
+        lanes = pipeline.lanes.values()
+        left: Mapping[str, int] = {
+            "places": parts.places.held,
+            "awaiting": len(pipeline._awaiting),
+            "ready": len(pipeline._ready),
+            "settled": len(pipeline._settled),
+            "queued in lanes": sum(lane.queued for lane in lanes),
+            "begun in lanes": sum(len(lane._begun) for lane in lanes),
+            "under way": sum(lane.under_way for lane in lanes),
+        }
+        for name, number in left.items():
+            if number:
+                self._complain(f"idle with {number} left: {name}")
+
+
+@lru_cache(maxsize=8)
+def _writer(name: str) -> tuple[HttpOptions, RequestWriter]:
+    options = _whole_config().channels.configured[name].options
+    assert isinstance(options, HttpOptions)
+    return options, RequestWriter(options, {})
+
+
+def _channel(config: Config, name: str, client: HttpClient) -> Channel:
+    options, writer = _writer(name)
+    return HttpChannel(options, client=client, writer=writer, masked=writer)

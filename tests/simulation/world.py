@@ -1,0 +1,124 @@
+"""What all stand-ins share: the plan, the ledger, the time of day, and the hand that ends a worker's life."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+
+from deliveryd.errors import DirectoryUnavailable
+from deliveryd.model import Customer
+from simulation.ledger import Ledger
+from simulation.plan import Jump, Life, Plan, Step, Trouble
+
+START = 1_800_000_000_000_000
+"""The instant at which virtual time begins."""
+
+SECOND = 1_000_000
+
+
+class Wall:
+    """The time of day, which jumps as the plan says, and never runs backwards within one life of a worker."""
+
+    def __init__(self, jumps: tuple[Jump, ...]) -> None:
+        self._jumps = jumps
+        self._last = 0
+
+    def begin_life(self) -> None:
+        """A new process knows nothing of what an earlier one saw."""
+        self._last = 0
+
+    def now(self) -> int:
+        """The present instant."""
+        seconds = anyio.current_time()
+        jumped = sum(jump.seconds for jump in self._jumps if jump.at <= seconds)
+        self._last = max(self._last, START + int((seconds + jumped) * SECOND))
+        return self._last
+
+
+class World:
+    """The stage of one run."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.plan = plan
+        self.ledger = Ledger()
+        self.wall = Wall(plan.jumps)
+        self.journal = folder / "journal.db"
+        self.life = -1
+        self.channels: tuple[str, ...] = ()
+        self.channels_of: list[tuple[str, ...]] = []
+        self._life: Life | None = None
+        self._steps: Counter[Step] = Counter()
+        self._requests: Counter[str] = Counter()
+        self._lookups = 0
+        self._observer: sqlite3.Connection | None = None
+        self.kill: Callable[[], None] = lambda: None
+        self.stop: Callable[[], None] = lambda: None
+
+    def begin(self, life: Life, kill: Callable[[], None]) -> None:
+        """A worker starts."""
+        self.life += 1
+        self._life = life
+        self.channels = life.channels
+        self.channels_of.append(life.channels)
+        self._steps.clear()
+        self.kill = kill
+        self.wall.begin_life()
+
+    async def step(self, step: Step) -> None:
+        """The worker comes by a step, at which its life may end."""
+        self._steps[step] += 1
+        end = self._life.end if self._life is not None else None
+        if end is None or end.step is not step or end.nth != self._steps[step]:
+            return
+        if end.is_crash:
+            self.ledger.crashed.add(self.life)
+            self.kill()
+            await anyio.lowlevel.checkpoint()
+        else:
+            self.stop()
+
+    def next_trouble(self, endpoint: str) -> Trouble | None:
+        """What happens to the next request there."""
+        schedule = self.plan.troubles[endpoint]
+        number = self._requests[endpoint]
+        self._requests[endpoint] += 1
+        trouble = schedule[number] if number < len(schedule) else None
+        self.ledger.troubles[trouble] += trouble is not None
+        return trouble
+
+    def ask_journal(self, question: str, *values: object) -> list[tuple[object, ...]]:
+        """Read what is committed, over a connection of our own."""
+        if self._observer is None:
+            self._observer = sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True, isolation_level=None)
+        return self._observer.execute(question, values).fetchall()
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._observer is not None:
+            self._observer.close()
+
+    async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
+        """The customer directory."""
+        self._lookups += 1
+        down = self.plan.directory_down
+        if self._lookups <= len(down) and down[self._lookups - 1]:
+            raise DirectoryUnavailable("the directory is down")
+        return {id_: self._customer(id_) for id_ in ids if id_ in self.plan.people}
+
+    def _customer(self, id_: int) -> Customer:
+        person = self.plan.people[id_]
+        known = {
+            "name": person.name,
+            "language": person.language,
+            "phone": person.phone,
+            "email": person.email,
+        }
+        return Customer(id_, {name: value for name, value in known.items() if value is not None})
+
+    async def aclose(self) -> None:
+        """Nothing is held open."""

@@ -13,7 +13,7 @@ COMPILE_LOCKS = $(UV_COMPILE) --group build -o locks/build.txt && \
 	$(UV_COMPILE) pyproject.toml -o locks/runtime.txt && \
 	$(UV_COMPILE) pyproject.toml --extra dev -c locks/runtime.txt -c locks/build.txt -o locks/dev.txt
 
-.PHONY: help setup demo test lint format types layers lock lockcheck ci clean
+.PHONY: help setup demo test soak lint format types layers lock lockcheck ci clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -35,6 +35,9 @@ demo: setup ## run the worker against the sandbox: nothing to configure, nothing
 
 test: setup ## run the tests; ARGS="tests/test_x.py -k word" for some of them
 	@$(BIN)/python -m pytest $(ARGS)
+
+soak: setup ## live through many simulated plans; PLANS=20000 SEED=1 say how many, and which
+	@PYTHONPATH=tests $(BIN)/python -m simulation --plans $(or $(PLANS),20000) --seed $(or $(SEED),1)
 
 lint: setup ## check style and formatting
 	@$(BIN)/ruff check --quiet .

@@ -7,6 +7,8 @@ import re
 import signal
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import Popen
@@ -14,6 +16,7 @@ from subprocess import Popen
 import httpx
 import pytest
 
+from deliveryd.desk import asking
 from deliveryd.sandbox.faults import ApplyThenDelay, ApplyThenHangUp
 from terminal import Answered, command
 from world import PATIENCE, World, message, open_world, sms_settings
@@ -318,7 +321,10 @@ def test_a_journal_deep_down_has_its_desk_too(world: World) -> None:
     end(worker)
 
 
-def test_where_no_socket_can_be_the_worker_works_and_the_command_says_why(world: World) -> None:
+def test_where_no_socket_can_be_the_worker_works_and_the_command_says_why(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "PATIENCE", 0.5)
     hold(world, 1)
     (world.folder / "journal.db.sock").mkdir()
     worker = running(world)
@@ -405,3 +411,25 @@ def test_a_receipt_that_comes_while_the_answer_is_awaited_settles_the_doubt_as_i
     assert worker.wait(PATIENCE) == 0
     assert world.state.statuses(1) == ["dequeued", "sent", "delivered"]
     audited(world)
+
+
+# who may give orders
+
+ANOTHER_USER = """
+import os, socket
+from deliveryd.desk.server import _is_owner
+if os.geteuid() == 0:
+    os.setuid(65534)
+ours, _theirs = socket.socketpair()
+print(_is_owner(ours))
+os.geteuid = lambda: 12345
+print(_is_owner(ours))
+"""
+
+
+def test_orders_of_another_user_are_known_as_such() -> None:
+    """The kernel says who is on the other side, whatever the file's mode was when they connected."""
+    answered = subprocess.run(
+        [sys.executable, "-c", ANOTHER_USER], capture_output=True, text=True, check=True
+    )
+    assert answered.stdout.split() == ["True", "False"]

@@ -6,10 +6,10 @@ import io
 import json
 import sqlite3
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -20,7 +20,6 @@ from trio.testing import MockClock
 from deliveryd import telemetry
 from deliveryd.blocking import Blocking, in_thread, inline
 from deliveryd.errors import (
-    JournalFull,
     ServiceError,
     ServiceRefused,
     ServiceUnavailable,
@@ -363,49 +362,6 @@ async def test_stopping_ends_every_pause(tmp_path: Path) -> None:
     async with running(tmp_path, ServiceUnavailable("down", 86_400.0)) as station:
         await station.queue.asked_times(1)
     assert anyio.current_time() < 1
-
-
-class FullDisk:
-    """A journal whose disk has no room for the first takes."""
-
-    def __init__(self, journal: SqliteJournal, times: int) -> None:
-        self._journal = journal
-        self.left = times
-
-    async def take(
-        self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int
-    ) -> Collection[int]:
-        if self.left:
-            self.left -= 1
-            raise JournalFull("there is no room left on the journal's disk")
-        return await self._journal.take(messages, malformed, at)
-
-
-def full_for(times: int) -> Callable[[SqliteJournal], Journal]:
-    return lambda journal: cast("Journal", FullDisk(journal, times))
-
-
-@in_virtual_time
-async def test_a_full_disk_loses_no_batch(tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]) -> None:
-    """What the queue has given is recorded when there is room again; until then no more is taken."""
-    async with running(tmp_path, batch(1, 2), wrap=full_for(60)) as station:
-        await station.queue.asked_times(1)
-        await anyio.sleep(30)
-        assert station.queue.asked == [BATCH]
-        await station.queue.asked_times(2)
-    assert [entry.id for entry in station.taken] == [1, 2]
-    assert station.rows("SELECT count(*) FROM message") == [(2,)]
-    logged = [line["event"] for line in lines()]
-    assert logged.count("journal.full") == 1
-    assert logged.index("journal.full") < logged.index("queue.resumed") < logged.index("queue.taken")
-
-
-async def test_a_full_disk_while_stopping_is_an_error(tmp_path: Path) -> None:
-    """A worker that ends can't wait for room: it says so instead of ending as if all were well."""
-    with pytest.raises(ExceptionGroup) as caught:
-        async with running(tmp_path, batch(1), wrap=full_for(10**9)) as station:
-            await station.queue.asked_times(1)
-    assert caught.group_contains(JournalFull)
 
 
 def test_places() -> None:

@@ -9,7 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -223,11 +223,39 @@ async def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room_aga
         await make_ready(journal, 1)
         (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
         journal._db.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(JournalFull):
-            await journal.take([message(id_) for id_ in range(2, 5000)], [], NOW)
+        taken: list[Collection[int]] = []
+
+        async def take() -> None:
+            taken.append(await journal.take([message(id_) for id_ in range(2, 5000)], [], NOW))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take)
+            while not journal.full:
+                await checkpoint()
+            with pytest.raises(JournalFull):
+                await journal.receive([Receipt("sms", "p" * 10**6, True, "DELIVRD", NOW, NOW)])
+            assert (await journal.counts()).states == {State.READY: 1}
+            journal._db.execute("PRAGMA max_page_count = 1000000")
+        assert [len(ids) for ids in taken] == [4998]
+        assert not journal.full
+
+
+async def test_what_a_disk_failed_to_do_is_not_asked_of_it_again(path: Path) -> None:
+    """After a failure of the disk the journal is of no use until it is opened anew; nothing is lost."""
+    async with open_journal(path) as journal:
+        await make_ready(journal, 1)
+
+        def fail(_db: sqlite3.Connection) -> None:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+            raise error
+
+        with pytest.raises(JournalError, match="disk I/O error"):
+            await journal._commit(fail)
+        with pytest.raises(JournalError, match="disk I/O error"):
+            await journal.take([message(2)], [], NOW)
+    async with open_journal(path) as journal:
         assert (await journal.counts()).states == {State.READY: 1}
-        journal._db.execute("PRAGMA max_page_count = 1000000")
-        assert len(await journal.take([message(id_) for id_ in range(2, 5000)], [], NOW)) == 4998
 
 
 async def test_a_cancelled_caller_disturbs_nobody(path: Path) -> None:

@@ -20,7 +20,7 @@ from trio.testing import MockClock
 
 from deliveryd import telemetry
 from deliveryd.blocking import Blocking, in_thread, inline
-from deliveryd.errors import JournalFull, ServiceError, ServiceRefused, ServiceUnavailable
+from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.metrics import Metrics
@@ -327,32 +327,3 @@ async def test_nothing_left_means_flushed(tmp_path: Path) -> None:
         station.reporting.expect_now(1)
         await station.flushed(1)
         assert [row.message_id for row in station.refused] == [1]
-
-
-class FullDisk:
-    """A journal that can't note for a while what the service accepted."""
-
-    def __init__(self, journal: SqliteJournal) -> None:
-        self._journal = journal
-        self.left = 3
-
-    async def outbox(self, after: int, limit: int) -> list[OutboxRow]:
-        return await self._journal.outbox(after, limit)
-
-    async def accept(self, rows: Sequence[OutboxRow], at: int) -> None:
-        if self.left:
-            self.left -= 1
-            raise JournalFull("there is no room left on the journal's disk")
-        await self._journal.accept(rows, at)
-
-
-@in_virtual_time
-async def test_a_full_disk_ends_nothing(tmp_path: Path) -> None:
-    """What can't be noted as accepted is reported again when there is room: at least once, never less."""
-    async with running(tmp_path, FullDisk) as station:  # type: ignore[arg-type]
-        await station.put(1, 2)
-        station.reporting.expect_now(2)
-        await station.flushed(2)
-        assert station.service.posts == [[1, 2]] * 4
-        assert [row.message_id for row in station.accepted] == [1, 2]
-        assert await station.states() == {State.READY: 2}

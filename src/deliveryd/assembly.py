@@ -93,6 +93,7 @@ async def assemble(
                 details_field=config.events.details_field,
                 observe=lambda seconds, _operations: metrics.committed(seconds),
                 blocking=blocking,
+                reserve=config.journal.reserve,
             )
         )
         places = Places(config.queue.max_in_flight)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import anyio
 
-from deliveryd.errors import JournalFull, ServiceError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
+from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.journal.base import Journal
 from deliveryd.metrics import Failure, Metrics
 from deliveryd.model import Clock, Entry, QueuedMessage
@@ -162,7 +162,7 @@ class Intake:
         if not batch.size:
             return ()
         at = self._clock.now()
-        new = await self._into_journal(batch, at)
+        new = await self._journal.take(batch.messages, batch.malformed, at)
         entries = [Entry(*message, taken_at=at) for message in _firsts(batch.messages) if message.id in new]
         self._on_taken(entries)
         repeated = len(batch.messages) - len(entries)
@@ -174,24 +174,6 @@ class Intake:
             else:
                 log(Event.QUEUE_ELEMENT_MALFORMED, reason=bad.reason, message_id=bad.id)
         return new
-
-    async def _into_journal(self, batch: Batch, at: int) -> Collection[int]:
-        """Record a batch, however long it takes until the disk has room: the queue doesn't give it again."""
-        full = False
-        while True:
-            try:
-                new = await self._journal.take(batch.messages, batch.malformed, at)
-            except JournalFull:
-                if self._stopping:
-                    raise
-                if not full:
-                    log(Event.JOURNAL_FULL, count=batch.size)
-                full = True
-                await self._sleep(NO_ROOM_PAUSE)
-            else:
-                if full:
-                    log(Event.QUEUE_RESUMED)
-                return new
 
     def _after(self, new: int) -> float:
         """The pause after a batch that wasn't full: growing while nothing new comes, and never the same."""

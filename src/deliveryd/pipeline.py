@@ -127,8 +127,8 @@ class Pipeline:
         self.reporting.expect_now(len(entries))
 
     def may_take(self) -> bool:
-        """Whether the journal may take in more: not while too many messages wait in it already."""
-        return self._waiting < self._max_waiting
+        """Whether the journal may take in more: not while too many wait in it, or its disk is nearly full."""
+        return self._waiting < self._max_waiting and self._journal.has_room()
 
     # 2. from the journal to the service: `Reporting` posts, then calls
 

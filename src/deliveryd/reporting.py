@@ -12,7 +12,7 @@ from typing import Protocol
 
 import anyio
 
-from deliveryd.errors import JournalFull, ServiceError, ServiceRefused, ServiceUnavailable
+from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock
@@ -26,8 +26,6 @@ Those are waited out: they would be the same for every event, and set aside all 
 """
 
 MAX_PAUSE = 30.0
-FULL_PAUSE = 5.0
-
 
 class EventSink(Protocol):
     """Where events go."""
@@ -118,9 +116,6 @@ class Reporting:
                 await self._post(rows)
             except ServiceError as error:
                 await self._pause_after(error)
-            except JournalFull:  # what was accepted is reported once more when there is room to note it
-                log(Event.JOURNAL_FULL, count=len(rows))
-                await self._pause(FULL_PAUSE)
             else:
                 if self._failures:
                     log(Event.EVENTS_RECOVERED)

@@ -84,7 +84,8 @@ class Event(StrEnum):
     JOURNAL_RECOVERED = "journal.recovered", INFO, "the journal was opened and holds work from before"
     JOURNAL_ACCOUNT = "journal.account", INFO, "where all messages are that were ever taken"
     JOURNAL_GAP = "journal.gap", ERROR, "messages are missing from the journal; deliveryd audit says which"
-    JOURNAL_FULL = "journal.full", ERROR, "the journal's disk has no room; intake stands still"
+    JOURNAL_FULL = "journal.full", ERROR, "the journal's disk has no room; the line waits for it"
+    JOURNAL_ROOM = "journal.room", INFO, "the journal's disk has room again; the line goes on"
     JOURNAL_CLEANED = "journal.cleaned", INFO, "messages older than the retention were removed"
 
     DESK_DECIDED = "desk.decided", INFO, "an operator's order was carried out"

@@ -33,13 +33,16 @@ class WorkerVitals:
     def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:
         """Whether all loops turn, and how long ago each one did (seconds)."""
         ages = self._parts.pulse.ages()
-        return all(age < self._patience for _, age in ages), ages
+        waits_for_room = self._parts.journal.full  # what a restart wouldn't mend
+        return waits_for_room or all(age < self._patience for _, age in ages), ages
 
     def ready(self) -> tuple[bool, str]:
         """Whether work is being taken, and a sentence that says why or why not."""
         pipeline = self._parts.pipeline
         if self.draining:
             return False, "finishing what is under way; no more is taken"
+        if self._parts.journal.full or not self._parts.journal.has_room():
+            return False, "the journal's disk is nearly full (journal.reserve)"
         if pipeline.intake.down:
             return False, "the queue gives no usable answer; it is asked again"
         if pipeline.reporting.down:

@@ -121,6 +121,13 @@ class Journal(Protocol):
 
     namespace: str
 
+    @property
+    def full(self) -> bool:
+        """Whether something waits for room on the disk: all but `receive` and `decide` do, which raise JournalFull."""
+
+    def has_room(self) -> bool:
+        """Whether more may be taken in: what is under way already must find room later as well."""
+
     async def take(
         self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int
     ) -> Collection[int]:

@@ -30,6 +30,10 @@ from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.outbox import Outbox
 from deliveryd.journal.schema import EventWriter, prepare, verify_header
 from deliveryd.model import Malformed, QueuedMessage
+from deliveryd.telemetry import Event, log
+
+FULL_PAUSE = 1.0
+"""Seconds after which it is tried again whether a full disk has room."""
 
 LINGER = 0.002
 """Seconds that a commit waits for company: the fewer commits, the less each message costs."""
@@ -59,6 +63,9 @@ class SqliteJournal:
         outbox: Outbox,
         observe: Callable[[float, int], None],
         blocking: Blocking,
+        *,
+        folder: Path,
+        reserve: int,
     ) -> None:
         self.namespace = namespace
         self._db = db
@@ -70,6 +77,10 @@ class SqliteJournal:
         self._wake = anyio.Event()
         self._blocking = blocking
         self._closing = False
+        self._folder = folder
+        self._reserve = reserve
+        self._short_of_room = 0
+        self._broken: JournalError | None = None
 
     async def take(
         self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int
@@ -99,7 +110,7 @@ class SqliteJournal:
 
     async def receive(self, receipts: Sequence[Receipt]) -> list[str]:
         """Record providers' updates."""
-        return await self._commit(lambda db: self._matching.receive(db, receipts))
+        return await self._try(lambda db: self._matching.receive(db, receipts))
 
     async def recover(self, now: int, lanes: Collection[str]) -> Recovery:
         """Put in order what an earlier run left."""
@@ -115,13 +126,46 @@ class SqliteJournal:
 
     async def decide(self, order: Order, at: int, lanes: Collection[str]) -> Decided:
         """Carry out an operator's order."""
-        return await self._commit(lambda db: self._decisions.carry_out(db, order, at, lanes))
+        return await self._try(lambda db: self._decisions.carry_out(db, order, at, lanes))
 
     async def forget(self, before: int, limit: int) -> int:
         """Delete old ended messages."""
         return await self._commit(lambda db: upkeep.forget(db, before, limit))
 
+    @property
+    def full(self) -> bool:
+        """Whether something waits for room on the disk."""
+        return self._short_of_room > 0
+
+    def has_room(self) -> bool:
+        """Whether the disk has more than the reserve, which is kept for what is under way already."""
+        disk = os.statvfs(self._folder)
+        return disk.f_bavail * disk.f_frsize > self._reserve
+
     async def _commit(self, operation: Callable[[sqlite3.Connection], T]) -> T:
+        """Commit an operation, however long it takes until the disk has room for it."""
+        try:
+            return await self._try(operation)
+        except JournalFull:
+            self._short_of_room += 1
+        if self._short_of_room == 1:
+            log(Event.JOURNAL_FULL)
+        try:
+            while True:
+                await anyio.sleep(FULL_PAUSE)
+                try:
+                    return await self._try(operation)
+                except JournalFull:
+                    continue
+        finally:
+            self._short_of_room -= 1
+            if not self._short_of_room:
+                log(Event.JOURNAL_ROOM)
+
+    async def _try(self, operation: Callable[[sqlite3.Connection], T]) -> T:
+        """Commit an operation; raises JournalFull when there is no room for it."""
+        if self._broken is not None:
+            raise self._broken
         if self._closing:
             raise JournalError("the journal is closed")
         request = _Request(operation)
@@ -155,11 +199,16 @@ class SqliteJournal:
     def _transact(self, batch: Sequence[_Request[Any]]) -> None:
         """Run operations in one transaction; where one of them fails, each in a transaction of its own.
 
-        Thus a failing operation takes back all that it did itself, and nothing of the others.
+        Thus a failing operation takes back all that it did itself, and nothing of the others. But what a disk
+        failed to do isn't asked of it again: the journal is of no more use until it is opened anew.
         """
         started = time.perf_counter()
         error = self._attempt(batch)
-        if error is not None:
+        if isinstance(error, JournalError) and not isinstance(error, JournalFull):
+            self._broken = error
+            for request in batch:
+                request.error = error
+        elif error is not None:
             for request in batch:
                 request.error = self._attempt([request]) if len(batch) > 1 else error
         self._observe(time.perf_counter() - started, len(batch))
@@ -192,10 +241,12 @@ async def open_journal(
     details_field: str = "details",
     observe: Callable[[float, int], None] = lambda _s, _n: None,
     blocking: Blocking = in_thread,
+    reserve: int = 0,
 ) -> AsyncIterator[SqliteJournal]:
     """Open the journal for the one process that works on it, and close it when the block ends.
 
-    `observe` hears of each commit: its seconds, and how many operations shared it.
+    `observe` hears of each commit: its seconds, and how many operations shared it. `reserve` is how many bytes
+    the disk must have beyond what `has_room` calls room.
     Raises JournalLocked when another process has it open, JournalError when the file can't be used.
     """
     _checked(path, partial(path.parent.mkdir, mode=0o700, parents=True, exist_ok=True))
@@ -204,7 +255,7 @@ async def open_journal(
         try:
             last_seq = _checked(path, partial(upkeep.last_seq, db))
             outbox = Outbox(EventWriter(details_field), last_seq)
-            journal = SqliteJournal(db, upkeep.namespace_of(db), outbox, observe, blocking)
+            journal = SqliteJournal(db, upkeep.namespace_of(db), outbox, observe, blocking, folder=path.parent, reserve=reserve)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(journal.run)
                 try:

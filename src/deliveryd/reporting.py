@@ -27,6 +27,7 @@ Those are waited out: they would be the same for every event, and set aside all 
 
 MAX_PAUSE = 30.0
 
+
 class EventSink(Protocol):
     """Where events go."""
 

@@ -123,7 +123,10 @@ class Journal(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether something waits for room on the disk: all but `receive` and `decide` do, which raise JournalFull."""
+        """Whether something waits for room on the disk.
+
+        Everything does but `receive` and `decide`, which raise JournalFull: who asks them can ask again.
+        """
 
     def has_room(self) -> bool:
         """Whether more may be taken in: what is under way already must find room later as well."""

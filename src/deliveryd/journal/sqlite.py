@@ -245,8 +245,8 @@ async def open_journal(
 ) -> AsyncIterator[SqliteJournal]:
     """Open the journal for the one process that works on it, and close it when the block ends.
 
-    `observe` hears of each commit: its seconds, and how many operations shared it. `reserve` is how many bytes
-    the disk must have beyond what `has_room` calls room.
+    `observe` hears of each commit: its seconds, and how many operations shared it. With less than `reserve`
+    bytes free on the disk, `has_room` is false.
     Raises JournalLocked when another process has it open, JournalError when the file can't be used.
     """
     _checked(path, partial(path.parent.mkdir, mode=0o700, parents=True, exist_ok=True))
@@ -255,7 +255,9 @@ async def open_journal(
         try:
             last_seq = _checked(path, partial(upkeep.last_seq, db))
             outbox = Outbox(EventWriter(details_field), last_seq)
-            journal = SqliteJournal(db, upkeep.namespace_of(db), outbox, observe, blocking, folder=path.parent, reserve=reserve)
+            journal = SqliteJournal(
+                db, upkeep.namespace_of(db), outbox, observe, blocking, folder=path.parent, reserve=reserve
+            )
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(journal.run)
                 try:

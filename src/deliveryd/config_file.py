@@ -49,7 +49,14 @@ class ConfigFile:
             return model.model_validate(data, context=self._context)
         except ValidationError as error:
             told = set()
-            for problem in error.errors(include_url=False, include_input=False):
+            problems = error.errors(include_url=False, include_input=False)
+            places = [problem["loc"] for problem in problems]
+            for problem in problems:
+                loc = problem["loc"]
+                if problem["type"] == "too_short" and any(
+                    len(place) > len(loc) and place[: len(loc)] == loc for place in places
+                ):  # only because a member of the list is wrong, which is told
+                    continue
                 path = _path_in(data, problem["loc"], problem["type"])
                 key = ".".join([*prefix.split("."), *path] if prefix else path)
                 if key in told:  # a value that fits none of several kinds
@@ -132,6 +139,8 @@ def _text_of(kind: str, message: str) -> str:
         return "is missing"
     if kind in ("model_type", "dict_type"):
         return "expected a table"
+    if kind in ("tuple_type", "list_type"):
+        return 'expected a list such as ["a", "b"]'
     text = message.removeprefix("Value error, ")
     return text[:1].lower() + text[1:]
 

@@ -16,7 +16,12 @@ from deliveryd.journal.history import read_life, without_values
 
 def explain(
     config: ConfigFile,
-    message_id: Annotated[int, typer.Argument(metavar="MESSAGE_ID", help="The id that the queue gave it.")],
+    message_id: Annotated[
+        int,
+        typer.Argument(
+            metavar="MESSAGE_ID", help="The id that the queue gave it.", min=-(2**63), max=2**63 - 1
+        ),
+    ],
     show_variables: Annotated[
         bool, typer.Option("--show-variables", help="Show the values of variables, not just their names.")
     ] = False,

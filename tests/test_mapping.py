@@ -110,15 +110,15 @@ def test_any_value_arrives_as_it_is(value: str) -> None:
 def test_addresses(url: str, fields: dict[str, str], filled: str) -> None:
     """In an address, values are encoded fully, and a query value without a value is left out."""
     sample = dispatch("sms", fields)
-    assert compile_address(url, None, SECRETS)(sample) == filled
+    assert compile_address(url, None, SECRETS).fill(sample) == filled
 
 
 def test_the_query_table_comes_after_the_addresss_own_query() -> None:
     """A table of the query is encoded as a whole; lists repeat their key."""
     query = {"to": "{customer.phone}", "ü": [1, True, "a b"], "gone": "{content.text}"}
+    address = compile_address("http://h/s?a=1", query, SECRETS)
     assert (
-        compile_address("http://h/s?a=1", query, SECRETS)(dispatch("sms", {}))
-        == "http://h/s?a=1&to=%2B15550111&%C3%BC=1&%C3%BC=true&%C3%BC=a%20b"
+        address.fill(dispatch("sms", {})) == "http://h/s?a=1&to=%2B15550111&%C3%BC=1&%C3%BC=true&%C3%BC=a%20b"
     )
 
 
@@ -126,7 +126,7 @@ def test_the_query_table_comes_after_the_addresss_own_query() -> None:
 def test_no_value_leads_to_another_address(text: str) -> None:
     """A value that would be a step up or an empty step in the path is refused."""
     with pytest.raises(Unfit):
-        compile_address("http://h/messages/{content.text}/send", None, SECRETS)(
+        compile_address("http://h/messages/{content.text}/send", None, SECRETS).fill(
             dispatch("sms", {"text": text})
         )
 

@@ -50,8 +50,7 @@ class HttpChannel:
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one request; its `Idempotency-Key` is the attempt's id."""
         try:
-            method, url, headers, body = self._writer.write(dispatch)
-            answer = await self._client.send(method, url, headers=headers, body=body)
+            answer = await self._client.exchange(*self._writer.write(dispatch))
         except Unfit as error:
             return Refused(str(error))
         except NotSent as error:
@@ -66,8 +65,9 @@ class HttpChannel:
             request = self._masked.write(dispatch)
         except Unfit as error:
             return f"nothing would be sent: {error}"
-        lines = [f"{request.method} {request.url.replace('%2A%2A%2A', MASK)}"]
-        lines += [f"{name}: {value}" for name, value in request.headers]
+        address = str(request.target).replace("%2A%2A%2A", MASK)
+        lines = [f"{request.method} {address}"]
+        lines += [f"{name.decode()}: {value.decode('latin-1')}" for name, value in request.headers]
         body = request.body.decode("utf-8").replace("%2A%2A%2A", MASK)
         return "\n".join([*lines, "", body] if body else lines)
 

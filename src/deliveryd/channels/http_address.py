@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import NamedTuple
 from urllib.parse import quote
 
 from deliveryd.channels.base import Dispatch
@@ -12,6 +13,7 @@ from deliveryd.channels.mapping import ABSENT, Name, Text, Unfit, split
 from deliveryd.http.client import target_of
 
 Fill = Callable[[Dispatch], str]
+Encode = Callable[[str], str]
 Pairs = Mapping[str, object]
 
 encode_component = partial(quote, safe="")
@@ -38,28 +40,38 @@ def address_problem(url: str) -> str | None:
     return None
 
 
-def compile_address(url: str, query: Pairs | None, secrets: Mapping[str, str]) -> Fill:
-    """Compile an address, its own query before the table's. Filling it raises Unfit."""
+class Address(NamedTuple):
+    """A compiled address: `fill` writes it for one message and raises Unfit.
+
+    `constant` is its text when it is the same for every message.
+    """
+
+    fill: Fill
+    constant: str | None
+
+
+def compile_address(url: str, query: Pairs | None, secrets: Mapping[str, str]) -> Address:
+    """Compile an address, its own query before the table's."""
     match = _ADDRESS.fullmatch(url)
     if match is None:
         raise ValueError("not an address")
-    origin, path, own_query = match[1], match[2], match[3] or ""
-    fill_path = _compile_path(path, secrets)
-    fill_query = _compile_query(own_query, query or {}, secrets)
+    segments = [Text(segment, secrets, value=encode_component) for segment in match[2].split("/")]
+    pairs = _compile_query(match[3] or "", query or {}, secrets)
+    constants = [text.constant for text in (*segments, *pairs)]
+    fill = partial(_fill_address, match[1], segments, pairs)
+    if None in constants:
+        return Address(fill, None)
+    path, own_query = constants[: len(segments)], constants[len(segments) :]
+    return Address(fill, _join(match[1], map(str, path), map(str, own_query)))
 
-    def fill(dispatch: Dispatch) -> str:
-        pairs = fill_query(dispatch)
-        return f"{origin}{fill_path(dispatch)}{'?' if pairs else ''}{pairs}"
 
-    return fill
+def _fill_address(origin: str, segments: list[Text], pairs: list[Text], dispatch: Dispatch) -> str:
+    return _join(origin, [_fill_segment(segment, dispatch) for segment in segments], _filled(pairs, dispatch))
 
 
-def _compile_path(path: str, secrets: Mapping[str, str]) -> Fill:
-    segments = [Text(segment, secrets, value=encode_component) for segment in path.split("/")]
-    if all(segment.constant is not None for segment in segments):
-        constant = "/".join(segment.constant or "" for segment in segments)
-        return lambda _: constant
-    return lambda dispatch: "/".join(_fill_segment(segment, dispatch) for segment in segments)
+def _join(origin: str, segments: Iterable[str], pairs: Iterable[str]) -> str:
+    query = "&".join(pairs)
+    return f"{origin}{'/'.join(segments)}{'?' if query else ''}{query}"
 
 
 def _fill_segment(segment: Text, dispatch: Dispatch) -> str:
@@ -71,13 +83,12 @@ def _fill_segment(segment: Text, dispatch: Dispatch) -> str:
     return filled
 
 
-def _compile_query(own: str, table: Pairs, secrets: Mapping[str, str]) -> Fill:
+def _compile_query(own: str, table: Pairs, secrets: Mapping[str, str]) -> list[Text]:
     texts = [Text(pair, secrets, value=encode_component) for pair in own.split("&") if pair]
-    texts += compile_pairs(table, secrets, encode_component)
-    return partial(fill_pairs, texts)
+    return texts + compile_pairs(table, secrets, encode_component)
 
 
-def compile_pairs(table: Pairs, secrets: Mapping[str, str], encode: Callable[[str], str]) -> list[Text]:
+def compile_pairs(table: Pairs, secrets: Mapping[str, str], encode: Encode) -> list[Text]:
     """Compile a table into encoded `key=value` texts, one for each member of a list."""
     texts = []
     for key, value in table.items():
@@ -86,7 +97,7 @@ def compile_pairs(table: Pairs, secrets: Mapping[str, str], encode: Callable[[st
     return texts
 
 
-def _compile_pair(key: str, value: str, secrets: Mapping[str, str], encode: Callable[[str], str]) -> Text:
+def _compile_pair(key: str, value: str, secrets: Mapping[str, str], encode: Encode) -> Text:
     return Text(value, secrets, literal=encode, value=encode, prefix=f"{encode(key)}=")
 
 
@@ -98,9 +109,9 @@ def _table_text(value: object) -> str:
 
 def fill_pairs(texts: list[Text], dispatch: Dispatch) -> str:
     """The pairs for one message, without those that have an absent content field. Raises Unfit."""
-    filled = []
-    for text in texts:
-        pair = text.constant if text.constant is not None else text.fill(dispatch)
-        if pair is not ABSENT:
-            filled.append(pair)
-    return "&".join(filled)
+    return "&".join(_filled(texts, dispatch))
+
+
+def _filled(texts: list[Text], dispatch: Dispatch) -> list[str]:
+    pairs = [text.constant if text.constant is not None else text.fill(dispatch) for text in texts]
+    return [pair for pair in pairs if pair is not ABSENT]

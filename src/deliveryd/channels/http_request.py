@@ -8,23 +8,26 @@ from functools import partial
 from typing import NamedTuple
 from urllib.parse import quote_plus
 
+import orjson
+
 from deliveryd import __version__
 from deliveryd.channels.base import Dispatch
 from deliveryd.channels.http_address import compile_address, compile_pairs, fill_pairs
 from deliveryd.channels.http_options import HttpOptions
 from deliveryd.channels.mapping import ABSENT, Text, Unfit, compile_tree
+from deliveryd.http.client import raw_header, target_of
+from deliveryd.http.wire import Header, Target
 
-Header = tuple[str, str]
 Body = Callable[[Dispatch], bytes]
 
-_write_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_KEY = b"Idempotency-Key"
 
 
 class HttpRequest(NamedTuple):
     """One request, ready to be sent."""
 
     method: str
-    url: str
+    target: Target
     headers: list[Header]
     body: bytes
 
@@ -34,30 +37,38 @@ class RequestWriter:
 
     def __init__(self, options: HttpOptions, secrets: Mapping[str, str]) -> None:
         self._method = options.method
-        self._address = compile_address(options.url, options.query, secrets)
+        self._target = _compile_target(options, secrets)
         self._body = _compile_body(options, secrets)
         self._fixed, self._filled = _compile_headers(options, secrets)
 
     def write(self, dispatch: Dispatch) -> HttpRequest:
         """The request for one attempt. Raises Unfit."""
-        headers = [*self._fixed, ("Idempotency-Key", _header_value("Idempotency-Key", dispatch.attempt_id))]
+        headers = [*self._fixed, (_KEY, dispatch.attempt_id.encode("ascii"))]
         for name, text in self._filled:
             value = text.fill(dispatch)
             if value is not ABSENT:
-                headers.append((name, _header_value(name, value)))
-        return HttpRequest(self._method, self._address(dispatch), headers, self._body(dispatch))
+                headers.append(_filled_header(name, value))
+        return HttpRequest(self._method, self._target(dispatch), headers, self._body(dispatch))
 
 
-def _header_value(name: str, value: str) -> str:
+def _filled_header(name: str, value: str) -> Header:
     if value.isascii() and value.isprintable():
-        return value
+        return raw_header(name, value)
     raise Unfit(f"the header {name} can't carry the value")
+
+
+def _compile_target(options: HttpOptions, secrets: Mapping[str, str]) -> Callable[[Dispatch], Target]:
+    address = compile_address(options.url, options.query, secrets)
+    if address.constant is None:
+        return lambda dispatch: target_of(address.fill(dispatch))
+    target = target_of(address.constant)
+    return lambda _: target
 
 
 def _compile_headers(
     options: HttpOptions, secrets: Mapping[str, str]
 ) -> tuple[list[Header], list[tuple[str, Text]]]:
-    fixed: list[Header] = []
+    fixed: list[tuple[str, str]] = []
     filled: list[tuple[str, Text]] = []
     for name, template in options.headers.items():
         text = Text(template, secrets)
@@ -69,10 +80,10 @@ def _compile_headers(
             raise ValueError(f"headers.{name}: a secret in a header is printable ASCII")
     given = {name.lower() for name in options.headers}
     fixed += [(name, value) for name, value in _own_headers(options) if name.lower() not in given]
-    return fixed, filled
+    return [raw_header(name, value) for name, value in fixed], filled
 
 
-def _own_headers(options: HttpOptions) -> list[Header]:
+def _own_headers(options: HttpOptions) -> list[tuple[str, str]]:
     own = [("User-Agent", f"deliveryd/{__version__}")]
     if options.json_body is not None:
         own.append(("Content-Type", "application/json"))
@@ -90,9 +101,16 @@ def _compile_body(options: HttpOptions, secrets: Mapping[str, str]) -> Body:
     return lambda _: b""
 
 
+def _write_json(value: object) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:  # half a surrogate pair; or an integer of more than 64 bits, which is fine
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+
+
 def _json_body(fill: Callable[[Dispatch], object], empty: Callable[[], object], dispatch: Dispatch) -> bytes:
     value = fill(dispatch)
     try:
-        return _write_json(empty() if value is ABSENT else value).encode("utf-8")
+        return _write_json(empty() if value is ABSENT else value)
     except UnicodeEncodeError:
         raise Unfit("a value isn't valid Unicode text") from None

@@ -36,6 +36,8 @@ class AsyncioWire:
         self._context: ssl.SSLContext | None = None
         self._idle: dict[Origin, deque[_Connection]] = {}  # per origin, the longest idle one first
         self._open: set[_Connection] = set()
+        self._busy: set[_Connection] = set()
+        self._deadline: asyncio.TimerHandle | None = None  # not later than the first one of the busy
         self._loop = asyncio.get_running_loop()
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
@@ -48,12 +50,31 @@ class AsyncioWire:
         message = encode_request(method, target, headers, body)
         origin = target[:3]
         connection = self._reuse(origin) or await self._connect(origin, deadline)
-        timer = self._loop.call_at(ends, connection.give_up, f"no whole answer within {deadline:g} s")
+        connection.ends, connection.deadline = ends, deadline
+        self._busy.add(connection)
+        if self._deadline is None or self._deadline.when() > ends:
+            self._set_deadline(ends)
         try:
             return await connection.request(message, max_body)
         finally:
-            timer.cancel()
+            self._busy.discard(connection)
             self._put_back(origin, connection)
+
+    def _set_deadline(self, ends: float) -> None:
+        """Look at the deadlines then: one timer for all of them, since nearly none is ever reached."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self._loop.call_at(ends, self._give_up_late)
+
+    def _give_up_late(self) -> None:
+        self._deadline = None
+        now = self._loop.time()
+        for connection in list(self._busy):
+            if connection.ends <= now:
+                connection.give_up()
+        coming = [connection.ends for connection in self._busy if connection.ends > now]
+        if coming:
+            self._set_deadline(min(coming))
 
     def _reuse(self, origin: Origin) -> _Connection | None:
         idle = self._idle.get(origin)
@@ -119,8 +140,9 @@ class AsyncioWire:
         """Close all connections and wait until their sockets are gone; requests under way end in an error."""
         self._closed = True
         self._idle.clear()
-        if self._sweep is not None:
-            self._sweep.cancel()
+        for timer in (self._sweep, self._deadline):
+            if timer is not None:
+                timer.cancel()
         closing = list(self._open)
         for connection in closing:
             connection.close()
@@ -154,6 +176,9 @@ class _Connection(asyncio.Protocol):
         self._register = register
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Answer] | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._unread = select.poll()
+        self.ends = self.deadline = 0.0
         self.idle_since = 0.0
         self.reusable = False
         self.closed = asyncio.Event()
@@ -161,11 +186,7 @@ class _Connection(asyncio.Protocol):
     @property
     def quiet(self) -> bool:
         """Whether nothing lies in the socket that the loop hasn't read yet, such as the other side's end."""
-        if self._transport is None:
-            return False
-        unread = select.poll()
-        unread.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not unread.poll(0)
+        return self._transport is not None and not self._unread.poll(0)
 
     async def request(self, message: bytes, max_body: int) -> Answer:
         """Write a request and wait for its whole answer. Raises NotSent or OutcomeUnknown."""
@@ -173,7 +194,6 @@ class _Connection(asyncio.Protocol):
         self.reusable = False
         if transport is None or transport.is_closing():
             raise NotSent("the connection was closed before the request")
-        self._parser = httptools.HttpResponseParser(self)
         self._max_body = max_body
         self._overhead = 0
         self._start_answer()
@@ -181,9 +201,9 @@ class _Connection(asyncio.Protocol):
         transport.write(message)
         return await self._waiter
 
-    def give_up(self, reason: str) -> None:
-        """End the request under way, if any, as one whose outcome is unknown."""
-        self._fail(OutcomeUnknown(reason))
+    def give_up(self) -> None:
+        """End the request under way, whose time is over, as one whose outcome is unknown."""
+        self._fail(OutcomeUnknown(f"no whole answer within {self.deadline:g} s"))
 
     def close(self) -> None:
         """Close the connection at once, without waiting for what isn't written yet."""
@@ -217,6 +237,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._unread.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._register.add(self)
 
     def data_received(self, data: bytes) -> None:

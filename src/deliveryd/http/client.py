@@ -13,7 +13,7 @@ import sniffio
 from deliveryd.http.asyncio_wire import AsyncioWire
 from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.http.tls import TlsFiles
-from deliveryd.http.wire import Answer, Target, Wire
+from deliveryd.http.wire import Answer, Header, Headers, Target, Wire
 
 MAX_BODY = 1 << 20
 
@@ -44,9 +44,18 @@ class HttpClient:
         header that can't be sent.
         """
         deadline = self._timeout if timeout is None else timeout
-        raw = [_raw_header(name, value) for name, value in headers]
+        raw = [raw_header(name, value) for name, value in headers]
         return await self._wire.exchange(
             method, target_of(url), raw, body, deadline=deadline, max_body=self._max_body
+        )
+
+    async def exchange(self, method: str, target: Target, headers: Headers, body: bytes) -> Answer:
+        """The same with an address and headers that were taken apart and checked before.
+
+        Raises NotSent or OutcomeUnknown.
+        """
+        return await self._wire.exchange(
+            method, target, headers, body, deadline=self._timeout, max_body=self._max_body
         )
 
     async def aclose(self) -> None:
@@ -54,7 +63,7 @@ class HttpClient:
         await self._wire.aclose()
 
 
-def _raw_header(name: str, value: str) -> tuple[bytes, bytes]:
+def raw_header(name: str, value: str) -> Header:
     """A header's bytes. Raises ValueError when it can't be sent as it is, without telling its value."""
     try:
         raw = name.encode("ascii"), value.strip(" \t").encode("latin-1")

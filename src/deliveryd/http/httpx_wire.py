@@ -34,7 +34,7 @@ class HttpxWire:
         progress = _Progress()
         request = httpx.Request(
             method,
-            f"{target.scheme}://{target.authority}{target.path.decode('ascii')}",
+            str(target),
             headers=[(b"accept-encoding", b"identity"), *headers],
             content=body,
             extensions={"trace": progress.follow, "timeout": {"connect": EARLIER * deadline}},

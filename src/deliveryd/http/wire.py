@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-Headers = Sequence[tuple[bytes, bytes]]
+Header = tuple[bytes, bytes]
+Headers = Sequence[Header]
 
 
 class Target(NamedTuple):
@@ -16,6 +17,9 @@ class Target(NamedTuple):
     port: int
     authority: str
     path: bytes
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.path.decode('ascii')}"
 
 
 class Answer(NamedTuple):

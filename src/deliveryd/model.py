@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 BLOCKS = ("inApp", "messenger", "sms", "email")
@@ -38,8 +39,14 @@ class WallClock:
 
 def format_instant(instant: int) -> str:
     """Write an instant the way events carry it: ISO 8601, UTC, six decimals, `Z` (interface 6)."""
-    moment = _EPOCH + timedelta(microseconds=instant)
-    return f"{moment.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    seconds, microseconds = divmod(instant, 1_000_000)
+    return f"{_second(seconds)}.{microseconds:06d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    """The instants of one second begin alike, and there are many of them."""
+    return (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
 
 
 def parse_instant(text: str) -> int:

@@ -28,6 +28,10 @@ _DUE = (
 )
 
 
+_ACCEPT = "UPDATE event SET settled_at = ? WHERE message_id = ? AND seq = ?"
+_ACCEPT_ALL = "UPDATE event SET settled_at = ? WHERE settled_at IS NULL AND seq BETWEEN ? AND ?"
+
+
 class Operations:
     """The steps that the line takes."""
 
@@ -157,10 +161,12 @@ class Operations:
 
     def accept(self, db: sqlite3.Connection, rows: Sequence[OutboxRow], at: int) -> None:
         """Mark events as accepted."""
-        db.executemany(
-            "UPDATE event SET settled_at = ? WHERE message_id = ? AND seq = ?",
-            [(at, row.message_id, row.seq) for row in rows],
-        )
+        if (
+            rows and rows[-1].seq - rows[0].seq == len(rows) - 1
+        ):  # all between the first and the last
+            db.execute(_ACCEPT_ALL, (at, rows[0].seq, rows[-1].seq))
+        else:
+            db.executemany(_ACCEPT, [(at, row.message_id, row.seq) for row in rows])
         _remember_seq(db, rows)
         db.executemany(
             "UPDATE message SET state = 2 WHERE id = ? AND state = 1",
@@ -199,12 +205,13 @@ def _move(db: sqlite3.Connection, changes: Sequence[Change]) -> None:
     on_its_way = []
     at_an_end = []
     for change in changes:
-        after = step(change.before, change.after)
-        if after in ENDED or change.before in ENDED:  # only these write the indexed column `ended_at`
+        entry, before = change.entry, change.before
+        after = step(before, change.after)
+        if after in ENDED or before in ENDED:  # only these write the indexed column `ended_at`
             ended_at = change.at if after in ENDED else None
-            at_an_end.append((*progress_of(change), ended_at, change.entry.id, change.before))
+            at_an_end.append((*progress_of(change), ended_at, entry.id, before))
         else:
-            on_its_way.append((*progress_of(change), change.entry.id, change.before))
+            on_its_way.append((*progress_of(change), entry.id, before))
     moved = sum(
         db.executemany(statement, rows).rowcount
         for statement, rows in ((_ON_ITS_WAY, on_its_way), (_AT_AN_END, at_an_end))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+import orjson
+
 from deliveryd.journal.base import Change
 from deliveryd.model import Entry
 
 ENTRY = "id, settings_id, customer_id, variables, lane, tries, attempts, spent, doubt, taken_at"
 """The columns of an entry, in the order of `EntryRow`."""
 
-_as_is = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _escaped = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -49,27 +50,28 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
 
 def progress_of(change: Change) -> tuple[object, ...]:
     """What a step writes: state, due_at, lane, tries, attempts, spent, doubt."""
-    entry = change.entry
-    spent = to_json(entry.spent) if entry.spent else "[]"
-    return change.after, change.due_at, entry.lane or "", entry.tries, entry.attempts, spent, entry.doubt
+    _, _, _, _, lane, tries, attempts, spent, doubt, _ = change.entry
+    return (
+        change.after,
+        change.due_at,
+        lane or "",
+        tries,
+        attempts,
+        to_json(spent) if spent else "[]",
+        doubt,
+    )
 
 
 def to_json(value: object) -> str:
     """JSON that UTF-8 can carry: an unpaired surrogate is escaped, and comes back as it was."""
-    text = _as_is(value)
-    return text if _is_utf8(text) else _escaped(value)
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        return _escaped(value)
 
 
 def to_text(text: str | None) -> str | None:
     """Text that UTF-8 can carry: an unpaired surrogate is spelled out."""
-    return text if text is None or _is_utf8(text) else text.encode("utf-8", "backslashreplace").decode()
-
-
-def _is_utf8(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    if text is None or text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -148,6 +148,9 @@ def _judge(application: int, version: int) -> None:
         raise JournalError(f"the journal has format {version}, and this deliveryd reads format {VERSION}")
 
 
+_NOTHING_MORE = [None, None, None]  # neither channel nor reported_at nor details: nearly every event
+
+
 class EventWriter:
     """Writes status events as the JSON that the service gets (interface 6)."""
 
@@ -156,6 +159,10 @@ class EventWriter:
 
     def write(self, event: StatusEvent) -> str:
         """One event as JSON text."""
+        message_id, status, timestamp, *more = event
+        if more == _NOTHING_MORE:
+            at = format_instant(timestamp)
+            return f'{{"timestamp":"{at}","messageId":{message_id},"status":"{status}"}}'
         body: dict[str, object] = {
             "timestamp": format_instant(event.timestamp),
             "messageId": event.message_id,

@@ -59,7 +59,7 @@ async def building(**options: Any) -> AsyncIterator[HttpClient]:
 )
 def test_an_address_is_taken_apart(url: str, target: tuple[Any, ...]) -> None:
     """Scheme, host, port, authority and path, as they go on the wire."""
-    assert target_of(url) == target
+    assert target_of(url)[:5] == target
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,9 @@ from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadab
 from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.service.auth import AuthOptions
-from deliveryd.service.client import PATIENCE, TRIES, ServiceClient
+from deliveryd.service.calling import PATIENCE, TRIES
+from deliveryd.service.client import ServiceClient
+from deliveryd.service.merchant import Merchant
 from deliveryd.service.wire import GROUPS
 from scripted_gateway import HangUp, Reply, closed_port, open_gateway
 
@@ -134,7 +136,9 @@ async def test_entity(service: respx.MockRouter, client: ServiceClient) -> None:
     url = "http://service.example/api/v4/merchants/5/1/en"
     service.get(url).respond(json={"value": {"id": 5, "locations": [{"lat": 1.5}]}})
     for same in (url, "http://SERVICE.example:80/api/v4/merchants/5/1/en"):
-        assert await client.entity(same) == {"id": 5, "locations": [{"lat": 1.5}]}
+        merchant = await client.entity(same)
+        assert isinstance(merchant, Merchant)
+        assert (merchant.id, merchant.locations[0].lat) == (5, 1.5)
 
 
 @pytest.mark.parametrize(
@@ -433,13 +437,13 @@ async def test_the_whole_cycle_over_a_socket() -> None:
         await client.report(['{"messageId":1}'])
         assert client.parse_settings(2, await client.fetch_settings(2)).content == {}
         assert (await client.customer_page(3, ["offers"], tokens={"offers": "a b&c"})).value == {}
-        assert await client.entity(f"{gateway.url}/api/v4/merchants/9/1/en") == {"id": 9}
+        assert await client.entity(f"{gateway.url}/api/v4/offers/9/1/en") == {"id": 9}
         assert [(seen.method, seen.target) for seen in gateway.seen] == [
             ("GET", "/api/queue?take=10"),
             ("POST", "/api/events"),
             ("GET", "/api/settings/2"),
             ("GET", "/api/customers/3/all?offers.include=true&offers.continuationToken=a%20b%26c"),
-            ("GET", "/api/v4/merchants/9/1/en"),
+            ("GET", "/api/v4/offers/9/1/en"),
         ]
         assert json.loads(gateway.seen[1].body) == [{"messageId": 1}]
 

@@ -25,6 +25,9 @@ from deliveryd.blocking import Blocking, in_thread
 
 T = TypeVar("T")
 
+LARGEST_VALUE = 8 << 20
+"""Bytes of a row at most: a planted one must not fill the memory."""
+
 _PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL}
 """Errors that say nothing against what the file holds."""
 
@@ -80,6 +83,7 @@ class OneConnection(diskcache.Cache):  # type: ignore[misc]  # diskcache ships n
             self._shared = sqlite3.connect(
                 path, timeout=self._timeout, isolation_level=None, check_same_thread=False
             )
+            self._shared.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE)
             self._shared.execute("PRAGMA synchronous = NORMAL")
             self._shared.execute(
                 "PRAGMA mmap_size = 0"
@@ -98,6 +102,13 @@ class Cached(NamedTuple):
 
     value: bytes
     seconds_left: float | None
+
+
+class Extent(NamedTuple):
+    """How much a cache holds: entries, and bytes on the disk."""
+
+    entries: int
+    size: int
 
 
 class DiskCache:
@@ -119,6 +130,12 @@ class DiskCache:
         self._cache: Any = None
         self._blocking = blocking
         self._one_at_a_time = anyio.Lock()  # nobody uses what another one is just rebuilding
+        self._told: set[str] = set()
+
+    @property
+    def folder(self) -> Path:
+        """Where it is on the disk."""
+        return self._folder
 
     async def get(self, name: str) -> Cached | None:
         """What is stored under a name, or None."""
@@ -126,11 +143,20 @@ class DiskCache:
 
     async def set(self, name: str, value: bytes, ttl: float | None) -> None:
         """Store bytes under a name, for `ttl` seconds or until they are pushed out."""
-        await self._use(lambda cache: cache.set(name, value, expire=ttl))
+        if await self._use(lambda cache: cache.set(name, value, expire=ttl)):
+            self._told.clear()
 
     async def delete(self, name: str) -> None:
         """Forget a name."""
         await self._use(lambda cache: cache.delete(name))
+
+    async def extent(self) -> Extent | None:
+        """How much is stored, or None when that can't be told."""
+        return await self._use(lambda cache: Extent(len(cache), cache.volume()))
+
+    async def clear(self) -> int | None:
+        """Forget everything, and tell how many values that were; None when it can't be done."""
+        return await self._use(lambda cache: int(cache.clear(retry=True)))
 
     async def aclose(self) -> None:
         """Close the cache's file."""
@@ -148,15 +174,21 @@ class DiskCache:
         except RowRefused as error:
             problem = f"holds {error}"
         except (OSError, diskcache.Timeout) as error:
-            self._on_problem(f"the cache is bypassed: {_reason(error)}")
+            self._tell_once(f"the cache is bypassed: {_reason(error)}")
             return None
         except Exception as error:  # whatever a foreign file makes the libraries do
             if getattr(error, "sqlite_errorcode", None) in _PASSING:
-                self._on_problem(f"the cache is bypassed: {error}")
+                self._tell_once(f"the cache is bypassed: {error}")
                 return None
             problem = f"can't be used ({_reason(error)})"
         self._rebuild(problem)
         return None
+
+    def _tell_once(self, problem: str) -> None:
+        """Say what went wrong, and not again before something could be stored: a disk may stay full."""
+        if problem not in self._told:
+            self._told.add(problem)
+            self._on_problem(problem)
 
     def _used(self, use: Callable[[Any], T]) -> T:
         if self._cache is None:
@@ -164,7 +196,7 @@ class DiskCache:
         return use(self._cache)
 
     def _rebuild(self, problem: str) -> None:
-        self._on_problem(f"the cache {problem}; it is thrown away and filled anew")
+        self._tell_once(f"the cache {problem}; it is thrown away and filled anew")
         try:
             if self._cache is not None:
                 self._cache.close()
@@ -181,6 +213,9 @@ class DiskCache:
         self._folder.chmod(0o700)
         if status.st_mode & 0o022:
             self._on_problem("others could write to the cache's folder; the cache is thrown away")
+            self._throw_away()
+        elif any(path.is_symlink() for path in self._folder.glob("cache.db*")):
+            self._on_problem("the cache's file is a link to somewhere else; the link is thrown away")
             self._throw_away()
         return OneConnection(
             str(self._folder),

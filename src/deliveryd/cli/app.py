@@ -12,7 +12,10 @@ import typer
 from deliveryd import __version__
 from deliveryd.cli.outcome import exit_status
 
-COMMANDS = ("run", "demo", "sandbox", "check", "render", "explain", "audit", "in-doubt", "dead", "health")
+COMMANDS = (
+    "run", "demo", "sandbox", "check", "render", "explain", "audit", "in-doubt", "dead", "customers", "cache",
+    "health",
+)  # fmt: skip
 """Each is a function, or a group of commands, of that name in the module of that name; "-" is "_" there."""
 
 

@@ -8,10 +8,10 @@ from typing import Annotated
 import anyio
 import typer
 
-from deliveryd.checking import Result, as_json, as_lines, check_all, check_files, config_problems, in_order
+from deliveryd.checking import Result, as_json, as_lines, check_all, check_examined, check_files
 from deliveryd.cli.options import ConfigFile
 from deliveryd.cli.outcome import CONFIGURATION, FAILED
-from deliveryd.config import load
+from deliveryd.config import examine
 from deliveryd.errors import ConfigError
 
 EXIT = {Result.OK: 0, Result.UNREACHABLE: FAILED, Result.WRONG: CONFIGURATION}
@@ -28,13 +28,9 @@ def check(
 
     Exit status: 0 all is well, 1 something can't be reached, 78 the configuration has to be changed.
     """
-    try:
-        loaded = load(config)
-    except ConfigError as error:
-        if not as_data:
-            raise
-        findings = config_problems(error)
-    else:
-        findings = in_order(anyio.run(check_files if offline else check_all, loaded))
+    examined = examine(config)
+    findings = anyio.run(check_examined, config, examined, check_files if offline else check_all)
+    if examined.problems and not as_data:
+        raise ConfigError([f"{finding.key}: {finding.text}" for finding in findings])
     typer.echo(json.dumps(as_json(findings), indent=2) if as_data else "\n".join(as_lines(findings)))
     raise typer.Exit(EXIT[max(finding.result for finding in findings)])

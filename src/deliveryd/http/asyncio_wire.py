@@ -11,7 +11,8 @@ import asyncio
 import select
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import httptools
@@ -37,7 +38,8 @@ class AsyncioWire:
         self._idle: dict[Origin, deque[_Connection]] = {}  # per origin, the longest idle one first
         self._open: set[_Connection] = set()
         self._busy: set[_Connection] = set()
-        self._deadline: asyncio.TimerHandle | None = None  # not later than the first one of the busy
+        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline_at = 0.0  # when it rings: not later than the first one of the busy ends
         self._loop = asyncio.get_running_loop()
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
@@ -49,10 +51,13 @@ class AsyncioWire:
         ends = self._loop.time() + deadline
         message = encode_request(method, target, headers, body)
         origin = target[:3]
-        connection = self._reuse(origin) or await self._connect(origin, deadline)
+        connection = self._reuse(origin) or await self._connect(target, deadline)
+        if self._loop.time() >= ends:  # the process may have stood still meanwhile
+            self._put_back(origin, connection)
+            raise NotSent(f"no time left of {deadline:g} s to send the request")
         connection.ends, connection.deadline = ends, deadline
         self._busy.add(connection)
-        if self._deadline is None or self._deadline.when() > ends:
+        if self._deadline is None or self._deadline_at > ends:
             self._set_deadline(ends)
         try:
             return await connection.request(message, max_body)
@@ -64,7 +69,7 @@ class AsyncioWire:
         """Look at the deadlines then: one timer for all of them, since nearly none is ever reached."""
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = self._loop.call_at(ends, self._give_up_late)
+        self._deadline, self._deadline_at = self._loop.call_at(ends, self._give_up_late), ends
 
     def _give_up_late(self) -> None:
         self._deadline = None
@@ -108,13 +113,19 @@ class AsyncioWire:
             longest = min(idle[0].idle_since for idle in self._idle.values())
             self._sweep = self._loop.call_at(longest + IDLE_SECONDS, self._close_expired)
 
-    async def _connect(self, origin: Origin, deadline: float) -> _Connection:
-        scheme, host, port = origin
+    async def _connect(self, target: Target, deadline: float) -> _Connection:
+        scheme, host, port = target[:3]
+        connection = _Connection(self._loop, self._open)
         try:
             async with asyncio.timeout(deadline):
-                _, connection = await self._loop.create_connection(
-                    lambda: _Connection(self._loop, self._open), host, port, ssl=self._tls(scheme)
-                )
+                with connection.unless_given_up():
+                    await self._loop.create_connection(
+                        lambda: connection,
+                        target.address or host,
+                        port,
+                        ssl=self._tls(scheme),
+                        server_hostname=host if scheme == "https" else None,
+                    )
         except TimeoutError:
             raise NotSent(f"no connection to {host}:{port} within {deadline:g} s") from None
         except ssl.SSLError as error:
@@ -188,6 +199,16 @@ class _Connection(asyncio.Protocol):
         """Whether nothing lies in the socket that the loop hasn't read yet, such as the other side's end."""
         return self._transport is not None and not self._unread.poll(0)
 
+    @contextmanager
+    def unless_given_up(self) -> Iterator[None]:
+        """Connecting: uvloop tells nobody that it closed what it had connected when its caller gave up."""
+        try:
+            yield
+        except BaseException:
+            self._register.discard(self)
+            self.closed.set()
+            raise
+
     async def request(self, message: bytes, max_body: int) -> Answer:
         """Write a request and wait for its whole answer. Raises NotSent or OutcomeUnknown."""
         transport = self._transport
@@ -199,7 +220,10 @@ class _Connection(asyncio.Protocol):
         self._start_answer()
         self._waiter = self._loop.create_future()
         transport.write(message)
-        return await self._waiter
+        try:
+            return await self._waiter
+        finally:
+            self._waiter = None  # it holds the answer, and the connection outlives it
 
     def give_up(self) -> None:
         """End the request under way, whose time is over, as one whose outcome is unknown."""
@@ -213,19 +237,20 @@ class _Connection(asyncio.Protocol):
 
     def _start_answer(self) -> None:
         self._headers: dict[str, str] = {}
-        self._body: list[bytes] = []
-        self._size = 0
+        self._body = bytearray()  # a list would hold an object for each chunk of one byte
         self._head_done = False
 
     def _fail(self, error: WireError) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
+        self._body = bytearray()
         self.close()
 
     def _finish(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             status = self._parser.get_status_code()
-            self._waiter.set_result(Answer(status, self._headers, b"".join(self._body)))
+            self._waiter.set_result(Answer(status, self._headers, bytes(self._body)))
+            self._body = bytearray()
 
     def _may_be_kept(self) -> bool:
         """Whether both sides have said all that they had to say, and the other one stays."""
@@ -287,11 +312,10 @@ class _Connection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         self._overhead = 0
-        self._size += len(data)
-        if self._size > self._max_body:
+        if len(self._body) + len(data) > self._max_body:
             self._fail(OutcomeUnknown(f"the answer is larger than {self._max_body} bytes"))
         else:
-            self._body.append(data)
+            self._body += data
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() < 200:  # 100 Continue and its like: the answer is still to come

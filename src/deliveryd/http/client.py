@@ -58,6 +58,10 @@ class HttpClient:
             method, target, headers, body, deadline=self._timeout, max_body=self._max_body
         )
 
+    def bounded(self, max_body: int) -> HttpClient:
+        """A client over the same connections, with another bound of its answers."""
+        return HttpClient(self._wire, timeout=self._timeout, max_body=max_body)
+
     async def aclose(self) -> None:
         """Close all connections."""
         await self._wire.aclose()

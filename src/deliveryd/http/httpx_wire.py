@@ -32,13 +32,16 @@ class HttpxWire:
     ) -> Answer:
         """Send a request and return the whole answer. Raises NotSent or OutcomeUnknown."""
         progress = _Progress()
+        url, more, extensions = _connected_to(target)
         request = httpx.Request(
             method,
-            str(target),
-            headers=[(b"accept-encoding", b"identity"), *headers],
+            url,
+            headers=[(b"accept-encoding", b"identity"), *more, *headers],
             content=body,
-            extensions={"trace": progress.follow, "timeout": {"connect": EARLIER * deadline}},
-        )
+            extensions={
+                "trace": progress.follow, "timeout": {"connect": EARLIER * deadline}, **extensions
+            },
+        )  # fmt: skip
         try:
             with anyio.fail_after(deadline):
                 return await self._receive(request, max_body)
@@ -73,6 +76,19 @@ class HttpxWire:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._transport.aclose()
+
+
+def _connected_to(target: Target) -> tuple[str, Headers, dict[str, str]]:
+    """The URL to connect to, with what makes it a request for the target's own host.
+
+    Such a connection isn't kept: httpcore would hand it to another host that has the same address.
+    """
+    if target.address is None:
+        return str(target), (), {}
+    host = f"[{target.address}]" if ":" in target.address else target.address
+    url = f"{target.scheme}://{host}:{target.port}{target.path.decode('ascii')}"
+    headers = ((b"host", target.authority.encode("ascii")), (b"connection", b"close"))
+    return url, headers, {"sni_hostname": target.host}
 
 
 def _headers_of(response: httpx.Response) -> dict[str, str]:

@@ -13,8 +13,9 @@ def retry_after(value: str | None, longest: float) -> float | None:
         return min(float(text), longest)
     try:
         moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError):
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        seconds = (moment - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError, IndexError, OverflowError):  # the last for years that no clock knows
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return min(max((moment - datetime.now(UTC)).total_seconds(), 0.0), longest)
+    return min(max(seconds, 0.0), longest)

@@ -10,13 +10,17 @@ Headers = Sequence[Header]
 
 
 class Target(NamedTuple):
-    """Where a request goes: scheme, host and port of the connection; the request's own path with query."""
+    """Where a request goes: scheme, host and port of the connection; the request's own path with query.
+
+    `address` is the address to connect to, where the host's name was looked up before; None: look it up.
+    """
 
     scheme: str
     host: str
     port: int
     authority: str
     path: bytes
+    address: str | None = None
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.authority}{self.path.decode('ascii')}"

@@ -2,58 +2,61 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 import anyio
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
-from tenacity.wait import wait_exponential_jitter
 
-from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable, WireError
+from deliveryd.cache import DiskCache
+from deliveryd.errors import ServiceRefused, ServiceUnreadable
 from deliveryd.http.client import HttpClient, target_of
-from deliveryd.http.patience import retry_after
-from deliveryd.http.wire import Answer
+from deliveryd.http.wire import Answer, Target
 from deliveryd.model import Settings
 from deliveryd.service.auth import AuthOptions
+from deliveryd.service.calling import Caller, Sleep
+from deliveryd.service.configurations import NOT_MODIFIED, Configurations
+from deliveryd.service.customer_data import MOST_PAGES, CustomerData, check_groups
+from deliveryd.service.hosts import OWN_HOST, REFUSED, AllowedHosts, HostRules, LookUp, look_up
+from deliveryd.service.merchant import Merchant, is_merchant, read_merchant
 from deliveryd.service.wire import (
     GROUPS,
     Batch,
     CustomerDataBody,
     read_customer_data,
+    read_groups,
     read_queue,
     read_settings,
 )
 
-TRIES = 3
-PATIENCE = 5.0
-"""Seconds between two tries of one call at most: who is told to wait longer hears ServiceUnavailable."""
-
-LONGEST_WAIT = 86_400.0
-"""Seconds that a service is believed when it asks to be left alone."""
-
-WORTH_RETRYING = frozenset({408, 425, 429})
-
-_backoff = wait_exponential_jitter(multiplier=0.1, max=2.0, jitter=0.1)
+LARGEST_CONFIGURATION = 1 << 20
+KEPT_SECONDS = 3600.0
 
 
-def _wait(state: RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome else None
-    asked = error.after if isinstance(error, ServiceUnavailable) else None
-    return asked if asked is not None else _backoff(state)
+@dataclass(frozen=True, slots=True)
+class ConfigurationAccess:
+    """How entity configurations are had: from which hosts, how large, and where copies are kept.
 
+    `elsewhere` asks other hosts than the service's own (None: they aren't asked); it must not show a client
+    certificate, and has a bound of its own. `max_size` (bytes) bounds the answers of the service's own host.
+    `ttl` are the seconds for which a copy is good whose host says nothing of it. The client closes all this.
+    """
 
-def _is_brief(error: BaseException) -> bool:
-    """Whether another try is worth it, and the service didn't ask for more than `PATIENCE` before it."""
-    return isinstance(error, ServiceUnavailable) and (error.after or 0.0) <= PATIENCE
+    rules: HostRules = OWN_HOST
+    elsewhere: HttpClient | None = None
+    cache: DiskCache | None = None
+    ttl: float = KEPT_SECONDS
+    max_size: int = LARGEST_CONFIGURATION
+    look_up: LookUp = look_up
 
 
 class ServiceClient:
     """Speaks with the service at `base_url`. Every call tries a few times what is worth trying again.
 
     All calls raise ServiceUnavailable (try later), ServiceRefused (the request itself is wrong) or
-    ServiceUnreadable (the answer isn't what the interface describes).
+    ServiceUnreadable (the answer isn't what the interface describes). `async with` closes it.
     """
 
     def __init__(
@@ -62,24 +65,24 @@ class ServiceClient:
         base_url: str,
         auth: AuthOptions | None = None,
         *,
-        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+        configurations: ConfigurationAccess | None = None,
+        sleep: Sleep = anyio.sleep,
     ) -> None:
-        self._http = http
-        self._base_url = base_url.rstrip("/")
-        self._auth = auth or AuthOptions()
-        self._headers = list(self._auth.headers())
-        self._retrying = AsyncRetrying(
-            stop=stop_after_attempt(TRIES),
-            wait=_wait,
-            retry=retry_if_exception(_is_brief),
-            sleep=sleep,
-            reraise=True,
+        access = configurations or ConfigurationAccess()
+        auth = auth or AuthOptions()
+        self._base = target_of(base_url)
+        self._service = Caller(http, "the service", auth, sleep)
+        self._own_host = Caller(http.bounded(access.max_size), "the service", auth, sleep)
+        self._elsewhere = (
+            None if access.elsewhere is None else Caller(access.elsewhere, "the host", AuthOptions(), sleep)
         )
+        self._hosts = AllowedHosts(self._base, access.rules, access.look_up)
+        self._configurations = Configurations(self._ask_for_configuration, access.ttl, access.cache)
 
     async def take(self, count: int) -> Batch:
         """Take up to `count` messages from the queue (interface 4.1)."""
         answer = await self._call("GET", f"/queue?take={count}")
-        return read_queue(answer.body)
+        return read_queue(answer.body, count)
 
     async def report(self, bodies: Sequence[str]) -> None:
         """Report status events, each given as its JSON text (interface 4.2)."""
@@ -95,6 +98,24 @@ class ServiceClient:
         """Read what `fetch_settings` returned, now or from a cache. Raises ServiceUnreadable."""
         return read_settings(settings_id, body)
 
+    def customer_data(
+        self,
+        customer_id: int,
+        include: Collection[str] = GROUPS,
+        *,
+        language: str | None = None,
+        most_pages: int = MOST_PAGES,
+    ) -> CustomerData:
+        """The groups of `include` by name, each an async iterator over its entities (interface 2.4, 4.4).
+
+        Raises ValueError for a group that the interface doesn't have. The iterators raise what calls do.
+        """
+
+        async def fetch(groups: Collection[str], tokens: Mapping[str, str]) -> Mapping[str, Any]:
+            return read_groups(await self._customer_page(customer_id, groups, tokens, language))
+
+        return CustomerData(fetch, include, most_pages)
+
     async def customer_page(
         self,
         customer_id: int,
@@ -107,77 +128,67 @@ class ServiceClient:
 
         Raises ValueError for a group that the interface doesn't have.
         """
-        asked = {*include, *(tokens or {})}
-        if unknown := asked - set(GROUPS):
-            raise ValueError(f"no such group: {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
+        check_groups([*include, *(tokens or {})])
+        return read_customer_data(await self._customer_page(customer_id, include, tokens or {}, language))
+
+    async def entity(self, config_url: str) -> Merchant | Mapping[str, Any]:
+        """The configuration of an entity (interface 4.5): a merchant's typed (2.5), others as they are.
+
+        It is asked for once however many ask at the same time, and kept as its host and the cache say. Raises
+        ServiceRefused for an address that nothing may be fetched from.
+        """
+        value = await self.configuration(config_url)
+        return read_merchant(value) if is_merchant(target_of(config_url).path) else value
+
+    async def configuration(self, config_url: str) -> Mapping[str, Any]:
+        """The same for every entity as its host wrote it: the `value` of the answer (interface 4.5)."""
+        self._hosts.check(_target(config_url))
+        return await self._configurations.get(config_url)
+
+    async def _ask_for_configuration(self, config_url: str, tag: str | None) -> Answer:
+        target = _target(config_url)
+        headers = [("if-none-match", tag)] if tag is not None else []
+        also = [NOT_MODIFIED] if tag is not None else []
+        if self._hosts.is_own(target):
+            return await self._own_host.call("GET", target, headers=headers, also=also)
+        if self._elsewhere is None:
+            raise ServiceRefused("configurations of other hosts than the service's aren't fetched", REFUSED)
+        addresses = await self._hosts.addresses(target)
+        return await self._elsewhere.call("GET", target, headers=headers, also=also, addresses=addresses)
+
+    async def _customer_page(
+        self, customer_id: int, include: Collection[str], tokens: Mapping[str, str], language: str | None
+    ) -> bytes:
+        asked = {*include, *tokens}
         query = [(f"{group}.include", "true") for group in GROUPS if group in asked]
-        query += [(f"{group}.continuationToken", token) for group, token in (tokens or {}).items()]
+        query += [(f"{group}.continuationToken", token) for group, token in tokens.items()]
         if language is not None:
             query.append(("language", language))
         answer = await self._call("GET", f"/customers/{customer_id}/all?{urlencode(query, quote_via=quote)}")
-        return read_customer_data(answer.body)
-
-    async def entity(self, config_url: str) -> Mapping[str, Any]:
-        """The configuration of an entity (interface 4.5), from an address on the service's own host.
-
-        Raises ServiceRefused for an address anywhere else: nothing is fetched from it.
-        """
-        try:
-            elsewhere = target_of(config_url)[:3] != target_of(self._base_url)[:3]
-        except ValueError:
-            raise ServiceUnreadable("the configuration's address isn't one") from None
-        if elsewhere:
-            raise ServiceRefused("the configuration's address isn't on the service's own host", 0)
-        answer = await self._request("GET", config_url, b"")
-        try:
-            value = json.loads(answer.body)["value"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise ServiceUnreadable("an entity's configuration isn't an object with a `value`") from None
-        if not isinstance(value, dict):
-            raise ServiceUnreadable("an entity's `value` isn't an object")
-        return value
+        return answer.body
 
     async def _call(self, method: str, path: str, body: bytes = b"") -> Answer:
-        return await self._request(method, self._base_url + path, body)
-
-    async def _request(self, method: str, url: str, body: bytes) -> Answer:
-        async for attempt in self._retrying.copy():
-            with attempt:
-                return await self._try(method, url, body)
-        raise AssertionError("tenacity ends by returning or raising")
-
-    async def _try(self, method: str, url: str, body: bytes) -> Answer:
-        shown = self._headers
-        answer = await self._send(method, url, body)
-        if answer.status == 401 and self._renew_credentials(shown):
-            answer = await self._send(method, url, body)
-        if answer.status in WORTH_RETRYING or answer.status >= 500:
-            asked = retry_after(answer.headers.get("retry-after"), LONGEST_WAIT)
-            raise ServiceUnavailable(f"the service answered {answer.status}", asked)
-        if not 200 <= answer.status < 300:
-            raise ServiceRefused(f"the service answered {answer.status}", answer.status)
-        return answer
-
-    async def _send(self, method: str, url: str, body: bytes) -> Answer:
-        headers = [*self._headers, ("accept", "application/json")]
-        if body:
-            headers.append(("content-type", "application/json"))
-        try:
-            return await self._http.send(method, url, headers=headers, body=body)
-        except WireError as error:
-            raise ServiceUnavailable(str(error)) from None
-
-    def _renew_credentials(self, shown: Sequence[tuple[str, str]]) -> bool:
-        """Read the secrets' files again, since they may have been replaced; tell whether they have been.
-
-        `shown` is what the service didn't accept; another call may have renewed it meanwhile.
-        """
-        try:
-            self._headers = list(self._auth.headers())
-        except ValueError:
-            return False
-        return self._headers != shown
+        below = self._base.path.rstrip(b"/") + path.encode("ascii")
+        return await self._service.call(method, self._base._replace(path=below), body=body)
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._http.aclose()
+        if self._elsewhere is not None:
+            await self._elsewhere.aclose()
+        await self._service.aclose()
+        await self._configurations.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _target(config_url: str) -> Target:
+    try:
+        return target_of(config_url)
+    except ValueError:
+        raise ServiceUnreadable("the configuration's address isn't one") from None

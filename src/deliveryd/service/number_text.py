@@ -25,7 +25,8 @@ class TooDeep(ValueError):
 
 
 _decoder = json.JSONDecoder(parse_float=NumberText, parse_int=NumberText, parse_constant=NotANumber)
-_MARK = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},]', re.DOTALL)
+# A string without an end is one mark too, or each quote in it would be tried, in time by the square.
+_MARK = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
 
 
 def loads(text: str) -> Any:

@@ -10,31 +10,53 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, StrictInt, ValidationError
 from pydantic_core import ErrorDetails
 
 from deliveryd.errors import ServiceUnreadable
 from deliveryd.model import BLOCKS, LanguageContent, Malformed, QueuedMessage, Settings, parse_instant
-from deliveryd.service import number_text
+from deliveryd.service import number_text, plain_json
 from deliveryd.service.number_text import NumberText, TooDeep
 
 GROUPS = ("merchants", "offers", "privileges", "rewards", "regions", "benefits")
 """The groups of a customer's data (interface 2.4)."""
+
+MOST_ELEMENTS = 10_000
+"""Elements that an answer of the queue holds at most, unless more were asked for."""
+
+MOST_VALUES = 500_000
+"""JSON values that an answer holds at most: once it is read, each takes some hundred bytes."""
+
+LARGEST_SETTINGS = 2 << 20
+MOST_LANGUAGES = 1000
 
 _INTEGER = re.compile(r"-?\d{1,19}")
 _INT64 = range(-(2**63), 2**63)
 
 
 def _integer(value: object) -> int:
-    if not isinstance(value, NumberText) or not _INTEGER.fullmatch(value) or int(value) not in _INT64:
-        raise ValueError("expected an integer of 64 bits")
-    return int(value)
+    if isinstance(value, NumberText) and _INTEGER.fullmatch(value):
+        number = int(value)
+        if number in _INT64:
+            return number
+    raise ValueError("expected an integer of 64 bits")
 
 
-def _variable(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("expected a text or a number")  # noqa: TRY004 - pydantic collects ValueErrors
-    return _whole(value)
+def _variables(value: object) -> dict[str, str]:
+    """The variables; ends at the first that is wrong, since their names are told to nobody."""
+    if not isinstance(value, dict):
+        raise ValueError("expected an object")  # noqa: TRY004 - pydantic collects ValueErrors
+    try:
+        _whole("".join([*value, *value.values()]))
+    except TypeError:
+        raise ValueError("expected a text or a number") from None
+    return {name: str(text) for name, text in value.items()}
+
+
+def _not_too_many(languages: object) -> object:
+    if isinstance(languages, dict) and len(languages) > MOST_LANGUAGES:
+        raise ValueError(f"more than {MOST_LANGUAGES} languages")
+    return languages
 
 
 def _text(value: object) -> object:
@@ -54,7 +76,7 @@ def _whole(text: str) -> str:
 
 
 Integer = Annotated[int, BeforeValidator(_integer)]
-Variable = Annotated[str, BeforeValidator(_variable)]
+Variables = Annotated[dict[str, str], PlainValidator(_variables)]
 Text = Annotated[str, BeforeValidator(_text)]
 
 
@@ -68,7 +90,7 @@ class QueuedMessageBody(_Wire):
     id: Integer
     settings_id: Integer = Field(alias="settingsId")
     customer_id: Integer = Field(alias="customerId")
-    variables: dict[Text, Variable]
+    variables: Variables
 
 
 class ButtonBody(_Wire):
@@ -144,7 +166,7 @@ class SettingsBody(_Wire):
 
     reference: Text | None = None
     delivery: DeliveryBody | None = None
-    content: dict[Text, LanguageBody]
+    content: Annotated[dict[Text, LanguageBody], BeforeValidator(_not_too_many)]
 
 
 class EntityBody(BaseModel):
@@ -163,14 +185,10 @@ class GroupBody(_Wire):
     continuation_token: str | None = Field(default=None, alias="continuationToken")
 
 
-def _known_groups(value: object) -> object:
-    return {name: value[name] for name in GROUPS if name in value} if isinstance(value, dict) else value
-
-
 class CustomerDataBody(_Wire):
     """A customer's groups by their names (interface 2.4)."""
 
-    value: Annotated[dict[str, GroupBody], BeforeValidator(_known_groups)]
+    value: dict[str, GroupBody]
 
 
 class Batch(NamedTuple):
@@ -185,24 +203,24 @@ class Batch(NamedTuple):
         return len(self.messages) + len(self.malformed)
 
 
-_queue = TypeAdapter(list[QueuedMessageBody])
-
-
-def read_queue(body: bytes) -> Batch:
+def read_queue(body: bytes, asked: int = 0) -> Batch:
     """Read an answer of the queue; what isn't a message is set apart, the rest goes on (design 5).
 
-    Raises ServiceUnreadable when the answer as a whole isn't a JSON array.
+    Raises ServiceUnreadable when the answer as a whole isn't a JSON array, or is far more than was asked for.
     """
-    text = _decoded(body)
+    text = _decoded(body, max(MOST_VALUES, 100 * asked))
     parsed = _parsed_array(text)
-    try:
-        return Batch(_messages(_queue.validate_python(parsed)), [])
-    except ValidationError as error:
-        wrong = dict(_by_element(error))
-    raw = number_text.elements(text)
-    good = [element for index, element in enumerate(parsed) if index not in wrong]
-    malformed = [Malformed(raw[index], reason, _id_of(parsed[index])) for index, reason in wrong.items()]
-    return Batch(_messages(_queue.validate_python(good)), malformed)
+    if len(parsed) > max(MOST_ELEMENTS, asked):
+        raise ServiceUnreadable(f"the queue's answer holds {len(parsed)} elements, {asked} were asked for")
+    messages: list[QueuedMessage] = []
+    wrong: dict[int, str] = {}
+    for index, element in enumerate(parsed):
+        try:
+            messages.append(_message(element))
+        except ValidationError as error:
+            wrong[index] = _why(error)
+    raw = number_text.elements(text) if wrong else []
+    return Batch(messages, [Malformed(raw[at], reason, _id_of(parsed[at])) for at, reason in wrong.items()])
 
 
 def _parsed_array(text: str) -> list[Any]:
@@ -234,17 +252,27 @@ def _parsed_or_none(raw: str) -> Any:
         return None
 
 
-def _messages(bodies: list[QueuedMessageBody]) -> list[QueuedMessage]:
-    return [QueuedMessage(body.id, body.settings_id, body.customer_id, body.variables) for body in bodies]
+def _message(element: Any) -> QueuedMessage:
+    """The message that an element is. Raises ValidationError.
+
+    Only the model can say what is wrong with one, and it is asked only where something is.
+    """
+    try:
+        return QueuedMessage(
+            _integer(element["id"]),
+            _integer(element["settingsId"]),
+            _integer(element["customerId"]),
+            _variables(element["variables"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        body = QueuedMessageBody.model_validate(element)
+        return QueuedMessage(body.id, body.settings_id, body.customer_id, body.variables)
 
 
-def _by_element(error: ValidationError) -> Iterator[tuple[int, str]]:
-    problems: dict[int, list[str]] = {}
-    for problem in error.errors(include_url=False, include_context=False, include_input=False):
-        index, *path = problem["loc"]
-        problems.setdefault(int(index), []).append(_sentence(path, problem))
-    for index, sentences in sorted(problems.items()):
-        yield index, "; ".join(list(dict.fromkeys(sentences))[:5])
+def _why(error: ValidationError) -> str:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    sentences = [_sentence(problem["loc"], problem) for problem in problems]
+    return "; ".join(list(dict.fromkeys(sentences))[:5])
 
 
 _EXPECTED = {
@@ -275,10 +303,12 @@ def _id_of(element: object) -> int | None:
 
 def read_settings(settings_id: int, body: bytes) -> Settings:
     """Read settings. Raises ServiceUnreadable, naming the path of everything that is missing or wrong."""
+    if len(body) > LARGEST_SETTINGS:
+        raise ServiceUnreadable(f"settings {settings_id}: larger than {LARGEST_SETTINGS} bytes")
     try:
         wire = SettingsBody.model_validate(_parsed(_decoded(body)))
     except ValidationError as error:
-        raise ServiceUnreadable(f"settings {settings_id}: {_problems(error)}") from None
+        raise ServiceUnreadable(f"settings {settings_id}: {problems_of(error)}") from None
     expires_at = wire.delivery.expires_at if wire.delivery else None
     try:
         instant = parse_instant(expires_at) if expires_at is not None else None
@@ -289,7 +319,8 @@ def read_settings(settings_id: int, body: bytes) -> Settings:
     return Settings(settings_id, instant, content, wire.reference)
 
 
-def _problems(error: ValidationError) -> str:
+def problems_of(error: ValidationError) -> str:
+    """Where a body isn't what a model describes, in a sentence that tells nothing of its values."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(_sentence(problem["loc"], problem) for problem in found[:5])
 
@@ -311,13 +342,32 @@ def _fields(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 def read_customer_data(body: bytes) -> CustomerDataBody:
     """Read a page of customer data. Raises ServiceUnreadable."""
+    return CustomerDataBody(value={name: read_group(name, raw) for name, raw in read_groups(body).items()})
+
+
+def read_groups(body: bytes) -> dict[str, Any]:
+    """The groups of a page of customer data by name, each still to be read. Raises ServiceUnreadable."""
     try:
-        return CustomerDataBody.model_validate_json(body)
+        parsed = plain_json.loads(body)
+    except ServiceUnreadable as error:
+        raise ServiceUnreadable(f"customer data: {error}") from None
+    value = parsed.get("value") if isinstance(parsed, dict) else None
+    if not isinstance(value, dict):
+        raise ServiceUnreadable("customer data: expected an object with an object in `value`")
+    return {name: value[name] for name in GROUPS if name in value}
+
+
+def read_group(name: str, raw: object) -> GroupBody:
+    """Read a page of one group (interface 2.4). Raises ServiceUnreadable."""
+    try:
+        return GroupBody.model_validate(raw)
     except ValidationError as error:
-        raise ServiceUnreadable(f"customer data: {_problems(error)}") from None
+        raise ServiceUnreadable(f"customer data: {name}: {problems_of(error)}") from None
 
 
-def _decoded(body: bytes) -> str:
+def _decoded(body: bytes, most_values: int = MOST_VALUES) -> str:
+    if sum(body.count(mark) for mark in (b",", b"[", b"{")) > most_values:
+        raise ServiceUnreadable(f"the answer holds more than {most_values} values")
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -332,5 +382,7 @@ def _parsed(text: str) -> Any:
 
 
 def _not_json(error: ValueError) -> ServiceUnreadable:
+    if isinstance(error, TooDeep):
+        return ServiceUnreadable("the answer is nested too deeply")
     place = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
     return ServiceUnreadable(f"the answer isn't JSON{place}")

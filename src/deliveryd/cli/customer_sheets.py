@@ -1,0 +1,85 @@
+"""How a customer's data is written for programs: one JSON object, or one line for each entity."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from deliveryd.listing import Row
+
+_UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+OURS = ("group", "config", "configProblem")
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON that a terminal can be shown: what could steer it is escaped, which changes no value."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+class LinesSheet:
+    """JSON Lines: each entity with its group, written as soon as it is there."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def begin(self, group: str) -> None:
+        """Begin a group: nothing to write."""
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Write rows."""
+        self._out.write(
+            "".join(f"{json_text({'group': row.entity.group, **_written(row)})}\n" for row in rows)
+        )
+        self._out.flush()
+
+    def close(self) -> None:
+        """End: nothing to write."""
+
+
+class ObjectSheet:
+    """One JSON object: group → list, with all pages joined. Closed early it holds what there was."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._groups = 0
+        self._rows = 0
+
+    def begin(self, group: str) -> None:
+        """Begin a list."""
+        self._out.write(f"{self._end_of_list()}{',' if self._groups else '{'}\n  {json_text(group)}: [")
+        self._groups += 1
+        self._rows = 0
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Write rows."""
+        for row in rows:
+            self._out.write(f"{',' if self._rows else ''}\n    {json_text(_written(row))}")
+            self._rows += 1
+        self._out.flush()
+
+    def close(self) -> None:
+        """End the object."""
+        self._out.write(f"{self._end_of_list()}\n}}\n" if self._groups else "{}\n")
+        self._out.flush()
+
+    def _end_of_list(self) -> str:
+        if not self._groups:
+            return ""
+        return "\n  ]" if self._rows else "]"
+
+
+def _written(row: Row) -> Mapping[str, Any]:
+    """An entity as the service gave it, with its configuration beside its own fields.
+
+    A field of its own that has a name of ours stands as `entity.NAME`.
+    """
+    fields = {f"entity.{name}" if name in OURS else name: value for name, value in row.entity.fields.items()}
+    written = {"id": row.entity.id, "configUrl": row.entity.config_url, **fields}
+    if row.config is not None:
+        written["config"] = row.config
+    if row.problem is not None:
+        written["configProblem"] = row.problem
+    return written

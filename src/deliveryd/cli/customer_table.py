@@ -1,0 +1,115 @@
+"""How a customer's data is shown to people: a table for each group, with names from the configurations."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from deliveryd.listing import Row
+
+NAMES = ("marketName", "name", "title", "legalName")
+"""Fields of a configuration that may name an entity; only merchants' are known (interface 2.5)."""
+
+LONGEST_VALUE = 60
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command that its reader has gone; rich itself would end the program."""
+        raise BrokenPipeError
+
+
+class TableSheet:
+    """Tables, each printed when its group is complete, or when the reading ends."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._console = _Console(file=out, markup=False, highlight=False, emoji=False)
+        self._group: str | None = None
+        self._rows: list[Row] = []
+
+    def begin(self, group: str) -> None:
+        """Print the group before, and begin a table."""
+        self._print()
+        self._group = group
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Keep rows: the widths of columns are known at the end."""
+        self._rows += rows
+
+    def close(self) -> None:
+        """Print the last table."""
+        self._print()
+
+    def _print(self) -> None:
+        if self._group is not None:
+            self._console.print(_heading(self._group, len(self._rows)))
+            if self._rows:
+                self._console.print(_table(self._rows))
+        self._group, self._rows = None, []
+
+
+def _heading(group: str, count: int) -> Text:
+    return Text.assemble((group, "bold"), f"  {count:,}" if count else "  none")
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("id", justify="right", no_wrap=True)
+    table.add_column("name", ratio=2, overflow="fold")
+    with_category = any(_text(row, "category") for row in rows)
+    if with_category:
+        table.add_column("category", ratio=1, overflow="fold")
+    with_fields = any(row.entity.fields for row in rows)
+    if with_fields:
+        table.add_column("for this customer", ratio=3, overflow="fold")
+    for row in rows:
+        cells = [Text(str(row.entity.id)), _name(row)]
+        cells += [Text(_text(row, "category"))] if with_category else []
+        cells += [_fields(row.entity.fields)] if with_fields else []
+        table.add_row(*cells)
+    return table
+
+
+def _name(row: Row) -> Text:
+    if row.problem is not None:
+        return Text(f"not known: {harmless(row.problem)}", style="red")
+    return Text(next((text for field in NAMES if (text := _text(row, field))), "-"))
+
+
+def _text(row: Row, field: str) -> str:
+    value = (row.config or {}).get(field)
+    return harmless(value).strip() if isinstance(value, str) else ""
+
+
+def _fields(fields: Mapping[str, Any]) -> Text:
+    shown = Text()
+    for name, value in fields.items():
+        shown.append(", " if shown else "")
+        shown.append(f"{_short(name)} ", style="dim")
+        shown.append(_short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+    return shown
+
+
+def _short(text: str) -> str:
+    text = harmless(text)
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+
+
+def harmless(text: str) -> str:
+    """A text from outside that can't steer the terminal: spaces become plain, invisible signs go, control
+    characters are shown as a replacement."""
+    return "".join(character if character.isprintable() else _shown(character) for character in text)
+
+
+def _shown(character: str) -> str:
+    if character.isspace():
+        return " "
+    return "" if unicodedata.category(character) == "Cf" else _REPLACEMENT

@@ -1,0 +1,171 @@
+"""`deliveryd customers`: the customer data that the service holds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from importlib import import_module
+from typing import Annotated, TextIO
+
+import anyio
+import typer
+
+from deliveryd.assembly import open_service
+from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet, json_text
+from deliveryd.cli.options import ConfigFile
+from deliveryd.cli.outcome import FAILED
+from deliveryd.cli.progress import ProgressLine
+from deliveryd.cli.standard_output import standard_output
+from deliveryd.config import Config, load
+from deliveryd.config_file import hint
+from deliveryd.errors import DeliverydError, ServiceError
+from deliveryd.listing import Progress, Reading, Sheet
+from deliveryd.service.customer_data import MOST_PAGES
+from deliveryd.service.wire import GROUPS
+
+MOST_REASONS = 5
+
+customers = typer.Typer(
+    no_args_is_help=True,
+    help="The customer data that the service holds: merchants, offers, privileges and the like, and what is"
+    " configured for each of them.",
+)
+
+
+class Format(StrEnum):
+    """How it is written."""
+
+    JSON = "json"
+    JSONL = "jsonl"
+    TABLE = "table"
+
+
+def _table(out: TextIO) -> Sheet:
+    sheet: Sheet = import_module("deliveryd.cli.customer_table").TableSheet(out)  # rich takes a while
+    return sheet
+
+
+SHEETS: Mapping[Format, Callable[[TextIO], Sheet]] = {
+    Format.JSON: ObjectSheet,
+    Format.JSONL: LinesSheet,
+    Format.TABLE: _table,
+}
+
+
+@customers.command("all")
+def read_all(  # noqa: PLR0917 - typer passes options by name
+    config: ConfigFile,
+    customer_id: Annotated[
+        int,
+        typer.Argument(metavar="ID", help="The customer's id at the service.", min=-(2**63), max=2**63 - 1),
+    ],
+    include: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GROUP", help="Read only this group; may be given again.", show_default="all"),
+    ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(metavar="L", help='Language to ask for; the service knows "*", all others are its own.'),
+    ] = None,
+    with_config: Annotated[
+        bool, typer.Option("--with-config", help="Bring each entity's configuration; a table always does.")
+    ] = False,
+    output: Annotated[Format, typer.Option("--format", help="How it is written.")] = Format.JSON,
+    max_pages: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Pages after which a group is taken for endless.")
+    ] = MOST_PAGES,
+) -> None:
+    """Read a customer's groups from the service, all pages of them.
+
+    As json it is one object with a list for each group; as jsonl one entity a line with its group, as soon as
+    it is there; as a table it is for people, with names from the configurations.
+
+    Exit status 1: it ended early, or configurations couldn't be had. What was read has been written then.
+    """
+    groups = _known(include or GROUPS)
+    loaded = load(config)
+    watcher = ProgressLine(beside_output=output is not Format.TABLE and sys.stdout.isatty())
+    progress = Progress()
+
+    async def read(out: TextIO) -> None:
+        nonlocal progress
+        async with open_service(loaded, _told_once()) as client:
+            data = client.customer_data(customer_id, groups, language=language, most_pages=max_pages)
+            reading = Reading(client, data, with_config=with_config or output is Format.TABLE)
+            progress = reading.progress
+            sheet = SHEETS[output](out)
+            try:
+                await reading.copy(sheet, watcher)
+            except BrokenPipeError:
+                raise
+            except BaseException:
+                sheet.close()
+                raise
+            sheet.close()
+
+    try:
+        with standard_output() as out:
+            anyio.run(read, out)
+    except KeyboardInterrupt:
+        raise DeliverydError(f"interrupted: {progress.told()}") from None
+    except ServiceError as error:
+        raise DeliverydError(f"customer {customer_id}: {error}; {progress.told()}") from None
+    finally:
+        watcher.close()
+    _tell_of(progress.problems)
+
+
+@customers.command()
+def entity(
+    config: ConfigFile,
+    url: Annotated[str, typer.Argument(metavar="URL", help="The configUrl of an entity.")],
+) -> None:
+    """Show the configuration of one entity as JSON, from the cache where it is still good."""
+    loaded = load(config)
+    with standard_output() as out:
+        try:
+            found = anyio.run(_configuration, loaded, url)
+        except ServiceError as error:
+            raise DeliverydError(f"the configuration can't be had: {error}") from None
+        out.write(f"{json_text(found, indent=2)}\n")
+
+
+async def _configuration(config: Config, url: str) -> Mapping[str, object]:
+    async with open_service(config, _told_once()) as client:
+        return await client.configuration(url)
+
+
+def _known(include: list[str] | tuple[str, ...]) -> list[str]:
+    for name in include:
+        if name not in GROUPS:
+            known = f"{hint(name, GROUPS)}; there are {', '.join(GROUPS)}"
+            raise typer.BadParameter(f"there is no group {name!a}{known}", param_hint="--include")
+    return list(dict.fromkeys(include))
+
+
+def _told_once() -> Callable[[str], None]:
+    """What tells each problem of a cache once, on standard error."""
+    told: set[str] = set()
+
+    def tell(problem: str) -> None:
+        if problem not in told:
+            told.add(problem)
+            typer.echo(f"deliveryd: {problem}", err=True)
+
+    return tell
+
+
+def _tell_of(problems: Mapping[str, int]) -> None:
+    """Tell which configurations couldn't be had; exit with 1 when there are any."""
+    if not problems:
+        return
+    count = sum(problems.values())
+    what = "1 configuration" if count == 1 else f"{count:,} configurations"
+    typer.echo(f"deliveryd: {what} couldn't be had:", err=True)
+    most_first = sorted(problems.items(), key=lambda item: -item[1])
+    for reason, times in most_first[:MOST_REASONS]:
+        typer.echo(f"  {times:,}: {reason}", err=True)
+    if len(most_first) > MOST_REASONS:
+        typer.echo(f"  and {len(most_first) - MOST_REASONS:,} other reasons", err=True)
+    raise typer.Exit(FAILED)

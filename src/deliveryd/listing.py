@@ -1,0 +1,132 @@
+"""Reads a customer's data for somebody who lists it: in small portions, with configurations where wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import anyio
+
+from deliveryd.errors import ServiceError, ServiceUnavailable
+from deliveryd.service.client import ServiceClient
+from deliveryd.service.customer_data import CustomerData, Entity, EntityGroup
+
+PORTION = 64
+"""Entities that are handed on together, with their configurations: what a reading holds at a time."""
+
+SIDE_BY_SIDE = 8
+"""Configurations that are asked for at a time."""
+
+MOST_FAILURES = 20
+"""Configurations in a row that can't be had now, after which the rest isn't tried."""
+
+
+class Row(NamedTuple):
+    """An entity, and its configuration as its host wrote it; `problem` says why there is none."""
+
+    entity: Entity
+    config: Mapping[str, Any] | None = None
+    problem: str | None = None
+
+
+class Sheet(Protocol):
+    """Where rows go. Groups come one after the other."""
+
+    def begin(self, group: str) -> None:
+        """Begin a group."""
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Take the next rows of that group."""
+
+    def close(self) -> None:
+        """End, wherever the reading came to."""
+
+
+class Watcher(Protocol):
+    """Who watches a reading."""
+
+    def came_to(self, progress: Progress) -> None:
+        """Hear how far it came."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a reading came: entities of each group that were handed on, pages, configurations."""
+
+    entities: dict[str, int] = field(default_factory=dict)
+    pages: dict[str, int] = field(default_factory=dict)
+    problems: dict[str, int] = field(default_factory=dict)
+
+    def told(self) -> str:
+        """The same in words."""
+        read = [f"{group} {count:,}" for group, count in self.entities.items()]
+        if not read:
+            return "nothing was read"
+        pages = sum(self.pages.values())
+        return f"{sum(self.entities.values()):,} entities were read ({', '.join(read)}) from {pages:,} pages"
+
+
+class Reading:
+    """One reading of a customer's data, group after group. `with_config`: rows bring configurations."""
+
+    def __init__(self, client: ServiceClient, data: CustomerData, *, with_config: bool) -> None:
+        self.progress = Progress()
+        self._client = client
+        self._data = data
+        self._with_config = with_config
+        self._failures = 0
+
+    async def copy(self, sheet: Sheet, watcher: Watcher) -> None:
+        """Read everything into a sheet. Raises ServiceError, after what was read before has been handed on.
+
+        A configuration that can't be had is told in its row, and ends nothing, unless many in a row can't.
+        """
+        for name, group in self._data.items():
+            sheet.begin(name)
+            while await self._copy_portion(group, sheet):
+                watcher.came_to(self.progress)
+
+    async def _copy_portion(self, group: EntityGroup, sheet: Sheet) -> bool:
+        """Hand on what one page brought, or a part of it; whether there may be more."""
+        entities: list[Entity] = []
+        async for entity in group:
+            entities.append(entity)
+            if not group.ready or len(entities) == PORTION:
+                break
+        rows = await self._with_configs(entities) if self._with_config else [Row(each) for each in entities]
+        sheet.add(rows)
+        self.progress.pages[group.name] = group.pages
+        self.progress.entities[group.name] = group.entities
+        self._judge(rows)
+        return bool(entities)
+
+    async def _with_configs(self, entities: Sequence[Entity]) -> list[Row]:
+        rows = [Row(each) for each in entities]
+        limiter = anyio.CapacityLimiter(SIDE_BY_SIDE)
+
+        async def ask(at: int, entity: Entity) -> None:
+            async with limiter:
+                rows[at] = await self._row(entity)
+
+        async with anyio.create_task_group() as tasks:
+            for at, entity in enumerate(entities):
+                tasks.start_soon(ask, at, entity)
+        return rows
+
+    async def _row(self, entity: Entity) -> Row:
+        try:
+            config = await self._client.configuration(entity.config_url)
+        except ServiceError as error:
+            self._failures = self._failures + 1 if isinstance(error, ServiceUnavailable) else 0
+            return Row(entity, problem=str(error))
+        self._failures = 0
+        return Row(entity, config)
+
+    def _judge(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if row.problem is not None:
+                self.progress.problems[row.problem] = self.progress.problems.get(row.problem, 0) + 1
+        if self._failures >= MOST_FAILURES:
+            last = next(row.problem for row in reversed(rows) if row.problem is not None)
+            raise ServiceUnavailable(f"{self._failures} configurations in a row couldn't be had: {last}")

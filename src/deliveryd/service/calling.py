@@ -1,0 +1,145 @@
+"""One request to a host, with the few tries that are worth it inside one call."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+import anyio
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
+from tenacity.wait import wait_exponential_jitter
+
+from deliveryd.errors import NotSent, ServiceRefused, ServiceUnavailable, WireError
+from deliveryd.http.client import HttpClient, raw_header, target_of
+from deliveryd.http.patience import retry_after
+from deliveryd.http.wire import Answer, Target
+from deliveryd.service.auth import AuthOptions
+
+TRIES = 3
+PATIENCE = 5.0
+"""Seconds between two tries of one call at most: who is told to wait longer hears ServiceUnavailable."""
+
+LONGEST_WAIT = 86_400.0
+"""Seconds that a service is believed when it asks to be left alone."""
+
+WORTH_RETRYING = frozenset({408, 425, 429})
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+Headers = Sequence[tuple[str, str]]
+Sleep = Callable[[float], Awaitable[None]]
+
+_LOOKED_UP: tuple[str | None, ...] = (None,)  # by whoever connects
+
+_backoff = wait_exponential_jitter(multiplier=0.1, max=2.0, jitter=0.1)
+
+
+def _wait(state: RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    asked = error.after if isinstance(error, ServiceUnavailable) else None
+    return asked if asked is not None else _backoff(state)
+
+
+def _is_brief(error: BaseException) -> bool:
+    """Whether another try is worth it, and the service didn't ask for more than `PATIENCE` before it."""
+    return isinstance(error, ServiceUnavailable) and (error.after or 0.0) <= PATIENCE
+
+
+class Caller:
+    """Calls a host, which its errors name as `whom`, and shows it the credentials of `auth`.
+
+    Raises ValueError when the credentials can't be used.
+    """
+
+    def __init__(self, http: HttpClient, whom: str, auth: AuthOptions, sleep: Sleep = anyio.sleep) -> None:
+        self._http = http
+        self._whom = whom
+        self._auth = auth
+        self._headers = list(auth.headers())
+        self._retrying = AsyncRetrying(
+            stop=stop_after_attempt(TRIES),
+            wait=_wait,
+            retry=retry_if_exception(_is_brief),
+            sleep=sleep,
+            reraise=True,
+        )
+
+    async def call(
+        self,
+        method: str,
+        target: Target,
+        *,
+        body: bytes = b"",
+        headers: Headers = (),
+        also: Collection[int] = (),
+        addresses: Sequence[str | None] = _LOOKED_UP,
+    ) -> Answer:
+        """Send a request and return its answer, whose status is a 2xx or one of `also`.
+
+        `addresses` are tried one after the other until one can be connected to. Raises ServiceUnavailable
+        and ServiceRefused.
+        """
+        sent = [("accept", "application/json"), *headers]
+        if body:
+            sent.append(("content-type", "application/json"))
+        async for attempt in self._retrying.copy():
+            with attempt:
+                answer = await self._try(method, target, sent, body, addresses)
+                if not (200 <= answer.status < 300 or answer.status in also):
+                    raise ServiceRefused(self._refusal(answer), answer.status)
+                return answer
+        raise AssertionError("tenacity ends by returning or raising")
+
+    async def _try(
+        self, method: str, target: Target, headers: Headers, body: bytes, addresses: Sequence[str | None]
+    ) -> Answer:
+        shown = self._headers
+        answer = await self._send(method, target, headers, body, addresses)
+        if answer.status == 401 and self._renew_credentials(shown):
+            answer = await self._send(method, target, headers, body, addresses)
+        if answer.status in WORTH_RETRYING or answer.status >= 500:
+            asked = retry_after(answer.headers.get("retry-after"), LONGEST_WAIT)
+            raise ServiceUnavailable(f"{self._whom} answered {answer.status}", asked)
+        return answer
+
+    async def _send(
+        self, method: str, target: Target, headers: Headers, body: bytes, addresses: Sequence[str | None]
+    ) -> Answer:
+        raw = [raw_header(name, value) for name, value in (*self._headers, *headers)]
+        problem: WireError | None = None
+        for address in addresses:
+            try:
+                return await self._http.exchange(method, target._replace(address=address), raw, body)
+            except NotSent as error:
+                problem = error
+            except WireError as error:
+                raise ServiceUnavailable(str(error)) from None
+        raise ServiceUnavailable(str(problem))
+
+    def _refusal(self, answer: Answer) -> str:
+        if answer.status in REDIRECTS:
+            to = _origin_of(answer.headers.get("location", ""))
+            return f"{self._whom} answered {answer.status}, a redirect{to}: redirects aren't followed"
+        return f"{self._whom} answered {answer.status}"
+
+    def _renew_credentials(self, shown: Headers) -> bool:
+        """Read the secrets' files again, since they may have been replaced; tell whether they have been.
+
+        `shown` is what the host didn't accept; another call may have renewed it meanwhile.
+        """
+        try:
+            self._headers = list(self._auth.headers())
+        except ValueError:
+            return False
+        return self._headers != shown
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+
+def _origin_of(location: str) -> str:
+    """Where a redirect leads, without what may be secret of it; nothing when it is no whole address."""
+    try:
+        target = target_of(location)
+    except ValueError:
+        return ""
+    return f" to {target.scheme}://{target.authority}"

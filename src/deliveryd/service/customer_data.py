@@ -1,0 +1,161 @@
+"""A customer's data: groups of entities, each read page by page as it is asked for (interface 2.4, 4.4)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import anyio
+
+from deliveryd.errors import ServiceUnreadable
+from deliveryd.service.wire import GROUPS, EntityBody, GroupBody, read_group
+
+MOST_PAGES = 10_000
+"""Pages of one group after which its chain counts as one without end."""
+
+LONGEST_TOKEN = 32_768
+"""Characters of a token, once it is encoded, that an address can carry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """One entity of a customer. `fields` are its customer level fields, whatever they are (interface 2.4)."""
+
+    group: str
+    id: int
+    config_url: str
+    fields: Mapping[str, Any]
+
+
+FetchGroups = Callable[[Collection[str], Mapping[str, str]], Awaitable[Mapping[str, Any]]]
+"""One request (interface 4.4): the groups asked for and the tokens that continue them; groups come unread."""
+
+
+class CustomerData(Mapping[str, "EntityGroup"]):
+    """The groups that were asked for, by name, in the interface's order.
+
+    They are independent of each other: each may be read at any time, in any order, side by side, or not at
+    all. Nothing is asked for before that; the first pages of all of them come with one request.
+    """
+
+    def __init__(self, fetch: FetchGroups, include: Collection[str], most_pages: int = MOST_PAGES) -> None:
+        check_groups(include)
+        names = [name for name in GROUPS if name in include]
+        opening = _Opening(fetch, names)
+        self._groups = {name: EntityGroup(name, fetch, opening, most_pages) for name in names}
+
+    def __getitem__(self, name: str) -> EntityGroup:
+        return self._groups[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+
+class EntityGroup(AsyncIterator[Entity]):
+    """The entities of one group, in the service's order; the next page is asked for when one has been read.
+
+    Raises ServiceUnavailable and ServiceRefused, after which the reading can be continued where it ended, and
+    ServiceUnreadable, also for a chain of pages that leads nowhere: a token that came before, a page that
+    brings a token and nothing new, more than `most_pages`. What was read before has been handed out by then.
+    """
+
+    def __init__(self, name: str, fetch: FetchGroups, opening: _Opening, most_pages: int) -> None:
+        self.name = name
+        self.pages = 0
+        self.entities = 0
+        self._fetch = fetch
+        self._opening = opening
+        self._most_pages = most_pages
+        self._ready: deque[Entity] = deque()
+        self._token: str | None = None
+        self._tokens: set[int] = set()
+        self._before: Sequence[tuple[int, str]] = ()
+        self._dead_end: str | None = None
+        self._turning = anyio.Lock()
+
+    @property
+    def ready(self) -> int:
+        """How many entities can be had without a request."""
+        return len(self._ready)
+
+    async def __anext__(self) -> Entity:
+        while not self._ready:
+            await self._turn_page()
+        self.entities += 1
+        return self._ready.popleft()
+
+    async def _turn_page(self) -> None:
+        async with self._turning:
+            if self._ready:
+                return
+            if self._dead_end is not None:
+                raise ServiceUnreadable(f"{self.name}: {self._dead_end}")
+            if self.pages and self._token is None:
+                raise StopAsyncIteration
+            page = await self._next_page()
+            self.pages += 1
+            self._take_in(page)
+
+    async def _next_page(self) -> GroupBody:
+        if self._token is None:
+            return await self._opening.page(self.name)
+        groups = await self._fetch([self.name], {self.name: self._token})
+        if self.name not in groups:
+            raise ServiceUnreadable(f"{self.name}: the answer to a continuation token lacks the group")
+        return read_group(self.name, groups[self.name])
+
+    def _take_in(self, page: GroupBody) -> None:
+        entities = [(entity.id, entity.config_url) for entity in page.list]
+        token = page.continuation_token
+        repeats = token is not None and entities == self._before
+        if not repeats:
+            self._ready.extend(_entity(self.name, body) for body in page.list)
+        self._before = entities
+        self._token = token
+        if token is None:
+            return
+        if repeats or not entities:
+            self._dead_end = f"page {self.pages} brought nothing new, and yet a continuation token"
+        elif hash(token) in self._tokens:
+            self._dead_end = f"the continuation token of page {self.pages} came before: this would never end"
+        elif self.pages >= self._most_pages:
+            self._dead_end = f"there are still more after {self.pages} pages"
+        elif len(quote(token)) > LONGEST_TOKEN:
+            self._dead_end = f"the continuation token of page {self.pages} is too long to be sent back"
+        self._tokens.add(hash(token))  # not the tokens themselves, which may be long
+
+
+class _Opening:
+    """The first pages of all groups, which come with one request that whoever is first makes."""
+
+    def __init__(self, fetch: FetchGroups, names: Sequence[str]) -> None:
+        self._fetch = fetch
+        self._names = names
+        self._pages: dict[str, Any] | None = None
+        self._asking = anyio.Lock()
+
+    async def page(self, name: str) -> GroupBody:
+        """The first page of a group; a group that the answer doesn't have is empty. Raises ServiceError."""
+        async with self._asking:
+            if self._pages is None:
+                self._pages = dict(await self._fetch(self._names, {}))
+        raw = self._pages.get(name)
+        page = GroupBody(list=[]) if name not in self._pages else read_group(name, raw)
+        self._pages.pop(name, None)
+        return page
+
+
+def check_groups(names: Collection[str]) -> None:
+    """Raise ValueError for a group that the interface doesn't have."""
+    if unknown := set(names) - set(GROUPS):
+        raise ValueError(f"no such group: {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
+
+
+def _entity(group: str, body: EntityBody) -> Entity:
+    return Entity(group, body.id, body.config_url, body.model_extra or {})

@@ -1,0 +1,174 @@
+"""Which hosts entity configurations may be fetched from: their addresses come from outside (interface 4.5).
+
+A host must be on the list, and its name must not lead into a network that is not meant: whoever writes a
+`configUrl`, or answers for the name in it, could otherwise have this machine ask its own neighbours.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import NamedTuple
+
+import anyio
+
+from deliveryd.errors import ServiceRefused, ServiceUnavailable
+from deliveryd.http.client import target_of
+from deliveryd.http.wire import Target
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
+
+REFUSED = 0
+"""The status of a refusal that came before any request."""
+
+LOOK_UP_SECONDS = 10.0
+MOST_ADDRESSES = 4
+DEFAULT_PORTS = {"https": 443, "http": 80}
+
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # NAT64 (RFC 6052)
+_NAME = re.compile(r"[a-z0-9._-]+")
+
+
+class Host(NamedTuple):
+    """A host of the list; without a port it means the one that its scheme has."""
+
+    name: str
+    port: int | None
+
+
+def parse_host(text: str) -> Host:
+    """Read "config.example.com", "config.example.com:8443" or "[2001:db8::7]". Raises ValueError."""
+    if "/" in text or "?" in text or "#" in text or "://" in text:
+        raise ValueError('expected a host such as "config.example.com" or "config.example.com:8443"')
+    target = target_of(f"https://{text}")
+    if _literal(target.host) is None and not _NAME.fullmatch(target.host):
+        raise ValueError(f"not the name of a host: {text[:80]!a}")
+    _, colon, port = text.rpartition(":")
+    return Host(_same(target.host), target.port if colon and port.isdecimal() and "]" not in port else None)
+
+
+def parse_network(text: str) -> Network:
+    """Read "10.20.0.0/16" or "fd00::/8". Raises ValueError."""
+    return ipaddress.ip_network(text)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRules:
+    """What an operator allows; `hosts` None: the service's own host, and no other.
+
+    `networks` are those private ones that names may lead into, `allow_http` is whether plain http will do.
+    """
+
+    hosts: Sequence[Host] | None = None
+    networks: Sequence[Network] = ()
+    allow_http: bool = False
+
+
+OWN_HOST = HostRules()
+"""Nothing but the service's own host."""
+
+
+async def look_up(name: str, port: int) -> Sequence[str]:
+    """The addresses of a host, each once. Raises ServiceUnavailable."""
+    try:
+        with anyio.fail_after(LOOK_UP_SECONDS):
+            found = await anyio.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        raise ServiceUnavailable(f"no address of {name} within {LOOK_UP_SECONDS:g} s") from None
+    except (OSError, UnicodeError):
+        raise ServiceUnavailable(f"{name} has no address") from None
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+class AllowedHosts:
+    """Judges addresses by the rules. The service's own host is where `base` leads: scheme, name and port."""
+
+    def __init__(self, base: Target, rules: HostRules, look_up: LookUp = look_up) -> None:
+        self._own = base[:3]
+        self._rules = rules
+        self._look_up = look_up
+
+    def is_own(self, target: Target) -> bool:
+        """Whether this is the service's own host, which the worker speaks with anyway."""
+        return target[:3] == self._own
+
+    def check(self, target: Target) -> None:
+        """Raise ServiceRefused, with the reason, unless the host is on the list and may be asked this way."""
+        own = self.is_own(target)
+        if not (own if self._rules.hosts is None else self._is_listed(target)):
+            raise ServiceRefused(f"{target.authority} isn't a host that configurations come from", REFUSED)
+        if target.scheme != "https" and not own and not self._rules.allow_http:
+            raise ServiceRefused(f"{target.authority} is asked without TLS, which isn't allowed", REFUSED)
+
+    async def addresses(self, target: Target) -> Sequence[str]:
+        """The addresses to connect to, looked up now and once.
+
+        Raises ServiceRefused when one of them lies in a network that isn't allowed, and ServiceUnavailable
+        when there is none.
+        """
+        literal = _literal(target.host)
+        if literal is not None:
+            return [str(literal)]  # it stands on the list itself
+        found = (await self._look_up(target.host, target.port))[:MOST_ADDRESSES]
+        for text in found:
+            kind = self._forbidden(ipaddress.ip_address(text))
+            if kind is not None:
+                reason = f"{target.host} leads to {text}, a {kind} address that isn't in an allowed network"
+                raise ServiceRefused(reason, REFUSED)
+        return found
+
+    def _is_listed(self, target: Target) -> bool:
+        name, port = _same(target.host), target.port
+        return any(
+            host.name == name
+            and port == (host.port if host.port is not None else DEFAULT_PORTS[target.scheme])
+            for host in self._rules.hosts or ()
+        )
+
+    def _forbidden(self, address: Address) -> str | None:
+        """What kind of network the address is in, unless it is a public or an allowed one."""
+        reached = _reached(address)
+        if any(each in network for network in self._rules.networks for each in (address, reached)):
+            return None
+        return _kind(reached)
+
+
+def _reached(address: Address) -> Address:
+    """The IPv4 address that packets to an IPv6 one are sent on to, where it carries one; else itself."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _TRANSLATED:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
+
+
+def _kind(address: Address) -> str | None:
+    if address.is_loopback:
+        return "loopback"
+    if address.is_link_local:
+        return "link-local"
+    if address.is_multicast:
+        return "multicast"
+    site_local = isinstance(address, IPv6Address) and address.is_site_local
+    if not address.is_global or address.is_reserved or site_local:
+        return "private"
+    return None
+
+
+def _literal(name: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def _same(name: str) -> str:
+    """One spelling for each host."""
+    literal = _literal(name)
+    return str(literal) if literal is not None else name.lower()

@@ -1,0 +1,68 @@
+"""A merchant's configuration, typed (interface 2.5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, field_validator
+
+from deliveryd.errors import ServiceUnreadable
+from deliveryd.service.wire import problems_of
+
+_MERCHANT = re.compile(rb"/merchants/[^/]+/[^/]+/[^/?]+/?(?:\?.*)?$")
+
+
+class _Part(BaseModel):
+    """Fields that the interface doesn't name are kept, in `model_extra`; which are required isn't shown."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class Location(_Part):
+    """Where a merchant is (interface 2.5); latitude and longitude are in degrees."""
+
+    name: StrictStr | None = None
+    lat: float | None = Field(None, strict=True)
+    lon: float | None = Field(None, strict=True)
+    phones: StrictStr | None = None
+    address: StrictStr | None = None
+    schedule: StrictStr | None = None
+
+
+class Merchant(_Part):
+    """A merchant, its texts in the language that the configuration's address names (interface 2.5)."""
+
+    id: StrictInt | None = None
+    market_name: StrictStr | None = Field(None, alias="marketName")
+    legal_name: StrictStr | None = Field(None, alias="legalName")
+    about: StrictStr | None = None
+    phones: StrictStr | None = None
+    emails: StrictStr | None = None
+    website: StrictStr | None = None
+    fb_link: StrictStr | None = Field(None, alias="fbLink")
+    vk_link: StrictStr | None = Field(None, alias="vkLink")
+    instagram_link: StrictStr | None = Field(None, alias="instagramLink")
+    category: StrictStr | None = None
+    button_text: StrictStr | None = Field(None, alias="buttonText")
+    button_url: StrictStr | None = Field(None, alias="buttonUrl")
+    locations: tuple[Location, ...] = ()
+
+    @field_validator("locations", mode="before")
+    @classmethod
+    def _none_for_null(cls, locations: object) -> object:
+        return () if locations is None else locations
+
+
+def is_merchant(path: bytes) -> bool:
+    """Whether the path of a configuration's address has the form that merchants' have (interface 4.5)."""
+    return _MERCHANT.search(path) is not None
+
+
+def read_merchant(value: Mapping[str, Any]) -> Merchant:
+    """Read the `value` of a merchant's configuration. Raises ServiceUnreadable, naming what is wrong."""
+    try:
+        return Merchant.model_validate(value)
+    except ValidationError as error:
+        raise ServiceUnreadable(f"merchant: {problems_of(error)}") from None

@@ -1,0 +1,180 @@
+"""`deliveryd cache`: what is kept of settings and configurations, and forgetting it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from deliveryd.cache import DiskCache
+from deliveryd.sandbox.faults import Answer
+from terminal import command
+from world import World, message, open_world, sms_settings
+
+CUSTOMER = 7
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    yield from open_world(tmp_path)
+
+
+@pytest.fixture
+def filled(world: World) -> World:
+    """A world in which both caches hold something: settings 1 and 2, and three configurations."""
+    world.customers([{"id": 1, "name": "Ann", "phone": "+447000000001"}])
+    world.state.settings = {1: sms_settings(), 2: sms_settings()}
+    world.state.enqueue(message(1001), message(1002, 2))
+    world.run_until_idle()
+    world.state.customers[CUSTOMER] = {"merchants": [{"id": number} for number in range(3)]}
+    for number in range(3):
+        world.state.add_entity("merchants", number, {"en": {"id": number}})
+    read_configurations(world)
+    return world
+
+
+def read_configurations(world: World) -> None:
+    options = ["--include", "merchants", "--language", "en", "--with-config"]
+    assert command("customers", "all", CUSTOMER, "--config", world.config, *options).status == 0
+
+
+def cache(world: World, *words: object) -> tuple[int, str, str]:
+    answered = command("cache", *words, "--config", world.config)
+    return answered.status, answered.out.replace(str(world.folder), "DIR"), answered.err
+
+
+def test_what_is_kept(filled: World) -> None:
+    """How many, how large at most, and where; asking changes nothing."""
+    status, out, err = cache(filled, "info")
+    settings, entities = out.splitlines()
+    assert (status, err) == (0, "")
+    assert settings.startswith("settings  2 kept, ")
+    assert settings.endswith(" bytes of at most 256MiB, in DIR/cache")
+    assert entities.startswith("entities  3 kept, ")
+    assert entities.endswith(" bytes of at most 64MiB, in DIR/cache/entities")
+    assert cache(filled, "info")[1] == out
+    assert cache(filled, "info", "--entities")[1] == f"{entities}\n"
+
+
+def test_nothing_is_kept_yet(world: World) -> None:
+    """Nothing is made by looking or clearing."""
+    assert cache(world, "info")[1].splitlines() == [
+        "settings  0 kept, 0 bytes of at most 256MiB, in DIR/cache",
+        "entities  0 kept, 0 bytes of at most 64MiB, in DIR/cache/entities",
+    ]
+    assert cache(world, "clear")[0] == 0
+    assert not world.folder.joinpath("cache").exists()
+
+
+def test_one_of_the_settings(filled: World) -> None:
+    """Those with an id, and no others; an id that isn't there is an error."""
+    status, out, _ = cache(filled, "info", "--settings", 1)
+    assert status == 0
+    assert out.startswith("settings 1  ")
+    assert out.endswith(" bytes, kept until they are cleared or pushed out\n")
+    assert cache(filled, "clear", "--settings", 1) == (0, "settings 1  forgotten\n", "")
+    for verb in ("info", "clear"):
+        told = f"deliveryd: settings 1 aren't in the cache {filled.folder}/cache\n"
+        assert cache(filled, verb, "--settings", 1) == (1, "", told)
+    assert cache(filled, "info")[1].startswith("settings  1 kept, ")
+    requested = filled.state.settings_requests.copy()
+    filled.state.enqueue(message(1003), message(1004, 2))
+    filled.run_until_idle()
+    assert filled.state.settings_requests - requested == {1: 1}
+
+
+def test_how_long_settings_are_kept(filled: World) -> None:
+    """Where `settings.ttl` ends it."""
+    assert cache(filled, "clear", "--settings", 1)[0] == 0
+    filled.change('cache_dir = "cache"', 'cache_dir = "cache"\nttl = "1h"')
+    filled.state.enqueue(message(1003))
+    filled.run_until_idle()
+    out = cache(filled, "info", "--settings", 1)[1]
+    assert " bytes, kept for 35" in out
+    assert out.endswith("s\n")
+
+
+def test_configurations_are_forgotten(filled: World) -> None:
+    """Only they; the next reading asks their hosts again."""
+    assert cache(filled, "clear", "--entities") == (0, "entities  3 forgotten, in DIR/cache/entities\n", "")
+    assert cache(filled, "info")[1].startswith("settings  2 kept, ")
+    read_configurations(filled)
+    assert filled.state.requests["entities"] == 6
+
+
+def test_everything_is_forgotten(filled: World) -> None:
+    """Without options both caches are cleared, and work on afterwards."""
+    out = "settings  2 forgotten, in DIR/cache\nentities  3 forgotten, in DIR/cache/entities\n"
+    assert cache(filled, "clear") == (0, out, "")
+    read_configurations(filled)
+    assert "entities  3 kept" in cache(filled, "info")[1]
+
+
+def test_a_worker_at_work_keeps_what_it_has_in_memory(filled: World) -> None:
+    """Which is said, with the process to restart."""
+    filled.state.fail_until_healed("queue", Answer(503))
+    before = filled.state.requests["queue"]
+    worker = filled.start()
+    filled.state.wait_for(lambda state: state.requests["queue"] > before, 30.0)
+    status, _, err = cache(filled, "clear")
+    assert status == 0
+    assert err == f"deliveryd: process {worker.pid} still has settings in memory, until it is restarted\n"
+    assert cache(filled, "clear", "--entities")[2] == ""
+
+
+@pytest.mark.parametrize("verb", ["info", "clear"])
+def test_a_cache_that_can_not_be_used_is_an_error(world: World, verb: str) -> None:
+    """Where it lies, and why."""
+    folder = world.folder / "cache"
+    folder.mkdir()
+    folder.joinpath("cache.db").mkdir()
+    folder.joinpath("cache.db", "x").touch()
+    answered = command("cache", verb, "--config", world.config)
+    assert answered.status == 1
+    assert answered.err.startswith(f"deliveryd: {folder}: the cache can't be used")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_root_works_as_the_user_whose_cache_it_is(filled: World) -> None:
+    """So that no file of root's locks the worker out; afterwards everything belongs to its user."""
+    nobody = 65534
+    for path in (filled.folder, *filled.folder.rglob("*")):
+        os.chown(path, nobody, nobody)
+    for parent in filled.folder.parents[:2]:
+        parent.chmod(0o755)
+    done = filled.command("cache", "info", "--config", str(filled.config))
+    assert done.stdout.startswith("settings  2 kept"), done.stderr
+    done = filled.command("cache", "clear", "--config", str(filled.config))
+    assert done.stdout.startswith("settings  2 forgotten"), done.stderr
+    owners = {path.stat().st_uid for path in filled.folder.joinpath("cache").rglob("*")}
+    assert owners == {nobody}
+
+
+@pytest.mark.parametrize("words", [["--settings", "five"], ["--settings", 2**63], ["--all"]], ids=str)
+def test_what_was_typed_wrongly_is_said(world: World, words: list[object]) -> None:
+    """With status 2."""
+    assert cache(world, "clear", *words)[0] == 2
+
+
+def test_a_cache_says_how_much_it_holds(tmp_path: Path) -> None:
+    """Entries and bytes; clearing tells how many there were; what can't be used tells nothing."""
+
+    async def play() -> None:
+        problems: list[str] = []
+        disk = DiskCache(tmp_path / "cache", 1 << 20, problems.append)
+        for number in range(150):
+            await disk.set(str(number), b"x" * 100, None)
+        extent = await disk.extent()
+        assert extent is not None
+        assert (extent.entries, extent.size > 15_000) == (150, True)
+        assert await disk.clear() == 150
+        assert (await disk.extent() or extent).entries == 0
+        await disk.aclose()
+        blocked = DiskCache(tmp_path / "cache" / "cache.db", 1 << 20, problems.append)
+        assert (await blocked.extent(), await blocked.clear()) == (None, None)
+        assert set(problems) == {"the cache is bypassed: File exists"}
+
+    anyio.run(play)

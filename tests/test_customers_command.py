@@ -1,0 +1,498 @@
+"""`deliveryd customers`: what a person or a program at the terminal gets, from a sandbox over sockets."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet
+from deliveryd.cli.customer_table import TableSheet, harmless
+from deliveryd.cli.progress import QUIET, ProgressLine
+from deliveryd.listing import Progress, Row
+from deliveryd.sandbox.faults import Answer, Hang, Pass
+from deliveryd.sandbox.state import GROUPS, SandboxState
+from deliveryd.service.customer_data import Entity
+from deliveryd.service.wire import GROUPS as IN_ORDER
+from terminal import command
+from world import World, open_world
+
+CUSTOMER = 7
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    yield from open_world(tmp_path)
+
+
+def fill(state: SandboxState, count: int, page_size: int = 30) -> list[tuple[str, int]]:
+    """Give the customer so many entities in all groups together; in the order in which they are read."""
+    state.page_size = page_size
+    state.customers[CUSTOMER] = {
+        group: [{"id": number * 10 + at, "points": number} for number in range(count // 6 + (at < count % 6))]
+        for at, group in enumerate(GROUPS)
+    }
+    return [
+        (group, entity["id"])
+        for group in IN_ORDER
+        for entity in state.customers[CUSTOMER][group]  # type: ignore[index]  # the same names
+    ]
+
+
+def shops(world: World, *numbers: int, **fields: Any) -> None:
+    """Give the customer merchants, with configurations in English."""
+    world.state.customers[CUSTOMER] = {"merchants": [{"id": number, **fields} for number in numbers]}
+    for number in numbers:
+        config = {"id": number, "marketName": f"Shop {number}", "category": "Food"}
+        world.state.add_entity("merchants", number, {"en": config})
+
+
+def read_all(world: World, *options: object) -> Any:
+    return command("customers", "all", CUSTOMER, "--config", world.config, *options)
+
+
+def lines(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+# everything
+
+
+def test_ten_thousand_entities_over_hundreds_of_pages(world: World) -> None:
+    """All there, once, in order, in both formats; the sandbox's tokens hold `&=%+/ ü`."""
+    expected = fill(world.state, 10_000)
+    written = read_all(world, "--format", "jsonl")
+    assert (written.status, written.err) == (0, "")
+    assert [(line["group"], line["id"]) for line in lines(written.out)] == expected
+    assert world.state.requests["customers"] == 1 + 2 * (1667 // 30) + 2 * (1666 // 30)
+    whole = read_all(world)
+    assert (whole.status, whole.err) == (0, "")
+    assert [(group, entity["id"]) for group, listed in whole.data.items() for entity in listed] == expected
+    assert all("group" not in entity for entity in whole.data["offers"])
+
+
+def test_only_the_groups_that_are_asked_for(world: World) -> None:
+    """In the interface's order, also empty ones; language and flags go with each request."""
+    fill(world.state, 60, page_size=4)
+    written = read_all(
+        world, "--include", "rewards", "--include", "offers", "--include", "rewards", "--language", "en"
+    )
+    assert {group: len(listed) for group, listed in written.data.items()} == {"offers": 10, "rewards": 10}
+    assert list(written.data) == ["offers", "rewards"]
+    assert all("merchants" not in seen.target and "language=en" in seen.target for seen in world.state.seen)
+    world.state.customers[CUSTOMER] = {}
+    assert read_all(world, "--include", "regions").data == {"regions": []}
+    assert read_all(world, "--include", "regions", "--format", "jsonl").out == ""
+
+
+def test_an_entitys_own_fields_stay_beside_ours(world: World) -> None:
+    """Fields that have a name of ours are written as `entity.NAME`; numbers and texts as they came."""
+    shops(world, 1, group="mine", config=[1], note="\x9b31m\u202e \u2028 ok", rate=1.25, points=2**70)
+    [line] = lines(read_all(world, "--include", "merchants", "--with-config", "--language", "en",
+                            "--format", "jsonl").out)  # fmt: skip
+    assert (line["group"], line["entity.group"], line["entity.config"]) == ("merchants", "mine", [1])
+    assert line["config"]["marketName"] == "Shop 1"
+    assert (line["note"], line["rate"], line["points"]) == ("\x9b31m\u202e \u2028 ok", 1.25, 2**70)
+
+
+def test_nothing_in_the_output_steers_a_terminal(world: World) -> None:
+    """What JSON wouldn't escape, and a terminal obeys, is escaped; the table shows it harmlessly."""
+    shops(world, 1, note="\x1b[31m\x9b31m\u202e\x7f")
+    world.state.add_entity(
+        "merchants", 1, {"en": {"marketName": "\x1b]0;x\x07Evil\u202e\r\n[red]Shop\x9b2J"}}
+    )
+    out = ""
+    for form in ("json", "jsonl", "table"):
+        out = read_all(world, "--include", "merchants", "--language", "en", "--format", form).out
+        assert not set(out) & set("\x1b\x9b\x07\x7f\u202e\r")
+    assert "\N{REPLACEMENT CHARACTER}]0;x\N{REPLACEMENT CHARACTER}Evil  [red]Shop" in out
+
+
+def test_harmless_keeps_what_people_write() -> None:
+    """Letters of all scripts stay; invisible signs go."""
+    assert harmless("Šampūns Ключ 東京 é\u00a0x\tz") == "Šampūns Ключ 東京 é x z"
+    assert harmless("a\u200b\u2066b\u00ad") == "ab"
+
+
+# configurations
+
+
+def test_each_configuration_is_fetched_once_and_then_kept(world: World) -> None:
+    """Entities with one address are one request; a second call makes none."""
+    shops(world, *range(150))
+    merchants = world.state.customers[CUSTOMER]["merchants"]
+    merchants += [{"id": 1000 + number, "configUrl": _address(world, 3)} for number in range(150)]
+    for _ in range(2):
+        written = read_all(world, "--include", "merchants", "--language", "en", "--with-config")
+        names = [entity["config"]["marketName"] for entity in written.data["merchants"]]
+        assert names == [f"Shop {number}" for number in range(150)] + ["Shop 3"] * 150
+        assert (written.status, world.state.requests["entities"]) == (0, 150)
+
+
+def test_an_old_copy_is_asked_about(world: World) -> None:
+    """After its time the host is asked by the tag of the copy, and answers 304."""
+    shops(world, 1)
+    url = _address(world, 1)
+    stale = Answer(
+        200, b'{"value": {"marketName": "Old"}}', (("etag", '"t"'), ("cache-control", "max-age=0"))
+    )
+    world.state.fail("entities", stale, Answer(304, b"", (("cache-control", "max-age=60"),)))
+    for _ in range(3):
+        shown = command("customers", "entity", url, "--config", world.config)
+        assert shown.data == {"marketName": "Old"}
+    asked = [seen.headers.get("if-none-match") for seen in world.state.seen]
+    assert asked == [None, '"t"']
+
+
+def test_one_configuration_shown(world: World) -> None:
+    """As its host wrote it; one that isn't there is an error that says what its host said."""
+    shops(world, 1)
+    shown = command("customers", "entity", _address(world, 1), "--config", world.config)
+    assert shown.data == {"id": 1, "marketName": "Shop 1", "category": "Food"}
+    absent = command("customers", "entity", _address(world, 2), "--config", world.config)
+    assert (absent.status, absent.out) == (1, "")
+    assert absent.err == "deliveryd: the configuration can't be had: the service answered 404\n"
+
+
+def _address(world: World, number: int) -> str:
+    return f"{world.state.base_url}/api/v4/merchants/{number}/1/en"
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("https://foreign.example/x", "foreign.example isn't a host that configurations come from"),
+        ("http://169.254.169.254/latest", "169.254.169.254 isn't a host that configurations come from"),
+        ("http://127.0.0.1:1/x", "127.0.0.1:1 isn't a host that configurations come from"),
+        ("file:///etc/passwd", "the configuration's address isn't one"),
+        ("http://user:pw@127.0.0.1/", "the configuration's address isn't one"),
+        ("", "the configuration's address isn't one"),
+    ],
+)
+def test_an_address_anywhere_else_is_refused_with_its_reason(world: World, url: str, reason: str) -> None:
+    """Asked for alone it is an error; among others it costs only itself its configuration."""
+    alone = command("customers", "entity", url, "--config", world.config)
+    assert (alone.status, alone.err) == (1, f"deliveryd: the configuration can't be had: {reason}\n")
+    shops(world, 1, 2)
+    world.state.customers[CUSTOMER]["merchants"][0]["configUrl"] = url
+    among = read_all(world, "--include", "merchants", "--language", "en", "--with-config")
+    first, second = among.data["merchants"]
+    assert (first["configProblem"], "config" in first) == (reason, False)
+    assert second["config"]["marketName"] == "Shop 2"
+    assert among.status == 1
+    assert among.err == f"deliveryd: 1 configuration couldn't be had:\n  1: {reason}\n"
+
+
+def test_a_name_on_the_list_that_leads_inward_is_refused(world: World) -> None:
+    """`localhost` may be on the list; where it leads has to be allowed as well."""
+    shops(world, 1)
+    port = world.sandbox.port
+    url = _address(world, 1).replace("127.0.0.1", "localhost")
+    world.add(f'[entities]\nhosts = ["localhost:{port}"]\nallow_http = true\n')
+    refused = command("customers", "entity", url, "--config", world.config)
+    assert (refused.status, world.state.requests["entities"]) == (1, 0)
+    assert "a loopback address that isn't in an allowed network" in refused.err
+    world.change("allow_http = true", 'allow_http = true\nnetworks = ["127.0.0.0/8", "::1/128"]')
+    assert command("customers", "entity", url, "--config", world.config).data["id"] == 1
+    world.change("allow_http = true\n", "")
+    plain = command("customers", "entity", f"{url}?b", "--config", world.config)
+    assert plain.err.endswith(f"localhost:{port} is asked without TLS, which isn't allowed\n")
+
+
+def test_a_redirect_is_refused(world: World) -> None:
+    """With where it would have led."""
+    world.state.fail("entities", Answer(302, b"", (("location", "http://10.0.0.7/x"),)))
+    shown = command("customers", "entity", _address(world, 1), "--config", world.config)
+    assert shown.err.endswith("answered 302, a redirect to http://10.0.0.7: redirects aren't followed\n")
+    assert (shown.status, world.state.requests["entities"]) == (1, 1)
+
+
+def test_a_host_that_is_down_ends_the_reading(world: World) -> None:
+    """After some failures in a row the rest isn't tried; what was read is written, with how far it came."""
+    shops(world, *range(500))
+    world.state.fail_until_healed("entities", Answer(503, b"", (("retry-after", "600"),)))
+    written = read_all(world, "--include", "merchants", "--with-config", "--language", "en")
+    assert written.status == 1
+    assert len(written.data["merchants"]) == 50
+    assert (
+        "configurations in a row couldn't be had: the service answered 503; 50 entities were read"
+        in written.err
+    )
+
+
+# what goes wrong
+
+
+def page(group: str, *ids: int, token: str | None = None) -> Answer:
+    listed: dict[str, Any] = {"list": [{"id": each, "configUrl": "http://127.0.0.1/"} for each in ids]}
+    listed |= {} if token is None else {"continuationToken": token}
+    return Answer(200, json.dumps({"value": {group: listed}}).encode())
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+def test_a_token_that_comes_again_is_an_error_after_what_was_read(world: World, form: str) -> None:
+    """Status 1, the reason, how far it came; what was read is in the output, which is whole JSON."""
+    world.state.customers[CUSTOMER] = {}
+    world.state.fail("customers", page("offers", 1, 2, token="&=%+/ ü"), page("offers", 3, token="&=%+/ ü"))
+    written = read_all(world, "--include", "offers", "--format", form)
+    assert written.status == 1
+    assert written.err == (
+        "deliveryd: customer 7: offers: the continuation token of page 2 came before: this would never end;"
+        " 3 entities were read (offers 3) from 2 pages\n"
+    )
+    read = written.data["offers"] if form == "json" else lines(written.out)
+    assert [entity["id"] for entity in read] == [1, 2, 3]
+
+
+def test_a_chain_without_end(world: World) -> None:
+    """`--max-pages` says when it is enough."""
+    fill(world.state, 600, page_size=1)
+    written = read_all(world, "--include", "offers", "--max-pages", 9, "--format", "jsonl")
+    assert (written.status, len(lines(written.out))) == (1, 9)
+    assert "offers: there are still more after 9 pages; 9 entities were read" in written.err
+
+
+def test_an_outage_in_the_middle(world: World) -> None:
+    """What was read before is there, and how far it came is told."""
+    fill(world.state, 600, page_size=10)
+    world.state.fail("customers", Pass(), Pass(), *[Answer(503, b"", (("retry-after", "900"),))])
+    written = read_all(world, "--include", "merchants", "--include", "offers")
+    assert (written.status, len(written.data["merchants"])) == (1, 20)
+    assert written.err == (
+        "deliveryd: customer 7: the service answered 503; 20 entities were read (merchants 20) from 2 pages\n"
+    )
+
+
+def test_a_customer_that_nobody_knows(world: World) -> None:
+    """The service's answer is told, and that nothing was read."""
+    assert read_all(world, "--include", "offers").err == (
+        "deliveryd: customer 7: the service answered 404; nothing was read\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["all", "seven"], "Invalid value for 'ID': Input should be a valid integer"),
+        (["all", 2**63], "Invalid value for 'ID': Input should be less than or equal to 9223372036854775807"),
+        (["all", "9" * 5000], "Invalid value for 'ID': "),
+        (["all", 7, "--include", "merchant"], "there is no group 'merchant'; did you mean merchants?; "),
+        (["all", 7, "--include", "\x1b[31m"], "there is no group '\\x1b[31m'"),
+        (["all", 7, "--format", "xml"], "'xml' is not one of"),
+        (["all", 7, "--max-pages", 0], "Invalid value for '--max-pages': "),
+        (["all"], "Missing argument 'ID'"),
+        (["entity"], "Missing argument 'URL'"),
+    ],
+    ids=range(9),
+)  # fmt: skip
+def test_what_was_typed_wrongly_is_said(
+    world: World, arguments: list[object], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is asked for, with status 2."""
+    monkeypatch.setenv("COLUMNS", "300")
+    answered = command("customers", *arguments, "--config", world.config)
+    assert (answered.status, answered.out) == (2, "")
+    assert told in " ".join(answered.err.replace("│", " ").split())
+    assert not world.state.requests
+
+
+def test_a_cache_that_can_not_be_used_is_told_once(world: World) -> None:
+    """The configurations come all the same."""
+    shops(world, *range(20))
+    world.folder.joinpath("blocked").write_text("a file")
+    world.add('[entities]\ncache_dir = "blocked"\n')
+    written = read_all(world, "--include", "merchants", "--with-config", "--language", "en")
+    assert (written.status, len(written.data["merchants"])) == (0, 20)
+    assert written.err == "deliveryd: the cache is bypassed: File exists\n"
+
+
+# as a process
+
+
+def start(world: World, *options: object, **more: Any) -> subprocess.Popen[str]:
+    words = [
+        sys.executable,
+        "-m",
+        "deliveryd",
+        "customers",
+        "all",
+        CUSTOMER,
+        "--config",
+        world.config,
+        *options,
+    ]
+    return subprocess.Popen([str(word) for word in words], text=True, **more)
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "table"])
+def test_into_head(world: World, form: str) -> None:
+    """A reader that goes ends the command: soon, quietly, with status 0."""
+    fill(world.state, 20_000 if form != "table" else 1200, page_size=100)
+    world.state.fail_until_healed("entities", Answer(404))
+    with start(
+        world, "--format", form, "--include", "merchants", stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as reading:
+        assert reading.stdout is not None
+        assert reading.stderr is not None
+        assert reading.stdout.readline()
+        reading.stdout.close()
+        assert reading.wait(PATIENCE) == 0
+        assert reading.stderr.read() == ""
+    assert world.state.requests["customers"] < 30
+
+
+def test_a_full_disk_is_told(world: World) -> None:
+    """Output that can't be written is an error in one line."""
+    fill(world.state, 6000, page_size=1000)
+    with Path("/dev/full").open("w") as full:
+        ended = start(world, "--format", "jsonl", stdout=full, stderr=subprocess.PIPE)
+        _, told = ended.communicate(timeout=PATIENCE)
+    assert (ended.returncode, told) == (
+        1, "deliveryd: the output can't be written: No space left on device\n"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+def test_ctrl_c_says_how_far_it_came(world: World, form: str) -> None:
+    """What was read is written, and whole; nothing but one line is said."""
+    fill(world.state, 600, page_size=10)
+    world.state.fail("customers", *[Pass()] * 5)
+    world.state.fail_until_healed("customers", Hang())
+    reading = start(
+        world, "--include", "merchants", "--format", form, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    world.state.wait_for(lambda state: state.requests["customers"] == 6, PATIENCE)
+    reading.send_signal(signal.SIGINT)
+    out, told = reading.communicate(timeout=PATIENCE)
+    assert reading.returncode == 1
+    assert told == "deliveryd: interrupted: 50 entities were read (merchants 50) from 5 pages\n"
+    read = json.loads(out)["merchants"] if form == "json" else lines(out)
+    assert len(read) == 50
+
+
+def peak(world: World, count: int) -> int:
+    """The largest memory (KiB) of a process that streams so many entities."""
+    expected = fill(world.state, count, page_size=100)
+    program = (
+        "import sys\n"
+        "from deliveryd.cli.app import main\n"
+        "try:\n    main()\n"
+        "finally:\n    print(open('/proc/self/status').read(), file=sys.stderr)\n"
+    )
+    words = ["customers", "all", str(CUSTOMER), "--config", str(world.config), "--format", "jsonl"]
+    groups = [
+        "--include",
+        "merchants",
+        "--include",
+        "offers",
+        "--include",
+        "privileges",
+        "--include",
+        "rewards",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words, *groups],
+        capture_output=True, text=True, check=True, timeout=PATIENCE,
+    )  # fmt: skip
+    paged = [each for each in expected if each[0] not in ("regions", "benefits")]
+    assert done.stdout.count("\n") == len(paged)
+    return next(int(line.split()[1]) for line in done.stderr.splitlines() if line.startswith("VmHWM"))
+
+
+def test_the_memory_of_a_stream_stays_flat(world: World) -> None:
+    """Five times as much to read takes no more memory than some for the program's own growth."""
+    few, many = peak(world, 10_000), peak(world, 50_000)
+    assert many - few < 4096, f"{few} KiB for 10,000, {many} KiB for 50,000"
+
+
+# at a terminal
+
+
+def test_progress_is_for_terminals_only() -> None:
+    """After a while, now and then, and gone at the end; without a terminal, or beside output, nothing."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    time = [0.0]
+    progress = Progress({"offers": 1200}, {"offers": 24})
+    terminal = Terminal()
+    line = ProgressLine(terminal, lambda: time[0], beside_output=False)
+    line.came_to(progress)
+    assert terminal.getvalue() == ""
+    time[0] = QUIET
+    for _ in range(100):
+        line.came_to(progress)
+    line.close()
+    assert terminal.getvalue() == (
+        "\r\x1b[K1,200 entities were read (offers 1,200) from 24 pages ...\r\x1b[K"
+    )
+    for stream, beside_output in ((io.StringIO(), False), (Terminal(), True)):
+        silent = ProgressLine(stream, lambda: time[0], beside_output=beside_output)
+        time[0] += 100
+        silent.came_to(progress)
+        silent.close()
+        assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_table_fits_the_terminal(world: World, width: int) -> None:
+    """Names come from the configurations; what has none says why; no line is wider than the terminal."""
+    shops(world, 1, 2, 3, level="gold", note="a very long remark " * 20)
+    long = {"marketName": "Linden Market and Sons, Purveyors of Everything " * 3, "category": "Food"}
+    world.state.add_entity("merchants", 2, {"en": long})
+    del world.state.entities["merchants", 3]
+    master, slave = pty.openpty()
+    options = ["--format", "table", "--language", "en", "--include", "merchants", "--include", "offers"]
+    environ = {**os.environ, "COLUMNS": str(width)}
+    reading = start(world, *options, stdout=subprocess.PIPE, stderr=slave, env=environ)
+    out, _ = reading.communicate(timeout=PATIENCE)
+    told = os.read(master, 4096).decode()
+    os.close(slave)
+    os.close(master)
+    assert reading.returncode == 1
+    assert max(map(len, out.splitlines())) <= width
+    assert "merchants  3" in out
+    assert "offers  none" in out
+    assert "Shop 1" in out
+    assert "Linden Market" in out
+    assert "not known" in out
+    assert "level gold" in out
+    assert told == "deliveryd: 1 configuration couldn't be had:\r\n  1: the service answered 404\r\n"
+
+
+# the sheets alone
+
+
+@pytest.mark.parametrize("groups", [0, 1, 2])
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_an_object_is_whole_wherever_it_is_closed(groups: int, rows: int) -> None:
+    """Groups without entities, entities without groups behind them: always one JSON object."""
+    out = io.StringIO()
+    sheet = ObjectSheet(out)
+    for group in GROUPS[:groups]:
+        sheet.begin(group)
+        for number in range(rows):
+            sheet.add([Row(Entity(group, number, "u", {}))])
+    sheet.close()
+    read = json.loads(out.getvalue())
+    assert {group: len(listed) for group, listed in read.items()} == dict.fromkeys(GROUPS[:groups], rows)
+
+
+def test_sheets_without_a_row() -> None:
+    """Nothing is nothing, in each format."""
+    for kind, empty in ((LinesSheet, ""), (ObjectSheet, "{}\n"), (TableSheet, "")):
+        out = io.StringIO()
+        kind(out).close()
+        assert out.getvalue() == empty

@@ -175,6 +175,16 @@ async def test_a_repeat_of_a_sent_message_reports_dequeued_and_the_latest_status
         assert (again.status, again.body) == ("sent", sent.body)
 
 
+async def test_a_repeat_reports_the_latest_status_again_that_the_service_accepted(opened: Open) -> None:
+    """Not one that it refused: that lies aside, and `dequeued` would be the last that the service hears."""
+    async with opened() as journal:
+        await send(journal, 1)
+        await journal.receive([receipt()])
+        await journal.refuse((await journal.outbox(0, 1))[0], "400", NOW)
+        await journal.take([message(1)], [], NOW)
+        assert await waiting_events(journal) == [(1, "dequeued"), (1, "sent")]
+
+
 async def test_a_repeat_that_was_reported_again_can_be_reported_again_and_again(opened: Open) -> None:
     async with opened() as journal:
         await send(journal, 1)
@@ -529,6 +539,22 @@ async def test_a_reference_to_something_else_settles_nothing(opened: Open, refer
         other_channel = echo("7")._replace(channel="email")
         assert await journal.receive([echo(named), other_channel]) == ["unmatched", "unmatched"]
         assert await state_counts(journal) == {State.IN_DOUBT: 1}
+
+
+async def test_a_reference_settles_an_attempt_though_the_same_report_came_without_one_before(
+    opened: Open,
+) -> None:
+    """What fitted nothing before goes with it, and is not a matter of its own any more."""
+    async with opened() as journal:
+        await doubt(journal, 7)
+        assert await journal.receive([receipt("q1"), receipt("q1")]) == ["unmatched", "repeated"]
+        assert await journal.receive([echo("7"), echo("7"), receipt("q1")]) == [
+            "settled",
+            "repeated",
+            "repeated",
+        ]
+        assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
+        assert await journal.counts() == Counts({}, 2, 0, 0, 0)
 
 
 async def test_a_failure_by_reference_was_sent_first(opened: Open) -> None:

@@ -39,7 +39,7 @@ class Dead(NamedTuple):
 _IN_DOUBT = """
 SELECT m.id, m.doubt, m.lane, a.sends, coalesce(a.ended_at, a.started_at) AS since, a.reason
 FROM message m JOIN attempt a ON a.message_id = m.id AND a.number = m.attempts
-WHERE m.ended_at IS NULL AND m.state = 5
+WHERE m.ended_at IS NULL AND m.due_at IS NULL AND m.state = 5
 """
 
 _DEAD: Mapping[Kind, str] = {

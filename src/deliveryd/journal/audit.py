@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from deliveryd.errors import JournalError
 from deliveryd.journal.account import account
 from deliveryd.journal.base import Account
 from deliveryd.journal.history import read
@@ -149,7 +150,17 @@ class Audit(NamedTuple):
 
 def audit(path: Path) -> Audit:
     """Reconcile a journal as of one instant; works beside a running deliveryd. Raises JournalError."""
-    return read(path, _audit)
+
+    def look(db: sqlite3.Connection) -> Audit:
+        (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise JournalError(
+                f"{path} is damaged: {found.splitlines()[-1]}. It is left as it is: move it away to begin"
+                " with an empty one, or bring back a backup"
+            )
+        return _audit(db)
+
+    return read(path, look)
 
 
 def _audit(db: sqlite3.Connection) -> Audit:

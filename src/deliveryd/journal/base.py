@@ -198,3 +198,9 @@ class Journal(Protocol):
         and unmatched receipts from before, are deleted too. At most `limit` of each kind. Returns how many
         messages were deleted.
         """
+
+    async def give_back(self, limit: int) -> int:
+        """Give room that forgetting left back to the disk, as far as what comes next won't need it.
+
+        At most `limit` portions, each of some kilobytes. Returns how many it were; 0: there is no more.
+        """

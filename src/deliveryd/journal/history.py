@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from deliveryd.errors import JournalError
+from deliveryd.journal.damage import advice
+from deliveryd.journal.past import Kept, kept
+from deliveryd.journal.place import refuse_leftovers, verify_log
 from deliveryd.journal.schema import verify
 from deliveryd.model import attempt_id
 from deliveryd.states import State
@@ -95,13 +98,6 @@ class DecisionRecord(NamedTuple):
     key: str
 
 
-class PastRecord(NamedTuple):
-    """What is kept of a forgotten message: the JSON of its `dequeued` and of its latest event."""
-
-    dequeued: str | None
-    latest: str | None
-
-
 class Life(NamedTuple):
     """All that the journal knows of one message id."""
 
@@ -112,7 +108,7 @@ class Life(NamedTuple):
     receipts: tuple[ReceiptRecord, ...]
     malformed: tuple[MalformedRecord, ...]
     decisions: tuple[DecisionRecord, ...]
-    past: PastRecord | None
+    past: Kept | None
 
     @property
     def is_known(self) -> bool:
@@ -151,13 +147,15 @@ def read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
     except OSError as error:
         raise JournalError(f"{path} can't be read: {error.strerror}") from None
     if size == 0:
+        refuse_leftovers(path)
         raise JournalAbsent(f"there is no journal at {path}: deliveryd hasn't run with it yet")
     if not os.access(path, os.R_OK):
         raise JournalError(f"{path} can't be read by this user; ask as the one that deliveryd runs as")
     try:
+        verify_log(path)
         return _read_undisturbed(path, query)
     except sqlite3.DatabaseError as error:
-        raise JournalError(f"{path} can't be read as a journal: {error}") from error
+        raise JournalError(f"{path} can't be read as a journal: {error}. {advice(error)}") from error
 
 
 def _read_undisturbed(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
@@ -176,7 +174,10 @@ def _query(path: Path, mode: str, query: Callable[[sqlite3.Connection], T]) -> T
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0)) as db:
         db.execute("PRAGMA query_only = ON")
         db.execute("BEGIN")
-        verify(db)
+        try:
+            verify(db)
+        except JournalError as error:
+            raise JournalError(f"{path} can't be read as a journal: {error}") from None
         return query(db)
 
 
@@ -204,7 +205,6 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
         "SELECT raw, reason, first_at, last_at, times FROM malformed WHERE message_id = ? ORDER BY first_at"
     )
     decisions = rows("SELECT at, verb, kind, key FROM decision WHERE message_id = ? ORDER BY seq")
-    past = rows("SELECT dequeued, latest FROM past WHERE id = ?")
     return Life(
         id=message_id,
         message=_message(messages[0]) if messages else None,
@@ -215,7 +215,7 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
         receipts=tuple(ReceiptRecord(*row)._replace(delivered=bool(row[2])) for row in receipts),
         malformed=tuple(MalformedRecord(*row) for row in malformed),
         decisions=tuple(DecisionRecord(*row) for row in decisions),
-        past=PastRecord(*past[0]) if past else None,
+        past=kept(db, message_id),
     )
 
 

@@ -29,9 +29,25 @@ _COLUMNS = "channel, provider_id, delivered, status, reported_at, received_at, r
 _KEPT = f"SELECT seq, {_COLUMNS} FROM receipt WHERE {_UNMATCHED}"  # noqa: S608  # constants
 _BY_PROVIDER = f"{_KEPT} AND provider_id = ? AND channel = ?"
 _BY_REFERENCE = f"{_KEPT} AND reference = ? AND channel = ?"
+_SAME = f"{_UNMATCHED} AND provider_id = ? AND channel = ? AND delivered = ?"
 _ATTEMPT_ID = re.compile(r"([0-9a-f]+)-(-?[0-9]{1,19})-([0-9]{1,9})")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
 _LARGEST = 2**63
+
+
+_ERA = "started_at / 14400000000"
+_ERA_OF = f"""
+WITH RECURSIVE era (n) AS (
+    SELECT {2**63 - 1} UNION ALL
+    SELECT (SELECT max({_ERA}) FROM attempt WHERE provider_id IS NOT NULL AND {_ERA} < n)
+    FROM era WHERE n IS NOT NULL
+)
+SELECT n FROM era CROSS JOIN attempt ON {_ERA} = n AND provider_id = ? AND channel = ? LIMIT 1
+"""  # noqa: S608  # constants
+_IN_ERA = f"""
+SELECT message_id, number FROM attempt WHERE {_ERA} = ? AND provider_id = ? AND channel = ?
+ORDER BY started_at DESC LIMIT 1
+"""  # noqa: S608  # constants
 
 
 class Attempted(NamedTuple):
@@ -93,6 +109,9 @@ class Matching:
             f"INSERT INTO receipt ({_COLUMNS}, message_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
             (*receipt, message_id),
         )
+        if message_id is not None:  # the same may have come before in a form that fitted nothing
+            same = (message_id, receipt.provider_id, receipt.channel, receipt.delivered)
+            db.execute(f"UPDATE receipt SET message_id = ? WHERE {_SAME}", same)  # noqa: S608  # a constant
         return effect or "unmatched"
 
     def _attempt_of(self, db: sqlite3.Connection, receipt: Receipt) -> Attempted | None:
@@ -103,12 +122,7 @@ class Matching:
         referred = (
             self._referred(db, receipt.reference, receipt.channel) if receipt.reference is not None else None
         )
-        return referred or _first(
-            db,
-            "SELECT message_id, number FROM attempt WHERE provider_id = ? AND channel = ?"
-            " ORDER BY started_at DESC LIMIT 1",
-            (receipt.provider_id, receipt.channel),
-        )
+        return referred or _named(db, receipt.provider_id, receipt.channel)
 
     def _referred(self, db: sqlite3.Connection, reference: str, channel: str) -> Attempted | None:
         """The attempt with this id, or the latest one of the message with this id, on this channel."""
@@ -183,6 +197,16 @@ class Matching:
         self._outbox.put(db, [event])
 
 
+def _named(db: sqlite3.Connection, provider_id: str, channel: str) -> Attempted | None:
+    """The latest attempt that the provider gave this id, sought from era to era, back from the newest.
+
+    Ids of providers have no order. In one index of all of them, each new one would touch a page of its own,
+    and a message would cost the more the more messages there are; an era's part of the index stays small.
+    """
+    era = db.execute(_ERA_OF, (provider_id, channel)).fetchone()
+    return None if era is None else _first(db, _IN_ERA, (*era, provider_id, channel))
+
+
 def _first(db: sqlite3.Connection, query: str, values: tuple[object, ...]) -> Attempted | None:
     row = db.execute(query, values).fetchone()
     return None if row is None else Attempted(*row)
@@ -199,9 +223,10 @@ def _not_before(receipt: Receipt, at: int) -> Receipt:
 
 def _is_repeated(db: sqlite3.Connection, receipt: Receipt, attempt: Attempted | None) -> bool:
     same = (receipt.provider_id, receipt.channel, receipt.delivered)
-    kept = db.execute(f"{_BY_PROVIDER} AND delivered = ?", same).fetchone()
-    if attempt is None or kept is not None:
-        return kept is not None
+    kept = db.execute(f"SELECT reference FROM receipt WHERE {_SAME}", same).fetchall()  # noqa: S608
+    is_kept = any(receipt.reference in (None, reference) for (reference,) in kept)
+    if attempt is None or is_kept:
+        return is_kept
     matched = db.execute(
         "SELECT 1 FROM receipt WHERE message_id = ? AND provider_id = ? AND channel = ? AND delivered = ?",
         (attempt.message_id, *same),

@@ -12,6 +12,7 @@ from deliveryd.journal.account import add_taken
 from deliveryd.journal.base import Change, Due, OutboxRow
 from deliveryd.journal.matching import Matching
 from deliveryd.journal.outbox import Outbox
+from deliveryd.journal.past import kept
 from deliveryd.journal.rows import ENTRY, entry_of, progress_of, to_json, to_text
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
 from deliveryd.states import ENDED, State, step
@@ -19,7 +20,11 @@ from deliveryd.states import ENDED, State, step
 _PROGRESS = (
     "UPDATE message SET state = ?, due_at = ?, lane = ?, tries = ?, attempts = ?, spent = ?, doubt = ?"
 )
-_ON_ITS_WAY = f"{_PROGRESS} WHERE id = ? AND state = ?"
+_ON_ITS_WAY = (  # it leaves `due_at` alone, which decides what is in an index
+    "UPDATE message SET state = ?1, lane = ?3, tries = ?4, attempts = ?5, spent = ?6, doubt = ?7"
+    " WHERE id = ?8 AND state = ?9"
+)
+_TO_WAIT = f"{_PROGRESS} WHERE id = ? AND state = ?"
 _AT_AN_END = f"{_PROGRESS}, ended_at = ? WHERE id = ? AND state = ?"
 
 _DUE = (
@@ -94,14 +99,16 @@ class Operations:
     def _report_again(self, db: sqlite3.Connection, ids: Iterable[int]) -> None:
         for id_ in ids:
             rows = db.execute(
-                "SELECT status, body, settled_at FROM event WHERE message_id = ? ORDER BY seq", (id_,)
+                "SELECT status, body, settled_at, refused FROM event WHERE message_id = ? ORDER BY seq",
+                (id_,),
             ).fetchall()
-            if any(settled_at is None for *_, settled_at in rows):
+            if any(settled_at is None for _, _, settled_at, _ in rows):
                 continue
-            past = db.execute("SELECT dequeued, latest FROM past WHERE id = ?", (id_,)).fetchone()
+            past = kept(db, id_)
             if past is None:
-                told = {status: body for status, body, _ in rows}
-                again = ("dequeued", *(status for status, *_ in rows[-1:]))
+                told = {status: body for status, body, *_ in rows}
+                heard = [status for status, *_, refused in rows if refused is None]
+                again = ("dequeued", *heard[-1:])
                 bodies = {status: told[status] for status in again if status in told}
             else:  # the rows are those of an earlier repeat, and would gather for ever
                 db.execute("DELETE FROM event WHERE message_id = ?", (id_,))
@@ -161,9 +168,7 @@ class Operations:
 
     def accept(self, db: sqlite3.Connection, rows: Sequence[OutboxRow], at: int) -> None:
         """Mark events as accepted."""
-        if (
-            rows and rows[-1].seq - rows[0].seq == len(rows) - 1
-        ):  # all between the first and the last
+        if rows and rows[-1].seq - rows[0].seq == len(rows) - 1:  # all between the first and the last
             db.execute(_ACCEPT_ALL, (at, rows[0].seq, rows[-1].seq))
         else:
             db.executemany(_ACCEPT, [(at, row.message_id, row.seq) for row in rows])
@@ -203,6 +208,7 @@ def _digest(raw: str) -> str:
 def _move(db: sqlite3.Connection, changes: Sequence[Change]) -> None:
     """Move messages from state to state, all of them or none. Raises IllegalTransition."""
     on_its_way = []
+    to_wait = []
     at_an_end = []
     for change in changes:
         entry, before = change.entry, change.before
@@ -210,11 +216,13 @@ def _move(db: sqlite3.Connection, changes: Sequence[Change]) -> None:
         if after in ENDED or before in ENDED:  # only these write the indexed column `ended_at`
             ended_at = change.at if after in ENDED else None
             at_an_end.append((*progress_of(change), ended_at, entry.id, before))
+        elif after is State.WAITING or before is State.WAITING:
+            to_wait.append((*progress_of(change), entry.id, before))
         else:
             on_its_way.append((*progress_of(change), entry.id, before))
     moved = sum(
         db.executemany(statement, rows).rowcount
-        for statement, rows in ((_ON_ITS_WAY, on_its_way), (_AT_AN_END, at_an_end))
+        for statement, rows in ((_ON_ITS_WAY, on_its_way), (_TO_WAIT, to_wait), (_AT_AN_END, at_an_end))
         if rows
     )
     if moved != len(changes):

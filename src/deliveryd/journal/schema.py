@@ -11,9 +11,10 @@ from deliveryd.journal.rows import to_json
 from deliveryd.journal.upgrades import upgrade
 from deliveryd.model import StatusEvent, format_instant
 
-VERSION = 2
+VERSION = 3
 APPLICATION_ID = 0x64_6C_76_64  # "dlvd"
 
+# A partial index has the columns of its condition too: SQLite looks at each row otherwise, only to count.
 TABLES = """
 CREATE TABLE message (
     id INTEGER PRIMARY KEY,
@@ -28,8 +29,8 @@ CREATE TABLE message (
     doubt TEXT,                           -- the attempt that is to be repeated under its own id
     ended_at INTEGER
 );
-CREATE INDEX message_open ON message (id) WHERE ended_at IS NULL;
-CREATE INDEX message_waiting ON message (lane, due_at) WHERE state = 3;
+CREATE INDEX message_moving ON message (id) WHERE ended_at IS NULL AND due_at IS NULL;
+CREATE INDEX message_waiting ON message (lane, state, due_at) WHERE state = 3;
 CREATE INDEX message_ended ON message (ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE TABLE attempt (
@@ -40,7 +41,8 @@ CREATE TABLE attempt (
     verdict TEXT, provider_id TEXT, reason TEXT,
     PRIMARY KEY (message_id, number)
 ) WITHOUT ROWID;
-CREATE INDEX attempt_provider ON attempt (provider_id, channel) WHERE provider_id IS NOT NULL;
+CREATE INDEX attempt_provider ON attempt (started_at / 14400000000, provider_id, channel)
+    WHERE provider_id IS NOT NULL;        -- by eras of four hours: see Matching
 
 CREATE TABLE event (
     message_id INTEGER NOT NULL, seq INTEGER NOT NULL,
@@ -51,7 +53,7 @@ CREATE TABLE event (
     dropped_at INTEGER,                   -- when an operator gave it up
     PRIMARY KEY (message_id, seq)
 ) WITHOUT ROWID;
-CREATE INDEX event_waiting ON event (seq) WHERE settled_at IS NULL;
+CREATE INDEX event_waiting ON event (seq, settled_at) WHERE settled_at IS NULL;
 CREATE INDEX event_refused ON event (seq) WHERE refused IS NOT NULL AND dropped_at IS NULL;
 
 CREATE TABLE malformed (
@@ -60,6 +62,7 @@ CREATE TABLE malformed (
     dropped_at INTEGER
 ) WITHOUT ROWID;
 CREATE INDEX malformed_last ON malformed (last_at);
+CREATE INDEX malformed_open ON malformed (dropped_at) WHERE dropped_at IS NULL;
 CREATE INDEX malformed_message ON malformed (message_id) WHERE message_id IS NOT NULL;
 
 CREATE TABLE receipt (
@@ -70,7 +73,7 @@ CREATE TABLE receipt (
     reference TEXT,                       -- what the provider echoes: a message's id, or an attempt's
     dropped_at INTEGER
 );
-CREATE INDEX receipt_unmatched ON receipt (provider_id, channel)
+CREATE INDEX receipt_unmatched ON receipt (provider_id, channel, message_id, dropped_at)
     WHERE message_id IS NULL AND dropped_at IS NULL;
 CREATE INDEX receipt_unmatched_reference ON receipt (reference, channel)
     WHERE message_id IS NULL AND dropped_at IS NULL AND reference IS NOT NULL;
@@ -84,10 +87,17 @@ CREATE TABLE decision (                   -- what operators decided about what l
 CREATE INDEX decision_message ON decision (message_id) WHERE message_id IS NOT NULL;
 CREATE INDEX decision_other ON decision (at) WHERE message_id IS NULL;
 
-CREATE TABLE past (id INTEGER PRIMARY KEY, dequeued TEXT, latest TEXT);  -- what is kept of forgotten messages
+CREATE TABLE past (                       -- what is kept of forgotten messages, for ever
+    id INTEGER PRIMARY KEY,
+    dequeued_at INTEGER,
+    at INTEGER, status TEXT, rest TEXT    -- the latest event; NULL: it had no other fields
+);
 
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
+
+_HEADER = 100
+"""Bytes at the beginning of a database that tell what it is."""
 
 _FIRST_VALUES = {"settled_seq": "0", "taken": "0", "forgotten": "0"}
 
@@ -100,6 +110,7 @@ def prepare(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if objects == 0 and version == 0:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only an empty file takes it
         connection.executescript(
             f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; PRAGMA application_id = {APPLICATION_ID};"
         )
@@ -131,13 +142,17 @@ def verify_header(path: Path) -> None:
     """
     try:
         with path.open("rb") as file:
-            header = file.read(100)
+            header = file.read(_HEADER)
     except FileNotFoundError:
         return
     if not header:
         return
     if not header.startswith(b"SQLite format 3\0"):
-        raise JournalError("the file is no database; name another in journal.url")
+        raise JournalError(
+            "the file is no database; name another in journal.url, or bring back a backup if it was a journal"
+        )
+    if len(header) < _HEADER:
+        raise JournalError("the file is cut short; bring back a backup")
     _judge(int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big"))
 
 

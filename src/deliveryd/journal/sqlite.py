@@ -12,7 +12,7 @@ import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -23,17 +23,23 @@ from deliveryd.blocking import Blocking, in_thread
 from deliveryd.errors import JournalError, JournalFull, JournalLocked
 from deliveryd.journal import account, upkeep
 from deliveryd.journal.base import Account, Change, Counts, Due, OutboxRow, Receipt, Recovery
+from deliveryd.journal.damage import abandon, advice
 from deliveryd.journal.decisions import Decisions
+from deliveryd.journal.history import read
 from deliveryd.journal.matching import Matching
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.outbox import Outbox
+from deliveryd.journal.place import keep_private, make_file, make_folder, renew_log, sync_names, verify_log
 from deliveryd.journal.schema import EventWriter, prepare, verify_header
 from deliveryd.model import Malformed, QueuedMessage
 from deliveryd.telemetry import Event, log
 
 FULL_PAUSE = 1.0
 """Seconds after which it is tried again whether a full disk has room."""
+
+LOG_LIMIT = 64 << 20
+"""Bytes to which the log is cut, once nobody reads what made it longer."""
 
 LINGER = 0.002
 """Seconds that a commit waits for company: the fewer commits, the less each message costs."""
@@ -64,7 +70,7 @@ class SqliteJournal:
         observe: Callable[[float, int], None],
         blocking: Blocking,
         *,
-        folder: Path,
+        path: Path,
         reserve: int,
     ) -> None:
         self.namespace = namespace
@@ -77,7 +83,9 @@ class SqliteJournal:
         self._wake = anyio.Event()
         self._blocking = blocking
         self._closing = False
-        self._folder = folder
+        self._path = path
+        self._folder = path.parent
+        self._forgetting = upkeep.Forgetting()
         self._reserve = reserve
         self._short_of_room = 0
         self._broken: JournalError | None = None
@@ -121,8 +129,8 @@ class SqliteJournal:
         return await self._commit(upkeep.counts)
 
     async def account(self) -> Account:
-        """Where all messages are."""
-        return await self._commit(account.account)
+        """Where all messages are; read beside the writer, since it counts all that has ended."""
+        return await self._blocking(partial(read, self._path, account.account))
 
     async def decide(self, order: Order, at: int, lanes: Collection[str]) -> Decided:
         """Carry out an operator's order."""
@@ -130,7 +138,16 @@ class SqliteJournal:
 
     async def forget(self, before: int, limit: int) -> int:
         """Delete old ended messages."""
-        return await self._commit(lambda db: upkeep.forget(db, before, limit))
+        return await self._commit(lambda db: self._forgetting.step(db, before, limit))
+
+    async def give_back(self, limit: int) -> int:
+        """Make the file smaller."""
+        return await self._commit(lambda db: upkeep.give_back(db, limit))
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the disk failed, so that nothing more can be recorded until the journal is opened anew."""
+        return self._broken is not None
 
     @property
     def full(self) -> bool:
@@ -231,7 +248,7 @@ def _translate(error: Exception) -> Exception:
         return error
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
         return JournalFull("there is no room left on the journal's disk")
-    return JournalError(f"the journal can't be written: {error}")
+    return JournalError(f"the journal can't be used any more: {error}. {advice(error)}")
 
 
 @asynccontextmanager
@@ -249,14 +266,16 @@ async def open_journal(
     bytes free on the disk, `has_room` is false.
     Raises JournalLocked when another process has it open, JournalError when the file can't be used.
     """
-    _checked(path, partial(path.parent.mkdir, mode=0o700, parents=True, exist_ok=True))
+    _checked(path, partial(make_folder, path.parent))
     with _Lock(path.with_name(path.name + ".lock")):
         db = await blocking(partial(_connect, path))
+        journal = None
         try:
             last_seq = _checked(path, partial(upkeep.last_seq, db))
+            _checked(path, partial(sync_names, path))  # SQLite passes over a failure to do so
             outbox = Outbox(EventWriter(details_field), last_seq)
             journal = SqliteJournal(
-                db, upkeep.namespace_of(db), outbox, observe, blocking, folder=path.parent, reserve=reserve
+                db, upkeep.namespace_of(db), outbox, observe, blocking, path=path, reserve=reserve
             )
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(journal.run)
@@ -265,12 +284,18 @@ async def open_journal(
                 finally:
                     journal.stop()
         finally:
+            if journal is not None and journal.is_broken:
+                abandon(db, path)
             db.close()
 
 
 def _connect(path: Path) -> sqlite3.Connection:
     """Open the file, or make it; one that is no journal stays exactly as it is."""
     _checked(path, partial(verify_header, path))
+    _checked(path, partial(make_file, path, _make))
+    _checked(path, partial(keep_private, path))
+    _checked(path, partial(verify_log, path))
+    _checked(path, partial(renew_log, path))
     db = _checked(path, partial(_open_file, path))
     try:
         _checked(path, partial(_configure, db))
@@ -280,15 +305,22 @@ def _connect(path: Path) -> sqlite3.Connection:
     return db
 
 
+def _make(path: Path) -> None:
+    with closing(_open_file(path)) as db:
+        _configure(db)
+
+
 def _open_file(path: Path) -> sqlite3.Connection:
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))  # SQLite would let others read it
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
 
 
 def _configure(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = FULL")
     prepare(db)
-    db.execute("PRAGMA journal_mode = WAL")
+    (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":  # a failure that SQLite passes over
+        raise JournalError("its disk can't hold a write-ahead log")
+    db.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
     db.execute("PRAGMA temp_store = MEMORY")
     db.execute("PRAGMA cache_size = -16384")
 
@@ -299,10 +331,7 @@ def _checked(path: Path, use: Callable[[], T]) -> T:
     except JournalError as error:
         raise JournalError(f"{path} can't be used as a journal: {error}") from None
     except sqlite3.DatabaseError as error:
-        raise JournalError(
-            f"{path} can't be used as a journal: {error}. It is left as it is: move it away to begin with an"
-            " empty one, or bring back a backup"
-        ) from error
+        raise JournalError(f"{path} can't be used as a journal: {error}. {advice(error)}") from error
     except OSError as error:
         raise JournalError(f"{path} can't be used as a journal: {error.strerror}") from error
 

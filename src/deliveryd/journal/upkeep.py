@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Collection
 
 from deliveryd.journal.account import add_forgotten, open_states
 from deliveryd.journal.base import Counts, Doubtful, Recovery
+from deliveryd.journal.past import keep
 from deliveryd.journal.rows import ENTRY, entry_of
 from deliveryd.model import attempt_id
 from deliveryd.states import State
 
-_OPEN = f"SELECT {ENTRY} FROM message WHERE ended_at IS NULL AND state = ? ORDER BY id"  # noqa: S608  # a constant
+_MOVING = "ended_at IS NULL AND due_at IS NULL"
+_OPEN = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? ORDER BY id"  # noqa: S608  # constants
 
-_STRANDED = "ended_at IS NULL AND state = 3 AND lane <> '' AND lane NOT IN (SELECT value FROM json_each(?))"
+ROUNDS = 10
+"""How many times its limit one step of forgetting looks at, when all that it finds has to stay."""
+
+SLACK = 4096
+"""Free pages that a journal may keep for what comes next, and besides an eighth of its pages: 16 MiB."""
+
+_INCREMENTAL = 2
+_BEGINNING = (-(2**63), 0)
+_OLD = """
+SELECT ended_at, id, EXISTS (
+    SELECT 1 FROM event WHERE message_id = message.id
+    AND (settled_at IS NULL OR (refused IS NOT NULL AND dropped_at IS NULL))
+) FROM message WHERE ended_at >= ?1 AND (ended_at, id) > (?1, ?2) AND ended_at < ?3
+ORDER BY ended_at, id LIMIT ?4
+"""
+
+_OF_A_MESSAGE = (
+    "DELETE FROM event WHERE message_id = ?",
+    "DELETE FROM attempt WHERE message_id = ?",
+    "DELETE FROM receipt WHERE message_id = ?",
+    "DELETE FROM decision WHERE message_id = ?",
+    "DELETE FROM message WHERE id = ?",
+)
+_OF_NO_MESSAGE = (
+    "DELETE FROM malformed WHERE digest IN (SELECT digest FROM malformed WHERE last_at < ? LIMIT ?)",
+    (
+        "DELETE FROM receipt WHERE seq IN"
+        " (SELECT seq FROM receipt WHERE message_id IS NULL AND received_at < ? LIMIT ?)"
+    ),
+    (
+        "DELETE FROM decision WHERE seq IN"
+        " (SELECT seq FROM decision WHERE message_id IS NULL AND at < ? LIMIT ?)"
+    ),
+)
 
 
 def namespace_of(db: sqlite3.Connection) -> str:
@@ -32,25 +66,36 @@ def last_seq(db: sqlite3.Connection) -> int:
 
 def recover(db: sqlite3.Connection, namespace: str, now: int, lanes: Collection[str]) -> Recovery:
     """Put in order what an earlier run left."""
-    db.execute("UPDATE message SET state = 3, due_at = ? WHERE ended_at IS NULL AND state = 2", (now,))
-    known = json.dumps(list(lanes))
-    db.execute(
-        f"UPDATE message SET state = 5, due_at = NULL WHERE {_STRANDED} AND doubt IS NOT NULL",  # noqa: S608
-        (known,),
-    )
-    db.execute(f"UPDATE message SET lane = '', tries = 0 WHERE {_STRANDED}", (known,))  # noqa: S608
+    db.execute(f"UPDATE message SET state = 3, due_at = ? WHERE {_MOVING} AND state = 2", (now,))  # noqa: S608
+    for lane in _lanes_of_waiting(db) - set(lanes):
+        db.execute(
+            "UPDATE message SET state = 5, due_at = NULL WHERE state = 3 AND lane = ? AND doubt IS NOT NULL",
+            (lane,),
+        )
+        db.execute("UPDATE message SET lane = '', tries = 0 WHERE state = 3 AND lane = ?", (lane,))
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]
     doubtful = [
         Doubtful(entry._replace(doubt=attempt_id(namespace, entry.id, entry.attempts)), state)
         for state in (State.SENDING, State.IN_DOUBT)
         for entry in map(entry_of, db.execute(_OPEN, (state,)))
     ]
-    (waiting,) = db.execute("SELECT count(*) FROM message WHERE ended_at IS NULL AND state = 3").fetchone()
+    (waiting,) = db.execute("SELECT count(*) FROM message WHERE state = 3").fetchone()
     # No DISTINCT here: SQLite would read the whole table, since its key is in the right order.
     reporting = db.execute(
         "SELECT message_id FROM event WHERE settled_at IS NULL AND status IN ('sent', 'error') ORDER BY seq"
     )
     return Recovery(taken, doubtful, waiting, list(dict.fromkeys(row[0] for row in reporting)))
+
+
+def _lanes_of_waiting(db: sqlite3.Connection) -> set[str]:
+    """The lanes that messages wait for, from one to the next, however many wait."""
+    lanes: set[str] = set()
+    lane = ""
+    while True:
+        (lane,) = db.execute("SELECT min(lane) FROM message WHERE state = 3 AND lane > ?", (lane,)).fetchone()
+        if lane is None:
+            return lanes
+        lanes.add(lane)
 
 
 def counts(db: sqlite3.Connection) -> Counts:
@@ -66,40 +111,44 @@ def counts(db: sqlite3.Connection) -> Counts:
     )
 
 
-def forget(db: sqlite3.Connection, before: int, limit: int) -> int:
-    """Delete old ended messages, keeping what a repeat would need, and what else is as old."""
-    rows = db.execute(
-        "SELECT id FROM message WHERE ended_at < ? AND NOT EXISTS (SELECT 1 FROM event"
-        " WHERE message_id = message.id"
-        " AND (settled_at IS NULL OR (refused IS NOT NULL AND dropped_at IS NULL)))"
-        " ORDER BY ended_at LIMIT ?",
-        (before, limit),
-    ).fetchall()
-    db.executemany(
-        "INSERT INTO past SELECT ?1,"
-        " (SELECT body FROM event WHERE message_id = ?1 AND status = 'dequeued' LIMIT 1),"
-        " (SELECT body FROM event WHERE message_id = ?1 ORDER BY seq DESC LIMIT 1)",
-        rows,
-    )
-    for statement in (
-        "DELETE FROM event WHERE message_id = ?",
-        "DELETE FROM attempt WHERE message_id = ?",
-        "DELETE FROM receipt WHERE message_id = ?",
-        "DELETE FROM decision WHERE message_id = ?",
-        "DELETE FROM message WHERE id = ?",
-    ):
-        db.executemany(statement, rows)
-    for statement in (
-        "DELETE FROM malformed WHERE digest IN (SELECT digest FROM malformed WHERE last_at < ? LIMIT ?)",
-        (
-            "DELETE FROM receipt WHERE seq IN"
-            " (SELECT seq FROM receipt WHERE message_id IS NULL AND received_at < ? LIMIT ?)"
-        ),
-        (
-            "DELETE FROM decision WHERE seq IN"
-            " (SELECT seq FROM decision WHERE message_id IS NULL AND at < ? LIMIT ?)"
-        ),
-    ):
-        db.execute(statement, (before, limit))
-    add_forgotten(db, len(rows))
-    return len(rows)
+class Forgetting:
+    """Deletes what ended long ago, a few messages at a time, from the oldest to the newest and then anew."""
+
+    def __init__(self) -> None:
+        self._after = _BEGINNING
+
+    def step(self, db: sqlite3.Connection, before: int, limit: int) -> int:
+        """Delete old ended messages, keeping what a repeat would need, and what else is as old.
+
+        Those that have to stay, for an event that waits or was refused, are passed over, and not looked at
+        again before all others. Returns how many were deleted.
+        """
+        rows: list[tuple[int]] = []
+        for _ in range(ROUNDS):
+            old = db.execute(_OLD, (*self._after, before, limit)).fetchall()
+            rows = [(id_,) for _ended_at, id_, stays in old if not stays]
+            self._after = old[-1][:2] if len(old) == limit else _BEGINNING
+            if rows or self._after is _BEGINNING:
+                break
+        keep(db, rows)
+        for statement in _OF_A_MESSAGE:
+            db.executemany(statement, rows)
+        for statement in _OF_NO_MESSAGE:
+            db.execute(statement, (before, limit))
+        add_forgotten(db, len(rows))
+        return len(rows)
+
+
+def give_back(db: sqlite3.Connection, limit: int) -> int:
+    """Take pages off the file's end, when more of them are free than what comes next will need.
+
+    Returns how many; 0 as well for a file that was made before journals could give space back.
+    """
+    (free,) = db.execute("PRAGMA freelist_count").fetchone()
+    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    surplus = min(free - SLACK - pages // 8, limit)
+    if surplus <= 0 or db.execute("PRAGMA auto_vacuum").fetchone() != (_INCREMENTAL,):
+        return 0
+    for _ in range(surplus):  # the driver takes one step of a statement without columns, and a step is a page
+        db.execute("PRAGMA incremental_vacuum(1)")
+    return int(surplus)

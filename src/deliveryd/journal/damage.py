@@ -1,0 +1,41 @@
+"""What to do, and what to tell, when the journal's disk fails or its file turns out to be damaged."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether an error says that the file is wrong, and not only that the disk failed to do something."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF in _DAMAGED
+
+
+def advice(error: sqlite3.Error) -> str:
+    """What an operator has to do about it, as sentences without the last full stop."""
+    if is_damage(error):
+        return "It is left as it is: move it away to begin with an empty one, or bring back a backup"
+    return (
+        "Nothing that was acknowledged is lost, and nothing more is acknowledged: look at the disk, its room"
+        " and limits, and at the kernel's log, then start deliveryd again"
+    )
+
+
+def abandon(db: sqlite3.Connection, path: Path) -> None:
+    """Close the connection as a kill would, and leave the log to the next start.
+
+    SQLite's own close would sync the log again after a sync of it has failed, and believe what it hears. It
+    leaves that to the last connection that can write, and here another one is still reading.
+    """
+    with suppress(sqlite3.Error), closing(_reader(path)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        db.close()
+
+
+def _reader(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)

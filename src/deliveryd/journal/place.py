@@ -1,0 +1,131 @@
+"""Where the journal lies: its folder, how its file comes to be, who may read it, its log after a bad end."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from deliveryd.errors import JournalError
+from deliveryd.telemetry import Event, log
+
+FILES = ("", "-wal", "-shm", "-journal", ".lock")
+"""What belongs to a journal, behind its name."""
+
+_OTHERS = 0o077
+_OTHERS_WRITE = 0o022
+_PORTION = 1 << 20
+_LOG_HEADER = 32
+_LOG_MARKS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for its owner alone, if it isn't there; a loss of power leaves it. Raises OSError."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def make_file(path: Path, make: Callable[[Path], None]) -> None:
+    """Make the journal's file, if it isn't there or is empty: `make` makes all of it, under another name.
+
+    Thus there is no half-made journal, whenever the power fails. Raises JournalError, OSError, and what
+    `make` raises.
+    """
+    place = path.resolve()  # a link stays one
+    if place.exists() and place.stat().st_size:
+        return
+    refuse_leftovers(place)
+    new = place.with_name(f"{place.name}.new")
+    for suffix in FILES:
+        new.with_name(new.name + suffix).unlink(missing_ok=True)
+    os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))  # SQLite would let others read it
+    make(new)
+    new.rename(place)
+    sync_folder(place.parent)
+
+
+def refuse_leftovers(path: Path) -> None:
+    """Raise JournalError where a log lies beside a file that is empty or gone.
+
+    That was a journal, and SQLite would throw the log away to begin anew.
+    """
+    place = path.resolve()
+    for suffix in ("-wal", "-journal"):
+        leftover = place.with_name(place.name + suffix)
+        if leftover.exists() and leftover.stat().st_size:
+            raise JournalError(
+                f"{path} is empty or gone, and {leftover.name} beside it belongs to a journal. Both are left"
+                " as they are: bring back the journal or a backup, or move both away to begin anew"
+            )
+
+
+def verify_log(path: Path) -> None:
+    """Raise JournalError where the log beside a journal is none: SQLite would pass over all that it held.
+
+    Damage further inside can't be told from what a loss of power leaves, and ends the log there.
+    """
+    with suppress(FileNotFoundError), _log_of(path).open("rb") as file:
+        header = file.read(_LOG_HEADER)
+        if len(header) == _LOG_HEADER and any(header) and header[:4] not in _LOG_MARKS:
+            raise JournalError(
+                f"{_log_of(path)} is damaged, and may hold what was acknowledged last. It is left as it is:"
+                " bring back a backup, or move it away to go on with what the journal holds without it"
+            )
+
+
+def keep_private(path: Path) -> None:
+    """Take the journal's files away from others, and say where they could read or change them.
+
+    Raises OSError.
+    """
+    for file in (path.with_name(path.name + suffix) for suffix in FILES):
+        if file.exists() and file.stat().st_mode & _OTHERS:
+            file.chmod(0o600)
+            log(Event.JOURNAL_EXPOSED, file=str(file), reason="mended: it was open to other users")
+    mode = path.parent.stat().st_mode
+    if mode & _OTHERS_WRITE and not mode & stat.S_ISVTX:
+        log(Event.JOURNAL_EXPOSED, file=str(path.parent), reason="other users can change this folder")
+
+
+def renew_log(path: Path) -> None:
+    """Write what an unclean end left of the journal's log once more, and sync it. Raises OSError.
+
+    A sync may have failed in that end. Then the system still shows what it was about, takes it for written,
+    and no later sync would bring it to the disk; commits that follow it there could be lost with it.
+    """
+    wal = _log_of(path)
+    if not wal.exists():
+        return
+    file = os.open(wal, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        at = 0
+        while portion := os.pread(file, _PORTION, at):
+            at += os.pwrite(file, portion, at)
+        os.fdatasync(file)
+    finally:
+        os.close(file)
+    sync_folder(wal.parent)
+
+
+def _log_of(path: Path) -> Path:
+    place = path.resolve()
+    return place.with_name(f"{place.name}-wal")
+
+
+def sync_names(path: Path) -> None:
+    """Make the names of the journal's files durable. Raises OSError."""
+    sync_folder(path.resolve().parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable. Raises OSError."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,302 @@
+"""A journal that grows: what a message costs doesn't grow with it, and what it forgot gives its room back."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from deliveryd.journal import account, sqlite, upkeep
+from deliveryd.journal.base import Change, Journal, OutboxRow
+from deliveryd.journal.history import read_life
+from deliveryd.journal.schema import APPLICATION_ID
+from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
+from deliveryd.states import State
+from test_journal_sqlite import plans_of, walk_through_everything
+from test_journal_upgrade import FORMAT_1
+
+pytestmark = pytest.mark.anyio
+
+NOW = 1_700_000_000_000_000
+SECOND = 1_000_000
+
+READ_AS_A_WHOLE = {
+    "message USING INDEX message_moving": "what is under way or in doubt, bounded by the places",
+    "message USING COVERING INDEX message_waiting": "how many wait, counted in their index alone",
+    "message USING COVERING INDEX message_ended": "the account, which is read beside the writer",
+    "malformed USING COVERING INDEX malformed_open": "what waits for an operator",
+    "receipt USING COVERING INDEX receipt_unmatched": "what fits no attempt; the line asks only for one",
+    "event USING COVERING INDEX event_waiting": "what the service hasn't accepted, bounded by the places",
+    "event USING INDEX event_waiting": "the same, at the start",
+    "event USING INDEX event_refused": "what waits for an operator",
+    "json_each VIRTUAL TABLE INDEX 1:": "the ids of a batch",
+    "CONSTANT ROW": "no table",
+    "era": "stretches of four hours within the retention",
+    "(subquery": "the one row that is being kept",
+}
+"""All that any statement of the worker reads from end to end, and why it may."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+def message(id_: int, text: str = "x") -> QueuedMessage:
+    return QueuedMessage(id_, 2, 3, {"text": text})
+
+
+def entry(id_: int) -> Entry:
+    return Entry(*message(id_), lane="sms", attempts=1)
+
+
+async def take(journal: Journal, ids: Sequence[int], text: str = "x") -> None:
+    """Take messages and have their `dequeued` accepted."""
+    await journal.take([message(id_, text) for id_ in ids], [], NOW)
+    await journal.accept(await journal.outbox(0, 100_000), NOW)
+
+
+async def end(journal: Journal, ids: Sequence[int], text: str = "x") -> list[OutboxRow]:
+    """Bring messages from the queue to an end that isn't reported yet; return the events that wait."""
+    await take(journal, ids, text)
+    failed = [
+        Change(
+            entry(id_),
+            State.READY,
+            State.FAILED,
+            NOW,
+            events=(StatusEvent(id_, "error", NOW, details="expired"),),
+        )
+        for id_ in ids
+    ]
+    await journal.change(failed)
+    return await journal.outbox(0, 100_000)
+
+
+async def report(journal: Journal, rows: Sequence[OutboxRow]) -> None:
+    await journal.accept(rows, NOW)
+
+
+async def words(journal: Journal, id_: int) -> list[str]:
+    """What the service hears when a message that ended comes again."""
+    assert not await journal.take([message(id_)], [], NOW + SECOND)
+    rows = await journal.outbox(0, 100_000)
+    await report(journal, rows)
+    return [row.body for row in rows]
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size
+
+
+def bytes_of(path: Path, table: str) -> int:
+    with closing(sqlite3.connect(path)) as db:
+        (size,) = db.execute("SELECT sum(pgsize) FROM dbstat WHERE name = ?", (table,)).fetchone()
+    return int(size)
+
+
+# what it costs
+
+
+async def everything_that_a_worker_asks(journal: SqliteJournal) -> None:
+    """The start, the line with all its branches, the sums, and forgetting."""
+    upkeep.last_seq(journal._db)
+    await journal.recover(NOW, ["sms"])
+    await walk_through_everything(journal)
+    await journal.recover(NOW, ["email"])
+    await journal.counts()
+    await journal.forget(NOW + SECOND, 10)
+    await journal.give_back(1)
+    account.account(journal._db)
+
+
+async def test_whatever_a_worker_asks_of_its_journal_reads_no_table_as_a_whole(path: Path) -> None:
+    """Each scan of any plan is named, with the reason why what it reads doesn't grow with ended messages."""
+    statements: list[str] = []
+    async with open_journal(path) as journal:
+        journal._db.set_trace_callback(statements.append)
+        await everything_that_a_worker_asks(journal)
+        journal._db.set_trace_callback(None)
+        steps = plans_of(journal._db, [statement for statement in statements if "PRAGMA" not in statement])
+    scans = {step for step in steps if step[0].startswith("SCAN")}
+    assert len(steps) > 60
+    assert len(scans) > 5
+    named = tuple(f"SCAN {name}" for name in READ_AS_A_WHOLE)
+    assert {step for step in scans if not step[0].startswith(named)} == set()
+
+
+async def test_those_that_wait_are_counted_and_found_without_a_look_at_each_row(path: Path) -> None:
+    """By their index alone: a million of them delay nobody."""
+    statements: list[str] = []
+    async with open_journal(path) as journal:
+        await take(journal, range(1, 21))
+        await journal.change(
+            [Change(entry(id_), State.READY, State.WAITING, NOW, NOW) for id_ in range(1, 21)]
+        )
+        journal._db.set_trace_callback(statements.append)
+        assert (await journal.recover(NOW, ["sms"])).waiting == 20
+        assert (await journal.counts()).states == {State.WAITING: 20}
+        assert len((await journal.due(NOW, {"sms": 5})).entries) == 5
+        journal._db.set_trace_callback(None)
+        steps = plans_of(journal._db, statements)
+    waiting = {step for step, _ in steps if "message_waiting" in step}
+    assert "SCAN message USING COVERING INDEX message_waiting" in waiting
+    assert not any("TEMP B-TREE" in step for step, statement in steps if "due_at <=" in statement)
+    assert {
+        step
+        for step, _ in steps
+        if re.match(r"SCAN message(?! USING (COVERING INDEX message_waiting|INDEX message_moving))", step)
+    } == set()
+
+
+async def test_the_account_is_of_all_that_is_committed_though_the_writer_is_not_asked(path: Path) -> None:
+    commits: list[int] = []
+    async with open_journal(path, observe=lambda _seconds, operations: commits.append(operations)) as journal:
+        await report(journal, await end(journal, range(1, 11)))
+        await take(journal, range(11, 14))
+        before = sum(commits)
+        assert await journal.account() == (13, {State.READY: 3}, 10, 0)
+        assert sum(commits) == before
+
+
+# forgetting
+
+
+async def test_messages_that_have_to_stay_do_not_keep_others_from_being_forgotten(path: Path) -> None:
+    """Forty refused events stand before what can go; each step passes over some, and none is lost."""
+    async with open_journal(path) as journal:
+        for row in await end(journal, range(1, 41)):
+            await journal.refuse(row, "400", NOW)
+        await report(journal, await end(journal, range(41, 44)))
+        forgotten = [await journal.forget(NOW + 1, 1) for _ in range(20)]
+        assert sum(forgotten) == 3
+        assert (await journal.counts()).events_refused == 40
+        assert (await journal.account()).ended == 40
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        StatusEvent(1, "error", NOW + 1, details='missing placeholders: "straße", \ud800'),
+        StatusEvent(1, "delivered", NOW + 123_456, "sms", NOW - 7),
+    ],
+    ids=["with details", "with channel and instant"],
+)
+async def test_what_is_kept_of_a_forgotten_message_comes_back_word_for_word(
+    path: Path, event: StatusEvent
+) -> None:
+    async with open_journal(path, details_field="reason") as journal:
+        await take(journal, [1])
+        await journal.change([Change(entry(1), State.READY, State.FAILED, NOW, events=(event,))])
+        await report(journal, await journal.outbox(0, 9))
+        before = await words(journal, 1)
+        assert await journal.forget(NOW + 1, 9) == 1
+        assert await words(journal, 1) == before
+        assert len(before) == 2
+
+
+async def test_a_forgotten_malformed_message_keeps_its_one_event(path: Path) -> None:
+    async with open_journal(path) as journal:
+        await journal.take([], [Malformed('{"id":1}', "no settings", 1)], NOW)
+        (error,) = await journal.outbox(0, 9)
+        await report(journal, [error])
+        assert await journal.forget(NOW + 1, 9) == 1
+        assert await words(journal, 1) == [error.body]
+    assert read_life(path, 1).past == (None, error.body)
+
+
+async def test_a_forgotten_message_takes_few_bytes(path: Path) -> None:
+    """Its id is kept for ever, so ten million of them must fit anywhere: 48 bytes each."""
+    async with open_journal(path) as journal:
+        await take(journal, range(1, 10_001))
+        sent = [
+            Change(entry(id_), State.READY, State.SENDING, NOW, events=(StatusEvent(id_, "sent", NOW + id_),))
+            for id_ in range(1, 10_001)
+        ]
+        await journal.change(sent)
+        await journal.change([Change(entry(c.entry.id), State.SENDING, State.SENT, NOW) for c in sent])
+        await report(journal, await journal.outbox(0, 100_000))
+        assert await journal.forget(NOW + 1, 10_000) == 10_000
+    assert bytes_of(path, "past") < 48 * 10_000
+
+
+async def test_a_journal_of_an_earlier_format_keeps_the_words_of_what_it_forgot(path: Path) -> None:
+    dequeued = '{"timestamp":"2023-11-14T22:13:20.000001Z","messageId":9,"status":"dequeued"}'
+    latest = (
+        '{"timestamp":"2023-11-14T22:13:21.900000Z","messageId":9,"status":"delivered","channel":"sms",'
+        '"reportedAt":"2023-11-14T22:13:21.000000Z"}'
+    )
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.executescript(f"{FORMAT_1} PRAGMA user_version = 1; PRAGMA application_id = {APPLICATION_ID}")
+        db.execute("INSERT INTO meta VALUES ('namespace', '0123456789ab'), ('settled_seq', '0')")
+        db.execute("INSERT INTO past VALUES (9, ?, ?)", (dequeued, latest))
+    async with open_journal(path) as journal:
+        assert await words(journal, 9) == [dequeued, latest]
+
+
+# room
+
+
+async def test_what_was_forgotten_gives_its_room_back(path: Path) -> None:
+    """Sixty megabytes of messages; when they are forgotten the file is small again, step by step."""
+    async with open_journal(path) as journal:
+        for first in range(0, 3000, 500):
+            await report(journal, await end(journal, range(first, first + 500), "x" * 20_000))
+        while await journal.forget(NOW + 1, 100):
+            pass
+        steps = 0
+        while given := await journal.give_back(1000):
+            assert given <= 1000
+            steps += 1
+        assert steps > 5
+        (free,) = journal._db.execute("PRAGMA freelist_count").fetchone()
+        assert free <= upkeep.SLACK * 1.2
+    assert size_of(path) < 25_000_000
+
+
+async def test_a_small_journal_keeps_its_free_room_for_what_comes_next(path: Path) -> None:
+    async with open_journal(path) as journal:
+        await report(journal, await end(journal, range(200), "x" * 10_000))
+        while await journal.forget(NOW + 1, 100):
+            pass
+        assert await journal.give_back(1000) == 0
+
+
+async def test_a_journal_from_before_space_was_given_back_goes_on_without_it(path: Path) -> None:
+    """Until its operator has had it rewritten once (docs/operating.md)."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.executescript(f"{FORMAT_1} PRAGMA user_version = 1; PRAGMA application_id = {APPLICATION_ID}")
+        db.execute("INSERT INTO meta VALUES ('namespace', '0123456789ab'), ('settled_seq', '0')")
+    async with open_journal(path) as journal:
+        await report(journal, await end(journal, range(1500), "x" * 20_000))
+        while await journal.forget(NOW + 1, 500):
+            pass
+        assert await journal.give_back(100) == 0
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.executescript("PRAGMA auto_vacuum = INCREMENTAL; VACUUM")
+    assert size_of(path) < 1_000_000
+    async with open_journal(path) as journal:
+        assert journal._db.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+
+
+async def test_the_log_is_cut_again_after_a_long_look_at_the_journal(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While somebody reads as of one instant, the log can't begin anew and grows; then it is short again."""
+    monkeypatch.setattr(sqlite, "LOG_LIMIT", 1 << 20)
+    log = path.with_name("journal.db-wal")
+    async with open_journal(path) as journal:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM message").fetchone()
+            for first in range(0, 1000, 100):
+                await report(journal, await end(journal, range(first, first + 100), "x" * 10_000))
+            assert size_of(log) > 8 << 20
+        for id_ in range(1000, 1003):
+            await take(journal, [id_])
+        assert size_of(log) <= 1 << 20

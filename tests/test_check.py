@@ -147,6 +147,66 @@ def test_an_unusable_customer_file_names_the_line(world: World) -> None:
     assert "Ann" not in answered.out
 
 
+def test_mistakes_do_not_hide_what_else_is_wrong(world: World) -> None:
+    """A key, a secret, the customer file and a provider that is away: all in one list, each under its key."""
+    port = free_port()
+    world.change("[queue]", "[queue]\nbatch_sise = 5")
+    world.change(f'url = "{world.sandbox.base_url}/sms"', f'url = "http://127.0.0.1:{port}/sms"')
+    world.change('timeout = "2s"', 'timeout = "2s"\nauth = { token_file = "absent" }')
+    world.folder.joinpath("customers.jsonl").unlink()
+    answered = check(world)
+    assert (answered.status, answered.out) == (78, "")
+    keys = [told.removeprefix(f"{world.config}:").partition(": ")[0] for told in answered.err.splitlines()]
+    assert sorted(keys) == ["channels.sms", "customers.path", "queue.batch_sise", "service.auth.token_file"]
+    results = {found["key"]: found["result"] for found in check(world, "--json").data["checks"]}
+    assert results[f"{world.config}:channels.sms"] == "unreachable"
+    assert results[f"{world.config}:customers.path"] == "wrong"
+    assert "channels.sms: " not in check(world, "--offline").err
+
+
+def test_what_is_told_once_is_not_told_again(world: World) -> None:
+    """A secret of a channel that is missing keeps the channel from being opened too."""
+    world.add('secrets = { token = "absent" }\n')
+    told = check(world).err.splitlines()
+    assert len(told) == 1
+    assert told[0].startswith(f"{world.config}:channels.sms.secrets.token: ")
+
+
+def in_place_of_the_file(world: World, table: str) -> None:
+    world.change('source = "file"\npath = "customers.jsonl"', table)
+
+
+def test_a_directory_over_http_is_connected_to(world: World) -> None:
+    """It isn't asked for anybody."""
+    fields = 'fields = { name = "/name" }'
+    in_place_of_the_file(
+        world, f'source = "http"\nurl = "{world.sandbox.base_url}/c/{{customerId}}"\n{fields}'
+    )
+    answered = check(world)
+    assert answered.status == 0
+    assert f"{world.sandbox.base_url} can be reached" in line(answered, "customers.url")
+    assert not world.state.requests
+    assert "customers" not in check(world, "--offline").out
+
+
+def test_a_query_is_tried_on_nobody(world: World) -> None:
+    """What the database has against it is told; a database that is away may come back by itself."""
+    query = "select name from people where id = :customer_id"
+    table = f'source = "sql"\nurl = "sqlite:///people.db"\nquery = "{query}"'
+    in_place_of_the_file(world, table)
+    answered = check(world)
+    assert answered.status == 1
+    assert "No such file or directory" in line(answered, "customers.url")
+    people = sqlite3.connect(world.folder / "people.db")
+    people.execute("CREATE TABLE guests (name TEXT)")
+    people.close()
+    assert "no such table: people" in line(check(world), "customers.url")
+    world.change("from people where id", "from guests where rowid")
+    answered = check(world)
+    assert answered.status == 0
+    assert "people.db can be reached" in line(answered, "customers.url")
+
+
 def test_a_foreign_database_is_no_journal(world: World) -> None:
     db = sqlite3.connect(world.folder / "journal.db")
     db.execute("CREATE TABLE guests (name TEXT)")

@@ -17,6 +17,8 @@ from pydantic_core import PydanticUndefined
 
 from deliveryd.channels.registry import KINDS
 from deliveryd.config import ChannelTable, Config, load
+from deliveryd.customers.file import FileOptions
+from deliveryd.customers.registry import KINDS as SOURCE_KINDS
 from deliveryd.errors import ConfigError
 from deliveryd.units import Rate
 
@@ -60,7 +62,13 @@ def test_a_service_and_a_channel_are_enough(path: Path) -> None:
     assert (config.queue.batch_size, config.queue.poll_interval) == (100, 1.0)
     assert config.channels.order == ("inApp", "messenger", "sms", "email")
     assert list(config.channels.configured) == ["sms"]
-    assert config.channels.configured["sms"].common.retry.max == 600.0
+    sms = config.channels.configured["sms"].common
+    assert (sms.retry.max, sms.breaker.failures, sms.breaker.pause, sms.breaker.max_pause) == (
+        600.0,
+        10,
+        1.0,
+        60.0,
+    )
 
 
 def test_what_is_given_is_taken(path: Path) -> None:
@@ -90,7 +98,8 @@ def test_relative_paths_are_relative_to_the_file_wherever_the_process_stands(
     for name in (path, Path(path.name)):
         config = load(name, {})
         assert config.settings.cache_dir == path.parent / "cache"
-        assert config.customers.path == path.parent / "who" / "customers.csv"
+        assert isinstance(config.customers.options, FileOptions)
+        assert config.customers.options.path == path.parent / "who" / "customers.csv"
         assert config.journal.path == path.parent / "journal.db"
 
 
@@ -280,6 +289,11 @@ def test_a_misspelt_word_is_told_with_the_one_that_was_meant(path: Path, text: s
     assert problem.startswith(f"config.toml:{told}")
 
 
+def test_a_longest_pause_is_no_shorter_than_the_first(path: Path) -> None:
+    (told,) = problems(path, f'{SERVICE}{SMS}breaker.pause = "2m"\n')
+    assert told == "config.toml:channels.sms.breaker: max_pause is shorter than pause"
+
+
 def test_all_mistakes_of_a_channel_are_told_at_once(path: Path) -> None:
     """Those in what every channel has, and those in what its adapter needs."""
     told = problems(path, SERVICE + SMS.replace("json", 'rate = "often"\njsn'))
@@ -313,11 +327,8 @@ def test_all_mistakes_of_a_channel_are_told_at_once(path: Path) -> None:
             "events.intermediate.0: input should be 'sending' or 'accepted'",
         ),
         ('[content]\nlanguages = ["en", "x y"]', "content.languages.1: not a language tag: 'x y'"),
-        ('[customers]\nsource = "file"', 'customers: the source "file" needs a path'),
-        (
-            '[customers]\npath = "x"',
-            'customers: the source "file" needs a path, and no other source takes one',
-        ),
+        ('[customers]\nsource = "file"', "customers.path: is missing"),
+        ('[customers]\npath = "x"', 'customers.source: is "none", which takes no path: name the source'),
         ('[admin]\nlisten = "9470"', "admin.listen: expected HOST:PORT"),
         ('[receipts]\nlisten = "127.0.0.1:99999"', "receipts.listen: expected HOST:PORT"),
         ('[journal]\nurl = "sqlite:journal.db"', 'journal.url: must look like "sqlite:////var/lib/'),
@@ -413,13 +424,26 @@ def uncommented(text: str, keep: Callable[[str, str], bool] = lambda _table, _ke
     """The example with all that is left out in it, save what `keep` (of table and key) says no to."""
     table = ""
     lines = []
-    for line in text.splitlines():
+    for line in without_sources(text).splitlines():
         bare = re.sub(r"^#(?=[a-z\[])", "", line)
         if header := re.match(r"\[(.+?)\]", bare):
             table = header[1]
         key = bare.partition(" ")[0]
         lines.append(bare if bare == line or keep(table, key) else "")
     return "\n".join(lines)
+
+
+def without_sources(text: str) -> str:
+    """The example without the customer directories that may stand in place of none."""
+    return re.sub(r'^#source = "\w+".*\n(?:#.*\n)*', "", text, flags=re.MULTILINE)
+
+
+def with_source(source: str) -> str:
+    """The example with one of the customer directories in place of none."""
+    block = re.search(rf'^#source = "{source}".*\n(?:#.*\n)*', EXAMPLE, flags=re.MULTILINE)
+    assert block is not None
+    bare = re.sub(r"^#", "", block[0], flags=re.MULTILINE)
+    return EXAMPLE.replace(block[0], bare).replace('source = "none" ', '#source = "none" ')
 
 
 def usable(text: str, folder: Path) -> str:
@@ -486,13 +510,12 @@ def test_the_example_can_be_used_as_it_is(path: Path) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_example_can_be_used_with_all_that_is_left_out_in_it(path: Path, way: str) -> None:
-    """Of the ways to authenticate one at a time, and with a customer file where one is named."""
+    """Of the ways to authenticate one at a time."""
 
     def keep(table: str, key: str) -> bool:
         return table != "service.auth" or key in WAYS[way]
 
-    text = uncommented(EXAMPLE, keep).replace('source = "none"', 'source = "file"')
-    config = loaded(path, usable(text, path.parent))
+    config = loaded(path, usable(uncommented(EXAMPLE, keep), path.parent))
     assert list(config.channels.configured) == ["sms", "messenger", "inApp", "email"]
     given = config.service.auth.model_dump(exclude_none=True)
     assert set(given) == WAYS[way]
@@ -528,6 +551,25 @@ def test_the_example_has_the_key_of_a_channel_with_its_default(adapter: str, key
     default = default_of(ChannelTable if key[0] in ChannelTable.model_fields else own, key)
     assert shown
     assert default in (None, "", [], {}) or default in shown
+
+
+SOURCES: dict[str, type[BaseModel]] = {
+    "file": FileOptions,
+    **{name: kind.options for name, kind in SOURCE_KINDS.items()},
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_example_has_each_directory_with_its_keys_and_defaults(path: Path, source: str) -> None:
+    """It can be used as it is when it is put in place of none; of a table within, a key is shown."""
+    text = with_source(source)
+    config = loaded(path, usable(text, path.parent))
+    assert isinstance(config.customers.options, SOURCES[source])
+    shown = tomllib.loads(text)["customers"]
+    for key, field in SOURCES[source].model_fields.items():
+        default = field.get_default()
+        assert key in shown
+        assert default in (None, PydanticUndefined, shown[key]) or isinstance(default, BaseModel)
 
 
 def test_every_key_of_the_example_is_explained() -> None:

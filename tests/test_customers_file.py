@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from deliveryd.customers.base import Directory
+from deliveryd.customers.base import Answer, Directory, find
 from deliveryd.customers.file import FileDirectory
 from deliveryd.customers.none import NoDirectory
 from deliveryd.errors import ConfigError
@@ -45,9 +45,21 @@ def watched(tmp_path: Path) -> Watched:
     return watched
 
 
+async def look_up(directory: Directory, *ids: int) -> dict[int, Answer]:
+    """What a directory says of these."""
+    found: dict[int, Answer] = {}
+
+    async def keep(answers: Mapping[int, Answer]) -> None:
+        found.update(answers)
+
+    await directory.look_up(ids, keep)
+    return found
+
+
 async def names(directory: Directory, *ids: int) -> dict[int, str | None]:
     """Who is known by which name."""
-    return {customer.id: customer.name for customer in (await directory.look_up(ids)).values()}
+    found = await look_up(directory, *ids)
+    return {id_: customer.name for id_, customer in found.items() if isinstance(customer, Customer)}
 
 
 def problems_of(path: Path) -> list[str]:
@@ -60,7 +72,8 @@ def problems_of(path: Path) -> list[str]:
 async def test_no_directory_knows_nobody() -> None:
     """Without a directory every customer is unknown."""
     directory = NoDirectory()
-    assert await directory.look_up([1, 2]) == {}
+    assert directory.at_hand([1, 2]) == {1: None, 2: None}
+    assert await look_up(directory, 1, 2) == {1: None, 2: None}
     await directory.aclose()
 
 
@@ -106,8 +119,9 @@ async def test_formats(tmp_path: Path, sample: Sample, mark: str, line_end: str)
     """Every field that isn't blank comes out as its text, whichever way the file is written."""
     path = tmp_path / sample.file
     path.write_bytes((mark + sample.contents).replace("\n", line_end).encode())
-    found = await FileDirectory.load(path, pytest.fail).look_up([7, 8, 12, -3, 7, 2**70])
-    assert found == {12: Customer(12, sample.ann), 7: Customer(7, sample.bob), -3: Customer(-3, {})}
+    found = await look_up(FileDirectory.load(path, pytest.fail), 7, 8, 12, -3, 7, 2**70)
+    known = {12: Customer(12, sample.ann), 7: Customer(7, sample.bob), -3: Customer(-3, {})}
+    assert found == {**known, 8: None, 2**70: None}
 
 
 async def test_a_value_of_csv_may_have_lines(tmp_path: Path) -> None:
@@ -336,7 +350,7 @@ async def test_problems_of_a_reload_name_no_values(watched: Watched) -> None:
     """What is told of a broken file doesn't hold what is known of its customers."""
     directory = watched.load()
     watched.replace('{"id": "Secret"}\n{"id": 2, "name": "Secret}\n{"id": 3, "name": ["Secret"]}\n')
-    await directory.look_up([1])
+    await find(directory, 1)
     assert len(watched.problems) == 1
     assert "Secret" not in watched.problems[0]
     assert watched.problems[0].count(str(watched.path)) == 3
@@ -345,8 +359,10 @@ async def test_problems_of_a_reload_name_no_values(watched: Watched) -> None:
 async def test_the_file_is_not_looked_at_more_often_than_asked(watched: Watched) -> None:
     """Within the interval a look-up costs no look at the disk."""
     directory = watched.load(check_interval=3600.0)
+    assert directory.at_hand([1]) == {}
     assert await names(directory, 1) == {1: "Ann"}
     watched.replace('{"id": 1, "name": "Ada"}\n')
+    assert directory.at_hand([1, 2]) == {1: Customer(1, {"name": "Ann"}), 2: None}
     assert await names(directory, 1) == {1: "Ann"}
 
 
@@ -356,7 +372,7 @@ async def test_other_look_ups_go_on_while_the_file_is_read(watched: Watched) -> 
     watched.path.unlink()
     os.mkfifo(watched.path)  # reading it lasts until somebody has written to it
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(directory.look_up, [1])
+        tasks.start_soon(find, directory, 1)
         await anyio.wait_all_tasks_blocked()
         assert await names(directory, 1) == {1: "Ann"}
         await anyio.to_thread.run_sync(watched.path.write_text, '{"id": 1, "name": "Ada"}\n')
@@ -369,7 +385,7 @@ async def test_a_look_up_can_be_cancelled_while_the_file_is_read(watched: Watche
     watched.path.unlink()
     os.mkfifo(watched.path)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(directory.look_up, [1])
+        tasks.start_soon(find, directory, 1)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     await anyio.to_thread.run_sync(watched.path.write_text, "")  # lets the abandoned thread go

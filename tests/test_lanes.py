@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from deliveryd.blocking import inline
+from deliveryd.breaker import BreakerPolicy
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.journal.base import Change
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
@@ -384,7 +385,9 @@ def on_the_bench(folder: Path, scene: Callable[[Bench], Awaitable[None]], concur
     """Play a scene with a lane that runs."""
 
     async def play() -> None:
-        policy = LanePolicy(concurrency, None, RetryPolicy(3, 1.0, 10.0), resend_in_doubt=True)
+        policy = LanePolicy(
+            concurrency, None, RetryPolicy(3, 1.0, 10.0), BreakerPolicy(3, 1.0, 60.0), resend_in_doubt=True
+        )
         async with (
             open_journal(folder / "journal.db", blocking=inline) as journal,
             trio.open_nursery() as nursery,

@@ -94,7 +94,7 @@ def test_what_happens_is_counted() -> None:
 
 def test_levels_are_asked_for_at_each_scrape() -> None:
     """Gauges show the worker as it is now, with every state, also those that no message is in."""
-    now = Levels({State.WAITING: 3}, outbox=7, journal_size=4096)
+    now = Levels({State.WAITING: 3}, outbox=7, journal_size=4096, channels_open={"sms": True})
     watched = metrics()
     watched.follow(lambda: now)
 
@@ -102,11 +102,13 @@ def test_levels_are_asked_for_at_each_scrape() -> None:
     assert found["deliveryd_messages_in_state{state=waiting}"] == 3
     assert found["deliveryd_messages_in_state{state=in_doubt}"] == 0
     assert (found["deliveryd_outbox_events"], found["deliveryd_journal_size_bytes"]) == (7, 4096)
+    assert found["deliveryd_channel_open{channel=sms}"] == 1
 
-    now = Levels({State.IN_DOUBT: 1}, outbox=0, journal_size=8192)
+    now = Levels({State.IN_DOUBT: 1}, outbox=0, journal_size=8192, channels_open={"sms": False})
     found = samples(watched.expose("")[0].decode())
     assert found["deliveryd_messages_in_state{state=waiting}"] == 0
     assert found["deliveryd_messages_in_state{state=in_doubt}"] == 1
+    assert found["deliveryd_channel_open{channel=sms}"] == 0
 
 
 def test_two_workers_in_one_process_count_apart() -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import httpx
 import pytest
 import trio
-from trio.testing import MockClock
 
 from deliveryd.channels.base import Accepted, Dispatch, Misconfigured, TryAgain, Verdict
 from deliveryd.model import format_instant
-from virtual import START, VirtualWorld
+from virtual import START, VirtualWorld, live
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello {word}"}}}})
 
@@ -30,16 +29,6 @@ def world(tmp_path: Path) -> VirtualWorld:
 
 def message(id_: int, settings_id: int = 1) -> dict[str, object]:
     return {"id": id_, "settingsId": settings_id, "customerId": 1, "variables": {"word": "w"}}
-
-
-def live(run: Callable[[], Awaitable[None]]) -> float:
-    """Run in virtual time; the seconds it took there."""
-
-    async def timed() -> float:
-        await run()
-        return trio.current_time()
-
-    return trio.run(timed, clock=MockClock(autojump_threshold=0))
 
 
 def hang_up(_request: httpx.Request) -> httpx.Response:
@@ -123,7 +112,35 @@ def test_settings_that_cannot_be_had_hold_up_only_their_own_messages(world: Virt
     assert sum(path == "/settings/2" for _, path in world.service.requests) < 150
 
 
+@pytest.mark.parametrize(
+    "broken", ['{"content": {"en": {"sms": {}}}}', "no JSON", None], ids=["text", "", "404"]
+)
+def test_a_broken_template_asks_for_no_sends_and_for_few_requests(
+    world: VirtualWorld, broken: str | None
+) -> None:
+    """For five minutes each of its messages ends in an error at once; the others are sent as they come."""
+    if broken is not None:
+        world.service.settings[2] = broken
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            supervisor = world.supervisor()
+            nursery.start_soon(supervisor.run)
+            for id_ in range(100, 400):
+                world.service.enqueue(message(id_, 1 + id_ % 2))
+                await trio.sleep(1)
+            await trio.sleep(5)
+            supervisor.stop()
+
+    live(run)
+    for id_ in range(100, 400):
+        assert world.service.statuses(id_) == ["dequeued", "error" if id_ % 2 else "sent"]
+    assert not {one.entry.id for _, one in world.channels["sms"].attempts} & set(range(101, 400, 2))
+    assert sum(path == "/settings/2" for _, path in world.service.requests) <= 305 / 30 + 1
+
+
 def test_a_provider_down_for_minutes_is_retried_until_it_takes_the_messages(world: VirtualWorld) -> None:
+    world.add("breaker = { failures = 0 }\n")
     channel = world.channels["sms"]
     channel.verdict = lambda dispatch: (
         TryAgain("provider answered 503") if trio.current_time() < 120 else Accepted(dispatch.attempt_id)
@@ -139,6 +156,7 @@ def test_a_provider_down_for_minutes_is_retried_until_it_takes_the_messages(worl
 def test_a_provider_that_never_recovers_ends_in_one_error_that_says_how_often_it_was_tried(
     world: VirtualWorld,
 ) -> None:
+    world.add("breaker = { failures = 0 }\n")
     world.channels["sms"].verdict = lambda _dispatch: TryAgain("provider answered 503")
     live(world.run_until_idle)
     assert world.service.statuses(1) == ["dequeued", "error"]
@@ -193,18 +211,3 @@ def test_a_rate_is_kept(world: VirtualWorld) -> None:
     assert len(at) == 30
     assert at[-1] - at[0] == pytest.approx(14.5, abs=1.5)
     assert all(later - earlier > 0.3 for earlier, later in zip(at, at[2:], strict=False))
-
-
-def test_a_channel_that_is_down_leaves_the_other_ones_as_fast_as_they_were(world: VirtualWorld) -> None:
-    world.add(
-        '[queue]\nmax_in_flight = 20\n[channels.email]\nadapter = "http"\nurl = "http://provider/email"\n'
-        'json = { text = "{content.body}" }\n'
-    )
-    world.service.settings[2] = json.dumps({"content": {"en": {"email": {"subject": "s", "body": "b"}}}})
-    world.service.queue.clear()
-    world.service.enqueue(*(message(id_, 1 + id_ % 2) for id_ in range(1, 401)))
-    world.channels["sms"].seconds = 30.0
-    live(world.run_until_idle)
-    mails = [at for at, _ in world.channels["email"].attempts]
-    assert len(mails) == len(world.channels["sms"].attempts) == 200
-    assert max(mails) < max(at for at, _ in world.channels["sms"].attempts) / 3

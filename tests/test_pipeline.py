@@ -12,9 +12,10 @@ import pytest
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
+from deliveryd.customers.remote import RemoteDirectory, Terms
 from deliveryd.errors import DirectoryUnavailable
-from deliveryd.model import Customer
-from virtual import VirtualWorld, live
+from deliveryd.model import Customer, format_instant
+from virtual import START, VirtualWorld, live
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello {word}"}}}})
 NAMED = json.dumps({"content": {"en": {"sms": {"text": "hello {customer.name}"}}}})
@@ -66,8 +67,10 @@ def test_settings_that_hang_hold_up_their_own_messages_only(world: VirtualWorld)
     assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 101))
 
 
-class Directory:
-    """A customer directory that can't answer before its time."""
+class Source:
+    """A source of customers, each called Ann, that can't answer before its time."""
+
+    batch_size = 100
 
     def __init__(self, opens_at: float) -> None:
         self.opens_at = opens_at
@@ -79,12 +82,20 @@ class Directory:
             raise DirectoryUnavailable("the directory is being moved")
         return {id_: Customer(id_, {"name": "Ann"}) for id_ in ids}
 
+    async def probe(self) -> str | None:
+        return None
+
     async def aclose(self) -> None: ...
+
+
+def remote(source: Source, timeout: float = 5.0) -> RemoteDirectory:
+    return RemoteDirectory(source, Terms(cache_ttl=300.0, timeout=timeout, concurrency=10))
 
 
 def test_without_its_directory_a_message_waits_and_is_not_sent_to_nobody(world: VirtualWorld) -> None:
     """It is asked again every few seconds, not in a storm, and no error is reported meanwhile."""
-    directory = world.directory = Directory(opens_at=300.0)
+    source = Source(opens_at=300.0)
+    world.directory = remote(source)
     world.service.settings[1] = NAMED
     world.service.enqueue(*(message(id_) for id_ in range(1, 11)))
     live(world.run_until_idle)
@@ -92,24 +103,52 @@ def test_without_its_directory_a_message_waits_and_is_not_sent_to_nobody(world: 
     ((at, first), *_) = world.channels["sms"].attempts
     assert first.rendered.fields == {"text": "hello Ann"}
     assert 300 < at < 310
-    assert 30 < len(directory.asked) < 100
+    assert 30 < len(source.asked) < 100
 
 
-def test_a_slow_directory_keeps_nobody_from_being_taken(world: VirtualWorld) -> None:
-    """Messages of other settings go through the directory at the same time."""
+def test_messages_that_need_no_customer_go_while_the_directory_is_away(world: VirtualWorld) -> None:
+    """Of the same settings too, where the message's own variables say the name."""
+    source = Source(opens_at=300.0)
+    world.directory = remote(source)
+    world.service.settings[2] = NAMED
+    named = {**message(3, 2), "variables": {"customer.name": "Bo"}}
+    world.service.enqueue(message(1), message(2, 2), named, message(4))
+    live(world.run_until_idle)
+    at = {dispatch.entry.id: when for when, dispatch in world.channels["sms"].attempts}
+    assert max(at[1], at[3], at[4]) < 2
+    assert 300 < at[2] < 310
+    assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in (1, 2, 3, 4))
 
-    class Slow(Directory):
+
+def test_a_message_expires_while_its_directory_is_away(world: VirtualWorld) -> None:
+    """That it is over can be said without the customer."""
+    world.directory = remote(Source(opens_at=1e9))
+    settings = json.loads(NAMED) | {"delivery": {"expiresAt": format_instant(START + 60_000_000)}}
+    world.service.settings[1] = json.dumps(settings)
+    world.service.enqueue(message(1))
+    assert 60 < live(world.run_until_idle) < 70
+    assert world.service.statuses(1) == ["dequeued", "error"]
+
+
+def test_a_slow_look_up_holds_up_nobody_else(world: VirtualWorld) -> None:
+    """Neither messages of other settings nor those of other customers, where each is asked for alone."""
+
+    class Slow(Source):
+        batch_size = 1
+
         async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
             await trio.sleep(60 if 1 in ids else 0)
             return await super().look_up(ids)
 
-    world.directory = Slow(opens_at=0.0)
-    world.service.settings[2] = SMS
-    world.service.enqueue(message(1), {**message(2, 2), "customerId": 2})
+    world.directory = remote(Slow(opens_at=0.0), timeout=100.0)
+    world.service.settings[2] = world.service.settings[1] = NAMED
+    world.service.enqueue(
+        message(1), *({**message(id_, 1 + id_ % 2), "customerId": id_} for id_ in range(2, 51))
+    )
     live(world.run_until_idle)
-    (quick, _), (slow, _) = world.channels["sms"].attempts
-    assert quick < 2
-    assert slow > 60
+    at = {dispatch.entry.id: when for when, dispatch in world.channels["sms"].attempts}
+    assert max(at[id_] for id_ in range(2, 51)) < 2
+    assert at[1] > 60
 
 
 def test_too_many_waiting_messages_stop_the_taking_until_they_have_gone(world: VirtualWorld) -> None:

@@ -83,7 +83,7 @@ def test_a_forged_receipt_is_refused_and_changes_nothing(world: World) -> None:
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
     assert world.state.statuses(1) == ["dequeued", "sent"]
-    assert world.log().count("receipt.forged") == 2
+    assert world.log().count("receipt.forged") == 1  # once a minute at most, however many come
 
 
 def test_a_replayed_receipt_is_answered_well_and_reported_once(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import langcodes
 import pytest
 
 from deliveryd.errors import LanguageUnreadable
@@ -12,7 +13,7 @@ from deliveryd.model import Customer, LanguageContent, Rendered, Settings
 from deliveryd.rendering.content import Broken, CompiledBlock, Missing, compile_settings
 from deliveryd.rendering.escaping import EmailFormat, is_html
 from deliveryd.rendering.greeting import general_stands_in
-from deliveryd.rendering.language import candidates
+from deliveryd.rendering.language import STANDING, candidates, standard_tag
 from deliveryd.rendering.sms import SmsParts, sms_parts
 from deliveryd.rendering.template import Template
 
@@ -368,6 +369,12 @@ def test_unreadable_language(tag: str) -> None:
     with pytest.raises(LanguageUnreadable) as caught:
         candidates(tag, ["en"])
     assert str(caught.value) == f"not a language tag: {tag[:20]!r}"
+
+
+@pytest.mark.parametrize("tag", sorted(STANDING))
+def test_tags_that_are_taken_as_they_are(tag: str) -> None:
+    """What is passed by the tables of languages would have come out of them unchanged."""
+    assert langcodes.standardize_tag(tag) == tag == standard_tag(tag)
 
 
 def test_content_languages_are_found_however_they_are_spelled() -> None:

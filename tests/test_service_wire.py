@@ -319,7 +319,7 @@ def test_what_is_optional_may_be_missing(text: str) -> None:
         ("null", "settings 5: "),
         ("", "isn't JSON"),
         ("{", "isn't JSON"),
-        ('{"content": ' + '{"a":' * 100_000, "isn't JSON"),
+        ('{"content": ' + '{"a":' * 100_000, "nested too deeply"),
     ],
 )
 def test_unreadable_settings_name_what_is_wrong(text: str, path: str) -> None:

@@ -321,6 +321,7 @@ async def test_a_cache_that_fails_is_bypassed(rooms: Rooms, tmp_path: Path) -> N
 async def test_the_memory_is_bounded(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was used longest ago leaves the memory first, by bytes and by number; the disk has it still."""
     monkeypatch.setattr(room_module, "MEMORY_BYTES", 5 * len(body()))
+    monkeypatch.setattr(room_module, "PIECE_BYTES", 0)
     room = rooms.open()
     for settings_id in range(10):
         await room.get(settings_id)

@@ -243,7 +243,7 @@ def test_a_worker_that_cannot_write_its_journal_dies_whole_and_says_why(
     world.state.enqueue(message(1))
     assert worker.wait(PATIENCE) == 1
     last = world.log().splitlines()[-1]
-    assert last.startswith("deliveryd: the journal can't be written: ")
+    assert last.startswith("deliveryd: the journal can't be used any more: ")
     assert "Traceback" not in world.log()
     assert not world.state.received
 
@@ -286,7 +286,7 @@ def test_the_pages_answer_on_any_free_port_which_the_log_names(world: World) -> 
     assert 'deliveryd_attempts_total{channel="sms",verdict="accepted"} 5.0' in get(f"{url}/metrics").text
     status = get(f"{url}/status").json()
     assert status["pid"] == worker.pid
-    assert status["lanes"] == {"sms": {"queued": 0, "under_way": 0}}
+    assert status["lanes"] == {"sms": {"queued": 0, "under_way": 0, "open": False}}
     assert {"intake", "reporting", "delivery", "due", "settling", "lane sms"} == status["loops"].keys()
     worker.terminate()
     assert worker.wait(PATIENCE) == 0

@@ -105,6 +105,27 @@ def test_an_endpoint_that_is_down_takes_readiness_and_never_life(
     scene(world, play)
 
 
+def test_a_provider_that_is_down_is_shown_and_costs_neither_life_nor_readiness(world: VirtualWorld) -> None:
+    """For half an hour the sentence, the status and a gauge say so; a minute after it is back none does."""
+    world.service.enqueue(*(message(id_) for id_ in range(1, 31)))
+    world.channels["sms"].verdict = lambda dispatch: (
+        TryAgain("busy") if trio.current_time() < 1800 else Accepted(dispatch.attempt_id)
+    )
+
+    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+        for _ in range(58):
+            await trio.sleep(30)
+            assert vitals.ready() == (True, "taking messages, but a provider keeps failing")
+            assert vitals.alive()[0]
+            assert '"open": true' in json.dumps(vitals.status()["lanes"])
+            assert vitals.levels().channels_open == {"sms": True}
+        await trio.sleep(180)
+        assert vitals.ready() == (True, "taking messages")
+        assert vitals.levels().channels_open == {"sms": False}
+
+    scene(world, play)
+
+
 def test_too_many_waiting_messages_are_a_reason_not_to_be_ready(world: VirtualWorld) -> None:
     """The sentence names the key that an operator would turn."""
     world.add("[queue]\nmax_waiting = 3\n")
@@ -165,7 +186,7 @@ def test_the_status_tells_where_messages_are_and_nothing_of_what_they_say(world:
         vitals.refresh(await parts.journal.counts())
         status = vitals.status()
         assert status["messages"] == {"ready": 1, "waiting": 1, "sending": 1, "in_doubt": 1}
-        assert status["lanes"] == {"sms": {"queued": 1, "under_way": 1}}
+        assert status["lanes"] == {"sms": {"queued": 1, "under_way": 1, "open": False}}
         assert (status["in_flight"], status["places_free"]) == (2, 998)
         assert status["events"] == {"waiting": 0, "refused": 0}
         assert status["malformed"] == 1

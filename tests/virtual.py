@@ -8,13 +8,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import anyio
 import httpx
 import trio
+from anyio.abc import TaskGroup
 from trio.testing import MockClock
 
-from deliveryd.assembly import Outside
+from deliveryd import pipeline
+from deliveryd.assembly import Outside, Parts
 from deliveryd.blocking import inline
 from deliveryd.channels.base import Accepted, Dispatch, Verdict
 from deliveryd.config import Config, load
@@ -24,7 +27,8 @@ from deliveryd.http.client import HttpClient
 from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.model import Customer
 from deliveryd.service.client import ServiceClient
-from deliveryd.supervisor import Supervisor
+from deliveryd.supervisor import Addresses, Supervisor
+from deliveryd.vitals import WorkerVitals
 
 START = 1_800_000_000_000_000
 """The instant at which virtual time begins."""
@@ -50,15 +54,16 @@ Handler = Callable[[httpx.Request], httpx.Response | None]
 """What the service does instead of its work: an answer or an exception; None: its work."""
 
 
-def live(run: Callable[[], Awaitable[None]]) -> float:
-    """Run in virtual time; the seconds it took there. Raises TooSlowError after three hours of it."""
+def live(run: Callable[[], Awaitable[None]], hours: float = 3.0) -> float:
+    """Run in virtual time; the seconds it took there. Raises TooSlowError after so many hours of it."""
 
     async def timed() -> float:
-        with trio.fail_after(3 * 3600):
+        with trio.fail_after(hours * 3600):
             await run()
         return trio.current_time()
 
-    return trio.run(timed, clock=MockClock(autojump_threshold=0))
+    with patch.object(pipeline, "IDLE_CHECK", 0.5):  # fewer looks make hours cheaper
+        return trio.run(timed, clock=MockClock(autojump_threshold=0))
 
 
 class VirtualClock:
@@ -137,6 +142,18 @@ class VirtualChannel:
         """Nothing to close."""
 
 
+class VirtualSupervisor(Supervisor):
+    """A worker without servers: reports of providers come in by a direct way, to `parts.receipts`."""
+
+    parts: Parts
+
+    def _open_servers(
+        self, parts: Parts, vitals: WorkerVitals, servers: TaskGroup, stop: anyio.Event
+    ) -> Addresses:
+        self.parts = parts
+        return Addresses(None, None)
+
+
 class VirtualWorld:
     """The line in one folder, run as often as a test wants."""
 
@@ -156,9 +173,9 @@ class VirtualWorld:
         """The configuration as it stands."""
         return load(self.path, environ={})
 
-    def supervisor(self) -> Supervisor:
+    def supervisor(self) -> VirtualSupervisor:
         """A worker that has not begun."""
-        return Supervisor(self.config(), VirtualClock(), outside=self._outside, blocking=inline)
+        return VirtualSupervisor(self.config(), VirtualClock(), outside=self._outside, blocking=inline)
 
     async def run_until_idle(self) -> None:
         """Run a worker until there is nothing more to do."""

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 import anyio.to_thread
 
 from deliveryd import __version__
 from deliveryd.blocking import Blocking, in_thread
+from deliveryd.breaker import BreakerPolicy
 from deliveryd.cache import DiskCache
+from deliveryd.channels import registry
 from deliveryd.channels.base import Channel
-from deliveryd.channels.registry import open_channel
 from deliveryd.config import ChannelConfig, Config
 from deliveryd.customers.base import Directory
-from deliveryd.customers.file import FileDirectory
-from deliveryd.customers.none import NoDirectory
+from deliveryd.customers.file import FileDirectory, FileOptions
+from deliveryd.customers.none import NoDirectory, NoOptions
+from deliveryd.customers.registry import open_source
+from deliveryd.customers.remote import RemoteDirectory
 from deliveryd.errors import ConfigError
 from deliveryd.http.client import build_client
+from deliveryd.http.tls import TlsFiles
 from deliveryd.intake import Intake, Places
 from deliveryd.journal.base import Journal
 from deliveryd.journal.sqlite import open_journal
@@ -26,17 +31,19 @@ from deliveryd.lanes import Lane, LanePolicy, RetryPolicy
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Settings
 from deliveryd.pipeline import Pipeline
+from deliveryd.preparing import Preparation
 from deliveryd.receipts.app import Inlet, Receipts
 from deliveryd.rendering.content import CompiledSettings, compile_settings
 from deliveryd.rendering.greeting import general_stands_in, strict
 from deliveryd.reporting import Reporting
 from deliveryd.routing import Road, Router
-from deliveryd.service.client import ServiceClient
+from deliveryd.service.client import ConfigurationAccess, ServiceClient
+from deliveryd.service.hosts import HostRules, parse_host, parse_network
 from deliveryd.settings import SettingsRoom
 from deliveryd.telemetry import Event, log
 from deliveryd.wakeup import Pulse
 
-LARGEST_ANSWER = 64 << 20
+LARGEST_ANSWER = 4 << 20
 """Bytes of an answer of the service that are read at most: a batch of thousands of messages fits."""
 
 
@@ -98,10 +105,10 @@ async def assemble(
         )
         places = Places(config.queue.max_in_flight)
         settings = SettingsRoom(service, cache, compiler(config), metrics, config.settings.ttl)
+        preparation = Preparation(settings, directory, build_router(config, channels), clock, metrics)
         pipeline = Pipeline(
-            journal, settings, directory, build_router(config, channels), places, clock, metrics, pulse,
-            max_waiting=config.queue.max_waiting,
-        )  # fmt: skip
+            journal, preparation, places, clock, metrics, pulse, max_waiting=config.queue.max_waiting
+        )
         pipeline.intake = Intake(
             service, journal, places, clock, metrics, pulse,
             batch_size=config.queue.batch_size,
@@ -132,45 +139,98 @@ async def assemble(
         yield Parts(pipeline, journal, places, receipts, metrics, pulse)
 
 
-def open_service(config: Config) -> ServiceClient:
-    """The client of the remote service. Raises ConfigError for certificates or secrets that can't be used."""
+def log_cache_problem(problem: str) -> None:
+    """Log that a disk cache fails."""
+    log(Event.CACHE_BROKEN, reason=problem)
+
+
+def open_service(
+    config: Config, on_cache_problem: Callable[[str], None] = log_cache_problem
+) -> ServiceClient:
+    """The client of the remote service. Must be called within an event loop; close it with `async with`.
+
+    Raises ConfigError for certificates or secrets that can't be used.
+    """
     try:
         http = build_client(
-            timeout=config.service.timeout, max_body=LARGEST_ANSWER, tls=config.service.tls.files()
+            timeout=config.service.timeout,
+            max_body=max(LARGEST_ANSWER, config.queue.batch_size << 12),
+            tls=config.service.tls.files(),
         )
-        return ServiceClient(http, config.service.base_url, config.service.auth)
+        return ServiceClient(
+            http,
+            config.service.base_url,
+            config.service.auth,
+            configurations=_configuration_access(config, on_cache_problem),
+        )
     except (OSError, ValueError) as error:
         raise ConfigError([f"service: {error}"]) from None
 
 
+def _configuration_access(config: Config, on_problem: Callable[[str], None]) -> ConfigurationAccess:
+    options = config.entities
+    access = ConfigurationAccess(
+        cache=open_entities_cache(config, on_problem), ttl=options.ttl, max_size=options.max_size
+    )
+    if options.hosts is None:
+        return access
+    hosts = [parse_host(host) for host in options.hosts]
+    networks = [parse_network(network) for network in options.networks]
+    elsewhere = build_client(
+        timeout=config.service.timeout, max_body=options.max_size, tls=TlsFiles(options.ca_file)
+    )
+    return replace(access, rules=HostRules(hosts, networks, options.allow_http), elsewhere=elsewhere)
+
+
 def open_channels(config: Config) -> dict[str, Channel]:
     """All configured channels. Raises ConfigError."""
-    return {
-        name: open_channel(
-            name, channel.block, channel.common.adapter, channel.options, timeout=channel.common.timeout
-        )
-        for name, channel in config.channels.configured.items()
-    }
+    return {name: open_channel(config, name) for name in config.channels.configured}
+
+
+def open_channel(config: Config, name: str) -> Channel:
+    """One configured channel. Raises ConfigError."""
+    channel = config.channels.configured[name]
+    common = channel.common
+    return registry.open_channel(name, channel.block, common.adapter, channel.options, timeout=common.timeout)
 
 
 async def open_directory(config: Config) -> Directory:
-    """The customer directory. Raises ConfigError."""
-    if config.customers.path is None:
-        return NoDirectory()
-    return await anyio.to_thread.run_sync(
-        FileDirectory.load,
-        config.customers.path,
-        lambda problem: log(Event.CUSTOMERS_FILE_PROBLEM, reason=problem),
-    )
+    """The customer directory. Must be called within an event loop; raises ConfigError."""
+    customers = config.customers
+    match customers.options:
+        case NoOptions():
+            return NoDirectory()
+        case FileOptions(path=path):
+            return await anyio.to_thread.run_sync(
+                FileDirectory.load,
+                path,
+                lambda problem: log(Event.CUSTOMERS_FILE_PROBLEM, reason=problem),
+            )
+        case options:
+            source = open_source(customers.source, options, customers.terms)
+            return RemoteDirectory(source, customers.terms)
 
 
-def open_cache(config: Config, blocking: Blocking = in_thread) -> DiskCache:
+def open_cache(
+    config: Config,
+    blocking: Blocking = in_thread,
+    on_problem: Callable[[str], None] = log_cache_problem,
+) -> DiskCache:
     """The disk cache of settings; it opens its files when it is first used."""
     return DiskCache(
         config.settings.cache_dir,
         config.settings.size_limit,
-        lambda problem: log(Event.CACHE_BROKEN, reason=problem),
+        on_problem,
         blocking,
+    )
+
+
+def open_entities_cache(config: Config, on_problem: Callable[[str], None] = log_cache_problem) -> DiskCache:
+    """The disk cache of entity configurations; it opens its files when it is first used."""
+    return DiskCache(
+        config.entities.cache_dir or config.settings.cache_dir / "entities",
+        config.entities.size_limit,
+        on_problem,
     )
 
 
@@ -197,11 +257,12 @@ def build_router(config: Config, channels: Mapping[str, Channel]) -> Router:
 
 
 def _policy(channel: ChannelConfig) -> LanePolicy:
-    retry = channel.common.retry
+    retry, breaker = channel.common.retry, channel.common.breaker
     return LanePolicy(
         channel.common.concurrency,
         channel.common.rate,
         RetryPolicy(retry.attempts, retry.base, retry.max),
+        BreakerPolicy(breaker.failures, breaker.pause, breaker.max_pause),
         resend_in_doubt=channel.common.on_in_doubt == "resend",
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from enum import IntEnum
 from pathlib import Path
@@ -14,11 +14,14 @@ import anyio
 from pydantic import BaseModel
 
 from deliveryd.admin.listening import bind, parse_listen
-from deliveryd.assembly import open_channels, open_directory
-from deliveryd.channels.base import Channel
-from deliveryd.channels.http_options import HttpOptions
+from deliveryd.assembly import open_channel, open_directory
+from deliveryd.channels.http_options import HttpOptions, tls_problems
 from deliveryd.channels.smtp_options import SmtpOptions
-from deliveryd.config import Config
+from deliveryd.config import Config, Examined
+from deliveryd.customers.file import FileOptions as CustomerFileOptions
+from deliveryd.customers.http_options import HttpOptions as CustomerHttpOptions
+from deliveryd.customers.none import NoOptions
+from deliveryd.customers.sql_options import SqlOptions
 from deliveryd.errors import ConfigError, JournalError
 from deliveryd.http.client import target_of
 from deliveryd.http.reaching import connect_problem
@@ -42,73 +45,128 @@ class Finding(NamedTuple):
     text: str
 
 
-def config_problems(error: ConfigError) -> list[Finding]:
+Check = Callable[[Config], Awaitable[list[Finding]]]
+"""`check_all` or `check_files`."""
+
+
+async def check_examined(path: Path, examined: Examined, check: Check) -> list[Finding]:
+    """Everything that there is to say of a configuration file, the good news first.
+
+    Of a file with mistakes all that is wrong is told, under `file:key`, as far as it can be checked.
+    """
+    config, problems = examined
+    told = config_problems(problems)
+    if config is None:
+        return told
+    found = sorted(await check(config), key=lambda finding: finding.result)
+    if not problems:
+        return found
+    known = {f"{finding.key} {finding.text}" for finding in told}
+    further = [each._replace(key=f"{path}:{each.key}") for each in found if each.result]
+    return told + [each for each in further if f"{each.key} {each.text}" not in known]
+
+
+def config_problems(problems: Sequence[str]) -> list[Finding]:
     """The problems of a configuration, which stand as `place:key: what to do`."""
     return [
-        Finding(key, Result.WRONG, text)
-        for key, _, text in (problem.partition(": ") for problem in error.problems)
+        Finding(key, Result.WRONG, text) for key, _, text in (problem.partition(": ") for problem in problems)
     ]
 
 
 async def check_all(config: Config) -> list[Finding]:
     """Files first, then what has to be reached. Must be called within an asyncio loop."""
-    findings = await check_files(config)
-    try:
-        return [*findings, *await _connections(config)]
-    except ConfigError:  # a channel that can't be opened is among the findings already
-        return findings
+    return [*await check_files(config), *await _connections(config)]
 
 
 async def check_files(config: Config) -> list[Finding]:
     """What can be told without any connection. Must be called within an asyncio loop."""
     return [
         *await _channels(config),
-        await _directory(config),
+        *await _directory(config),
         _journal(config.journal.path),
         _folder("settings.cache_dir", config.settings.cache_dir),
     ]
 
 
 async def _channels(config: Config) -> list[Finding]:
-    try:
-        channels = open_channels(config)
-    except ConfigError as error:
-        return config_problems(error)
-    for channel in channels.values():
-        await channel.aclose()
-    order = [name for name in config.channels.order if name in channels]
-    return [Finding("channels.order", Result.OK, f"{', '.join(order)} (those that are configured)")]
-
-
-async def _connections(config: Config) -> list[Finding]:
-    """Whether service and providers can be reached, and our own addresses are free. Raises ConfigError."""
-    channels = open_channels(config)
-    found: dict[str, Finding] = {}
-
-    async def probe(name: str, channel: Channel) -> None:
-        options = config.channels.configured[name].options
-        found[name] = _reached(f"channels.{name}", _place(options), await channel.probe())
-
-    try:
-        async with anyio.create_task_group() as probes:
-            for name, channel in channels.items():
-                probes.start_soon(probe, name, channel)
-            service = await _service(config)
-    finally:
-        for channel in channels.values():
+    found = []
+    for name in config.channels.configured:
+        try:
+            channel = open_channel(config, name)
+        except ConfigError as error:
+            found += config_problems(error.problems)
+        else:
             await channel.aclose()
-    return [service, *(found[name] for name in channels), *_listening(config)]
+    order = [name for name in config.channels.order if name in config.channels.configured]
+    return found or [Finding("channels.order", Result.OK, f"{', '.join(order)} (those that are configured)")]
 
 
-async def _directory(config: Config) -> Finding:
-    key = "customers.path" if config.customers.path else "customers.source"
+async def _directory(config: Config) -> list[Finding]:
+    options = config.customers.options
     try:
         directory = await open_directory(config)
     except ConfigError as error:
-        return Finding(key, Result.WRONG, "; ".join(error.problems))
+        if isinstance(options, CustomerFileOptions):  # its problems stand as `file:line: what`
+            return [Finding("customers.path", Result.WRONG, "; ".join(error.problems))]
+        return config_problems(error.problems)
     await directory.aclose()
-    read = f"{config.customers.path} was read" if config.customers.path else "no directory: names are unknown"
-    return Finding(key, Result.OK, read)
+    match options:
+        case NoOptions():
+            return [Finding("customers.source", Result.OK, "no directory: names are unknown")]
+        case CustomerFileOptions(path=path):
+            return [Finding("customers.path", Result.OK, f"{path} was read")]
+        case _:
+            return []
+
+
+async def _connections(config: Config) -> list[Finding]:
+    """Whether all others can be reached, and our own addresses are free; what can't be opened is left out."""
+    found: list[Finding] = []
+    async with anyio.create_task_group() as probes:
+        probes.start_soon(_service, config, found)
+        probes.start_soon(_remote_directory, config, found)
+        for name in config.channels.configured:
+            probes.start_soon(_provider, config, name, found)
+    order = ("service", *(f"channels.{name}" for name in config.channels.configured), "customers")
+    found.sort(key=lambda each: next(place for place, key in enumerate(order) if each.key.startswith(key)))
+    return [*found, *_listening(config)]
+
+
+async def _service(config: Config, found: list[Finding]) -> None:
+    target = target_of(config.service.base_url)
+    tls = config.service.tls.files() if target.scheme == "https" else None
+    if not tls_problems("service.tls", tls):
+        problem = await connect_problem(target.host, target.port, tls)
+        found.append(_reached("service.base_url", f"{target.scheme}://{target.authority}", problem))
+
+
+async def _provider(config: Config, name: str, found: list[Finding]) -> None:
+    try:
+        channel = open_channel(config, name)
+    except ConfigError:
+        return
+    problem = await channel.probe()
+    await channel.aclose()
+    place = _place(config.channels.configured[name].options)
+    found.append(_reached(f"channels.{name}", place, problem))
+
+
+async def _remote_directory(config: Config, found: list[Finding]) -> None:
+    try:
+        directory = await open_directory(config)
+    except ConfigError:
+        return
+    problem = await directory.probe()
+    await directory.aclose()
+    match config.customers.options:
+        case NoOptions() | CustomerFileOptions():
+            return
+        case CustomerHttpOptions(url=url):
+            found.append(_reached("customers.url", _origin(url), problem))
+        case SqlOptions(url=url):
+            found.append(_reached("customers.url", url.partition("?")[0], problem))
+        case _:
+            found.append(_reached("customers.source", f"the source {config.customers.source}", problem))
 
 
 def _journal(path: Path) -> Finding:
@@ -137,13 +195,6 @@ def _folder(key: str, folder: Path, good: str | None = None) -> Finding:
     )
 
 
-async def _service(config: Config) -> Finding:
-    target = target_of(config.service.base_url)
-    tls = config.service.tls.files() if target.scheme == "https" else None
-    problem = await connect_problem(target.host, target.port, tls)
-    return _reached("service.base_url", f"{target.scheme}://{target.authority}", problem)
-
-
 def _reached(key: str, place: str, problem: str | None) -> Finding:
     if problem is not None:
         return Finding(key, Result.UNREACHABLE, problem)
@@ -154,14 +205,18 @@ def _place(options: BaseModel) -> str:
     """Where a provider is, without the parts of its address that may be secret."""
     match options:
         case HttpOptions(proxy=None):
-            scheme, _, rest = options.url.partition("://")
-            return f"{scheme}://{rest.partition('/')[0].partition('?')[0]}"
+            return _origin(options.url)
         case HttpOptions():
             return f"the proxy {options.proxy}"
         case SmtpOptions():
             return f"{options.host}:{options.actual_port}"
         case _:
             return "its provider"
+
+
+def _origin(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('/')[0].partition('?')[0]}"
 
 
 def _listening(config: Config) -> Iterator[Finding]:
@@ -193,11 +248,6 @@ def _free(key: str, listen: str, holder: int | None, bound: ExitStack) -> Findin
         result = Result.UNREACHABLE if occupied else Result.WRONG
         return Finding(key, result, "; ".join(error.problems).removeprefix(f"{key}: "))
     return Finding(key, Result.OK, f"{listen} is free")
-
-
-def in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """The good news first, the problems last, where they are seen."""
-    return sorted(findings, key=lambda finding: finding.result)
 
 
 def as_lines(findings: Sequence[Finding]) -> Iterator[str]:

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -28,6 +28,7 @@ from deliveryd.admin.listening import parse_listen
 from deliveryd.channels.http_options import tls_problems
 from deliveryd.channels.registry import check_channel, find_kind
 from deliveryd.config_file import ConfigFile, hint
+from deliveryd.customers.options import CustomersOptions, read_customers
 from deliveryd.errors import ConfigError, LanguageUnreadable
 from deliveryd.http.client import target_of
 from deliveryd.http.tls import TlsFiles
@@ -35,6 +36,7 @@ from deliveryd.model import BLOCKS
 from deliveryd.rendering.escaping import EmailFormat
 from deliveryd.rendering.language import standard_tag
 from deliveryd.service.auth import AuthOptions
+from deliveryd.service.hosts import parse_host, parse_network
 from deliveryd.telemetry import Layout
 from deliveryd.units import Duration, FilePath, RateLimit, SecretFile, Size, resolve_path
 
@@ -64,6 +66,16 @@ def _tag(tag: str) -> str:
     return tag
 
 
+def _host(text: str) -> str:
+    parse_host(text)
+    return text
+
+
+def _network(text: str) -> str:
+    parse_network(text)
+    return text
+
+
 def _more_than_nothing(seconds: float) -> float:
     if seconds <= 0:
         raise ValueError("must be longer than nothing")
@@ -80,6 +92,8 @@ Positive = Annotated[Duration, AfterValidator(_more_than_nothing)]
 Url = Annotated[str, AfterValidator(_address)]
 Listen = Annotated[str, AfterValidator(_listen)]
 Tag = Annotated[str, AfterValidator(_tag)]
+HostName = Annotated[str, AfterValidator(_host)]
+NetworkText = Annotated[str, AfterValidator(_network)]
 JournalUrl = Annotated[str, BeforeValidator(_journal_url)]
 
 
@@ -158,6 +172,19 @@ class SettingsOptions(Section):
     ttl: Positive | None = Field(None, description="age at which settings are asked for again; none: never")
 
 
+class EntitiesOptions(Section):
+    """Configurations of merchants, offers and the like, and the cache of them."""
+
+    hosts: tuple[HostName, ...] | None = Field(None, min_length=1, description="none: the service's own")
+    networks: tuple[NetworkText, ...] = Field((), description="private networks that hosts may lead into")
+    allow_http: StrictBool = Field(False, description="whether hosts may be asked without TLS")
+    ca_file: FilePath | None = Field(None, description="authorities to trust on other hosts, PEM")
+    max_size: Size = Field(1 << 20, ge=1 << 10, le=4 << 20, description="largest configuration that is read")
+    ttl: Positive = Field(3600.0, description="age to ask again at, where the host says nothing of it")
+    cache_dir: FilePath | None = Field(None, description="none: entities, within settings.cache_dir")
+    size_limit: Size = Field(64 << 20, ge=1 << 20, description="size of the disk cache")
+
+
 class ContentOptions(Section):
     """How messages are rendered."""
 
@@ -168,26 +195,26 @@ class ContentOptions(Section):
     email_format: EmailFormat = Field("auto", description='e-mail bodies: "html", "text", or "auto": by tags')
 
 
-class CustomersOptions(Section):
-    """The issuer's own customer directory."""
-
-    source: Literal["none", "file"] = Field("none", description='where customers are found: "none", "file"')
-    path: FilePath | None = Field(None, description='of the source "file": JSON Lines or CSV')
-    cache_ttl: Positive = Field(300.0, description="how long an answer of a remote directory is kept")
-
-    @model_validator(mode="after")
-    def _complete(self) -> CustomersOptions:
-        if (self.source == "file") is not (self.path is not None):
-            raise ValueError('the source "file" needs a path, and no other source takes one')
-        return self
-
-
 class RetryOptions(Section):
     """How often a channel is tried for one message."""
 
     attempts: StrictInt = Field(15, ge=1, le=1000, description="tries for one message on this channel")
     base: Positive = Field(2.0, description="pause after the first failed try, doubled after each")
     max: Positive = Field(600.0, description="longest pause between tries")
+
+
+class BreakerOptions(Section):
+    """When a provider that keeps failing is left alone."""
+
+    failures: StrictInt = Field(10, ge=0, le=1_000_000, description="in a row that open it; 0: turned off")
+    pause: Positive = Field(1.0, description="before the first probe, doubled after each that fails")
+    max_pause: Positive = Field(60.0, description="longest pause between probes")
+
+    @model_validator(mode="after")
+    def _fits(self) -> BreakerOptions:
+        if self.max_pause < self.pause:
+            raise ValueError("max_pause is shorter than pause")
+        return self
 
 
 class ChannelTable(BaseModel):
@@ -202,6 +229,7 @@ class ChannelTable(BaseModel):
     timeout: Positive = Field(10.0, description="for one attempt")
     on_in_doubt: Literal["resend", "hold"] = Field("resend", description="when the outcome is unknown")
     retry: RetryOptions = Field(RetryOptions(), description="when the provider can't take it now")
+    breaker: BreakerOptions = Field(BreakerOptions(), description="when the provider keeps failing")
 
 
 class ChannelConfig(BaseModel):
@@ -268,6 +296,7 @@ class Config(Section):
     queue: QueueOptions = QueueOptions()
     events: EventsOptions = EventsOptions()
     settings: SettingsOptions = SettingsOptions()
+    entities: EntitiesOptions = EntitiesOptions()
     content: ContentOptions = ContentOptions()
     customers: CustomersOptions = CustomersOptions()
     channels: ChannelsOptions
@@ -278,25 +307,46 @@ class Config(Section):
     run: RunOptions = RunOptions()
 
 
+class Examined(NamedTuple):
+    """A configuration file: its problems, and what of it can be used in spite of them, if anything."""
+
+    config: Config | None
+    problems: list[str]
+
+
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
     """Read a configuration file. Raises ConfigError with every problem, each as `file:key: what to do`."""
-    file = ConfigFile(path, environ, BLOCKS)
-    tables = dict(file.tables)
-    channels = _read_channels(file, tables.pop("channels", {}))
-    config = file.validate(Config, {"service": {}, **tables, "channels": channels})
-    if config is not None:
-        _check(file, config)
-    if file.problems or config is None:
-        raise ConfigError(file.problems)
+    config, problems = examine(path, environ)
+    if problems or config is None:
+        raise ConfigError(problems)
     return config
 
 
+def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
+    """Read a configuration file, as far as it can be read."""
+    try:
+        file = ConfigFile(path, environ, BLOCKS)
+    except ConfigError as error:
+        return Examined(None, error.problems)
+    tables = dict(file.tables)
+    channels = _read_channels(file, tables.pop("channels", {}))
+    customers = read_customers(file, tables.pop("customers", {}))
+    whole = {"service": {}, **tables, "channels": channels, "customers": customers}
+    config = file.validate(Config, whole) or file.remainder(Config, whole)
+    if config is not None:
+        _check(file, config)
+    return Examined(config, file.problems)
+
+
 def _check(file: ConfigFile, config: Config) -> None:
-    """What only the files that a valid configuration names can tell, and its tables together."""
+    """What only the files that a configuration names can tell, and its tables together."""
     for key, secret in _secrets(config):
         if (problem := secret.problem()) is not None:
             file.complain(key, problem)
     for problem in tls_problems("service.tls", config.service.tls.files()):
+        file.complain(*_taken_apart(problem))
+    authorities = config.entities.ca_file
+    for problem in tls_problems("entities.ca_file", TlsFiles(authorities) if authorities else None):
         file.complain(*_taken_apart(problem))
     for name, channel in config.channels.configured.items():
         if getattr(channel.options, "receipt", None) is not None and not config.receipts.listen:
@@ -370,9 +420,10 @@ def _taken_apart(problem: str) -> tuple[str, str]:
 
 
 def _secrets(value: object, key: str = "") -> Iterator[tuple[str, SecretFile]]:
-    """The secrets' files below a model, with their keys; those of channels are their adapters' to check."""
+    """The secrets' files below a model, with their keys; channels and customers check their own."""
     if isinstance(value, SecretFile):
         yield key, value
     elif isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            yield from _secrets(getattr(value, name), f"{key}.{name}".lstrip("."))
+        for name, field in type(value).model_fields.items():
+            if not field.exclude:
+                yield from _secrets(getattr(value, name), f"{key}.{name}".lstrip("."))

@@ -68,6 +68,19 @@ class ConfigFile:
                     self.complain(key, _text_of(problem["type"], problem["msg"]))
             return None
 
+    def remainder(self, model: type[Model], data: Mapping[str, Any]) -> Model | None:
+        """What can be used of a table that has mistakes, when these are left out; None: nothing."""
+        try:
+            return model.model_validate(data, context=self._context)
+        except ValidationError as error:
+            rest = dict(data)
+            for problem in error.errors(include_url=False, include_input=False):
+                rest = _without(rest, _path_in(data, problem["loc"], problem["type"]))
+        try:
+            return model.model_validate(rest, context=self._context)
+        except ValidationError:
+            return None
+
     def complain(self, key: str, text: str) -> None:
         """Note a mistake in the value at `key`."""
         steps = key.split(".")
@@ -157,6 +170,17 @@ def _path_in(data: Any, loc: Loc, kind: str) -> list[str]:
             continue
         path.append(str(part))
     return path
+
+
+def _without(table: Mapping[str, Any], path: list[str]) -> dict[str, Any]:
+    """A table without what stands at a path, or without the list that it stands in."""
+    if not path:
+        return dict(table)
+    key, *deeper = path
+    below = table.get(key)
+    if deeper and isinstance(below, Mapping):
+        return {**table, key: _without(below, deeper)}
+    return {name: value for name, value in table.items() if name != key}
 
 
 def _fields_at(model: type[BaseModel], path: Iterable[str]) -> list[str]:

@@ -83,7 +83,11 @@ class LanguageUnreadable(DeliverydError):
 
 
 class DirectoryUnavailable(DeliverydError):
-    """The customer directory can't answer now; messages that need it wait."""
+    """The customer directory can't answer now; messages that need it wait, `after` seconds if it said so."""
+
+    def __init__(self, message: str, after: float | None = None) -> None:
+        super().__init__(message)
+        self.after = after
 
 
 class JournalError(DeliverydError):

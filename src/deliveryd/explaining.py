@@ -12,9 +12,9 @@ from deliveryd.journal.history import (
     EventRecord,
     Life,
     MessageRecord,
-    PastRecord,
     ReceiptRecord,
 )
+from deliveryd.journal.past import Kept
 from deliveryd.model import format_instant, parse_instant
 from deliveryd.states import State
 
@@ -180,7 +180,7 @@ def _event_facts(body: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"{field}: {value}" for field, value in body.items() if field not in usual)
 
 
-def _remembered(past: PastRecord) -> Iterator[Step]:
+def _remembered(past: Kept) -> Iterator[Step]:
     for text in dict.fromkeys(body for body in past if body is not None):
         body = json.loads(text)
         what = f"event {body['status']}: accepted by the service"

@@ -23,6 +23,10 @@ NO_ROOM_PAUSE = 1.0
 """Seconds between looks at whether there is room again, in the journal or on its disk."""
 
 
+MOST_TOLD = 5
+"""Malformed elements of one batch that the log names; all of them are in the journal."""
+
+
 class Queue(Protocol):
     """Where messages come from."""
 
@@ -168,7 +172,7 @@ class Intake:
         repeated = len(batch.messages) - len(entries)
         self._metrics.taken(len(entries), repeated, len(batch.malformed))
         log(Event.QUEUE_TAKEN, count=len(entries), repeated=repeated, malformed=len(batch.malformed))
-        for bad in batch.malformed:
+        for bad in batch.malformed[:MOST_TOLD]:
             if bad.id is None:
                 log(Event.QUEUE_ELEMENT_MALFORMED, reason=bad.reason)
             else:

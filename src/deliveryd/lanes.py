@@ -1,12 +1,13 @@
 """Lanes: one for each channel, with its own queue, places, rate and retries, so that none slows another.
 
 A lane commits the intent to send, then sends, then says what is to be done with the verdict. What waits in a
-lane has no intent yet: only attempts that are really under way can ever be in doubt.
+lane has no intent yet: only attempts that are really under way can ever be in doubt. While the provider keeps
+failing, nothing leaves a lane but probes.
 """
 
 from __future__ import annotations
 
-import random
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple, get_args
@@ -14,6 +15,7 @@ from typing import NamedTuple, get_args
 import anyio
 from anyio.abc import TaskGroup
 
+from deliveryd.breaker import Breaker, BreakerPolicy, grown
 from deliveryd.channels.base import (
     Accepted,
     Channel,
@@ -34,6 +36,9 @@ from deliveryd.units import Rate
 from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse
 
 SECOND = 1_000_000
+KEPT = 10
+"""Messages that stay in a lane whose breaker is open; the others wait in the journal, and hold no places."""
+
 VERDICTS = frozenset(get_args(Verdict))
 
 
@@ -46,8 +51,7 @@ class RetryPolicy(NamedTuple):
 
     def pause(self, tries: int, at_least: float | None = None) -> float:
         """Seconds to wait after so many tries, jittered; never less than the provider asked for."""
-        grown = min(self.base * 2.0 ** min(tries - 1, 40), self.max) * random.uniform(0.5, 1.0)
-        return max(grown, at_least or 0.0)
+        return grown(self.base, self.max, tries, at_least)
 
 
 class LanePolicy(NamedTuple):
@@ -56,6 +60,7 @@ class LanePolicy(NamedTuple):
     concurrency: int
     rate: Rate | None
     retry: RetryPolicy
+    breaker: BreakerPolicy
     resend_in_doubt: bool
 
 
@@ -112,6 +117,7 @@ class Lane:
         self._record = record
         self._settle = settle
         self._pace = Pace(policy.rate) if policy.rate is not None else None
+        self._breaker = Breaker(policy.breaker)
         self._queue: deque[Routed] = deque()
         self._begun: deque[Routed] = deque()
         self._idle: list[anyio.Event] = []
@@ -120,12 +126,25 @@ class Lane:
         self._bell = Bell()
         self._stopping = False
         self._finished = Bell()
-        self._misconfigured = 0
+        self._misconfigured: str | None = None  # what was said of it, until the provider answers
 
     @property
     def room(self) -> int:
         """How many more messages may come: up to the lane's share of the places, beyond it what is spare."""
-        return max(self._share - len(self._queue) - self._under_way, self._spare(), 0)
+        held = len(self._queue) + self._under_way
+        if self._breaker.is_open:
+            return max(min(self._share, KEPT) - held, 0)
+        return max(self._share - held, self._spare(), 0)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the channel's breaker is open: its provider is left alone, but for probes."""
+        return self._breaker.is_open
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which a message for which there is no room should come again."""
+        return min(self._breaker.pause, self._policy.breaker.max_pause) if self._breaker.is_open else 0.0
 
     @property
     def under_way(self) -> int:
@@ -161,31 +180,57 @@ class Lane:
             while True:
                 self._pulse.beat(f"lane {self.name}")
                 await self._bell.wait(self._longest_wait())
+                if self._breaker.is_open and not self._stopping:
+                    await self._set_back()
                 while not self._stopping and (batch := self._next_batch()):
                     await self._begin(batch, workers)
 
     def _longest_wait(self) -> float:
-        if self._pace is not None and self._queue and self._under_way < self._policy.concurrency:
-            return min(self._pace.wait(), LONGEST_WAIT)
-        return LONGEST_WAIT
+        if self._stopping or not self._queue or self._under_way >= self._policy.concurrency:
+            return LONGEST_WAIT
+        paced = self._pace.wait() if self._pace is not None else 0.0
+        return min(max(paced, self._breaker.wait()), LONGEST_WAIT)
 
     def _next_batch(self) -> list[Routed]:
-        count = min(len(self._queue), self._policy.concurrency - self._under_way)
+        count = self._breaker.allowed(min(len(self._queue), self._policy.concurrency - self._under_way))
         if self._pace is not None and count:
             count = self._pace.grant(count)
+        if count and self._breaker.is_open:
+            self._breaker.probe()
         return [self._queue.popleft() for _ in range(count)]
+
+    async def _set_back(self) -> None:
+        """While the provider is left alone, end what expired, and let most others wait in the journal."""
+        now = self._clock.now()
+        queue, self._queue = self._queue, deque[Routed]()
+        steps = []
+        for routed in queue:
+            if is_expired(routed.expires_at, now):
+                steps.append(_lapse(routed, now))
+            elif len(self._queue) < KEPT:
+                self._queue.append(routed)
+            else:
+                steps.append(Change(routed.entry, State.READY, State.WAITING, now, now))
+        if steps:
+            await self._record(steps)
 
     async def _begin(self, batch: Sequence[Routed], workers: TaskGroup) -> None:
         """Commit the intents of those that may still be sent, the ends of the others, and start sending."""
         self._under_way += len(batch)
         now = self._clock.now()
-        begun = [_numbered(routed) for routed in batch if not is_expired(routed.expires_at, now)]
+        begun = [
+            Routed(routed.entry.begun(), *routed[1:])
+            for routed in batch
+            if not is_expired(routed.expires_at, now)
+        ]
         late = [routed for routed in batch if is_expired(routed.expires_at, now)]
         settled = await self._record(
             [self._intent(routed, now) for routed in begun] + [_lapse(r, now) for r in late]
         )
         if settled:  # a receipt says that the attempt arrived: it isn't repeated
             begun = [routed for routed in begun if routed.entry.id not in settled]
+        if not begun:
+            self._breaker.withdraw()
         self._under_way -= len(batch) - len(begun)
         self._begun.extend(begun)
         for _ in begun:
@@ -196,9 +241,8 @@ class Lane:
                 workers.start_soon(self._work)
 
     def _intent(self, routed: Routed, now: int) -> Change:
-        return Change(
-            routed.entry, State.READY, State.SENDING, now, events=self._progress(routed.entry, "sending", now)
-        )
+        events = self._progress(routed.entry, "sending", now)
+        return Change(routed.entry, State.READY, State.SENDING, now, None, None, events)
 
     def _progress(self, entry: Entry, status: str, now: int) -> tuple[StatusEvent, ...]:
         return (StatusEvent(entry.id, status, now),) if status in self._intermediate else ()
@@ -220,9 +264,10 @@ class Lane:
         """One attempt, unless the time ran out since its intent."""
         entry = routed.entry
         if routed.expires_at is not None and is_expired(routed.expires_at, now := self._clock.now()):
+            self._breaker.withdraw()
             return self._fail(entry, Outcome("expired"), expired(routed.expires_at), now)
         key = attempt_id(self._namespace, entry.id, entry.attempts)
-        started = anyio.current_time()
+        started = time.monotonic()
         try:
             verdict = await self._channel.send(Dispatch(key, entry, routed.customer, routed.rendered))
         except Exception as error:  # one broken adapter must not take the worker with it
@@ -230,22 +275,26 @@ class Lane:
             verdict = InDoubt(f"the adapter failed with {type(error).__name__}")
         if type(verdict) not in VERDICTS:  # of a package's adapter, whose types nobody checked
             verdict = InDoubt(f"the adapter answered with a {type(verdict).__name__}, which is no verdict")
-        self._metrics.attempted(self.name, verdict, anyio.current_time() - started)
+        self._metrics.attempted(self.name, verdict, time.monotonic() - started)
         return self.decide(entry, verdict)
 
     def decide(self, entry: Entry, verdict: Verdict) -> Change:
         """The step that follows from a verdict."""
         now = self._clock.now()
-        if isinstance(verdict, Misconfigured):
-            return self._after_misconfigured(entry, verdict, now)
-        if isinstance(verdict, Accepted | Refused):
-            self._recovered()
-        entry = entry._replace(tries=entry.tries + 1)
+        if isinstance(verdict, Accepted | Refused) or (isinstance(verdict, TryAgain) and verdict.only_this):
+            if self._breaker.failures:
+                self._answered()
+        else:
+            was_open = self._breaker.is_open
+            self._failed(verdict)
+            # One in doubt uses up its try in any case: it may have arrived, and isn't repeated for ever.
+            if isinstance(verdict, Misconfigured) or (was_open and isinstance(verdict, TryAgain)):
+                return self._postponed(entry, verdict, now)
+        entry = entry.tried()
         if isinstance(verdict, Accepted):
-            entry = entry._replace(doubt=None)
             events = (*self._progress(entry, "accepted", now), StatusEvent(entry.id, "sent", now))
             outcome = Outcome("accepted", verdict.provider_id)
-            return Change(entry, State.SENDING, State.SENT, now, outcome=outcome, events=events)
+            return Change(entry.sure(), State.SENDING, State.SENT, now, None, outcome, events)
         if isinstance(verdict, Refused):
             return self._give_up(entry, Outcome("refused", None, verdict.reason), verdict.reason, now)
         if isinstance(verdict, TryAgain):
@@ -277,19 +326,33 @@ class Lane:
         pause = self._policy.retry.pause(max(entry.tries, 1))
         return Change(entry, before, State.WAITING, now, now + int(pause * SECOND), outcome)
 
-    def _after_misconfigured(self, entry: Entry, verdict: Misconfigured, now: int) -> Change:
+    def _postponed(self, entry: Entry, verdict: TryAgain | Misconfigured, now: int) -> Change:
         """Wait without using up a try: it isn't the message's fault."""
-        self._misconfigured += 1
-        pause = min(5.0 * 2.0 ** min(self._misconfigured - 1, 10), 60.0) * random.uniform(0.8, 1.0)
-        if self._misconfigured == 1 or self._misconfigured % 1000 == 0:
-            log(Event.CHANNEL_MISCONFIGURED, channel=self.name, reason=verdict.reason, delay=pause)
-        outcome = Outcome("misconfigured", None, verdict.reason)
+        if isinstance(verdict, TryAgain):
+            outcome, after = Outcome("try_again", None, verdict.reason), verdict.after
+        else:
+            outcome, after = Outcome("misconfigured", None, verdict.reason), None
+        breaker = self._policy.breaker
+        pause = grown(breaker.pause, breaker.max_pause, entry.attempts, after)
         return Change(entry, State.SENDING, State.WAITING, now, now + int(pause * SECOND), outcome)
 
-    def _recovered(self) -> None:
-        if self._misconfigured:
-            self._misconfigured = 0
-            log(Event.CHANNEL_RECOVERED, channel=self.name)
+    def _failed(self, verdict: TryAgain | InDoubt | Misconfigured) -> None:
+        """What the failure says of the provider."""
+        if isinstance(verdict, Misconfigured) and verdict.reason != self._misconfigured:
+            self._misconfigured = verdict.reason
+            log(Event.CHANNEL_MISCONFIGURED, channel=self.name, reason=verdict.reason)
+        was_open = self._breaker.is_open
+        pause = self._breaker.failed(verdict.after if isinstance(verdict, TryAgain) else None)
+        if pause is not None:
+            event = Event.CHANNEL_PROBE_FAILED if was_open else Event.CHANNEL_UNAVAILABLE
+            log(event, channel=self.name, reason=verdict.reason, delay=pause)
+
+    def _answered(self) -> None:
+        """The first answer after failures."""
+        seconds = self._breaker.answered()
+        if seconds or self._misconfigured is not None:
+            log(Event.CHANNEL_RECOVERED, channel=self.name, seconds=seconds)
+        self._misconfigured = None
 
     def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Change:
         """This channel is spent; the next one of the order may take the message, if there is one.
@@ -306,14 +369,6 @@ class Lane:
     ) -> Change:
         events = (StatusEvent(entry.id, "error", now, details=details),)
         return Change(entry, before, State.FAILED, now, outcome=outcome, events=events)
-
-
-def _numbered(routed: Routed) -> Routed:
-    """The message with the number of its next attempt; one in doubt keeps its own."""
-    entry = routed.entry
-    if entry.doubt is not None:
-        return routed
-    return routed._replace(entry=entry._replace(attempts=entry.attempts + 1))
 
 
 def _lapse(routed: Routed, now: int) -> Change:

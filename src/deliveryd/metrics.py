@@ -6,14 +6,17 @@ known in advance; all of them start at 0.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Info, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Info, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.states import ENDED, State
@@ -36,16 +39,20 @@ _VERDICTS: dict[type[Verdict], str] = {
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _DELAYS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 6 * _HOUR, _DAY)
+_ATTEMPTS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 _COMMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What there is right now: messages per state, events not yet accepted, bytes of the journal's files."""
+    """What there is right now: messages per state, events not yet accepted, bytes of the journal's files,
+    and of each channel whether its breaker is open.
+    """
 
     messages: Mapping[State, int]
     outbox: int
     journal_size: int
+    channels_open: Mapping[str, bool]
 
 
 class Metrics:
@@ -83,7 +90,11 @@ class Metrics:
         self._customers = by("customer_lookups", "Lookups in the directory.", result=get_args(CustomerAnswer))
         self._receipts = by("receipts", "Updates that providers sent in.", result=get_args(ReceiptResult))
         self._commits = families.seconds("journal_commit", "Time for one durable commit.", _COMMITS)
-        self._attempts, self._attempt_seconds = _attempts(tuple(channels), registry)
+        names = tuple(channels)
+        self._attempts = _attempts(names, registry)
+        self._attempt_seconds = families.seconds_by(
+            "attempt_duration", "Time for one attempt.", _ATTEMPTS, channel=names
+        )
 
     def taken(self, fresh: int, repeated: int, malformed: int) -> None:
         """A batch from the queue is in the journal."""
@@ -101,8 +112,8 @@ class Metrics:
 
     def attempted(self, channel: str, verdict: Verdict, seconds: float) -> None:
         """An attempt took so long and came to this."""
-        self._attempts.labels(channel, _VERDICTS[type(verdict)]).inc()
-        self._attempt_seconds.labels(channel).observe(seconds)
+        self._attempts[channel, type(verdict)].inc()
+        self._attempt_seconds[channel].observe(seconds)
 
     def accepted_after(self, seconds: float) -> None:
         """A channel accepted a message that was taken so many seconds ago."""
@@ -173,24 +184,72 @@ class _Families:
             family.labels(word)
         return family
 
-    def seconds(self, name: str, meaning: str, buckets: Sequence[float]) -> Histogram:
+    def seconds(self, name: str, meaning: str, bounds: Sequence[float]) -> _Durations:
         """A histogram of lengths of time."""
-        return Histogram(f"deliveryd_{name}_seconds", meaning, buckets=buckets, registry=self._registry)
+        durations = _Durations(bounds)
+        histogram = HistogramMetricFamily(f"deliveryd_{name}_seconds", meaning, labels=())
+        self._registry.register(_Histogram(histogram, {(): durations}))
+        return durations
+
+    def seconds_by(
+        self, name: str, meaning: str, bounds: Sequence[float], **label: Iterable[str]
+    ) -> Mapping[str, _Durations]:
+        """Histograms of lengths of time, one for each word of a label."""
+        [(label_name, words)] = label.items()
+        durations = {word: _Durations(bounds) for word in words}
+        histogram = HistogramMetricFamily(f"deliveryd_{name}_seconds", meaning, labels=[label_name])
+        self._registry.register(_Histogram(histogram, {(word,): each for word, each in durations.items()}))
+        return durations
 
 
-def _attempts(channels: tuple[str, ...], registry: CollectorRegistry) -> tuple[Counter, Histogram]:
-    """The two families that every configured channel has its own series of."""
-    attempts = Counter(
-        "deliveryd_attempts", "Attempts by verdict.", ["channel", "verdict"], registry=registry
-    )
-    seconds = Histogram(
-        "deliveryd_attempt_duration_seconds", "Time for one attempt.", ["channel"], registry=registry
-    )
-    for channel in channels:
-        seconds.labels(channel)
-        for verdict in _VERDICTS.values():
-            attempts.labels(channel, verdict)
-    return attempts, seconds
+def _attempts(
+    channels: tuple[str, ...], registry: CollectorRegistry
+) -> Mapping[tuple[str, type[Verdict]], Counter]:
+    """The counters of every configured channel, by verdict."""
+    family = Counter("deliveryd_attempts", "Attempts by verdict.", ["channel", "verdict"], registry=registry)
+    return {
+        (channel, verdict): family.labels(channel, word)
+        for channel in channels
+        for verdict, word in _VERDICTS.items()
+    }
+
+
+class _Durations:
+    """How often which lengths of time occurred: a bound belongs to what is below it."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """One more of this length."""
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def buckets(self) -> tuple[list[tuple[str, float]], float]:
+        """How many were no longer than each bound, and the sum of all."""
+        bounds = [*map(floatToGoString, self._bounds), "+Inf"]
+        return list(zip(bounds, accumulate(self._counts), strict=True)), self._sum
+
+
+class _Histogram(Collector):
+    """A family of histograms, by the values of its labels.
+
+    The library's own histogram costs a message more than its rendering does.
+    """
+
+    def __init__(self, family: HistogramMetricFamily, series: Mapping[tuple[str, ...], _Durations]) -> None:
+        self._family = family
+        self._series = series
+
+    def collect(self) -> Iterator[Metric]:
+        self._family.samples = []
+        for labels, durations in self._series.items():
+            self._family.add_metric(labels, *durations.buckets())
+        yield self._family
 
 
 def _word(state: State) -> str:
@@ -217,6 +276,13 @@ class _LevelGauges(Collector):
         yield GaugeMetricFamily(
             "deliveryd_journal_size_bytes", "Size of the journal's files.", now.journal_size
         )
+        channels = GaugeMetricFamily(
+            "deliveryd_channel_open", "1 while a provider keeps failing and only probes are sent.",
+            labels=["channel"],
+        )  # fmt: skip
+        for channel, is_open in now.channels_open.items():
+            channels.add_metric([channel], is_open)
+        yield channels
 
     def describe(self) -> Iterator[Metric]:
         """Name nothing in advance: the levels may not be at hand yet when this collector is registered."""

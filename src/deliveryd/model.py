@@ -101,6 +101,24 @@ class Entry(NamedTuple):
     doubt: str | None = None
     taken_at: int = 0
 
+    # Each of these is a third of the cost of `_replace`, and every message takes them all.
+
+    def bound(self, lane: str) -> Entry:
+        """The message, bound to a channel; on a new one its tries begin anew."""
+        return self if self.lane == lane else Entry(*self[:4], lane, 0, *self[6:])
+
+    def begun(self) -> Entry:
+        """The message with the number of its next attempt; one in doubt keeps its own."""
+        return self if self.doubt is not None else Entry(*self[:6], self.attempts + 1, *self[7:])
+
+    def tried(self) -> Entry:
+        """The message after one more try."""
+        return Entry(*self[:5], self.tries + 1, *self[6:])
+
+    def sure(self) -> Entry:
+        """The message with nothing in doubt."""
+        return self if self.doubt is None else self._replace(doubt=None)
+
 
 def attempt_id(namespace: str, message_id: int, number: int) -> str:
     """The name of an attempt, the same whenever it is asked for: it serves as idempotency key too."""

@@ -9,32 +9,32 @@ Only this module knows the order. Each step hands on frozen values; every step o
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import anyio
 
-from deliveryd.customers.base import Directory
-from deliveryd.errors import DirectoryUnavailable, ServiceUnavailable, SettingsUnusable
 from deliveryd.intake import Intake, Places
 from deliveryd.journal.base import Change, Journal, OutboxRow, Outcome
 from deliveryd.journal.orders import SETTLED, Effect
 from deliveryd.lanes import SECOND, Lane
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Entry, StatusEvent
+from deliveryd.preparing import Preparation, Prepared, PutOff
 from deliveryd.reporting import Reporting
-from deliveryd.routing import Routed, Router, Unsendable
-from deliveryd.settings import SettingsRoom
+from deliveryd.routing import Routed, Unsendable
 from deliveryd.states import ENDED, State
 from deliveryd.telemetry import DEBUG, Event, enabled, log
 from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse
 
-DIRECTORY_PAUSE = 5.0
-"""Seconds that messages wait for a customer directory that can't answer."""
-
 IDLE_CHECK = 0.05
 SHORT_OF_ROOM = 0.1
 """Seconds until it is looked again for waiting messages that there was no room for."""
+
+LOOKED_AT = 100
+LOOK_PAUSE = 1.0
+"""How many messages that wait for a provider which is left alone are looked at, and how often (seconds): they
+may have expired, and take their turns as probes."""
 
 TOLD = {
     State.SENT: Event.MESSAGE_SENT,
@@ -59,9 +59,7 @@ class Pipeline:
     def __init__(  # noqa: PLR0917 - all are parts of the line
         self,
         journal: Journal,
-        settings: SettingsRoom,
-        directory: Directory,
-        router: Router,
+        preparation: Preparation,
         places: Places,
         clock: Clock,
         metrics: Metrics,
@@ -70,9 +68,7 @@ class Pipeline:
         max_waiting: int,
     ) -> None:
         self._journal = journal
-        self._settings = settings
-        self._directory = directory
-        self._router = router
+        self.preparation = preparation
         self._places = places
         self._clock = clock
         self._metrics = metrics
@@ -149,49 +145,39 @@ class Pipeline:
         elif row.status in FINAL:
             self._places.release([row.message_id])
 
-    # 3. settings, expiry, language, channel, text
+    # 3. settings, customer, expiry, language, channel, text: `Preparation` finds them all, then calls
 
     async def deliver(self) -> None:
-        """Bring ready messages to their lanes, those of one settings id together."""
-        async with anyio.create_task_group() as groups:
+        """Bring ready messages to their lanes, as each is prepared."""
+        async with anyio.create_task_group() as tasks:
             while True:
                 self._pulse.beat("delivery")
                 await self._ready_bell.wait()
                 ready, self._ready = self._ready, []
-                by_settings: dict[int, list[Entry]] = defaultdict(list)
-                for entry in ready:
-                    by_settings[entry.settings_id].append(entry)
-                for settings_id, entries in by_settings.items():
-                    groups.start_soon(self._prepare, settings_id, entries)
-
-    async def _prepare(self, settings_id: int, entries: Sequence[Entry]) -> None:
-        try:
-            settings = await self._settings.get(settings_id)
-            customers = await self._directory.look_up({entry.customer_id for entry in entries})
-        except SettingsUnusable as error:
-            await self.record([self._failed(entry, str(error)) for entry in entries])
-        except ServiceUnavailable as error:
-            await self.record([self._postponed(entry, error.after or 1.0) for entry in entries])
-        except DirectoryUnavailable as error:
-            self._metrics.customers_unavailable(len(entries))
-            log(Event.CUSTOMERS_UNAVAILABLE, reason=str(error), count=len(entries))
-            await self.record([self._postponed(entry, DIRECTORY_PAUSE) for entry in entries])
-        else:
-            now = self._clock.now()
-            known = [(entry, customers.get(entry.customer_id)) for entry in entries]
-            self._metrics.customers_looked_up(sum(customer is not None for _, customer in known), len(known))
-            routes = [self._router.route(entry, settings, customer, now) for entry, customer in known]
-            await self.record([change for route in routes if (change := self._hand_over(route))])
+                self.preparation.prepare(ready, self._hand_over, tasks)
 
     # 4. to the channel: the lane commits the intent, sends, and settles
 
-    def _hand_over(self, route: Routed | Unsendable) -> Change | None:
+    async def _hand_over(self, prepared: Sequence[Prepared]) -> None:
+        """Put messages into their lanes, and record the steps that the others take instead."""
+        await self.record([step for message in prepared if (step := self._offer(message)) is not None])
+
+    def _offer(self, message: Prepared) -> Change | None:
         """Put a message into its lane; or the step that it takes instead."""
-        if isinstance(route, Unsendable):
-            return self._failed(route.entry, route.details)
-        if self.lanes[route.lane].offer(route):
+        if isinstance(message, Unsendable):
+            return self._failed(message.entry, message.details)
+        if isinstance(message, PutOff):
+            return self._postponed(message.entry, message.seconds)
+        if self.lanes[message.lane].offer(message):
             return None
-        return self._postponed(route.entry, 0.0)  # the lane is full: it waits in the journal for room there
+        return self._no_room(message)
+
+    def _no_room(self, route: Routed) -> Change:
+        """Wait in the journal for room in the lane, but no longer than until the message expires."""
+        change = self._postponed(route.entry, self.lanes[route.lane].patience)
+        if route.expires_at is None or change.due_at is None:
+            return change
+        return change._replace(due_at=min(change.due_at, route.expires_at + 1))
 
     def settle(self, change: Change) -> None:
         """What became of an attempt; recorded together with all that came in meanwhile."""
@@ -236,17 +222,19 @@ class Pipeline:
 
     async def _fetch_due_of(self, name: str) -> float:
         """Fetch what is due of one lane, or, with "", of none yet: each sees the places that are left."""
-        free = self._places.free
-        room = min(self.lanes[name].room, free) if name else free
+        free, lane = self._places.free, self.lanes.get(name)
+        room, pause = free if lane is None else min(lane.room, free), SHORT_OF_ROOM
+        if lane is not None and lane.is_open:
+            room, pause = min(LOOKED_AT, free), LOOK_PAUSE
         if not room:
-            return SHORT_OF_ROOM
+            return pause
         now = self._clock.now()
         due = await self._journal.due(now, {name: room})
         self._waiting -= len(due.entries)
         self._places.hold(entry.id for entry in due.entries)
         self._make_ready(due.entries)
         if due.entries:
-            return SHORT_OF_ROOM
+            return pause
         return LONGEST_WAIT if due.next_due is None else (due.next_due - now) / SECOND
 
     # the end
@@ -302,9 +290,10 @@ class Pipeline:
         return settled
 
     def _tell(self, changes: Sequence[Change]) -> None:
+        for state, count in Counter([change.after for change in changes]).items():
+            if state in ENDED:
+                self._metrics.ended(state, count)
         for change in changes:
-            if change.after in ENDED:
-                self._metrics.ended(change.after)
             if change.after is State.SENT:
                 self._metrics.accepted_after((change.at - change.entry.taken_at) / SECOND)
         if enabled(DEBUG):

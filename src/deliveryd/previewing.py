@@ -74,7 +74,9 @@ def _outlook(config: Config, channels: dict[str, Channel], trial: Trial, scope: 
     if not blocks:
         raise DeliverydError(f"settings {trial.entry.settings_id} hold nothing for that in {', '.join(tags)}")
     previews = [_preview(name, channels[name], block, trial) for name, block in blocks]
-    route = build_router(config, channels).route(trial.entry, settings, trial.customer, now)
+    router = build_router(config, channels)
+    customer = trial.customer if router.needs_customer(trial.entry, settings, now) else None
+    route = router.route(trial.entry, settings, customer, now)
     return Outlook(
         trial,
         previews,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from deliveryd.channels.base import Channel
 from deliveryd.errors import LanguageUnreadable
@@ -46,18 +47,46 @@ def expired(expires_at: int) -> str:
     return f"expired at {format_instant(expires_at)}"
 
 
+class _Fixed(NamedTuple):
+    """The choice is the same for every customer: this block, or None where nothing can be sent to anybody."""
+
+    block: CompiledBlock | None
+
+
 class Router:
-    """Chooses by design 5: the customer's language, then `languages`; in each the first lane of `order`."""
+    """Chooses by design 5: the customer's language, then `languages`; in each the first lane of `order`.
+
+    An adapter that reaches an unknown customer needs no address, and reaches everybody.
+    """
 
     def __init__(self, roads: Mapping[str, Road], order: Sequence[str], languages: Sequence[str]) -> None:
         self._roads = roads
         self._order = [name for name in order if name in roads]
         self._languages = tuple(languages)
+        self._choices: WeakKeyDictionary[CompiledSettings, _Fixed | None] = WeakKeyDictionary()
+
+    def needs_customer(self, entry: Entry, settings: CompiledSettings, now: int) -> bool:
+        """Whether it matters for a message who the customer is: their language, an address, or their name."""
+        if is_expired(settings.expires_at, now):
+            return False
+        if entry.spent or entry.doubt is not None:
+            choice = self._choice(settings, self._order_for(entry))
+        else:
+            try:
+                choice = self._choices[settings]
+            except KeyError:
+                choice = self._choices[settings] = self._choice(settings, self._order)
+        if choice is None:
+            return True
+        return choice.block is not None and choice.block.needs_name(entry.variables)
 
     def route(
         self, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
     ) -> Routed | Unsendable:
-        """Where a message goes now, and what it says; or why it can't be sent at all."""
+        """Where a message goes now, and what it says; or why it can't be sent at all.
+
+        `customer` is None when nobody knows them, and when it doesn't matter who they are.
+        """
         if settings.expires_at is not None and is_expired(settings.expires_at, now):
             return Unsendable(entry, expired(settings.expires_at))
         try:
@@ -73,26 +102,55 @@ class Router:
             return Unsendable(entry, f"missing placeholders: {', '.join(rendered.names)}")
         if isinstance(rendered, Broken):
             return Unsendable(entry, rendered.reason)
-        return Routed(_bound(entry, lane), lane, customer, rendered, settings.expires_at)
+        return Routed(entry.bound(lane), lane, customer, rendered, settings.expires_at)
 
     def _first_usable(
         self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: Sequence[str]
     ) -> tuple[str, CompiledBlock] | None:
-        # An attempt in doubt is repeated where it was made, or nowhere: another channel would send it twice.
+        for name, block in self._offers(settings, self._order_for(entry), tags):
+            if self._roads[name].channel.reaches(customer):
+                return name, block
+        return None
+
+    def _order_for(self, entry: Entry) -> Sequence[str]:
+        if entry.doubt is not None:
+            # It is repeated where it was made, or nowhere: another channel would send it twice.
+            return [entry.lane] if entry.lane is not None and entry.lane in self._roads else []
+        if not entry.spent:
+            return self._order
         spent = {name for name, _ in entry.spent}
-        order = [name for name in self._order if name not in spent] if entry.doubt is None else [entry.lane]
+        return [name for name in self._order if name not in spent]
+
+    def _offers(
+        self, settings: CompiledSettings, order: Sequence[str], tags: Sequence[str]
+    ) -> Iterator[tuple[str, CompiledBlock]]:
+        """Each lane with a block for it, in the order in which they are tried."""
         for tag in tags:
             language = settings.languages.get(tag)
             if language is None:
                 continue
             for name in order:
-                road = self._roads.get(name) if name is not None else None
-                if name is None or road is None:
-                    continue
-                block = language.blocks.get(road.block)
-                if block is not None and road.channel.reaches(customer):
-                    return name, block
-        return None
+                block = language.blocks.get(self._roads[name].block)
+                if block is not None:
+                    yield name, block
+
+    def _choice(self, settings: CompiledSettings, order: Sequence[str]) -> _Fixed | None:
+        """What is chosen for customers of any language and with any address, if it is the same for all."""
+        found: set[tuple[str, str] | None] = set()
+        block = None
+        for tag in (None, *settings.languages):
+            try:
+                tags = candidates(tag, self._languages)
+            except LanguageUnreadable:  # the key of a block, and nobody's language
+                continue
+            first = next(self._offers(settings, order, tags), None)
+            if first is not None and not self._roads[first[0]].channel.reaches(None):
+                return None
+            block = first[1] if first is not None else None
+            found.add((first[0], first[1].language) if first is not None else None)
+            if len(found) > 1:
+                return None
+        return _Fixed(block)
 
     def _why_none(self, entry: Entry, settings: CompiledSettings, tags: Sequence[str]) -> str:
         reasons = [f"{name}: {reason}" for name, reason in entry.spent]
@@ -113,8 +171,3 @@ class Router:
         if not reasons:
             return f"no content for a configured channel in {', '.join(tags)}"
         return "; ".join(reasons)
-
-
-def _bound(entry: Entry, lane: str) -> Entry:
-    """The entry, bound to a lane; on a new one its tries begin anew."""
-    return entry if entry.lane == lane else entry._replace(lane=lane, tries=0)

@@ -18,6 +18,12 @@ from deliveryd.rendering.content import CompiledSettings
 from deliveryd.telemetry import Event, log
 
 MEMORY_BYTES = 32 << 20
+PIECE_BYTES = 128
+"""Memory that one piece of a template takes besides its text, about."""
+
+MOST_FETCHES = 100
+"""Settings that are asked for at a time: each takes a connection, and a process has a thousand files."""
+
 UNUSABLE_SECONDS = 30.0
 """How long it is remembered that an id has no usable settings: a correction is noticed after that."""
 
@@ -46,7 +52,7 @@ class _Usable:
     compiled: CompiledSettings
     size: int
 
-    def settings(self) -> CompiledSettings:
+    def answer(self) -> CompiledSettings:
         return self.compiled
 
 
@@ -58,8 +64,8 @@ class _Unusable:
     reason: str
     size: int = 0
 
-    def settings(self) -> CompiledSettings:
-        raise SettingsUnusable(self.reason)
+    def answer(self) -> SettingsUnusable:
+        return SettingsUnusable(self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +77,8 @@ class _Unavailable:
     failures: int
     size: int = 0
 
-    def settings(self) -> CompiledSettings:
-        raise ServiceUnavailable(self.reason, max(self.until - anyio.current_time(), 0.0))
+    def answer(self) -> ServiceUnavailable:
+        return ServiceUnavailable(self.reason, max(self.until - anyio.current_time(), 0.0))
 
 
 _Known = _Usable | _Unusable | _Unavailable
@@ -104,6 +110,14 @@ class SettingsRoom:
         self._known: OrderedDict[int, _Known] = OrderedDict()
         self._size = 0
         self._fetches: dict[int, _Fetch] = {}
+        self._at_a_time = anyio.CapacityLimiter(MOST_FETCHES)
+
+    def at_hand(self, settings_id: int) -> CompiledSettings | SettingsUnusable | ServiceUnavailable | None:
+        """The settings of an id, or why there are none, if that is in memory; None: only `get` can say."""
+        known = None if settings_id in self._fetches else self._recall(settings_id)
+        if isinstance(known, _Usable):
+            self._metrics.settings_cached("memory")
+        return None if known is None else known.answer()
 
     async def get(self, settings_id: int) -> CompiledSettings:
         """The settings of an id.
@@ -118,7 +132,10 @@ class SettingsRoom:
             known = await self._find_for_all(settings_id)
         elif isinstance(known, _Usable):
             self._metrics.settings_cached("memory")
-        return known.settings()
+        answer = known.answer()
+        if isinstance(answer, CompiledSettings):
+            return answer
+        raise answer
 
     async def _find_for_all(self, settings_id: int) -> _Known:
         fetch = self._fetches[settings_id] = _Fetch()
@@ -150,7 +167,8 @@ class SettingsRoom:
                 self._metrics.settings_cached("disk")
                 return self._usable(compiled, len(cached.value), self._shorter(cached.seconds_left))
         try:
-            body = await self._source.fetch_settings(settings_id)
+            async with self._at_a_time:
+                body = await self._source.fetch_settings(settings_id)
             compiled = self._read(settings_id, body)
         except ServiceUnavailable as error:
             return self._unavailable(settings_id, error)
@@ -179,7 +197,7 @@ class SettingsRoom:
 
     def _usable(self, compiled: CompiledSettings, size: int, seconds: float | None) -> _Usable:
         until = None if seconds is None else anyio.current_time() + seconds
-        return _Usable(until, compiled, size)
+        return _Usable(until, compiled, size + PIECE_BYTES * compiled.pieces)
 
     def _unusable(self, settings_id: int, reason: str) -> _Unusable:
         self._metrics.settings_requested("unusable")

@@ -34,7 +34,11 @@ from deliveryd.vitals import WorkerVitals
 COUNT_INTERVAL = 10.0
 STATUS_INTERVAL = 10.0
 FORGET_INTERVAL = 60.0
-FORGET_BATCH = 1000
+FORGET_BATCH = 100
+GIVE_BACK_BATCH = 64
+FORGET_PAUSE = 0.025
+"""Seconds between two batches of either, so that the line has most of the writer's time."""
+
 SECOND = 1_000_000
 
 
@@ -87,9 +91,9 @@ class Supervisor:
             close_servers = anyio.Event()
             addresses = self._open_servers(parts, vitals, servers, close_servers)
             await parts.pipeline.recover()
-            await _reconcile(parts.journal)
             async with anyio.create_task_group() as loops:
                 self._start_loops(parts, vitals, loops)
+                loops.start_soon(_reconcile, parts.journal)
                 await loops.start(self._listen_to_signals)
                 if until_idle:
                     loops.start_soon(self._stop_when_idle, parts)
@@ -175,8 +179,16 @@ class Supervisor:
 
     async def _forget(self, parts: Parts) -> None:
         before = self._clock.now() - int(self._config.journal.retention * SECOND)
+        total = 0
         while forgotten := await parts.journal.forget(before, FORGET_BATCH):
-            log(Event.JOURNAL_CLEANED, count=forgotten)
+            total += forgotten
+            await anyio.sleep(FORGET_PAUSE)
+        if total:
+            log(Event.JOURNAL_CLEANED, count=total)
+        given = GIVE_BACK_BATCH
+        while given:
+            given = await parts.journal.give_back(GIVE_BACK_BATCH)
+            await anyio.sleep(FORGET_PAUSE)
 
     async def _tell_systemd(self, vitals: WorkerVitals) -> None:
         interval = self._notifier.watchdog_interval or STATUS_INTERVAL

@@ -60,6 +60,8 @@ class Event(StrEnum):
     MESSAGE_IN_DOUBT = "message.in_doubt", WARNING, "an attempt left and nobody knows what became of it"
     ATTEMPT_RETRY = "attempt.retry", DEBUG, "an attempt surely failed and another one follows"
     CHANNEL_MISCONFIGURED = "channel.misconfigured", ERROR, "a provider rejects how it is set up"
+    CHANNEL_UNAVAILABLE = "channel.unavailable", WARNING, "a provider keeps failing; only probes are sent"
+    CHANNEL_PROBE_FAILED = "channel.probe_failed", DEBUG, "a provider that was tried again failed again"
     CHANNEL_RECOVERED = "channel.recovered", INFO, "a provider that couldn't be used can be used again"
 
     SETTINGS_FETCHED = "settings.fetched", DEBUG, "settings came from the service"
@@ -74,11 +76,13 @@ class Event(StrEnum):
     EVENTS_RECOVERED = "events.recovered", INFO, "status events can be posted again"
 
     CUSTOMERS_UNAVAILABLE = "customers.unavailable", WARNING, "the directory can't answer; its messages wait"
+    CUSTOMERS_RECOVERED = "customers.recovered", INFO, "the directory answers again"
     CUSTOMERS_FILE_PROBLEM = "customers.file_problem", WARNING, "the customer file or a row of it is wrong"
 
     RECEIPT_ACCEPTED = "receipt.accepted", DEBUG, "a provider's update moved a message"
     RECEIPT_REPEATED = "receipt.repeated", DEBUG, "a provider's update was known already"
     RECEIPT_UNMATCHED = "receipt.unmatched", INFO, "a provider's update fits no message yet; it is kept"
+    RECEIPT_MALFORMED = "receipt.malformed", WARNING, "a provider's update can't be read"
     RECEIPT_FORGED = "receipt.forged", WARNING, "a provider's update isn't signed as it must be"
 
     JOURNAL_RECOVERED = "journal.recovered", INFO, "the journal was opened and holds work from before"
@@ -86,6 +90,7 @@ class Event(StrEnum):
     JOURNAL_GAP = "journal.gap", ERROR, "messages are missing from the journal; deliveryd audit says which"
     JOURNAL_FULL = "journal.full", ERROR, "the journal's disk has no room; the line waits for it"
     JOURNAL_ROOM = "journal.room", INFO, "the journal's disk has room again; the line goes on"
+    JOURNAL_EXPOSED = "journal.exposed", WARNING, "others could read the journal or change its folder"
     JOURNAL_CLEANED = "journal.cleaned", INFO, "messages older than the retention were removed"
 
     DESK_DECIDED = "desk.decided", INFO, "an operator's order was carried out"

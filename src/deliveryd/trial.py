@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from deliveryd.assembly import open_cache, open_directory, open_service
 from deliveryd.config import Config
-from deliveryd.errors import DeliverydError, ServiceUnreadable
+from deliveryd.customers.base import find
+from deliveryd.errors import DeliverydError, DirectoryUnavailable, ServiceUnreadable
 from deliveryd.model import Customer, Entry, Settings
 from deliveryd.service import number_text
 from deliveryd.service.client import ServiceClient
@@ -127,6 +128,8 @@ async def _cached_settings(config: Config, settings_id: int) -> Settings | None:
 async def _customer(config: Config, customer_id: int) -> Customer | None:
     directory = await open_directory(config)
     try:
-        return (await directory.look_up({customer_id})).get(customer_id)
+        return await find(directory, customer_id)
+    except DirectoryUnavailable as error:
+        raise DeliverydError(f"the customer directory: {error}") from None
     finally:
         await directory.aclose()

@@ -49,6 +49,8 @@ class WorkerVitals:
             return False, "the service takes no events; they wait in the journal"
         if not pipeline.may_take():
             return False, "too many messages wait in the journal (queue.max_waiting)"
+        if any(lane.is_open for lane in pipeline.lanes.values()):
+            return True, "taking messages, but a provider keeps failing"
         return True, "taking messages"
 
     def sentence(self) -> str:
@@ -80,7 +82,7 @@ class WorkerVitals:
             "malformed": counts.malformed,
             "receipts_unmatched": counts.receipts_unmatched,
             "lanes": {
-                name: {"queued": lane.queued, "under_way": lane.under_way}
+                name: {"queued": lane.queued, "under_way": lane.under_way, "open": lane.is_open}
                 for name, lane in self._parts.pipeline.lanes.items()
             },
             "loops": {name: round(age, 3) for name, age in ages},
@@ -93,4 +95,5 @@ class WorkerVitals:
             for suffix in ("", "-wal")
             if (path := self._journal_path.with_name(self._journal_path.name + suffix)).exists()
         )
-        return Levels(self._counts.states, self._counts.events_waiting, size)
+        channels = {name: lane.is_open for name, lane in self._parts.pipeline.lanes.items()}
+        return Levels(self._counts.states, self._counts.events_waiting, size, channels)

@@ -13,17 +13,21 @@ class Bell:
 
     def __init__(self) -> None:
         self._event = anyio.Event()
+        self._rung = False
 
     def ring(self) -> None:
         """Wake who waits, or who will wait next."""
-        self._event.set()
+        if not self._rung:
+            self._rung = True
+            self._event.set()
 
     async def wait(self, longest: float = LONGEST_WAIT) -> bool:
         """Wait for the bell, `longest` seconds at most; tell whether it rang."""
         with anyio.move_on_after(longest):
             await self._event.wait()
-        rang = self._event.is_set()
+        rang = self._rung
         if rang:
+            self._rung = False
             self._event = anyio.Event()
         return rang
 

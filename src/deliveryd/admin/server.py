@@ -47,7 +47,8 @@ def _config(app: ASGIApp) -> uvicorn.Config:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=_MOST_CONNECTIONS,
+        # Those that were parted from are still among them for a turn.
+        limit_concurrency=2 * _MOST_CONNECTIONS,
         h11_max_incomplete_event_size=_LONGEST_HEAD,
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=_FAREWELL_SECONDS,
@@ -94,6 +95,7 @@ class _ImpatientProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._watch()
+        self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -103,6 +105,18 @@ class _ImpatientProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._watch()
+
+    def _make_room(self) -> None:
+        """Part from whoever has been silent for longest when there are too many: each has a file open."""
+        all_of_them = (other for other in self.connections if isinstance(other, _ImpatientProtocol))
+        there = [other for other in all_of_them if not other.transport.is_closing()]
+        silent = [other for other in there if other.cycle is None or other.cycle.response_complete]
+        if len(there) > _MOST_CONNECTIONS and silent:
+            min(silent, key=_ImpatientProtocol.ends).transport.abort()
+
+    def ends(self) -> float:
+        """When this connection's time is up."""
+        return self._patience.when() if self._patience is not None else 0.0
 
     def _watch(self) -> None:
         if self._patience is not None:

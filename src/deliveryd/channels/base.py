@@ -33,10 +33,15 @@ class Refused(NamedTuple):
 
 
 class TryAgain(NamedTuple):
-    """The provider surely doesn't have the message, and may take it later, no sooner than `after` seconds."""
+    """The provider surely doesn't have the message, and may take it later, no sooner than `after` seconds.
+
+    `only_this` says that it is about this message or its recipient alone, such as a mailbox that is full: the
+    provider works, and others go on.
+    """
 
     reason: str
     after: float | None = None
+    only_this: bool = False
 
 
 class InDoubt(NamedTuple):

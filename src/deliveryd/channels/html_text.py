@@ -7,7 +7,7 @@ for 20 KB of it, and would hold up every other message meanwhile. The expression
 from __future__ import annotations
 
 import re
-from html import unescape
+from html import unescape as standard_unescape
 
 _SILENT = frozenset({"style", "script", "head", "title", "template"})
 _BLOCKS = frozenset(
@@ -30,6 +30,14 @@ _ATTRIBUTE = re.compile(r"""\s(href|alt)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"']+)
 def looks_like_html(text: str) -> bool:
     """Whether a text holds anything that reads as a tag."""
     return re.search(r"<(?:!doctype\b|/?[a-zA-Z][a-zA-Z0-9]*[\s/>])", text, re.IGNORECASE) is not None
+
+
+def unescape(text: str) -> str:
+    """The text without its character references; one whose number has thousands of digits stays."""
+    try:
+        return standard_unescape(text)
+    except ValueError:
+        return text
 
 
 def html_to_text(html: str) -> str:

@@ -45,7 +45,7 @@ class HttpChannel:
         """Whether every `{customer.FIELD}` of the mappings has a value."""
         if customer is None:
             return not self._needs_customer
-        return all(customer.fields.get(field) for field in self._needed)
+        return all(map(customer.fields.get, self._needed))
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one request; its `Idempotency-Key` is the attempt's id."""

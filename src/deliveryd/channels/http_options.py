@@ -187,7 +187,7 @@ class HttpOptions(BaseModel):
 
 def tls_problems(key: str, files: TlsFiles | None) -> list[str]:
     """Why these TLS files can't be used, as `key: what`."""
-    if files is None:
+    if files in (None, TlsFiles()):  # nothing can be wrong; the system's authorities take a while to read
         return []
     try:
         files.context()

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from email_validator import EmailNotValidError, validate_email
 
+LONGEST_ADDRESS = 1000
+"""Characters of a mail address with its name."""
+
 
 class Mailbox(NamedTuple):
     """Whom a mail is from or for: a name to show, and the address's two sides, the domain always ASCII."""
@@ -34,6 +37,11 @@ def parse_mailbox(text: str) -> Mailbox:
     # A line break in an address is cut silently by aiosmtplib, and would start a header in a message.
     if not text.isprintable():
         raise ValueError("the mail address holds control characters")
+    if len(text) > LONGEST_ADDRESS:
+        raise ValueError("the mail address is too long")
+    # Python's headers decode what looks encoded, line breaks too, and write it as they decoded it.
+    if "=?" in text:
+        raise ValueError("the mail address holds an encoded word")
     try:
         checked = validate_email(
             text.strip(), check_deliverability=False, allow_display_name=True, globally_deliverable=False

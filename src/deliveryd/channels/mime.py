@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from email.header import Header
 from email.message import EmailMessage
 from email.policy import SMTP, SMTPUTF8
 from email.utils import format_datetime
@@ -16,8 +17,14 @@ from deliveryd.channels.html_text import html_to_text, looks_like_html
 from deliveryd.channels.mailbox import Mailbox
 
 # An 8-bit body would need a server with 8BITMIME; these policies write quoted-printable or base64 instead.
-_ASCII_POLICY = SMTP.clone(cte_type="7bit")
-_UTF8_POLICY = SMTPUTF8.clone(cte_type="7bit")
+# No header is folded anew: a subject is encoded here already.
+_ASCII_POLICY = SMTP.clone(cte_type="7bit", refold_source="none")
+_UTF8_POLICY = SMTPUTF8.clone(cte_type="7bit", refold_source="none")
+
+LONGEST_SUBJECT = 10_000
+
+LONGEST_PLAIN = 60
+"""Characters of an ASCII subject that stand on the header's line as they are."""
 
 _UNFIT_IN_SUBJECT = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -58,6 +65,8 @@ def compose(letter: Letter) -> Mail:
     subject = letter.fields.get("subject", "")
     if _UNFIT_IN_SUBJECT.search(subject):
         raise ValueError("the subject holds a line break or control characters")
+    if len(subject) > LONGEST_SUBJECT:
+        raise ValueError(f"the subject is longer than {LONGEST_SUBJECT} characters")
     name = message_name(letter.attempt_id, letter.sender.domain)
     message = EmailMessage(policy=_ASCII_POLICY)
     try:
@@ -79,13 +88,23 @@ def _put_headers(message: EmailMessage, letter: Letter, subject: str, name: str)
     message["To"] = letter.recipient.header
     if letter.reply_to is not None:
         message["Reply-To"] = letter.reply_to.header
-    message["Subject"] = subject
+    message.set_raw("Subject", _encoded(subject))
     message["Date"] = format_datetime(datetime.now(UTC))
     message["Message-ID"] = name
     message["Auto-Submitted"] = "auto-generated"  # RFC 3834: keeps absence notices from answering
     message["X-Deliveryd-Message"] = str(letter.message_id)
     for header, value in letter.headers.items():
         message[header] = value
+
+
+def _encoded(subject: str) -> str:
+    """The subject as it stands on the wire.
+
+    Python's own subject header decodes what a text holds of encoded words, line breaks too, and writes them
+    as decoded: `=?utf-8?q?=0D=0ABcc:_x?=` would become a header of its own.
+    """
+    plain = subject.isascii() and "=?" not in subject and len(subject) < LONGEST_PLAIN
+    return subject if plain else Header(subject, "utf-8", header_name="Subject").encode(linesep="\r\n")
 
 
 def _put_body(message: EmailMessage, letter: Letter) -> None:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from functools import partial
 
+import orjson
+
 Finder = Callable[[bytes], str | None]
 
 LONGEST_VALUE = 255
@@ -66,10 +68,12 @@ def scalar_text(value: object) -> str | None:
 
 def _find_in_json(steps: tuple[str, ...], body: bytes) -> str | None:
     try:
-        document = json.loads(body, parse_float=str)
+        found = follow(orjson.loads(body), steps)
+        if not isinstance(found, str):  # only the slower parser keeps a number as it was written
+            found = follow(json.loads(body, parse_float=str), steps)
     except (ValueError, RecursionError):
         return None
-    return scalar_text(follow(document, steps))
+    return scalar_text(found)
 
 
 def _find_in_text(pattern: re.Pattern[str], body: bytes) -> str | None:

@@ -31,8 +31,10 @@ class Stage(StrEnum):
     DOT = "end of data"  # the final dot was written: from here on the server may have the mail
 
 
+_CLOSING = 421
 _TOO_LARGE = 552
 _LOG_IN_FIRST = frozenset({530, 535, 538})
+_OF_THE_MAIL = frozenset({Stage.RCPT, Stage.DATA, Stage.CONTENT, Stage.DOT})
 _OUR_FAULT = frozenset({Stage.STARTTLS, Stage.AUTH, Stage.MAIL})
 
 
@@ -42,7 +44,7 @@ def verdict_on_code(stage: Stage, code: int) -> Failure:
     """
     reason = f"{code} at {stage}"
     if 400 <= code < 500:
-        return TryAgain(reason)
+        return TryAgain(reason, only_this=stage in _OF_THE_MAIL and code != _CLOSING)
     if not 500 <= code < 600:
         unexpected = f"unexpected reply at {stage}"
         return InDoubt(unexpected) if stage is Stage.DOT else TryAgain(unexpected)

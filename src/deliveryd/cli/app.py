@@ -10,7 +10,10 @@ from importlib import import_module
 import typer
 
 from deliveryd import __version__
-from deliveryd.cli.outcome import exit_status
+from deliveryd.cli.outcome import FAILED, exit_status
+
+INTERRUPTED = 130
+"""What typer makes of Ctrl-C where no command hears it; here it is a failure like any other (design 6)."""
 
 COMMANDS = (
     "run", "demo", "sandbox", "check", "render", "explain", "audit", "in-doubt", "dead", "customers", "cache",
@@ -62,5 +65,7 @@ def main() -> None:
     """Run the command line. Exit status: 0 good, 1 failed, 2 usage, 78 configuration (design 6)."""
     try:
         build_app(_needed(sys.argv[1:]))()
+    except SystemExit as end:
+        raise SystemExit(FAILED if end.code == INTERRUPTED else end.code) from None
     except Exception as error:  # the last place where an error can be put into words
         sys.exit(exit_status(error))

@@ -9,10 +9,21 @@ from typing import NamedTuple, Self
 
 import anyio
 import anyio.to_thread
+from pydantic import BaseModel, ConfigDict, Field
 
+from deliveryd.customers.base import Answered
 from deliveryd.customers.roster import Roster, Unusable, read_roster
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
+from deliveryd.units import FilePath
+
+
+class FileOptions(BaseModel):
+    """What the source "file" needs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: FilePath = Field(description="JSON Lines or CSV")
 
 
 class _Stamp(NamedTuple):
@@ -75,17 +86,29 @@ class FileDirectory:
             raise ConfigError(reading.contents.problems)
         return cls(path, reading.contents, reading.stamp, on_problem, check_interval)
 
-    async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
-        """Those of `ids` that the file holds, as of the last time it could be read."""
-        now = anyio.current_time()
-        if now >= self._next_check and not self._checking:
-            self._next_check = now + self._check_interval
+    def at_hand(self, ids: Collection[int]) -> Mapping[int, Customer | None]:
+        """All of `ids`, unless it is time to see whether the file has changed."""
+        return {} if self._check_is_due() else self._find(ids)
+
+    async def look_up(self, ids: Collection[int], answered: Answered) -> None:
+        """Tell of all `ids` at once what the file says of them, as of the last time it could be read."""
+        if self._check_is_due():
+            self._next_check = anyio.current_time() + self._check_interval
             await self._check()
-        found = map(self._roster.find, ids)
-        return {customer.id: customer for customer in found if customer is not None}
+        await answered(self._find(ids))
+
+    async def probe(self) -> str | None:
+        """It was read when it was loaded."""
+        return None
 
     async def aclose(self) -> None:
         """Nothing is held open."""
+
+    def _check_is_due(self) -> bool:
+        return not self._checking and anyio.current_time() >= self._next_check
+
+    def _find(self, ids: Collection[int]) -> Mapping[int, Customer | None]:
+        return {id_: self._roster.find(id_) for id_ in ids}
 
     async def _check(self) -> None:
         self._checking = True

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from deliveryd.model import Customer
+from pydantic import BaseModel, ConfigDict
+
+from deliveryd.customers.base import Answered
+
+
+class NoOptions(BaseModel):
+    """The source "none" needs nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class NoDirectory:
     """Knows nobody."""
 
-    async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:  # noqa: ARG002 - nobody is known anyway
+    def at_hand(self, ids: Collection[int]) -> Mapping[int, None]:
         """Nobody, whoever is asked for."""
-        return {}
+        return dict.fromkeys(ids)
+
+    async def look_up(self, ids: Collection[int], answered: Answered) -> None:
+        """The same."""
+        await answered(dict.fromkeys(ids))
+
+    async def probe(self) -> str | None:
+        """There is nothing that could be wrong."""
+        return None
 
     async def aclose(self) -> None:
         """Nothing is held open."""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol
 
+import orjson
+
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -44,7 +46,7 @@ class Format(Protocol):
         """Every record in turn, good or not. Raises RecordError when there can be none at all."""
 
     def read(self, span: Span) -> Mapping[str, str]:
-        """The fields of a record that `records` found good."""
+        """The fields of a record that `records` found good; it may leave the id out."""
 
 
 class JsonLines:
@@ -60,12 +62,23 @@ class JsonLines:
             span = Span(start, _line_end(self._data, start))
             if self._data[span.start : span.end].strip():
                 try:
-                    yield Record(span, self.read(span))
+                    yield Record(span, self._checked(span))
                 except RecordError as error:
                     yield Flaw(start, str(error))
             start = span.end
 
     def read(self, span: Span) -> Mapping[str, str]:
+        """The fields of a line; it may leave the id out."""
+        try:
+            fields = orjson.loads(self._data[span.start : span.end])
+        except orjson.JSONDecodeError:
+            return self._checked(span)
+        del fields["id"]
+        if set(map(type, fields.values())) != {str}:  # this parser doesn't keep a number as it was written
+            return self._checked(span)
+        return {name: text for name, text in fields.items() if text and not text.isspace()}
+
+    def _checked(self, span: Span) -> Mapping[str, str]:
         """The fields of the line; raises RecordError when it isn't an object of plain values."""
         record = _parse(self._data[span.start : span.end])
         if not isinstance(record, dict):

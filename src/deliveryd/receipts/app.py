@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,6 +23,19 @@ from deliveryd.model import Clock
 from deliveryd.receipts.reading import NoNews, Unreadable, is_genuine, read_receipt
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
+
+TOLD_AGAIN_AFTER = 60.0
+"""Seconds after which the log says again what strangers may send in any number."""
+
+NOT_NOW = "can't be recorded now; report it again later"
+
+
+@dataclass(slots=True)
+class _Quiet:
+    """Until when a line isn't repeated, and how often it would have been."""
+
+    until: float = float("-inf")
+    count: int = 0
 
 
 class Inlet(NamedTuple):
@@ -48,6 +64,7 @@ class Receipts:
         self._metrics = metrics
         self._max_body = max_body
         self._on_moved = on_moved
+        self._quiet: defaultdict[tuple[str, Event], _Quiet] = defaultdict(_Quiet)
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -69,19 +86,21 @@ class Receipts:
         if signature is not None and not is_genuine(
             signature, inlet.secret or "", headers.get(signature.header), body
         ):
-            self._tell("forged", Event.RECEIPT_FORGED, channel)
+            self._tell_seldom("forged", Event.RECEIPT_FORGED, channel)
             raise HTTPException(401, "the signature doesn't fit")
         try:
             receipt = read_receipt(inlet.options, channel, body, self._clock.now())
         except Unreadable as error:
-            self._metrics.receipt("malformed")
+            self._tell_seldom("malformed", Event.RECEIPT_MALFORMED, channel)
             raise HTTPException(400, str(error)) from None
         if isinstance(receipt, NoNews):
             return PlainTextResponse("noted\n")
         try:
+            if not self._journal.has_room():  # the reserve is for outcomes, which nobody tells twice
+                raise HTTPException(503, NOT_NOW)
             (result,) = await self._journal.receive([receipt])
-        except JournalError:
-            raise HTTPException(503, "can't be recorded now; report it again later") from None
+        except (JournalError, OSError):
+            raise HTTPException(503, NOT_NOW) from None
         return self._answer(channel, result, receipt)
 
     def _answer(self, channel: str, result: str, receipt: Receipt) -> Response:
@@ -92,12 +111,22 @@ class Receipts:
         elif result == "repeated":
             self._tell("repeated", Event.RECEIPT_REPEATED, channel)
         else:
-            self._tell("unmatched", Event.RECEIPT_UNMATCHED, channel)
+            self._tell_seldom("unmatched", Event.RECEIPT_UNMATCHED, channel)
         return PlainTextResponse(f"{result}\n", 202 if result == "unmatched" else 200)
 
     def _tell(self, result: ReceiptResult, event: Event, channel: str) -> None:
         self._metrics.receipt(result)
         log(event, channel=channel)
+
+    def _tell_seldom(self, result: ReceiptResult, event: Event, channel: str) -> None:
+        """Count what a stranger may send in any number, and log it at most once in `TOLD_AGAIN_AFTER`."""
+        self._metrics.receipt(result)
+        kept_quiet = self._quiet[channel, event]
+        if (now := anyio.current_time()) < kept_quiet.until:
+            kept_quiet.count += 1
+        else:
+            self._quiet[channel, event] = _Quiet(now + TOLD_AGAIN_AFTER)
+            log(event, channel=channel, count=kept_quiet.count + 1)
 
     async def _body(self, request: Request) -> bytes:
         body = bytearray()

@@ -11,7 +11,10 @@ from deliveryd.model import Customer, LanguageContent, Rendered, Settings
 from deliveryd.rendering.escaping import EmailFormat, Escaping, escaping_for, is_html
 from deliveryd.rendering.greeting import GreetingPolicy, Greetings, strict
 from deliveryd.rendering.language import standard_tag
-from deliveryd.rendering.template import Template, braced_keys
+from deliveryd.rendering.template import LONGEST_TEXT, Template, TooLong, braced_keys
+
+LONGEST_BRACED_KEYS = 1000
+"""Characters, in all, of a message's keys that hold braces: each brace of a template is held against each."""
 
 
 class Missing(NamedTuple):
@@ -51,12 +54,28 @@ class CompiledBlock:
     def render(self, variables: Mapping[str, str], customer: Customer | None) -> Rendered | Missing | Broken:
         """Fill every field by the rules of interface 2.7. `customer` is None when nobody knows them."""
         keys = braced_keys(variables)
+        if keys and sum(map(len, keys)) > LONGEST_BRACED_KEYS:
+            return Broken("the names of the variables hold too many braces")
         block = self.with_keys(keys) if keys else self
         name = _name_of(customer)
         greeting = block.greetings.unnamed if name is None else block.greetings.named
         values = variables if name is None else {"customer.name": name, **variables}
         missing = block.missing(values, greeting)
         return Missing(missing) if missing else block.fill(values, greeting)
+
+    def needs_name(self, variables: Mapping[str, str]) -> bool:
+        """Whether what it says depends on who the customer is: rules 2 and 3 of interface 2.7.
+
+        Keys that hold braces may take a placeholder away, and never bring one of these.
+        """
+        if "customer.name" in self.names and "customer.name" not in variables:
+            return True
+        if "greeting" not in self.names or "greeting" in variables:
+            return False
+        named, unnamed = self.greetings.named, self.greetings.unnamed
+        if named != unnamed:
+            return True
+        return named is not None and "customer.name" in named.names and "customer.name" not in variables
 
     def missing(self, values: Mapping[str, str], greeting: Template | None) -> tuple[str, ...]:
         """The names that have no value, those of the greeting among them where it is asked for."""
@@ -70,7 +89,10 @@ class CompiledBlock:
         """Write the values into all fields; nothing may be missing any more."""
         texts = dict(self.marks)
         for field in self.fields:
-            text = _fill(field, values, greeting)
+            try:
+                text = _fill(field, values, greeting)
+            except TooLong:
+                return Broken(f"{self.block}.{field.name} would be longer than {LONGEST_TEXT} characters")
             flaw = field.escaping.flaw(text)
             if flaw is not None:
                 return Broken(f"{self.block}.{field.name} {flaw}")
@@ -90,13 +112,19 @@ class CompiledLanguage:
     blocks: Mapping[str, CompiledBlock]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class CompiledSettings:
     """Settings ready for rendering. `expires_at` is an instant; languages by standard tag in lower case."""
 
     id: int
     expires_at: int | None
     languages: Mapping[str, CompiledLanguage]
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces the templates were split into: more memory than the texts where they are short."""
+        blocks = (block for language in self.languages.values() for block in language.blocks.values())
+        return sum(len(field.template.pieces) for block in blocks for field in block.fields)
 
 
 def compile_settings(

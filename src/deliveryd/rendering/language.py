@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-import langcodes
-from langcodes.tag_parser import LanguageTagError
-
 from deliveryd.errors import LanguageUnreadable
+
+STANDING = frozenset(
+    {"ar", "bg", "cs", "da", "de", "el", "en", "es", "et", "fi", "fr", "he", "hr", "hu", "is", "it", "ja"}
+    | {"lt", "lv", "mt", "nl", "pl", "pt", "ro", "ru", "sk", "sl", "sq", "sr", "sv", "tr", "uk", "zh"}
+)
+"""Tags that are standard as they are."""
 
 _LONGEST = 100  # far longer than any tag in use; the parser below recurses once for every subtag
 
@@ -34,8 +37,13 @@ def standard_tag(tag: str) -> str:
     Raises LanguageUnreadable, which quotes no more than the beginning of the tag.
     """
     text = tag.strip()
+    if text in STANDING:
+        return text
     if len(text) > _LONGEST:
         raise _unreadable(text)
+    import langcodes  # noqa: PLC0415 - its tables take a tenth of the start, and are seldom needed
+    from langcodes.tag_parser import LanguageTagError  # noqa: PLC0415
+
     try:
         return langcodes.standardize_tag(text).lower()
     except LanguageTagError:

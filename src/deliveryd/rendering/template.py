@@ -22,6 +22,14 @@ _BRACELESS = r"\{[^{}]*+\}"
 _GRAMMAR = re.compile(_BRACELESS)
 
 
+LONGEST_TEXT = 2 << 20
+"""Characters of a filled text at most: a long value in many places would make any number of them."""
+
+
+class TooLong(Exception):
+    """The filled text would be longer than any channel takes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """A text split into pieces; `holes` says which pieces are placeholders, and for what.
@@ -45,12 +53,17 @@ class Template:
         return _split("".join(self.pieces), re.compile("|".join([*alternatives, _BRACELESS])))
 
     def fill(self, values: Mapping[str, str]) -> str:
-        """Put the values in, as they are and once; a placeholder without a value stays as written."""
+        """Put the values in, as they are and once; a placeholder without a value stays as written.
+
+        Raises TooLong before any such text is made.
+        """
         pieces = list(self.pieces)
         for index, name in self.holes:
             value = values.get(name)
             if value is not None:
                 pieces[index] = value
+        if sum(map(len, pieces)) > LONGEST_TEXT:
+            raise TooLong
         return "".join(pieces)
 
 

@@ -68,10 +68,15 @@ class Sandbox:
         """The address of everything that speaks HTTP; known once the sandbox is open."""
         return self.state.base_url
 
+    @property
+    def busy(self) -> bool:
+        """Whether a client is connected, or a request of one that has left is still being carried out."""
+        return self._mail.busy or (self._http is not None and self._http.busy)
+
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as exits:
             receipts = await exits.enter_async_context(ReceiptSender(self.state))
-            http = _HttpServer(_application(self.state, receipts, self._closing))
+            http = self._http = _HttpServer(_application(self.state, receipts, self._closing))
             self.port = await http.open(self.host, self.port)
             exits.push_async_callback(http.close)
             self.smtp_port = await self._mail.open(self.host, self.smtp_port)
@@ -128,6 +133,11 @@ class _HttpServer:
         )
         self._connections = ServerState()
         self._server: asyncio.Server | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a client is connected, or a request is being carried out."""
+        return bool(self._connections.connections or self._connections.tasks)
 
     async def open(self, host: str, port: int) -> int:
         """Listen; the port that it became."""

@@ -179,6 +179,11 @@ class MailServer:
         self._server: asyncio.Server | None = None
         self._open_connections: set[asyncio.BaseTransport] = set()
 
+    @property
+    def busy(self) -> bool:
+        """Whether a client is connected."""
+        return bool(self._open_connections)
+
     async def open(self, host: str, port: int) -> int:
         """Listen; the port that it became."""
         loop = asyncio.get_running_loop()

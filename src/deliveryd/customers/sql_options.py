@@ -1,0 +1,157 @@
+"""The options of the source "sql", and everything that can be wrong with them before it is asked.
+
+SQLAlchemy is loaded only where this source is configured.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationInfo
+
+from deliveryd.units import SecretPath, resolve_path
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, TextClause
+
+ONE = "customer_id"
+MANY = "customer_ids"
+
+_SQLITE = re.compile(r"(sqlite(?:\+aiosqlite)?:///)([^?]+)")
+_SECRET_KEYS = frozenset({"password", "passwd", "pwd", "sslpassword"})
+
+DRIVERS: Mapping[str, str] = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgresql": "postgresql+asyncpg",
+    "postgres": "postgresql+asyncpg",
+    "mysql": "mysql+aiomysql",
+    "mariadb": "mariadb+aiomysql",
+}
+"""The driver that is meant where the address names none."""
+
+EXTRAS: Mapping[str, str] = {
+    "aiosqlite": "deliveryd[sql]",
+    "asyncpg": "deliveryd[postgresql]",
+    "aiomysql": "deliveryd[mysql]",
+}
+"""What has to be installed for a driver."""
+
+
+def _url(url: str, info: ValidationInfo) -> str:
+    if problem := missing_package("sqlalchemy", "deliveryd[sql]") or _url_problem(url):
+        raise ValueError(problem)
+    match = _SQLITE.fullmatch(url)
+    return f"{match[1]}{resolve_path(match[2], info)}" if match is not None else url
+
+
+def _query(query: str) -> str:
+    if missing_package("sqlalchemy", "") is None and (problem := _query_problem(query)):
+        raise ValueError(problem)
+    return query
+
+
+class SqlOptions(BaseModel):
+    """What the source "sql" needs (design 6)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: Annotated[str, AfterValidator(_url)] = Field(description="address of the database, without password")
+    password_file: SecretPath | None = Field(None, description="password of the database")
+    query: Annotated[str, AfterValidator(_query)] = Field(
+        description="selects the fields, where id = :customer_id, or id in :customer_ids"
+    )
+    batch_size: StrictInt = Field(100, ge=1, le=1000, description="customers in one query, at most")
+
+    def problems(self) -> list[str]:
+        """What only the files that are named can tell, as `key: what`."""
+        problem = self.password_file.problem() if self.password_file is not None else None
+        return [f"password_file: {problem}"] if problem is not None else []
+
+    @property
+    def for_many(self) -> bool:
+        """Whether the query asks for many customers at once."""
+        return MANY in _parameters(self.query)
+
+
+def missing_package(package: str, extra: str) -> str | None:
+    """That a package isn't there, and what brings it."""
+    if importlib.util.find_spec(package) is not None:
+        return None
+    return f'needs the package {package}, which isn\'t installed: pip install "{extra}"'
+
+
+def address(options: SqlOptions) -> URL:
+    """The address with its driver and its password; a SQLite file is opened to be read only.
+
+    Raises ValueError when the password can't be read.
+    """
+    url = _with_driver(options.url)
+    if options.password_file is not None:
+        url = url.set(password=options.password_file.read())
+    if (file := sqlite_file(options)) is not None:
+        url = url.set(database=f"file:{quote(str(file))}", query={**url.query, "mode": "ro", "uri": "true"})
+    return url
+
+
+def sqlite_file(options: SqlOptions) -> Path | None:
+    """The file of a SQLite database; None for any other."""
+    url = _with_driver(options.url)
+    is_file = url.get_backend_name() == "sqlite" and url.database is not None
+    return Path(url.database or "").absolute() if is_file else None
+
+
+def statement(options: SqlOptions) -> TextClause:
+    """The query, ready for its parameter."""
+    from sqlalchemy import BigInteger, bindparam, text  # noqa: PLC0415 - an optional package
+
+    name = MANY if options.for_many else ONE
+    return text(options.query).bindparams(bindparam(name, type_=BigInteger, expanding=options.for_many))
+
+
+def _with_driver(text: str) -> URL:
+    from sqlalchemy import make_url  # noqa: PLC0415 - an optional package
+
+    url = make_url(text)
+    return url.set(drivername=DRIVERS.get(url.drivername, url.drivername))
+
+
+def _url_problem(text: str) -> str | None:
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError  # noqa: PLC0415 - an optional package
+
+    try:
+        url = _with_driver(text)
+        if url.password is not None or _SECRET_KEYS & {key.lower() for key in url.query}:
+            return "holds a password: put it into a file, and name that as password_file"
+        driver = url.get_driver_name()
+        if driver in EXTRAS and (problem := missing_package(driver, EXTRAS[driver])):
+            return problem
+        if not url.get_dialect().is_async:
+            known = ", ".join(sorted(set(DRIVERS.values())))
+            return f"names the driver {driver}, which can't be waited for; there are: {known}"
+    except (NoSuchModuleError, ImportError):
+        return f"begins with {text.partition(':')[0]!r}: there is no such database or driver here"
+    except ArgumentError:
+        return 'must look like "postgresql://user@host/database"'
+    if url.get_backend_name() == "sqlite" and (url.database or ":memory:").startswith((":memory:", "file:")):
+        return 'must name a file: "sqlite:////var/lib/customers.db"'
+    return None
+
+
+def _query_problem(query: str) -> str | None:
+    parameters = _parameters(query)
+    if parameters in ({ONE}, {MANY}):
+        return None
+    if unknown := parameters - {ONE, MANY}:
+        return f"has the unknown parameter :{min(unknown)}; there are :{ONE} and :{MANY}"
+    return f"needs one of :{ONE} and :{MANY}"
+
+
+def _parameters(query: str) -> set[str]:
+    from sqlalchemy import text  # noqa: PLC0415 - an optional package
+
+    return set(text(query).compile().params)

@@ -2,22 +2,30 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
+# An interpreter as operators have it; one that was built without optimisation is up to 1.4 times as slow.
+BENCH_PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11) $(PYTHON))
+BENCH := benchmarks/.venv/bin
+BENCH_READY := benchmarks/.venv/.ready
 
 # Refuses to install anywhere but into .venv, whatever python a damaged .venv may lead to.
 PIP := PIP_REQUIRE_VIRTUALENV=1 $(BIN)/python -m pip --quiet --disable-pip-version-check
+BENCH_PIP := PIP_REQUIRE_VIRTUALENV=1 $(BENCH)/python -m pip --quiet --disable-pip-version-check
 
 # uv keeps what is locked already and moves a version only where pyproject.toml asks for it, or with LOCK=--upgrade.
 UV_COMPILE = "$(CURDIR)/$(BIN)/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK)
 COMPILE_LOCKS = $(UV_COMPILE) --group build -o locks/build.txt && \
 	$(UV_COMPILE) pyproject.toml -o locks/runtime.txt && \
-	$(UV_COMPILE) pyproject.toml --extra dev -c locks/runtime.txt -c locks/build.txt -o locks/dev.txt
+	$(UV_COMPILE) pyproject.toml --extra dev -c locks/runtime.txt -c locks/build.txt -o locks/dev.txt && \
+	$(UV_COMPILE) pyproject.toml benchmarks/requirements.in --group build -c locks/runtime.txt -c locks/build.txt \
+		-o locks/bench.txt
 
-.PHONY: help setup demo test soak lint format types layers lock lockcheck ci clean
+.PHONY: help setup demo test soak lint format types layers lock lockcheck bench bench-quick bench-growth bench-costs \
+	ci clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
 setup: $(READY) ## install the locked packages and deliveryd into .venv
 
@@ -33,11 +41,11 @@ $(READY): pyproject.toml locks/dev.txt
 demo: setup ## run the worker against the sandbox: nothing to configure, nothing leaves this machine
 	@$(BIN)/deliveryd demo
 
-test: setup ## run the tests; ARGS="tests/test_x.py -k word" for some of them
-	@$(BIN)/python -m pytest $(ARGS)
+test: setup ## run the tests, on all cores; ARGS="tests/test_x.py -k word" for some of them
+	@$(BIN)/python -m pytest --numprocesses logical --dist worksteal $(ARGS)
 
-soak: setup ## live through many simulated plans; PLANS=20000 SEED=1 say how many, and which
-	@PYTHONPATH=tests $(BIN)/python -m simulation --plans $(or $(PLANS),20000) --seed $(or $(SEED),1)
+soak: setup ## simulated plans, real kills, power cuts: PLANS=100000 KILLS=1000 SEED=1 say how many (an hour or two)
+	@$(BIN)/python tests/soak.py --plans $(or $(PLANS),100000) --kills $(or $(KILLS),1000) --seed $(or $(SEED),1)
 
 lint: setup ## check style and formatting
 	@$(BIN)/ruff check --quiet .
@@ -57,14 +65,34 @@ lock: setup ## lock again what pyproject.toml asks for; LOCK=--upgrade for the n
 
 lockcheck: LOCK :=
 lockcheck: setup ## check that locks/ is what pyproject.toml asks for
-	@set -e; copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; cp -R pyproject.toml locks "$$copy"; \
+	@set -e; copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; mkdir "$$copy/benchmarks"; \
+	cp benchmarks/requirements.in "$$copy/benchmarks"; cp -R pyproject.toml locks "$$copy"; \
 	( cd "$$copy" && $(COMPILE_LOCKS) ) || { \
 		echo "The locks could not be computed, see above; this needs the package registry." >&2; exit 1; }; \
 	diff -ru locks "$$copy/locks" || { \
 		echo "locks/ is not what pyproject.toml asks for: run make lock and commit the result." >&2; exit 1; }
 
+$(BENCH_READY): pyproject.toml locks/bench.txt
+	@test -f benchmarks/.venv/pyvenv.cfg && $(BENCH_PIP) --version >/dev/null 2>&1 || \
+		"$(BENCH_PYTHON)" -m venv --clear benchmarks/.venv
+	@$(BENCH_PIP) install --require-hashes -r locks/bench.txt
+	@$(BENCH_PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+bench: $(BENCH_READY) ## measure deliveryd beside all that is used instead, and write docs/performance/ (some minutes)
+	@$(BENCH)/python benchmarks/bench.py $(ARGS)
+
+bench-quick: $(BENCH_READY) ## the same beside the floor and the best script only, in under a minute
+	@$(BENCH)/python benchmarks/bench.py --quick $(ARGS)
+
+bench-growth: $(BENCH_READY) ## draw how the figures grow with batches, places, latency, settings, waiting messages and texts
+	@$(BENCH)/python benchmarks/growth.py $(ARGS)
+
+bench-costs: $(BENCH_READY) ## measure the start, idling, receipts, half load and a slow provider
+	@$(BENCH)/python benchmarks/costs.py $(ARGS)
+
 ci: ## all that a change must pass, as CI runs it
 	@bash .ci/run
 
 clean: ## remove what these targets made, .venv too
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build
+	@rm -rf .venv benchmarks/.venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
+from pathlib import Path
 from pprint import pformat
 
 from simulation.drawing import seeded_plan
 from simulation.figures import Figures
-from simulation.ledger import Accepted, Asked, Handed, Posted, Reported
+from simulation.ledger import Accepted, Asked, Handed, Ordered, Posted, Reported
 from simulation.run import History, run_plan
 from simulation.soak import live_through_all
 
@@ -22,13 +24,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the first plan; the others follow")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     parser.add_argument("--replay", type=int, metavar="SEED", help="live through one plan and show all of it")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures into this file as well")
     options = parser.parse_args()
     if options.replay is not None:
         return replay(options.replay)
-    return soak(options.seed, options.plans, options.jobs)
+    figures = soak(options.seed, options.plans, options.jobs)
+    if options.json is not None:
+        what = {"seed": options.seed, **figures.as_json()}
+        options.json.write_text(json.dumps(what, indent=2) + "\n", encoding="utf-8")
+    return 1 if figures.violations else 0
 
 
-def soak(seed: int, plans: int, jobs: int) -> int:
+def soak(seed: int, plans: int, jobs: int) -> Figures:
     """Live through many plans, and print their figures."""
     began = time.monotonic()
     figures = Figures()
@@ -39,8 +46,8 @@ def soak(seed: int, plans: int, jobs: int) -> int:
     for line in figures.lines():
         say(line)
     seconds = time.monotonic() - began
-    say(f"seconds            {seconds:9,.1f}  ({figures.plans / seconds:.1f} plans a second)")
-    return 1 if figures.violations else 0
+    say(f"{'seconds':<20} {seconds:10,.1f}  ({figures.plans / seconds:.1f} plans a second)")
+    return figures
 
 
 def replay(seed: int) -> int:
@@ -58,12 +65,13 @@ def replay(seed: int) -> int:
 def story(history: History) -> list[str]:
     """The ledger's records in their order."""
     ledger = history.ledger
-    records: list[Handed | Posted | Asked | Accepted | Reported] = [
+    records: list[Handed | Posted | Asked | Accepted | Reported | Ordered] = [
         *ledger.handed,
         *ledger.posted,
         *ledger.asked,
         *ledger.accepted,
         *ledger.reported,
+        *ledger.ordered,
     ]
     lives = [f"life {number}: {life}" for number, life in enumerate(history.lives)]
     told = [str(record) for record in sorted(records, key=lambda record: record.order)]

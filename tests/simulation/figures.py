@@ -1,13 +1,17 @@
-"""The sums of many runs, as a table."""
+"""The sums of many runs: as a table to read, and as JSON to keep."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Self
 
+from simulation.case import cases
 from simulation.oracle import violations
 from simulation.run import History
+
+_SECONDS_OF_AN_HOUR = 3600.0
 
 
 @dataclass(slots=True)
@@ -16,14 +20,28 @@ class Figures:
 
     plans: int = 0
     lives: int = 0
-    messages: int = 0
     crashes: int = 0
+    virtual_hours: float = 0.0
+    messages: int = 0
     attempts: int = 0
-    repeats_in_doubt: int = 0
+    in_doubt: int = 0
+    """Attempts of which the worker didn't hear what became of them."""
+    repeats: int = 0
+    """Attempts that were sent again, under the same key."""
     events: int = 0
-    reports: int = 0
+    receipts: int = 0
+    orders: int = 0
+    """What operators ordered."""
+    commits: int = 0
+    without_room: int = 0
+    """Commits that found the disk full."""
+    clock_jumps: int = 0
+    accounts: int = 0
     violations: int = 0
-    troubles: Counter[str] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)
+    """By endpoint."""
+    faults: Counter[str] = field(default_factory=Counter)
+    """By kind."""
 
     def add(self, history: History) -> list[str]:
         """Count a run; return what the oracle has against it."""
@@ -31,16 +49,22 @@ class Figures:
         found = violations(history)
         self.plans += 1
         self.lives += len(history.lives)
-        self.messages += len(history.plan.messages)
         self.crashes += len(ledger.crashed)
+        self.virtual_hours += ledger.seconds / _SECONDS_OF_AN_HOUR
+        self.messages += len(history.plan.messages)
         self.attempts += len(ledger.asked)
-        self.repeats_in_doubt += len(ledger.asked) - len({asked.key for asked in ledger.asked})
+        self.in_doubt += sum(case.is_doubtful(asked) for case in cases(history) for asked in case.asked)
+        self.repeats += len(ledger.asked) - len({asked.key for asked in ledger.asked})
         self.events += sum(len(post.bodies) for post in ledger.posted)
-        self.reports += len(ledger.reported)
+        self.receipts += len(ledger.reported)
+        self.orders += len(ledger.ordered)
+        self.commits += ledger.commits
+        self.without_room += ledger.without_room
+        self.clock_jumps += len(history.plan.jumps)
+        self.accounts += ledger.accounts
         self.violations += len(found)
-        for trouble, times in ledger.troubles.items():
-            if trouble is not None:
-                self.troubles[trouble.value] += times
+        self.requests += ledger.requests
+        self.faults += Counter({kind.value: times for kind, times in ledger.troubles.items() if kind})
         return found
 
     def add_all(self, other: Figures) -> None:
@@ -48,17 +72,37 @@ class Figures:
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
+    def as_json(self) -> dict[str, Any]:
+        """All of them, by name."""
+        values = self._by_name().items()
+        return {name: dict(value) if isinstance(value, Counter) else value for name, value in values}
+
+    def _by_name(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """What `as_json` wrote."""
+        counters = {name: Counter(values[name]) for name in ("requests", "faults")}
+        return cls(**{**values, **counters})
+
     def lines(self) -> Iterator[str]:
         """The table."""
-        yield f"plans              {self.plans:9,}"
-        yield f"lives of a worker  {self.lives:9,}"
-        yield f"crashes            {self.crashes:9,}"
-        yield f"messages           {self.messages:9,}"
-        yield f"attempts           {self.attempts:9,}"
-        yield f"repeats in doubt   {self.repeats_in_doubt:9,}"
-        yield f"events accepted    {self.events:9,}"
-        yield f"receipts           {self.reports:9,}"
-        yield f"troubles           {sum(self.troubles.values()):9,}"
-        for trouble, times in self.troubles.most_common():
-            yield f"  {trouble:<24} {times:,}"
-        yield f"violations         {self.violations:9,}"
+        for name, value in self._by_name().items():
+            title = name.replace("_", " ")
+            if isinstance(value, float):
+                yield f"{title:<20} {value:10,.1f}"
+            elif isinstance(value, Counter):
+                yield f"{title:<20} {sum(value.values()):10,}"
+                for kind, times in value.most_common():
+                    yield f"  {kind:<24} {times:,}"
+            else:
+                yield f"{title:<20} {value:10,}"
+
+
+def summed(shares: Iterable[Mapping[str, Any]]) -> Figures:
+    """The sums of what `as_json` gave of each share."""
+    total = Figures()
+    for share in shares:
+        total.add_all(Figures.from_json(share))
+    return total

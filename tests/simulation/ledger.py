@@ -8,7 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from simulation.plan import Trouble
+from deliveryd.journal.orders import Kind, Verb
+from simulation.plan import Named, Trouble
+
+UNHEARD = 999
+"""In place of a status: the worker's life ended before it answered."""
 
 
 class Handed(NamedTuple):
@@ -65,6 +69,27 @@ class Reported(NamedTuple):
     status: str
     reported_at: str
     answer: int
+    names: Named
+
+
+class Ordered(NamedTuple):
+    """An operator gave an order about these messages; it may or may not have been carried out.
+
+    `provider_ids` are those of the receipts that it was about.
+    """
+
+    order: int
+    verb: Verb
+    kind: Kind
+    message_ids: tuple[int, ...]
+    provider_ids: tuple[str, ...]
+
+
+class Polled(NamedTuple):
+    """The queue was asked for messages."""
+
+    order: int
+    at: float
 
 
 class Event(NamedTuple):
@@ -85,6 +110,8 @@ class Ledger:
     asked: list[Asked] = field(default_factory=list)
     accepted: list[Accepted] = field(default_factory=list)
     reported: list[Reported] = field(default_factory=list)
+    ordered: list[Ordered] = field(default_factory=list)
+    polled: list[Polled] = field(default_factory=list)
     answered: set[int] = field(default_factory=set)
     """Numbers of the requests whose answer reached the worker."""
     refused_events: set[str] = field(default_factory=set)
@@ -94,6 +121,16 @@ class Ledger:
     crashed: set[int] = field(default_factory=set)
     """Lives that didn't end on their own."""
     troubles: Counter[Trouble | None] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)
+    """By endpoint, those that failed too."""
+    commits: int = 0
+    """Transactions of workers' journals."""
+    without_room: int = 0
+    """Commits that found no room on the disk."""
+    accounts: int = 0
+    """Accounts that workers gave of their journals."""
+    seconds: float = 0.0
+    """How long the run took, by its own clock."""
     complaints: list[str] = field(default_factory=list)
     """What was wrong already while it happened."""
     length: int = 0

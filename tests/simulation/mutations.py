@@ -11,8 +11,9 @@ from anyio.abc import TaskGroup
 
 from deliveryd import lanes, routing
 from deliveryd.errors import ServiceRefused, ServiceUnavailable
-from deliveryd.journal import upkeep
+from deliveryd.journal import matching, upkeep
 from deliveryd.journal.base import Change, OutboxRow, Recovery
+from deliveryd.journal.decisions import Decisions
 from deliveryd.journal.matching import Matching
 from deliveryd.journal.operations import Operations
 from deliveryd.lanes import Lane
@@ -25,13 +26,14 @@ from deliveryd.routing import Routed, Router, Unsendable
 Patch = pytest.MonkeyPatch
 
 
-def intent_committed_after_the_send(patch: Patch) -> None:
+def commit_after_send_instead_of_before(patch: Patch) -> None:
     """A crash in between leaves no trace of the attempt."""
 
     async def begin(self: Lane, batch: Sequence[Routed], workers: TaskGroup) -> None:
         self._under_way += len(batch)
         now = self._clock.now()
-        begun = [lanes._numbered(one) for one in batch if not routing.is_expired(one.expires_at, now)]
+        in_time = [one for one in batch if not routing.is_expired(one.expires_at, now)]
+        begun = [one._replace(entry=one.entry.begun()) for one in in_time]
         late = [one for one in batch if routing.is_expired(one.expires_at, now)]
         self._begun.extend(begun)
         for _ in begun:
@@ -43,7 +45,7 @@ def intent_committed_after_the_send(patch: Patch) -> None:
     patch.setattr(Lane, "_begin", begin)
 
 
-def expiry_checked_only_once(patch: Patch) -> None:
+def expiry_checked_once(patch: Patch) -> None:
     """Between routing and sending nobody looks at the clock."""
     patch.setattr(lanes, "is_expired", lambda _expires_at, _now: False)
 
@@ -85,7 +87,29 @@ def batch_set_aside_instead_of_split(patch: Patch) -> None:
     patch.setattr(Reporting, "_post", all_or_nothing)
 
 
-def early_receipts_dropped(patch: Patch) -> None:
+def event_lost_on_split(patch: Patch) -> None:
+    """Of a batch that is split, the second half is never posted, and taken for accepted."""
+    post = Reporting._post
+
+    async def half(self: Reporting, rows: Sequence[OutboxRow]) -> None:
+        try:
+            await self._sink.report([row.body for row in rows])
+        except ServiceRefused as error:
+            middle = len(rows) // 2
+            if error.status not in {400, 409, 413, 422}:
+                raise
+            if not middle:
+                await self._set_aside(rows[0], str(error))
+                return
+            await post(self, rows[:middle])
+            rows = rows[middle:]
+        await self._journal.accept(rows, self._clock.now())
+        self._on_accepted(rows)
+
+    patch.setattr(Reporting, "_post", half)
+
+
+def receipt_before_match_forgotten(patch: Patch) -> None:
     """A receipt that comes before the outcome of its attempt is never looked at again."""
     patch.setattr(Matching, "match_early", lambda *_: set())
 
@@ -117,10 +141,7 @@ def dequeued_not_awaited(patch: Patch) -> None:
 def new_key_for_a_repeat(patch: Patch) -> None:
     """An attempt in doubt is repeated under another key."""
 
-    def numbered(routed: Routed) -> Routed:
-        return routed._replace(entry=routed.entry._replace(attempts=routed.entry.attempts + 1))
-
-    patch.setattr(lanes, "_numbered", numbered)
+    patch.setattr(Entry, "begun", lambda self: self._replace(attempts=self.attempts + 1))
 
 
 def doubt_forgotten_after_a_busy_answer(patch: Patch) -> None:
@@ -208,6 +229,34 @@ def fallback_after_doubt(patch: Patch) -> None:
     patch.setattr(Router, "route", elsewhere)
 
 
+def doubt_left_by_a_receipt_that_names_it(patch: Patch) -> None:
+    """A provider says that an attempt in doubt arrived, and nobody listens."""
+    patch.setattr(Matching, "_referred", lambda *_: None)
+
+
+def receipt_with_a_name_taken_for_known(patch: Patch) -> None:
+    """A receipt that names its attempt is dropped, since one that named nothing had come before."""
+    repeated = matching._is_repeated
+    patch.setattr(
+        matching, "_is_repeated", lambda db, receipt, _: repeated(db, receipt._replace(reference=None), None)
+    )
+
+
+def ordered_resend_under_a_new_key(patch: Patch) -> None:
+    """An operator has an attempt in doubt repeated, and it goes out as another one."""
+    move = Decisions._move
+    patch.setattr(
+        Decisions,
+        "_move",
+        lambda self, case, change: move(self, case, change._replace(entry=change.entry._replace(doubt=None))),
+    )
+
+
+def taken_with_a_full_disk(patch: Patch) -> None:
+    """Nobody looks whether there is room for what is taken."""
+    patch.setattr(Pipeline, "may_take", lambda _: True)
+
+
 def sent_half_filled(patch: Patch) -> None:
     """Placeholders without a value are sent as they are."""
     patch.setattr(CompiledBlock, "missing", lambda *_: ())
@@ -240,11 +289,12 @@ def outage_taken_for_acceptance(patch: Patch) -> None:
 MUTATIONS: Mapping[str, Callable[[Any], None]] = {
     mutation.__name__: mutation
     for mutation in (
-        intent_committed_after_the_send,
-        expiry_checked_only_once,
+        commit_after_send_instead_of_before,
+        expiry_checked_once,
         outbox_outside_the_transaction,
         batch_set_aside_instead_of_split,
-        early_receipts_dropped,
+        event_lost_on_split,
+        receipt_before_match_forgotten,
         dequeued_not_awaited,
         new_key_for_a_repeat,
         doubt_forgotten_after_a_busy_answer,
@@ -253,6 +303,10 @@ MUTATIONS: Mapping[str, Callable[[Any], None]] = {
         ready_lost_on_recovery,
         repeats_sent_again,
         fallback_after_doubt,
+        doubt_left_by_a_receipt_that_names_it,
+        receipt_with_a_name_taken_for_known,
+        ordered_resend_under_a_new_key,
+        taken_with_a_full_disk,
         sent_half_filled,
         newest_event_first,
         outage_taken_for_acceptance,

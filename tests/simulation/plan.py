@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from deliveryd.journal.orders import Kind, Verb
+
 CHANNELS = ("messenger", "sms", "email")
 """The channels, in the order in which they are tried."""
 
@@ -28,6 +30,7 @@ class Trouble(StrEnum):
     BAD_REQUEST = "400"
     UNAUTHORIZED = "401"
     NOT_FOUND = "404"
+    CONFLICT = "409"
     UNPROCESSABLE = "422"
 
 
@@ -73,17 +76,28 @@ class Tuning:
     attempts: int
     post: int
     intermediate: tuple[str, ...]
+    breaker: int
+    """Failures in a row that open a channel's breaker; 0: none do."""
+
+
+class Named(StrEnum):
+    """What a provider's report calls a message by, besides the provider's own id."""
+
+    NOTHING = "nothing"
+    ATTEMPT = "the attempt's id"
+    MESSAGE = "the message's id"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A provider's report of a message it accepted."""
+    """A provider's report of a message it accepted. `names`: what it echoes besides its own id."""
 
     delay: float
     status: str
     copies: int
     answer_lost: bool
     """The provider doesn't hear the answer to its first report, and sends it again."""
+    names: Named
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +111,9 @@ class Message:
     reports: tuple[Report, ...] = ()
     again: tuple[int, ...] = ()
     refused: tuple[str, ...] = ()
-    """Statuses that the service refuses for this message, however often they are reported."""
+    """Statuses that the service refuses for this message."""
+    pardon: int = 0
+    """How often it refuses them, until it accepts them after all; 0: for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +143,28 @@ class Jump:
 
 
 @dataclass(frozen=True, slots=True)
+class Errand:
+    """An operator comes in some life of the worker, and decides about everything of a kind that lies aside.
+
+    After so many seconds, over the worker's desk; None: before that life, with the journal at rest.
+    """
+
+    life: int
+    after: float | None
+    verb: Verb
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """From some second of the run on the journal's disk is full. `seen`: the system tells so beforehand."""
+
+    at: float
+    seconds: float
+    seen: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One run. `troubles` go by endpoint and number of the request; after the last one all is well."""
 
@@ -143,4 +181,6 @@ class Plan:
     """A post of more events is answered 413."""
     directory_down: tuple[bool, ...]
     jumps: tuple[Jump, ...]
+    shortages: tuple[Shortage, ...]
+    errands: tuple[Errand, ...]
     lives: tuple[Life, ...]

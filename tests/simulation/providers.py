@@ -23,6 +23,8 @@ class Sent(NamedTuple):
     """A message whose provider will report."""
 
     channel: str
+    message_id: int
+    key: str
     provider_id: str
     reports: tuple[Report, ...]
 
@@ -78,7 +80,8 @@ class Providers:
             known = Accepted(ledger.number(), asked.channel, asked.message_id, asked.key, provider_id)
             self._by_key[asked.key] = known
             ledger.accepted.append(known)
-            self._on_sent(Sent(asked.channel, provider_id, self._reports[asked.message_id]))
+            reports = self._reports[asked.message_id]
+            self._on_sent(Sent(asked.channel, asked.message_id, asked.key, provider_id, reports))
         return Answer(200, {}, json.dumps({"id": known.provider_id}).encode())
 
     def spoiled(self, request: Request, status: int) -> None:

@@ -11,7 +11,8 @@ from anyio.abc import TaskGroup
 from starlette.exceptions import HTTPException
 
 from deliveryd.receipts.app import Receipts
-from simulation.ledger import Reported
+from simulation.ledger import UNHEARD, Reported
+from simulation.plan import Named
 from simulation.providers import Sent
 from simulation.service import iso
 from simulation.world import START, World
@@ -28,6 +29,8 @@ class Due(NamedTuple):
     provider_id: str
     status: str
     answer_lost: bool
+    names: Named
+    reference: str | None
 
 
 class Reports:
@@ -52,7 +55,14 @@ class Reports:
             for copy in range(report.copies):
                 at = anyio.current_time() + report.delay + copy * 0.3
                 due = Due(
-                    next(self._numbers), at, sent.channel, sent.provider_id, report.status, report.answer_lost
+                    next(self._numbers),
+                    at,
+                    sent.channel,
+                    sent.provider_id,
+                    report.status,
+                    report.answer_lost,
+                    report.names,
+                    _reference(sent, report.names),
                 )
                 self._begin(due)
 
@@ -94,11 +104,25 @@ class Reports:
         if self._receipts is None or due.channel not in self._world.channels:
             return due.channel not in self._world.channels
         reported_at = iso(START + due.number)
-        body = json.dumps({"id": due.provider_id, "status": due.status, "at": reported_at}).encode()
+        report = {"id": due.provider_id, "status": due.status, "at": reported_at}
+        if due.reference is not None:
+            report["reference"] = due.reference
+        body = json.dumps(report).encode()
+        status = UNHEARD
         try:
             status = (await self._receipts.take_in(due.channel, {}, body)).status_code
         except HTTPException as error:
             status = error.status_code
-        ledger = self._world.ledger
-        ledger.reported.append(Reported(ledger.number(), due.provider_id, due.status, reported_at, status))
+        finally:
+            self._note(due, reported_at, status)
         return status < 300
+
+    def _note(self, due: Due, reported_at: str, status: int) -> None:
+        ledger = self._world.ledger
+        ledger.reported.append(
+            Reported(ledger.number(), due.provider_id, due.status, reported_at, status, due.names)
+        )
+
+
+def _reference(sent: Sent, names: Named) -> str | None:
+    return {Named.NOTHING: None, Named.ATTEMPT: sent.key, Named.MESSAGE: str(sent.message_id)}[names]

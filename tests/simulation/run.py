@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import random
-import shutil
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import NamedTuple
-from unittest.mock import patch
 
 import anyio
 import trio
 from trio.testing import MockClock
 
-from deliveryd import pipeline
-from deliveryd.journal.schema import prepare
+from deliveryd.journal.audit import audit
 from simulation.ledger import Ledger
+from simulation.operators import Operators
 from simulation.plan import Life, Plan
 from simulation.providers import Providers
 from simulation.reports import Reports
 from simulation.service import Service
-from simulation.worker import Worker
+from simulation.start import made_ready
+from simulation.worker import StandIns, Worker
 from simulation.world import World
 
 PATIENCE = 1200.0
 """Seconds of virtual time after which a run has to be over."""
 
 MORE_LIVES = 6
-IDLE_CHECK = 0.5
-"""Seconds between looks whether a worker is idle: fewer turns of its loops are more plans in a minute."""
-
 DRAIN = 20.0
-MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
 
 
 class Row(NamedTuple):
@@ -64,67 +54,55 @@ FROM message
 """
 
 
-@contextmanager
-def work_folder() -> Iterator[Path]:
-    """A folder for one run, in memory where there is such a place."""
-    folder = Path(mkdtemp(dir=MEMORY if MEMORY.is_dir() else None, prefix="deliveryd-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
-@lru_cache(maxsize=1)
-def _empty_journal() -> bytes:
-    """A journal that no worker has used yet: making it anew would take a tenth of each run."""
-    with work_folder() as folder:
-        path = folder / "journal.db"
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
-            prepare(db)
-        return path.read_bytes()
-
-
 def run_plan(plan: Plan) -> History:
     """Live through a plan."""
     random.seed(plan.seed)
     trio._core._run._r.seed(plan.seed)
-    with work_folder() as folder, patch.object(pipeline, "IDLE_CHECK", IDLE_CHECK):
-        (folder / "journal.db").write_bytes(_empty_journal())
+    with made_ready(plan) as folder:
         return trio.run(_live, plan, folder, clock=MockClock(autojump_threshold=0))
 
 
 async def _live(plan: Plan, folder: Path) -> History:
     world = World(plan, folder)
-    service = Service(world)
     reports = Reports(world)
-    providers = Providers(world, reports.expect)
-    lives: list[Life] = []
+    others = StandIns(Service(world), Providers(world, reports.expect), reports, Operators(world))
     try:
-        with anyio.move_on_after(PATIENCE) as patience:
-            for life in plan.lives:
-                lives.append(life)
-                await _one_life(world, life, service, providers, reports)
-            last = replace(plan.lives[-1], end=None)
-            while len(lives) == len(plan.lives) or (
-                (service.queue or reports.waiting) and len(lives) < len(plan.lives) + MORE_LIVES
-            ):
-                lives.append(last)
-                await _one_life(world, last, service, providers, reports)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(world.disk.run)
+            with anyio.move_on_after(PATIENCE) as patience:
+                await _all_lives(world, others)
+            tasks.cancel_scope.cancel()
         if patience.cancelled_caught:
             world.ledger.complaints.append(f"still not idle after {PATIENCE:g} seconds")
             world.ledger.crashed.add(world.life)
+        world.ledger.seconds = anyio.current_time()
+        _audit(world)
         rows = {row.id: row for row in (Row(*row) for row in world.ask_journal(_ROWS))}  # type: ignore[arg-type]
         past = frozenset(int(str(id_)) for (id_,) in world.ask_journal("SELECT id FROM past"))
-        return History(plan, world.ledger, tuple(lives), rows, past)
+        return History(plan, world.ledger, tuple(world.lives), rows, past)
     finally:
         world.close()
 
 
-async def _one_life(
-    world: World, life: Life, service: Service, providers: Providers, reports: Reports
-) -> None:
+async def _all_lives(world: World, others: StandIns) -> None:
+    """The plan's lives, and as many more as it takes until there is nothing more to do."""
+    plan = world.plan
+    is_idle = False
+    for life in plan.lives:
+        is_idle = await _one_life(world, life, others)
+    last = replace(plan.lives[-1], end=None)
+    to_come = {errand.life for errand in plan.errands}
+    for number in range(len(plan.lives), len(plan.lives) + MORE_LIVES):
+        if is_idle and not others.service.queue and not others.reports.waiting and number not in to_come:
+            return
+        is_idle = await _one_life(world, last, others)
+
+
+async def _one_life(world: World, life: Life, others: StandIns) -> bool:
+    """Live until the life's end; tell whether there was nothing more to do."""
     ledger = world.ledger
-    worker = Worker(world, life, service, providers, reports)
+    await others.operators.decide_at_rest(world.life + 1)
+    worker = Worker(world, life, others)
     try:
         with anyio.CancelScope() as scope:
             world.begin(life, scope.cancel)
@@ -132,9 +110,21 @@ async def _one_life(
     except Exception as error:  # whatever it is, no worker may die of it
         ledger.complaints.append(f"the worker died: {_causes(error)}")
         ledger.crashed.add(world.life)
+    finally:
+        world.disk.detach()
     if worker.stopped_at is not None and anyio.current_time() - worker.stopped_at >= DRAIN:
         ledger.crashed.add(world.life)
-    _hand_out_lost(world, service)
+    _hand_out_lost(world, others.service)
+    return worker.was_idle
+
+
+def _audit(world: World) -> None:
+    """What operators would do, and what has to find nothing, whatever happened."""
+    found = audit(world.journal)
+    complaints = [f"audit: {finding.check}: {list(finding.ids)}" for finding in found.findings]
+    if not found.is_balanced and not complaints:
+        complaints.append(f"audit: {found.gap} messages are missing")
+    world.ledger.complaints += complaints
 
 
 def _causes(error: BaseException) -> str:

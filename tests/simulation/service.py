@@ -8,8 +8,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
+import anyio
+
 from deliveryd.http.wire import Answer, Target
-from simulation.ledger import Handed, Posted, read_event
+from simulation.ledger import Handed, Polled, Posted, read_event
 from simulation.plan import Message, Step, Template
 from simulation.wire import Request
 from simulation.world import START, World
@@ -35,7 +37,9 @@ class Service:
             ((after, _element(message)) for message in plan.messages for after in message.again),
         )
         self._takes = 0
-        self._refused = {(message.id, status) for message in plan.messages for status in message.refused}
+        self._refused = {
+            (message.id, status): message.pardon for message in plan.messages for status in message.refused
+        }
         self._templates = {id_: _body(template) for id_, template in plan.templates.items()}
 
     def endpoint(self, target: Target) -> str:
@@ -47,7 +51,10 @@ class Service:
         return _STEPS.get(endpoint)
 
     def arrives(self, request: Request) -> None:
-        """Nothing to note."""
+        """Note when the queue is asked."""
+        if request.endpoint == "queue":
+            ledger = self._world.ledger
+            ledger.polled.append(Polled(ledger.number(), anyio.current_time()))
 
     def work(self, request: Request) -> Answer:
         """Do what is asked."""
@@ -95,13 +102,22 @@ class Service:
         bodies = _events(request.body)
         if len(bodies) > self._world.plan.most_events:
             return Answer(413, {}, b"")
-        events = [read_event(body) for body in bodies]
-        if any((event.message_id, event.status) in self._refused for event in events):
-            self.spoiled(request, 422)
-            return Answer(422, {}, b"")
+        refused = [key for body in bodies if (key := read_event(body)[:2]) in self._refused]
+        if refused:
+            status = 409 if refused[0][0] % 2 else 422
+            self.spoiled(request, status)
+            if len(bodies) == 1:
+                self._refuse(refused[0])
+            return Answer(status, {}, b"")
         ledger = self._world.ledger
         ledger.posted.append(Posted(ledger.number(), self._world.life, request.number, tuple(bodies)))
         return Answer(204, {}, b"")
+
+    def _refuse(self, key: tuple[int, str]) -> None:
+        """Refuse an event that came alone; after so many times that is over."""
+        self._refused[key] -= 1
+        if not self._refused[key]:
+            del self._refused[key]
 
 
 def _events(body: bytes) -> list[str]:

@@ -1,63 +1,60 @@
-"""Nothing lost, nothing twice, nothing late: the whole worker through faults, crashes and restarts."""
+"""Nothing lost, nothing twice, nothing late: the whole worker through faults, crashes and restarts.
+
+The plans of the seeds are dealt out to shares, so that several processes can live through them.
+"""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 
 from simulation.drawing import plans, seeded_plan
-from simulation.figures import Figures
 from simulation.oracle import violations
 from simulation.plan import Plan
 from simulation.run import run_plan
-from simulation.soak import live_through_all
+from simulation.soak import garbage_collected_seldom, live_through
 
-PLANS = int(os.environ.get("DELIVERYD_PLANS", "300"))
-DRAWN = max(PLANS // 10, 10)
-"""Plans that Hypothesis draws: fewer, since drawing is slow, but it shrinks what fails."""
+PLANS = int(os.environ.get("DELIVERYD_PLANS", "2000"))
+SHARES = 16
 
-FOUND = (33,)
-"""Seeds of plans that once showed a real mistake."""
-
-
-@pytest.fixture(scope="module")
-def shown(request: pytest.FixtureRequest) -> Iterator[Figures]:
-    """The sums of all runs of this module, shown at the end."""
-    figures = Figures()
-    yield figures
-    capture = request.config.pluginmanager.get_plugin("capturemanager")
-    with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
-        sys.stdout.write("\n" + "\n".join(figures.lines()) + "\n")
+DRAWN_SHARES = 4
+DRAWN = max(PLANS // 20 // DRAWN_SHARES, 3)
+"""Plans of a share that Hypothesis draws: fewer, since drawing is slow, but it shrinks what fails."""
 
 
-def test_every_plan_of_a_seed_keeps_all_promises(shown: Figures) -> None:
-    broken = []
-    for share in live_through_all(0, PLANS, os.cpu_count() or 1):
-        shown.add_all(share.figures)
-        broken += share.broken
-    assert not broken
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_plan_of_a_seed_keeps_all_promises(
+    share: int, record_property: Callable[[str, object], None]
+) -> None:
+    figures, broken = live_through(range(share, PLANS, SHARES))
+    record_property("simulation", figures.as_json())
+    assert not broken, "\n".join(broken)
 
 
-@pytest.mark.parametrize("seed", FOUND)
-def test_what_was_found_once_is_never_found_again(seed: int, shown: Figures) -> None:
-    assert not shown.add(run_plan(seeded_plan(seed)))
+@pytest.mark.parametrize("share", range(DRAWN_SHARES))
+def test_every_plan_that_hypothesis_thinks_of_keeps_all_promises(share: int) -> None:
+    @seed(share)
+    @settings(
+        max_examples=DRAWN,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        suppress_health_check=[
+            HealthCheck.too_slow,
+            HealthCheck.data_too_large,
+            HealthCheck.large_base_example,
+            HealthCheck.nested_given,
+        ],
+    )
+    @given(plan=plans())
+    def lives(plan: Plan) -> None:
+        assert not violations(run_plan(plan))
 
-
-@settings(
-    max_examples=DRAWN,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-)
-@given(plan=plans())
-def test_every_plan_that_hypothesis_thinks_of_keeps_all_promises(plan: Plan) -> None:
-    assert not violations(run_plan(plan))
+    with garbage_collected_seldom():
+        lives()
 
 
 def test_a_seed_gives_the_same_run_again() -> None:

@@ -19,9 +19,18 @@ STATUSES = {
     Trouble.BAD_REQUEST: 400,
     Trouble.UNAUTHORIZED: 401,
     Trouble.NOT_FOUND: 404,
+    Trouble.CONFLICT: 409,
     Trouble.UNPROCESSABLE: 422,
 }
-GARBAGE = b"<html>welcome</html>"
+GARBAGE = (
+    b"<html>welcome</html>",
+    b"",
+    b'[{"id": 1, "settingsId": 1, "custo',
+    b'{"content": {"en": {"sms": {"te',
+    b'"\xff\xfe"',
+    b"NaN",
+    b"[" * 2000,
+)
 
 
 class Request(NamedTuple):
@@ -129,7 +138,7 @@ class TroubledWire:
             case Trouble.GARBAGE_AFTER:
                 self._stand_in.lost(request)
                 self._stand_in.spoiled(request, answer.status)
-                return Answer(answer.status, {}, GARBAGE)
+                return Answer(answer.status, {}, GARBAGE[request.number % len(GARBAGE)])
             case Trouble.SLOW:
                 await anyio.sleep(1.0)
         return answer

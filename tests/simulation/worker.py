@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -19,11 +19,16 @@ from deliveryd.channels.http import HttpChannel
 from deliveryd.channels.http_options import HttpOptions
 from deliveryd.channels.http_request import RequestWriter
 from deliveryd.config import Config, load
+from deliveryd.customers.remote import RemoteDirectory
+from deliveryd.errors import JournalFull
 from deliveryd.http.client import HttpClient
+from deliveryd.journal.base import Account
+from deliveryd.journal.sqlite import SqliteJournal
 from deliveryd.notify import Notifier
 from deliveryd.service.client import ServiceClient
 from deliveryd.supervisor import Addresses, Supervisor
 from deliveryd.vitals import WorkerVitals
+from simulation.operators import Operators
 from simulation.plan import CHANNELS, Life, Step, Tuning
 from simulation.providers import Providers
 from simulation.reports import Reports
@@ -33,9 +38,16 @@ from simulation.world import World
 
 T = TypeVar("T")
 
+CACHE, JOURNAL = "cache", "journal.db"
+"""Names in the folder of a run."""
+
+IDLE_PAUSE = 0.5
+LOOK_EVERY = 8
+"""Commits between looks into the journal for how much is in the line."""
+
 _RECEIPT = (
     'receipt = { provider_id = "/id", status = "/status", delivered = ["delivered"], failed = ["failed"],'
-    ' reported_at = "/at" }'
+    ' reported_at = "/at", reference = "/reference" }'
 )
 _BODIES = {
     "sms": '{ to = "{customer.phone}", text = "{content.text}", reference = "{message.id}" }',
@@ -56,6 +68,7 @@ json = {body}
 provider_id = "/id"
 {receipt}
 retry = {{ base = "500ms", max = "4s" }}
+breaker = {{ pause = "500ms", max_pause = "4s" }}
 """
 _CONFIG = """
 [service]
@@ -69,7 +82,7 @@ order = [{order}]
 
 
 @lru_cache(maxsize=1)
-def _whole_config() -> Config:
+def whole_config() -> Config:
     """A configuration with all channels, read from a file like any other."""
     text = _CONFIG.format(order=", ".join(f'"{name}"' for name in CHANNELS)) + "".join(
         _CHANNEL.format(name=name, body=_BODIES[name], receipt=_RECEIPT) for name in CHANNELS
@@ -82,7 +95,7 @@ def _whole_config() -> Config:
 
 def configure(life: Life, tuning: Tuning, folder: Path) -> Config:
     """The configuration of one life."""
-    whole = _whole_config()
+    whole = whole_config()
     channels = {}
     for name in life.channels:
         channel = whole.channels.configured[name]
@@ -92,6 +105,7 @@ def configure(life: Life, tuning: Tuning, folder: Path) -> Config:
                 "timeout": TIMEOUT,
                 "on_in_doubt": "hold" if name in life.hold else "resend",
                 "retry": channel.common.retry.model_copy(update={"attempts": tuning.attempts}),
+                "breaker": channel.common.breaker.model_copy(update={"failures": tuning.breaker}),
             }
         )
         channels[name] = channel.model_copy(update={"common": common})
@@ -102,26 +116,31 @@ def configure(life: Life, tuning: Tuning, folder: Path) -> Config:
             "service": whole.service.model_copy(update={"timeout": TIMEOUT}),
             "queue": whole.queue.model_copy(update=queue),
             "events": whole.events.model_copy(update=events),
-            "settings": whole.settings.model_copy(update={"cache_dir": folder / "cache"}),
+            "settings": whole.settings.model_copy(update={"cache_dir": folder / CACHE}),
             "channels": whole.channels.model_copy(update={"configured": channels}),
-            "journal": whole.journal.model_copy(update={"url": f"sqlite:///{folder / 'journal.db'}"}),
+            "journal": whole.journal.model_copy(update={"url": f"sqlite:///{folder / JOURNAL}"}),
         }
     )
+
+
+class StandIns(NamedTuple):
+    """All others in a run."""
+
+    service: Service
+    providers: Providers
+    reports: Reports
+    operators: Operators
 
 
 class Worker(Supervisor):
     """A supervisor without signals and servers: reports of providers come in by a direct way."""
 
-    parts: Parts
-
-    def __init__(
-        self, world: World, life: Life, service: Service, providers: Providers, reports: Reports
-    ) -> None:
+    def __init__(self, world: World, life: Life, others: StandIns) -> None:
         self._world = world
-        self._service = service
-        self._providers = providers
-        self._reports = reports
+        self._service, self._providers, self._reports, self._operators = others
+        self._commits = 0
         self.stopped_at: float | None = None
+        self.was_idle = False
         self._watched = configure(life, world.plan.tuning, world.journal.parent)
         super().__init__(
             self._watched,
@@ -140,16 +159,32 @@ class Worker(Supervisor):
     async def _watched_commit(self, work: Callable[[], T], /) -> T:
         """Do what blocks; when it is a commit, the life may end before or after it."""
         if getattr(getattr(work, "func", None), "__name__", "") != "_transact":
-            return await inline(work)
+            result = await inline(work)
+            self._note_account(result)
+            return result
         await self._world.step(Step.COMMIT_BEFORE)
         result = await inline(work)
-        self._check_bounds()
+        self._commits += 1
+        self._look_at(getattr(work, "args", ((),))[0])
+        if self._commits % LOOK_EVERY == 0:
+            self._check_bounds()
         await self._world.step(Step.COMMIT_AFTER)
         return result
 
+    def _look_at(self, requests: Sequence[Any]) -> None:
+        """What came of the operations that shared a commit."""
+        self._world.ledger.commits += 1
+        for request in requests:
+            self._world.ledger.without_room += isinstance(request.error, JournalFull)
+            self._note_account(getattr(request, "result", None))
+
+    def _note_account(self, result: object) -> None:
+        if isinstance(result, Account):
+            self._world.ledger.accounts += 1
+            if result.gap:
+                self._complain(f"the account has a gap of {result.gap}")
+
     def _check_bounds(self) -> None:
-        if not hasattr(self, "parts"):
-            return
         ((in_line,),) = self._world.ask_journal("SELECT count(*) FROM message WHERE state IN (1, 2, 4)")
         assert isinstance(in_line, int)
         tuning = self._world.plan.tuning
@@ -169,31 +204,37 @@ class Worker(Supervisor):
         wire = TroubledWire(self._world, self._providers)
         client = HttpClient(wire, timeout=TIMEOUT)
         channels = {name: _channel(config, name, client) for name in config.channels.configured}
-        yield Outside(service, channels, self._world)
+        directory = RemoteDirectory(self._world, config.customers.terms)
+        yield Outside(service, channels, directory)
 
     def _open_servers(
         self, parts: Parts, vitals: WorkerVitals, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
-        assert parts.receipts is not None
-        self.parts = parts
+        assert isinstance(parts.journal, SqliteJournal)
+        self._world.disk.attach(parts.journal)
         return Addresses(None, None)
 
     async def _listen_to_signals(self, *, task_status: TaskStatus[None]) -> None:
-        assert self.parts.receipts is not None
         task_status.started()
-        async with anyio.create_task_group() as tasks:
-            self._reports.begin(self.parts.receipts, tasks)
-            try:
-                await anyio.sleep_forever()
-            finally:
-                self._reports.end()
 
     async def _stop_when_idle(self, parts: Parts) -> None:
+        assert parts.receipts is not None
+        async with anyio.create_task_group() as tasks:
+            self._reports.begin(parts.receipts, tasks)
+            self._operators.begin(tasks)
+            try:
+                await self._go_on(parts)
+            finally:
+                self._reports.end()
+                self._operators.end()
+
+    async def _go_on(self, parts: Parts) -> None:
         await parts.pipeline.until_idle()
-        while self._reports.waiting:
-            await self._reports.all_made()
+        while self._reports.waiting or self._operators.waiting:
+            await anyio.sleep(IDLE_PAUSE)
             await parts.pipeline.until_idle()
         self._check_idle(parts)
+        self.was_idle = True
         self.stop()
 
     def _check_idle(self, parts: Parts) -> None:
@@ -216,7 +257,7 @@ class Worker(Supervisor):
 
 @lru_cache(maxsize=8)
 def _writer(name: str) -> tuple[HttpOptions, RequestWriter]:
-    options = _whole_config().channels.configured[name].options
+    options = whole_config().channels.configured[name].options
     assert isinstance(options, HttpOptions)
     return options, RequestWriter(options, {})
 

@@ -12,6 +12,7 @@ import anyio.lowlevel
 
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
+from simulation.disk import Disk
 from simulation.ledger import Ledger
 from simulation.plan import Jump, Life, Plan, Step, Trouble
 
@@ -49,13 +50,14 @@ class World:
         self.wall = Wall(plan.jumps)
         self.journal = folder / "journal.db"
         self.life = -1
+        self.lives: list[Life] = []
         self.channels: tuple[str, ...] = ()
-        self.channels_of: list[tuple[str, ...]] = []
         self._life: Life | None = None
         self._steps: Counter[Step] = Counter()
         self._requests: Counter[str] = Counter()
         self._lookups = 0
         self._observer: sqlite3.Connection | None = None
+        self.disk = Disk(plan.shortages)
         self.kill: Callable[[], None] = lambda: None
         self.stop: Callable[[], None] = lambda: None
 
@@ -64,7 +66,7 @@ class World:
         self.life += 1
         self._life = life
         self.channels = life.channels
-        self.channels_of.append(life.channels)
+        self.lives.append(life)
         self._steps.clear()
         self.kill = kill
         self.wall.begin_life()
@@ -87,6 +89,7 @@ class World:
         schedule = self.plan.troubles[endpoint]
         number = self._requests[endpoint]
         self._requests[endpoint] += 1
+        self.ledger.requests[endpoint] += 1
         trouble = schedule[number] if number < len(schedule) else None
         self.ledger.troubles[trouble] += trouble is not None
         return trouble
@@ -102,8 +105,13 @@ class World:
         if self._observer is not None:
             self._observer.close()
 
+    @property
+    def batch_size(self) -> int:
+        """How many customers it can be asked for at once."""
+        return 10
+
     async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
-        """The customer directory."""
+        """Who these customers are. Raises DirectoryUnavailable."""
         self._lookups += 1
         down = self.plan.directory_down
         if self._lookups <= len(down) and down[self._lookups - 1]:
@@ -119,6 +127,10 @@ class World:
             "email": person.email,
         }
         return Customer(id_, {name: value for name, value in known.items() if value is not None})
+
+    async def probe(self) -> str | None:
+        """It is there."""
+        return None
 
     async def aclose(self) -> None:
         """Nothing is held open."""

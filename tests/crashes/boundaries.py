@@ -1,0 +1,119 @@
+"""The places where a worker may die, found in its code: a part or a step that is new is found as well."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from deliveryd import assembly, channels, supervisor
+from deliveryd.channels.base import Channel
+from deliveryd.journal import base, sqlite
+
+ONLY_TELL = frozenset({"Metrics", "Notifier", "Pulse", "WallClock", "WorkerVitals"})
+"""Parts that watch and tell: no message depends on what they have done or not."""
+
+DIRECTORY = ("aclose", "at_hand", "look_up", "probe")
+
+NEVER_PASSED: Mapping[str, str] = {
+    "COMMIT.account": "only reads, and not in the thread that writes",
+    "DiskCache.clear": "for an operator's command",
+    "DiskCache.delete": "only after somebody else has written into the cache, which holds nothing that lasts",
+    "DiskCache.extent": "for an operator's command",
+    "FileDirectory.probe": "for an operator's command",
+    "Matching.match_again": "an operator's order like any other: see COMMIT.decide",
+    **dict.fromkeys(
+        (f"{name}Directory.{step}" for name in ("No", "Remote") for step in DIRECTORY),
+        "the scenario has a file of customers",
+    ),
+    "ServiceClient.configuration": "no message needs the area of customer data",
+    "ServiceClient.customer_data": "no message needs the area of customer data",
+    "ServiceClient.customer_page": "no message needs the area of customer data",
+    "ServiceClient.entity": "no message needs the area of customer data",
+    "Supervisor.stop": "for programs that run a worker within them; a process is told by signals",
+}
+"""Steps that the scenario doesn't take, and why that is no loss."""
+
+SIDES = ("before", "after")
+
+
+class Boundary(NamedTuple):
+    """A step that can be wrapped: attribute `step` of the class `owner`."""
+
+    owner: type
+    step: str
+
+    @property
+    def name(self) -> str:
+        """As `Class.step`."""
+        return f"{self.owner.__name__}.{self.step}"
+
+
+def boundaries() -> list[Boundary]:
+    """The public steps of the worker's parts, the journal's operations and the adapters' sending."""
+    parts = [*_parts(assembly), *_parts(supervisor), *_parts(sqlite), sqlite.SqliteJournal]
+    found = [Boundary(part, step) for part in parts for step in _steps(part)]
+    found += [Boundary(adapter, "send") for adapter in adapters()]
+    return sorted(set(found), key=lambda boundary: boundary.name)
+
+
+def commits() -> list[str]:
+    """Operations of the journal's protocol that end in a commit."""
+    return [name for name, step in _functions(base.Journal) if inspect.iscoroutinefunction(step)]
+
+
+def names() -> list[str]:
+    """The names of all failpoints."""
+    steps = [boundary.name for boundary in boundaries()] + [commit_name(each) for each in commits()]
+    return [f"{step}/{side}" for step in steps for side in SIDES]
+
+
+def commit_name(operation: str) -> str:
+    """The name for the COMMIT of a transaction in which this operation was done."""
+    return f"COMMIT.{operation}"
+
+
+def adapters() -> list[type]:
+    """Every class of the channels' package that can do what a channel must."""
+    needed = {name for name, _ in _functions(Channel)}
+    modules = [
+        import_module(f"{channels.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(channels.__path__)
+    ]
+    found = (each for module in modules for each in _classes(module))
+    return [each for each in found if needed <= vars(each).keys() and each != Channel]
+
+
+def _parts(module: ModuleType) -> Iterator[type]:
+    """Classes of ours that a module uses, values and protocols aside."""
+    for part in _classes(module):
+        if part.__name__ not in ONLY_TELL and not _is_value(part):
+            yield part
+
+
+def _classes(module: ModuleType) -> Iterator[type]:
+    for _, value in inspect.getmembers(module, inspect.isclass):
+        if value.__module__.startswith("deliveryd.") and not value.__name__.startswith("_"):
+            yield value
+
+
+def _is_value(part: type) -> bool:
+    kinds: tuple[Any, ...] = (BaseModel, tuple, Exception)
+    return issubclass(part, kinds) or getattr(part, "_is_protocol", False) or issubclass(part, int | str)
+
+
+def _steps(part: type) -> Iterator[str]:
+    for name, _ in _functions(part):
+        yield name
+
+
+def _functions(part: type) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(part).items():
+        function = value.__func__ if isinstance(value, staticmethod) else value
+        if isinstance(function, FunctionType) and not name.startswith("_"):
+            yield name, function

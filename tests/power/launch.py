@@ -1,0 +1,69 @@
+"""deliveryd with a deliberate break: `python -m power.launch MUTATION ...`; what follows is deliveryd's.
+
+The journal's log is checkpointed more often than in production, so that a short life has several checkpoints.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import deliveryd.journal.place as places
+import deliveryd.journal.sqlite as journals
+from deliveryd.cli.app import main
+
+SMALL_LOG = "PRAGMA wal_autocheckpoint = 12"
+
+
+def _say(pragmas: str) -> None:
+    """Have these pragmas said to the journal's connection, after its own."""
+    as_it_is = journals._configure
+
+    def configure(db: sqlite3.Connection) -> None:
+        as_it_is(db)
+        db.executescript(pragmas)
+
+    vars(journals)["_configure"] = configure
+
+
+def _pass_over(_path: Path) -> None:
+    """Stands in for what should have been done."""
+
+
+def _nothing() -> None:
+    """No mutation."""
+
+
+def _normal() -> None:
+    """SQLite no longer syncs its log at each commit."""
+    _say("PRAGMA synchronous = NORMAL")
+
+
+def _old_log() -> None:
+    """What an unclean end left of the log is believed as it is."""
+
+    vars(journals)["renew_log"] = _pass_over
+
+
+def _no_names() -> None:
+    """Names of files and folders aren't synced, save by SQLite itself."""
+
+    vars(places)["sync_folder"] = _pass_over
+
+
+MUTATIONS: Mapping[str, Callable[[], None]] = {
+    "none": _nothing,
+    "normal": _normal,
+    "old log": _old_log,
+    "no names": _no_names,
+}
+"""By name: what makes deliveryd worse than it is."""
+
+
+if __name__ == "__main__":
+    MUTATIONS[sys.argv.pop(1)]()
+    _say(SMALL_LOG)
+    sys.argv[0] = "deliveryd"
+    main()

@@ -1,0 +1,138 @@
+"""What is known of one message after a run: its records, brought together for the rules."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from deliveryd.journal.orders import Verb
+from simulation.ledger import UNHEARD, Accepted, Asked, Event, Ordered, Posted, Reported, read_event
+from simulation.plan import Message, Named, Trouble
+from simulation.run import History
+
+IN_DOUBT, SENT, DELIVERED, FAILED, SET_ASIDE = 5, 6, 7, 8, 9
+
+TAKEN_FOR_SENT = frozenset({None, Trouble.SLOW, Trouble.LATE, Trouble.GARBAGE_AFTER})
+"""Troubles after which the worker hears all the same that a provider has a message."""
+
+
+class Heard(NamedTuple):
+    """An event of a message that the service accepted for the first time."""
+
+    order: int
+    body: str
+    event: Event
+
+
+class Case(NamedTuple):
+    """All that is known of one message."""
+
+    history: History
+    message: Message
+    heard: tuple[Heard, ...]
+    asked: tuple[Asked, ...]
+    accepted: tuple[Accepted, ...]
+    reported: tuple[Reported, ...]
+    refused: tuple[Event, ...]
+    ordered: tuple[Ordered, ...]
+    last_heard: str | None
+    """The status that the service heard last, new or not."""
+    state: int | None
+
+    @property
+    def statuses(self) -> list[str]:
+        """What the service heard, in the order in which it heard it first."""
+        return [heard.event.status for heard in self.heard]
+
+    @property
+    def orders(self) -> frozenset[Verb]:
+        """What operators may have done with it, or with something that belongs to it."""
+        return frozenset(ordered.verb for ordered in self.ordered)
+
+    @property
+    def has_dropped_reports(self) -> bool:
+        """Whether an operator may have dropped a provider's report of it."""
+        return any(ordered.verb is Verb.DROP and ordered.provider_ids for ordered in self.ordered)
+
+    @property
+    def arrivals(self) -> Iterator[Reported]:
+        """Reports that the worker has, and that show by themselves that an attempt arrived."""
+        for report in self.reported:
+            if report.answer < 300 and report.status != "enroute" and report.names is not Named.NOTHING:
+                yield report
+
+    def is_doubtful(self, asked: Asked) -> bool:
+        """Whether the worker can't know what became of this request."""
+        return (
+            asked.request not in self.history.ledger.answered and asked.trouble is not Trouble.NO_CONNECTION
+        )
+
+    def may_be_doubtful(self, asked: Asked) -> bool:
+        """The same, or it knew, and died perhaps before that was in the journal."""
+        return self.is_doubtful(asked) or asked.life in self.history.ledger.crashed
+
+
+def cases(history: History) -> Iterator[Case]:
+    """All messages of a run, each with what is known of it."""
+    ledger = history.ledger
+    heard = _first_heard(ledger.posted)
+    asked: dict[int, list[Asked]] = defaultdict(list)
+    for request in ledger.asked:
+        asked[request.message_id].append(request)
+    accepted: dict[int, list[Accepted]] = defaultdict(list)
+    message_of: dict[str, int] = {}
+    for acceptance in ledger.accepted:
+        accepted[acceptance.message_id].append(acceptance)
+        message_of[acceptance.provider_id] = acceptance.message_id
+    reported: dict[int, list[Reported]] = defaultdict(list)
+    for report in ledger.reported:
+        reported[message_of[report.provider_id]].append(report)
+    refused: dict[int, list[Event]] = defaultdict(list)
+    for body in ledger.refused_events:
+        event = read_event(body)
+        refused[event.message_id].append(event)
+    ordered: dict[int, list[Ordered]] = defaultdict(list)
+    for order in ledger.ordered:
+        about = {message_of[id_] for id_ in order.provider_ids if id_ in message_of}
+        for message_id in about.union(order.message_ids):
+            ordered[message_id].append(order)
+    last = {event.message_id: event.status for event in map(read_event, _all_bodies(ledger.posted))}
+    for message in history.plan.messages:
+        row = history.rows.get(message.id)
+        yield Case(
+            history,
+            message,
+            tuple(heard[message.id]),
+            tuple(asked[message.id]),
+            tuple(accepted[message.id]),
+            tuple(reported[message.id]),
+            tuple(refused[message.id]),
+            tuple(ordered[message.id]),
+            last.get(message.id),
+            None if row is None else row.state,
+        )
+
+
+def was_failed_by_report(case: Case) -> bool:
+    """Whether a provider reported that it couldn't deliver the message."""
+    return any(
+        report.status == "failed" and (report.answer < 300 or report.answer == UNHEARD)
+        for report in case.reported
+    )
+
+
+def _all_bodies(posts: Sequence[Posted]) -> Iterator[str]:
+    return (body for post in posts for body in post.bodies)
+
+
+def _first_heard(posts: Sequence[Posted]) -> dict[int, list[Heard]]:
+    heard: dict[int, list[Heard]] = defaultdict(list)
+    known: set[str] = set()
+    for post in posts:
+        for body in post.bodies:
+            if body not in known:
+                known.add(body)
+                event = read_event(body)
+                heard[event.message_id].append(Heard(post.order, body, event))
+    return heard

@@ -1,0 +1,89 @@
+"""What every run begins with, made once in a process: an empty journal, an empty cache, metrics."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import lru_cache
+from pathlib import Path
+from tempfile import mkdtemp
+from unittest.mock import patch
+
+import trio
+
+from deliveryd import __version__, assembly, pipeline
+from deliveryd.blocking import inline
+from deliveryd.cache import DiskCache
+from deliveryd.journal.schema import prepare
+from deliveryd.metrics import Metrics
+from simulation.disk import SMALL_PAGE
+from simulation.plan import Plan
+from simulation.worker import CACHE, JOURNAL, whole_config
+
+IDLE_CHECK = 0.5
+"""Seconds between looks whether a worker is idle: fewer turns of its loops are more plans in a minute."""
+
+USUAL_PAGE = 4096
+MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
+CACHE_FILE = "cache.db"
+
+
+@contextmanager
+def made_ready(plan: Plan) -> Iterator[Path]:
+    """The folder of one run, in memory where there is such a place."""
+    with (
+        _work_folder() as folder,
+        patch.object(pipeline, "IDLE_CHECK", IDLE_CHECK),
+        patch.object(assembly, "Metrics", lambda channels, _version: _metrics(tuple(channels))),
+        patch.object(Metrics, "follow", lambda *_: None),
+    ):
+        (folder / CACHE).mkdir(mode=0o700)
+        (folder / CACHE / CACHE_FILE).write_bytes(_empty_cache())
+        (folder / JOURNAL).touch(mode=0o600)
+        (folder / JOURNAL).write_bytes(_empty_journal(SMALL_PAGE if plan.shortages else USUAL_PAGE))
+        yield folder
+
+
+@contextmanager
+def _work_folder() -> Iterator[Path]:
+    folder = Path(mkdtemp(dir=MEMORY if MEMORY.is_dir() else None, prefix="deliveryd-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@lru_cache(maxsize=2)
+def _empty_journal(page: int) -> bytes:
+    """A journal that no worker has used yet, with pages of so many bytes."""
+    with _work_folder() as folder:
+        path = folder / JOURNAL
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute(f"PRAGMA page_size = {page}")
+            prepare(db)
+            db.execute("PRAGMA journal_mode = WAL")
+        return path.read_bytes()
+
+
+@lru_cache(maxsize=1)
+def _empty_cache() -> bytes:
+    """A cache of settings into which nothing was put yet."""
+
+    async def use_once(folder: Path) -> None:
+        cache = DiskCache(folder, whole_config().settings.size_limit, problems.append, inline)
+        await cache.get("anything")
+        await cache.aclose()
+
+    problems: list[str] = []
+    with _work_folder() as folder:
+        trio.run(use_once, folder)
+        assert not problems
+        return (folder / CACHE_FILE).read_bytes()
+
+
+@lru_cache(maxsize=16)
+def _metrics(channels: tuple[str, ...]) -> Metrics:
+    """Real ones, that all workers of this process count in."""
+    return Metrics(channels, __version__)

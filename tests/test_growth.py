@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.journal import account, sqlite, upkeep
-from deliveryd.journal.base import Change, Journal, OutboxRow
+from deliveryd.journal.base import Change, Journal, OutboxRow, Receipt
 from deliveryd.journal.history import read_life
 from deliveryd.journal.schema import APPLICATION_ID
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
@@ -205,9 +205,18 @@ async def test_a_forgotten_malformed_message_keeps_its_one_event(path: Path) -> 
         await journal.take([], [Malformed('{"id":1}', "no settings", 1)], NOW)
         (error,) = await journal.outbox(0, 9)
         await report(journal, [error])
-        assert await journal.forget(NOW + 1, 9) == 1
+        assert await journal.forget(NOW + 1, 9) == 2  # the message, and the element that it was made of
         assert await words(journal, 1) == [error.body]
     assert read_life(path, 1).past == (None, error.body)
+
+
+async def test_a_flood_of_receipts_that_fit_nothing_is_forgotten_as_a_whole(path: Path) -> None:
+    """As long as anything is left that is old enough, a step says that there was something to do."""
+    async with open_journal(path) as journal:
+        await journal.receive([Receipt("sms", f"p{n}", True, "delivered", NOW, NOW) for n in range(250)])
+        steps = [await journal.forget(NOW + 1, 100) for _ in range(4)]
+        assert steps == [100, 100, 50, 0]
+        assert (await journal.counts()).receipts_unmatched == 0
 
 
 async def test_a_forgotten_message_takes_few_bytes(path: Path) -> None:

@@ -137,6 +137,12 @@ class Lane:
         return max(self._share - held, self._spare(), 0)
 
     @property
+    def room_to_fetch(self) -> int:
+        """How many may be fetched from the journal: they take places themselves, and must find room then."""
+        held = len(self._queue) + self._under_way
+        return self.room if self._breaker.is_open else max(self._share - held, self._spare() - 1, 0)
+
+    @property
     def is_open(self) -> bool:
         """Whether the channel's breaker is open: its provider is left alone, but for probes."""
         return self._breaker.is_open

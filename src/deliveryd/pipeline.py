@@ -124,7 +124,8 @@ class Pipeline:
 
     def may_take(self) -> bool:
         """Whether the journal may take in more: not while too many wait in it, or its disk is nearly full."""
-        return self._waiting < self._max_waiting and self._journal.has_room()
+        journal = self._journal
+        return self._waiting < self._max_waiting and not journal.full and journal.has_room()
 
     # 2. from the journal to the service: `Reporting` posts, then calls
 
@@ -223,7 +224,7 @@ class Pipeline:
     async def _fetch_due_of(self, name: str) -> float:
         """Fetch what is due of one lane, or, with "", of none yet: each sees the places that are left."""
         free, lane = self._places.free, self.lanes.get(name)
-        room, pause = free if lane is None else min(lane.room, free), SHORT_OF_ROOM
+        room, pause = free if lane is None else min(lane.room_to_fetch, free), SHORT_OF_ROOM
         if lane is not None and lane.is_open:
             room, pause = min(LOOKED_AT, free), LOOK_PAUSE
         if not room:

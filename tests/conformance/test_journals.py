@@ -668,6 +668,20 @@ async def test_what_was_reported_after_a_refused_event_is_reported_again_after_i
         assert (await journal.counts()).events_refused == 0
 
 
+async def test_what_was_only_reported_again_since_is_not_what_happened_last(opened: Open) -> None:
+    """The queue gives a message again whose `sent` was refused: after its retry, `sent` is heard last."""
+    async with opened() as journal:
+        await make_ready(journal, 7)
+        await begin(journal, attempt_on(7))
+        await journal.change([accepted(attempt_on(7), "p1")])
+        (sent,) = await journal.outbox(0, 9)
+        await journal.refuse(sent, "400", NOW)
+        await journal.take([message(7)], [], NOW)
+        assert [row.status for row in await accept_all(journal)] == ["dequeued"]
+        assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).effects == (Effect(events=1),)
+        assert await waiting_events(journal) == [(7, "sent")]
+
+
 async def test_a_set_aside_message_is_taken_again_with_its_dequeued(opened: Open) -> None:
     async with opened() as journal:
         await journal.take([message(7)], [], NOW)
@@ -689,7 +703,7 @@ async def test_what_is_dropped_is_not_counted_and_no_longer_kept_from_being_forg
         (row,) = await journal.outbox(0, 9)
         await journal.refuse(row, "400", NOW)
         await journal.receive([receipt("q7")])
-        assert await journal.forget(NOW + 1, 9) == 0
+        assert await journal.forget(NOW + 1, 9) == 1  # the malformed element, not the event that is set aside
         await journal.take([], [Malformed("[]", "no object", None)], NOW)
         assert await journal.counts() == Counts({}, 0, 1, 1, 1)
         digest = hashlib.sha256(b"[]").hexdigest()
@@ -697,7 +711,7 @@ async def test_what_is_dropped_is_not_counted_and_no_longer_kept_from_being_forg
             assert (await decide(journal, Verb.DROP, kind, key)).done == (key,)
             assert (await decide(journal, Verb.DROP, kind, key)).done == ()
         assert await journal.counts() == Counts({}, 0, 0, 0, 0)
-        assert await journal.forget(NOW + 1, 9) == 1
+        assert await journal.forget(NOW + 1, 9) == 2  # the message, and the malformed element
 
 
 async def test_a_receipt_is_matched_again_when_its_attempt_is_known(opened: Open) -> None:
@@ -720,7 +734,7 @@ async def test_the_account_is_balanced_whatever_happened(opened: Open) -> None:
             5, {State.TAKEN: 1, State.WAITING: 1, State.IN_DOUBT: 1}, 2, 0
         )
         await accept_all(journal)
-        assert await journal.forget(NOW + SECOND, 9) == 2
+        assert await journal.forget(NOW + SECOND, 9) == 3
     async with opened() as journal:
         account = await journal.account()
         assert (account.taken, account.ended, account.forgotten, account.gap) == (5, 0, 2, 0)
@@ -822,7 +836,7 @@ async def test_a_forgotten_malformed_element_is_still_one_error(opened: Open) ->
     async with opened() as journal:
         await journal.take([], [bad], NOW)
         (error,) = await accept_all(journal)
-        assert await journal.forget(NOW + 1, 10) == 1
+        assert await journal.forget(NOW + 1, 10) == 2
         assert (await journal.counts()).malformed == 0
         await journal.take([], [bad], NOW)
         assert [row.body for row in await journal.outbox(0, 10)] == [error.body]

@@ -147,15 +147,16 @@ class Decisions:
         return _Done(message_id, Effect(events=1 + self._report_latest_again(case, message_id)))
 
     def _report_latest_again(self, case: _Case, message_id: int) -> int:
-        """So that what the service hears last is what happened last."""
-        latest = case.db.execute(
-            "SELECT status, body, settled_at FROM event WHERE message_id = ? AND seq > ?"
-            " AND refused IS NULL ORDER BY seq DESC LIMIT 1",
-            (message_id, case.number),
+        """So that what the service hears last is what happened last, whatever was reported again since."""
+        status, body, still_waits = case.db.execute(
+            "SELECT status, body, max(CASE WHEN settled_at IS NULL THEN seq END) FROM event"
+            " WHERE message_id = ? GROUP BY body HAVING min(refused IS NOT NULL) = 0"
+            " ORDER BY min(seq) DESC LIMIT 1",
+            (message_id,),
         ).fetchone()
-        if latest is None or latest[2] is None:
+        if still_waits is not None and still_waits >= case.number:
             return 0
-        self._outbox.put_again(case.db, [(message_id, *latest[:2])])
+        self._outbox.put_again(case.db, [(message_id, status, body)])
         return 1
 
     def _retry_receipt(self, case: _Case) -> _Done:

@@ -35,7 +35,7 @@ COMPACT = (
 _KEEP = (
     f"INSERT INTO past SELECT {COMPACT} FROM (SELECT ?1 AS id,"  # noqa: S608  # constants
     " (SELECT body FROM event WHERE message_id = ?1 AND status = 'dequeued' LIMIT 1) AS dequeued,"
-    " (SELECT body FROM event WHERE message_id = ?1 ORDER BY seq DESC LIMIT 1) AS latest)"
+    " (SELECT body FROM event WHERE message_id = ?1 AND refused IS NULL ORDER BY seq DESC LIMIT 1) AS latest)"
 )
 
 

@@ -121,7 +121,7 @@ class Forgetting:
         """Delete old ended messages, keeping what a repeat would need, and what else is as old.
 
         Those that have to stay, for an event that waits or was refused, are passed over, and not looked at
-        again before all others. Returns how many were deleted.
+        again before all others. Returns how many of anything were deleted.
         """
         rows: list[tuple[int]] = []
         for _ in range(ROUNDS):
@@ -133,10 +133,9 @@ class Forgetting:
         keep(db, rows)
         for statement in _OF_A_MESSAGE:
             db.executemany(statement, rows)
-        for statement in _OF_NO_MESSAGE:
-            db.execute(statement, (before, limit))
+        others = sum(db.execute(statement, (before, limit)).rowcount for statement in _OF_NO_MESSAGE)
         add_forgotten(db, len(rows))
-        return len(rows)
+        return len(rows) + others
 
 
 def give_back(db: sqlite3.Connection, limit: int) -> int:

@@ -135,14 +135,21 @@ def test_answers_lost_after_the_work_was_done_repeat_only_what_is_in_doubt_and_u
     crew: Crew, tmp_path: Path
 ) -> None:
     """Of providers that have accepted, and of the service that has applied events."""
-    with open_stage(crew, tmp_path, many(150, seed=3)) as stage:
-        stage.finish()
-        account = judge(stage)
-    records = list(read_ledger(tmp_path / "ledger.jsonl"))
-    assert not account.violations
-    assert account.kills == 0
-    assert account.repeats_in_doubt >= 5
-    assert any(isinstance(record, Told) and record.lost for record in records)
+    told_in_vain = False
+    for seed in range(3, 9):  # how many posts there are, of which some are lost, is the machine's choice
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        with open_stage(crew, folder, many(150, seed=seed)) as stage:
+            stage.finish()
+            account = judge(stage)
+        assert not account.violations
+        assert account.kills == 0
+        assert account.repeats_in_doubt >= 5
+        records = read_ledger(folder / "ledger.jsonl")
+        told_in_vain = any(isinstance(record, Told) and record.lost for record in records)
+        if told_in_vain:
+            break
+    assert told_in_vain
 
 
 # standing still

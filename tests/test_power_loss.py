@@ -98,7 +98,9 @@ FAILING: Mapping[str, Callable[[Calls], Iterator[str]]] = {
 
 def near(number: int) -> Iterator[int]:
     """Numbers to try: strace counts the calls of each thread, and a commit may run in any of some threads."""
-    yield from (number, number - 1, number + 1, number - 2, number + 2, number - 3)
+    yield number
+    for distance in range(1, 7):
+        yield from (number - distance, number + distance)
 
 
 @pytest.mark.parametrize("failing", FAILING)
@@ -111,8 +113,8 @@ def test_a_disk_that_fails_ends_the_worker_and_the_next_one_goes_on(
         folder.mkdir()
         with open_studio(folder) as studio:
             failure = fail(studio, inject)
-            if failure.status is None:
-                continue  # it was a checkpoint's, which is done anew; or that thread made fewer calls
+            if failure.status is None or failure.failures > 1:
+                continue  # the first was a checkpoint's, which is done anew; or that thread made fewer calls
             assert failure.status == 1
             assert "the journal can't be used any more: disk I/O error. Nothing that was" in failure.said
             assert "start deliveryd again" in failure.said

@@ -26,6 +26,11 @@ class Failure(NamedTuple):
         return next((step.path for step in self.steps if isinstance(step, Synced) and not step.ok), None)
 
     @property
+    def failures(self) -> int:
+        """How many syncs failed: strace lets one fail in each thread that makes so many calls."""
+        return sum(isinstance(step, Synced) and not step.ok for step in self.steps)
+
+    @property
     def repeated(self) -> int:
         """How often a sync that had failed was asked for again."""
         later = False

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import deliveryd.journal.place as places
 import deliveryd.journal.sqlite as journals
+from crashes.launcher import use_one_thread
 from deliveryd.cli.app import main
 
 SMALL_LOG = "PRAGMA wal_autocheckpoint = 12"
@@ -65,5 +66,6 @@ MUTATIONS: Mapping[str, Callable[[], None]] = {
 if __name__ == "__main__":
     MUTATIONS[sys.argv.pop(1)]()
     _say(SMALL_LOG)
+    use_one_thread()
     sys.argv[0] = "deliveryd"
     main()

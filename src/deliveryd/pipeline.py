@@ -81,6 +81,7 @@ class Pipeline:
         self._due_bell = Bell()
         self._settled: list[Change] = []
         self._settled_bell = Bell()
+        self._settling = anyio.Lock(fast_acquire=True)
         self._taken_last = anyio.Event()
 
     async def recover(self) -> None:
@@ -190,6 +191,10 @@ class Pipeline:
         while True:
             self._pulse.beat("settling")
             await self._settled_bell.wait()
+            await self._record_settled()
+
+    async def _record_settled(self) -> None:
+        async with self._settling:  # a full disk may hold up one round, and the end waits for it
             settled, self._settled = self._settled, []
             await self.record(settled)
 
@@ -263,8 +268,7 @@ class Pipeline:
             lane.stop()
         for lane in self.lanes.values():
             await lane.finish()
-        settled, self._settled = self._settled, []
-        await self.record(settled)
+        await self._record_settled()
         self.reporting.hurry()
         await self._taken_last.wait()  # what it brings isn't given again
         await self.reporting.flushed()

@@ -24,6 +24,9 @@ DRAWN_SHARES = 4
 DRAWN = max(PLANS // 20 // DRAWN_SHARES, 3)
 """Plans of a share that Hypothesis draws: fewer, since drawing is slow, but it shrinks what fails."""
 
+BROKE_ONCE = (5136, 8766)
+"""Seeds of a long soak: a stop under a full disk that didn't wait for an outcome on its way to the journal."""
+
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_plan_of_a_seed_keeps_all_promises(
@@ -32,6 +35,11 @@ def test_every_plan_of_a_seed_keeps_all_promises(
     figures, broken = live_through(range(share, PLANS, SHARES))
     record_property("simulation", figures.as_json())
     assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("number", BROKE_ONCE)
+def test_a_plan_that_once_broke_a_promise_keeps_it(number: int) -> None:
+    assert not violations(run_plan(seeded_plan(number)))
 
 
 @pytest.mark.parametrize("share", range(DRAWN_SHARES))

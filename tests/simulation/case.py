@@ -72,6 +72,10 @@ class Case(NamedTuple):
         """The same, or it knew, and died perhaps before that was in the journal."""
         return self.is_doubtful(asked) or asked.life in self.history.ledger.crashed
 
+    def may_have_been_begun_before(self, asked: Asked) -> bool:
+        """Whether an earlier life may have died between the intent to make this request and the request."""
+        return any(life < asked.life for life in self.history.ledger.crashed)
+
 
 def cases(history: History) -> Iterator[Case]:
     """All messages of a run, each with what is known of it."""

@@ -31,7 +31,8 @@ def _sent_once(case: Case) -> Iterator[str]:
         under_key = [
             asked for asked in case.asked if asked.key == earlier.key and asked.order <= earlier.order
         ]
-        if later.key == earlier.key and not any(map(case.may_be_doubtful, under_key)):
+        in_doubt = any(map(case.may_be_doubtful, under_key)) or case.may_have_been_begun_before(under_key[0])
+        if later.key == earlier.key and not in_doubt:
             yield "an attempt was repeated that was not in doubt"
         if later.key != earlier.key and any(map(case.is_doubtful, under_key)):
             yield "an attempt in doubt was followed by a new one"

@@ -25,7 +25,9 @@ DRAWN = max(PLANS // 20 // DRAWN_SHARES, 3)
 """Plans of a share that Hypothesis draws: fewer, since drawing is slow, but it shrinks what fails."""
 
 BROKE_ONCE = (5136, 8766)
-"""Seeds of a long soak: a stop under a full disk that didn't wait for an outcome on its way to the journal."""
+"""Seeds of a long soak: a stop under a full disk that didn't wait for an outcome on its way to the journal;
+an intent whose worker died before the request, repeated by an operator's order and answered with 401.
+"""
 
 
 @pytest.mark.parametrize("share", range(SHARES))

@@ -264,7 +264,7 @@ def test_tries_are_counted_per_lane(lane: str | None, tries: int, expected: int)
     case = CASES["the customer's language"]
     found = route(case._replace(entry=MESSAGE._replace(lane=lane, tries=tries, attempts=7)))
     assert isinstance(found, Routed)
-    assert (found.entry.lane, found.entry.tries, found.entry.attempts) == ("sms", expected, 7)
+    assert (found.bound.lane, found.bound.tries, found.bound.attempts) == ("sms", expected, 7)
 
 
 def test_the_order_names_only_what_is_configured() -> None:
@@ -406,7 +406,7 @@ def test_a_message_that_needs_no_customer_is_the_same_whoever_they_are(
 def test_a_customer_is_not_asked_for_in_vain(
     languages: Mapping[str, LanguageContent], entry: Entry, configured: list[str]
 ) -> None:
-    """Where one is needed, there are two of whom one gets another message than the other, or none."""
+    """Where one is needed, two of them get different messages; or nobody gets any."""
     router = Router(ROADS, ORDER, configured)
     settings = compile_settings(Settings(2, None, languages))
     if not router.needs_customer(entry, settings, 0) or any("{" in key for key in entry.variables):
@@ -426,8 +426,8 @@ def test_a_customer_is_not_asked_for_in_vain(
             ("phone", "email", "name"),
         )
     ]
-    found = {_said(router.route(entry, settings, each, 0)) for each in people}
-    assert len(found) > 1
+    routes = [router.route(entry, settings, each, 0) for each in people]
+    assert len(set(map(_said, routes))) > 1 or not any(isinstance(route, Routed) for route in routes)
 
 
 def _said(route: Routed | Unsendable) -> tuple[object, ...]:

@@ -33,7 +33,7 @@ from deliveryd.routing import Routed, expired, is_expired
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
 from deliveryd.units import Rate
-from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse
+from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse, Rest
 
 SECOND = 1_000_000
 KEPT = 10
@@ -119,8 +119,8 @@ class Lane:
         self._pace = Pace(policy.rate) if policy.rate is not None else None
         self._breaker = Breaker(policy.breaker)
         self._queue: deque[Routed] = deque()
-        self._begun: deque[Routed] = deque()
-        self._idle: list[anyio.Event] = []
+        self._begun: deque[tuple[Entry, Routed]] = deque()
+        self._rest = Rest()
         self._workers = 0
         self._under_way = 0
         self._bell = Bell()
@@ -216,7 +216,7 @@ class Lane:
             elif len(self._queue) < KEPT:
                 self._queue.append(routed)
             else:
-                steps.append(Change(routed.entry, State.READY, State.WAITING, now, now))
+                steps.append(Change(routed.bound, State.READY, State.WAITING, now, now))
         if steps:
             await self._record(steps)
 
@@ -224,31 +224,30 @@ class Lane:
         """Commit the intents of those that may still be sent, the ends of the others, and start sending."""
         self._under_way += len(batch)
         now = self._clock.now()
-        begun = [
-            Routed(routed.entry.begun(), *routed[1:])
-            for routed in batch
-            if not is_expired(routed.expires_at, now)
-        ]
-        late = [routed for routed in batch if is_expired(routed.expires_at, now)]
-        settled = await self._record(
-            [self._intent(routed, now) for routed in begun] + [_lapse(r, now) for r in late]
-        )
+        begun: list[tuple[Entry, Routed]] = []
+        steps: list[Change] = []
+        for routed in batch:
+            if is_expired(routed.expires_at, now):
+                steps.append(_lapse(routed, now))
+                continue
+            entry = routed.entry.begun(self.name)
+            begun.append((entry, routed))
+            steps.append(self._intent(entry, now))
+        settled = await self._record(steps)
         if settled:  # a receipt says that the attempt arrived: it isn't repeated
-            begun = [routed for routed in begun if routed.entry.id not in settled]
+            begun = [each for each in begun if each[0].id not in settled]
         if not begun:
             self._breaker.withdraw()
         self._under_way -= len(batch) - len(begun)
         self._begun.extend(begun)
-        for _ in begun:
-            if self._idle:
-                self._idle.pop().set()
-            elif self._workers < self._policy.concurrency:
-                self._workers += 1
-                workers.start_soon(self._work)
+        more = min(len(begun) - self._rest.wake(len(begun)), self._policy.concurrency - self._workers)
+        for _ in range(more):
+            self._workers += 1
+            workers.start_soon(self._work)
 
-    def _intent(self, routed: Routed, now: int) -> Change:
-        events = self._progress(routed.entry, "sending", now)
-        return Change(routed.entry, State.READY, State.SENDING, now, None, None, events)
+    def _intent(self, entry: Entry, now: int) -> Change:
+        events = self._progress(entry, "sending", now)
+        return Change(entry, State.READY, State.SENDING, now, None, None, events)
 
     def _progress(self, entry: Entry, status: str, now: int) -> tuple[StatusEvent, ...]:
         return (StatusEvent(entry.id, status, now),) if status in self._intermediate else ()
@@ -256,19 +255,16 @@ class Lane:
     async def _work(self) -> None:
         while True:
             while not self._begun:
-                turn = anyio.Event()
-                self._idle.append(turn)
-                await turn.wait()
-            self._settle(await self._attempt(self._begun.popleft()))
+                await self._rest.stay()
+            self._settle(await self._attempt(*self._begun.popleft()))
             self._under_way -= 1
             if self._queue:
                 self._bell.ring()
             if self._stopping:
                 self._finished.ring()
 
-    async def _attempt(self, routed: Routed) -> Change:
+    async def _attempt(self, entry: Entry, routed: Routed) -> Change:
         """One attempt, unless the time ran out since its intent."""
-        entry = routed.entry
         if routed.expires_at is not None and is_expired(routed.expires_at, now := self._clock.now()):
             self._breaker.withdraw()
             return self._fail(entry, Outcome("expired"), expired(routed.expires_at), now)
@@ -380,4 +376,4 @@ class Lane:
 def _lapse(routed: Routed, now: int) -> Change:
     details = expired(routed.expires_at or now)
     events = (StatusEvent(routed.entry.id, "error", now, details=details),)
-    return Change(routed.entry, State.READY, State.FAILED, now, events=events)
+    return Change(routed.bound, State.READY, State.FAILED, now, events=events)

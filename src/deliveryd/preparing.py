@@ -65,7 +65,8 @@ class Preparation:
             if settings is None:
                 tasks.start_soon(self._fetch_settings, settings_id, group, finish)
             else:
-                self._sort(group, settings, prepared, strangers)
+                strangers += self._sort(group, settings, prepared)
+        strangers = self._greet(strangers, prepared)
         if prepared:
             tasks.start_soon(finish, prepared)
         if strangers:
@@ -78,8 +79,7 @@ class Preparation:
         except (SettingsUnusable, ServiceUnavailable) as error:
             settings = error
         prepared: list[Prepared] = []
-        strangers: list[_Stranger] = []
-        self._sort(entries, settings, prepared, strangers)
+        strangers = self._greet(self._sort(entries, settings, prepared), prepared)
         await finish(prepared)
         if strangers:
             await self._look_up(strangers, finish)
@@ -89,28 +89,38 @@ class Preparation:
         entries: Sequence[Entry],
         settings: CompiledSettings | SettingsUnusable | ServiceUnavailable,
         prepared: list[Prepared],
-        strangers: list[_Stranger],
-    ) -> None:
-        """Add each message of one settings id to those that are prepared, or to the strangers."""
+    ) -> list[_Stranger]:
+        """Add messages of one settings id to those that are prepared; return those that need a customer."""
         if isinstance(settings, SettingsUnusable):
             prepared += [Unsendable(entry, str(settings)) for entry in entries]
-            return
+            return []
         if isinstance(settings, ServiceUnavailable):
             prepared += [PutOff(entry, settings.after or SERVICE_PAUSE) for entry in entries]
-            return
+            return []
         now = self._clock.now()
-        needing = {entry.id for entry in entries if self._router.needs_customer(entry, settings, now)}
-        ids = {entry.customer_id for entry in entries if entry.id in needing}
-        known = self._directory.at_hand(ids) if ids else {}
-        met: list[_Met] = []
+        strangers: list[_Stranger] = []
         for entry in entries:
-            if entry.id not in needing:
-                prepared.append(self._router.route(entry, settings, None, now))
-            elif entry.customer_id in known:
-                met.append((entry, settings, known[entry.customer_id]))
-            else:
+            if self._router.needs_customer(entry, settings, now):
                 strangers.append((entry, settings))
-        prepared += self._introduce(met, now)
+            else:
+                prepared.append(self._router.route(entry, settings, None, now))
+        return strangers
+
+    def _greet(self, strangers: list[_Stranger], prepared: list[Prepared]) -> list[_Stranger]:
+        """Prepare the messages of customers who are known already; return the others."""
+        if not strangers:
+            return []
+        known = self._directory.at_hand({entry.customer_id for entry, _ in strangers})
+        met: list[_Met] = []
+        left: list[_Stranger] = []
+        for entry, settings in strangers:
+            id_ = entry.customer_id
+            if id_ in known:
+                met.append((entry, settings, known[id_]))
+            else:
+                left.append((entry, settings))
+        prepared += self._introduce(met, self._clock.now())
+        return left
 
     async def _look_up(self, strangers: Sequence[_Stranger], finish: Finish) -> None:
         """Go on with messages as it becomes known who their customers are."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -29,6 +29,11 @@ class Routed(NamedTuple):
     rendered: Rendered
     expires_at: int | None
 
+    @property
+    def bound(self) -> Entry:
+        """The message, bound to the lane."""
+        return self.entry.bound(self.lane)
+
 
 class Unsendable(NamedTuple):
     """A message that ends here, and the details of its `error` event."""
@@ -45,6 +50,13 @@ def is_expired(expires_at: int | None, now: int) -> bool:
 def expired(expires_at: int) -> str:
     """The details of an `error` event for a message whose time is over (design 5)."""
     return f"expired at {format_instant(expires_at)}"
+
+
+_Offer = tuple[str, CompiledBlock, Channel]
+"""A lane, and the block that it would send."""
+
+_MOST_KEPT = 50
+"""Lists of languages, of one settings id, whose offers are kept: far more than there are languages."""
 
 
 class _Fixed(NamedTuple):
@@ -64,6 +76,8 @@ class Router:
         self._order = [name for name in order if name in roads]
         self._languages = tuple(languages)
         self._choices: WeakKeyDictionary[CompiledSettings, _Fixed | None] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[CompiledSettings, dict[tuple[str, ...], list[_Offer]]]
+        self._kept = WeakKeyDictionary()
 
     def needs_customer(self, entry: Entry, settings: CompiledSettings, now: int) -> bool:
         """Whether it matters for a message who the customer is: their language, an address, or their name."""
@@ -102,15 +116,29 @@ class Router:
             return Unsendable(entry, f"missing placeholders: {', '.join(rendered.names)}")
         if isinstance(rendered, Broken):
             return Unsendable(entry, rendered.reason)
-        return Routed(entry.bound(lane), lane, customer, rendered, settings.expires_at)
+        return Routed(entry, lane, customer, rendered, settings.expires_at)
 
     def _first_usable(
-        self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: Sequence[str]
+        self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
     ) -> tuple[str, CompiledBlock] | None:
-        for name, block in self._offers(settings, self._order_for(entry), tags):
-            if self._roads[name].channel.reaches(customer):
+        for name, block, channel in self._offers_for(entry, settings, tags):
+            if channel.reaches(customer):
                 return name, block
         return None
+
+    def _offers_for(
+        self, entry: Entry, settings: CompiledSettings, tags: tuple[str, ...]
+    ) -> Iterable[_Offer]:
+        """The offers for a message; those for one at its beginning are the same for all, and kept."""
+        if entry.spent or entry.doubt is not None:
+            return self._offers(settings, self._order_for(entry), tags)
+        kept = self._kept.setdefault(settings, {})
+        offers = kept.get(tags)
+        if offers is None:
+            if len(kept) >= _MOST_KEPT:
+                kept.clear()
+            offers = kept[tags] = list(self._offers(settings, self._order, tags))
+        return offers
 
     def _order_for(self, entry: Entry) -> Sequence[str]:
         if entry.doubt is not None:
@@ -123,16 +151,17 @@ class Router:
 
     def _offers(
         self, settings: CompiledSettings, order: Sequence[str], tags: Sequence[str]
-    ) -> Iterator[tuple[str, CompiledBlock]]:
+    ) -> Iterator[_Offer]:
         """Each lane with a block for it, in the order in which they are tried."""
         for tag in tags:
             language = settings.languages.get(tag)
             if language is None:
                 continue
             for name in order:
-                block = language.blocks.get(self._roads[name].block)
+                road = self._roads[name]
+                block = language.blocks.get(road.block)
                 if block is not None:
-                    yield name, block
+                    yield name, block, road.channel
 
     def _choice(self, settings: CompiledSettings, order: Sequence[str]) -> _Fixed | None:
         """What is chosen for customers of any language and with any address, if it is the same for all."""
@@ -144,7 +173,7 @@ class Router:
             except LanguageUnreadable:  # the key of a block, and nobody's language
                 continue
             first = next(self._offers(settings, order, tags), None)
-            if first is not None and not self._roads[first[0]].channel.reaches(None):
+            if first is not None and not first[2].reaches(None):
                 return None
             block = first[1] if first is not None else None
             found.add((first[0], first[1].language) if first is not None else None)

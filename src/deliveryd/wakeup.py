@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import anyio
+import sniffio
 
 LONGEST_WAIT = 5.0
 """Seconds after which every loop turns at the latest, work or not, so that a stuck one is seen."""
@@ -30,6 +33,40 @@ class Bell:
             self._rung = False
             self._event = anyio.Event()
         return rang
+
+
+class Rest:
+    """Where tasks stay that have nothing to do; who came last is woken first.
+
+    Every message wakes a task of its lane. On asyncio it waits for a bare future, which costs a fifth of an
+    event.
+    """
+
+    def __init__(self) -> None:
+        self._on_asyncio = sniffio.current_async_library() == "asyncio"
+        self._staying: list[asyncio.Future[None] | anyio.Event] = []
+
+    def wake(self, most: int) -> int:
+        """Wake so many at most; return how many it were."""
+        count = min(most, len(self._staying))
+        for _ in range(count):
+            one = self._staying.pop()
+            if isinstance(one, anyio.Event):
+                one.set()
+            elif not one.done():  # else its task was cancelled
+                one.set_result(None)
+        return count
+
+    async def stay(self) -> None:
+        """Wait to be woken."""
+        if self._on_asyncio:
+            future = asyncio.get_running_loop().create_future()
+            self._staying.append(future)
+            await future
+        else:
+            event = anyio.Event()
+            self._staying.append(event)
+            await event.wait()
 
 
 class Pulse:

@@ -33,13 +33,13 @@ def commit_after_send_instead_of_before(patch: Patch) -> None:
         self._under_way += len(batch)
         now = self._clock.now()
         in_time = [one for one in batch if not routing.is_expired(one.expires_at, now)]
-        begun = [one._replace(entry=one.entry.begun()) for one in in_time]
+        begun = [(one.entry.begun(self.name), one) for one in in_time]
         late = [one for one in batch if routing.is_expired(one.expires_at, now)]
         self._begun.extend(begun)
         for _ in begun:
             workers.start_soon(self._work)
         lapsed = [lanes._lapse(one, now) for one in late]
-        await self._record([self._intent(one, now) for one in begun] + lapsed)
+        await self._record([self._intent(entry, now) for entry, _ in begun] + lapsed)
         self._under_way -= len(late)
 
     patch.setattr(Lane, "_begin", begin)

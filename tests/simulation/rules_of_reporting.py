@@ -56,6 +56,8 @@ def _latest_is_heard_last(case: Case) -> Iterator[str]:
     if refused and Verb.RETRY in case.orders:
         return
     latest = max((RANK[status] for status in case.statuses if status not in refused), default=0)
+    if any(RANK[status] >= latest for status in refused):  # accepted once, and refused when it was repeated
+        return
     if case.last_heard is not None and RANK[case.last_heard] < latest:
         yield f"{case.last_heard} was reported last of {', '.join(case.statuses)}"
 

@@ -23,6 +23,7 @@ from deliveryd.customers.remote import RemoteDirectory
 from deliveryd.errors import JournalFull
 from deliveryd.http.client import HttpClient
 from deliveryd.journal.base import Account
+from deliveryd.journal.orders import Verb
 from deliveryd.journal.sqlite import SqliteJournal
 from deliveryd.notify import Notifier
 from deliveryd.service.client import ServiceClient
@@ -188,8 +189,10 @@ class Worker(Supervisor):
         ((in_line,),) = self._world.ask_journal("SELECT count(*) FROM message WHERE state IN (1, 2, 4)")
         assert isinstance(in_line, int)
         tuning = self._world.plan.tuning
-        # A take that is under way may meet what came due meanwhile.
+        # A take that is under way may meet what came due meanwhile, and what operators have begin anew.
         most = tuning.in_flight + min(tuning.take, tuning.in_flight)
+        ordered = self._world.ledger.ordered
+        most += len({id_ for order in ordered if order.verb is Verb.RETRY for id_ in order.message_ids})
         if in_line > most:
             self._complain(f"more messages in the line than {most}")
 

@@ -12,6 +12,7 @@ from deliveryd.customers.records import Flaw, Format, Record, RecordError, Span,
 from deliveryd.model import Customer
 
 _SHOWN = 20
+_KEPT = 4096
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -22,23 +23,34 @@ class Unusable(NamedTuple):
 
 
 class Roster:
-    """Finds a customer by id, in some 24 bytes of memory for each on top of the file's own."""
+    """Finds a customer by id, in some 24 bytes of memory for each on top of the file's own.
+
+    Those who were found last are kept as they were read.
+    """
 
     def __init__(self, source: Format, ids: array[int], spans: tuple[array[int], array[int]]) -> None:
         self._source = source
         self._ids = ids
         self._starts, self._ends = spans
+        self._found: dict[int, Customer] = {}
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def find(self, customer_id: int) -> Customer | None:
         """The customer with this id, if the file has one."""
+        return self._found.get(customer_id) or self._read(customer_id)
+
+    def _read(self, customer_id: int) -> Customer | None:
         place = bisect_left(self._ids, customer_id)
         if place == len(self._ids) or self._ids[place] != customer_id:
             return None
         fields = self._source.read(Span(self._starts[place], self._ends[place]))
-        return Customer(customer_id, {name: text for name, text in fields.items() if name != "id"})
+        customer = Customer(customer_id, {name: text for name, text in fields.items() if name != "id"})
+        if len(self._found) >= _KEPT:
+            self._found.clear()
+        self._found[customer_id] = customer
+        return customer
 
 
 def read_roster(path: Path, data: bytes) -> Roster | Unusable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from deliveryd.errors import LanguageUnreadable
@@ -41,7 +41,8 @@ class CompiledField(NamedTuple):
 class CompiledBlock:
     """A channel's block in one language. `names` are the placeholders of all its fields (design 5).
 
-    `marks` are fields that come from no template: the `format` of an e-mail, `html` or `text`.
+    `marks` are fields that come from no template: the `format` of an e-mail, `html` or `text`. `needed_named`
+    and `needed_unnamed` are all names that need values for customers with a name and for those without.
     """
 
     block: str
@@ -50,6 +51,8 @@ class CompiledBlock:
     names: tuple[str, ...]
     marks: Mapping[str, str]
     greetings: Greetings
+    needed_named: frozenset[str]
+    needed_unnamed: frozenset[str]
 
     def render(self, variables: Mapping[str, str], customer: Customer | None) -> Rendered | Missing | Broken:
         """Fill every field by the rules of interface 2.7. `customer` is None when nobody knows them."""
@@ -58,8 +61,13 @@ class CompiledBlock:
             return Broken("the names of the variables hold too many braces")
         block = self.with_keys(keys) if keys else self
         name = _name_of(customer)
-        greeting = block.greetings.unnamed if name is None else block.greetings.named
-        values = variables if name is None else {"customer.name": name, **variables}
+        if name is None:
+            values, greeting, needed = variables, block.greetings.unnamed, block.needed_unnamed
+        else:
+            values, greeting = {"customer.name": name, **variables}, block.greetings.named
+            needed = block.needed_named
+        if values.keys() >= needed:  # the ordinary case, without a look at each name
+            return block.fill(values, greeting)
         missing = block.missing(values, greeting)
         return Missing(missing) if missing else block.fill(values, greeting)
 
@@ -89,20 +97,21 @@ class CompiledBlock:
         """Write the values into all fields; nothing may be missing any more."""
         texts = dict(self.marks)
         for field in self.fields:
+            name, _, escaping = field
             try:
                 text = _fill(field, values, greeting)
             except TooLong:
-                return Broken(f"{self.block}.{field.name} would be longer than {LONGEST_TEXT} characters")
-            flaw = field.escaping.flaw(text)
+                return Broken(f"{self.block}.{name} would be longer than {LONGEST_TEXT} characters")
+            flaw = escaping.flaw(text)
             if flaw is not None:
-                return Broken(f"{self.block}.{field.name} {flaw}")
-            texts[field.name] = text
+                return Broken(f"{self.block}.{name} {flaw}")
+            texts[name] = text
         return Rendered(self.block, self.language, texts)
 
     def with_keys(self, keys: Collection[str]) -> CompiledBlock:
         """The same block, read with these keys as names too."""
         fields = tuple(field._replace(template=field.template.with_keys(keys)) for field in self.fields)
-        return replace(self, fields=fields, names=_names(fields), greetings=self.greetings.with_keys(keys))
+        return _block(self.block, self.language, fields, self.marks, self.greetings.with_keys(keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +173,25 @@ def _compile_block(
         CompiledField(name, Template.compile(text), escaping_for(block, name, email_format))
         for name, text in texts.items()
     )
-    return CompiledBlock(block, language, fields, _names(fields), marks, greetings)
+    return _block(block, language, fields, marks, greetings)
+
+
+def _block(
+    block: str,
+    language: str,
+    fields: tuple[CompiledField, ...],
+    marks: Mapping[str, str],
+    greetings: Greetings,
+) -> CompiledBlock:
+    names = _names(fields)
+    needed_named, needed_unnamed = _needed(names, greetings.named), _needed(names, greetings.unnamed)
+    return CompiledBlock(block, language, fields, names, marks, greetings, needed_named, needed_unnamed)
+
+
+def _needed(names: tuple[str, ...], greeting: Template | None) -> frozenset[str]:
+    if greeting is None or "greeting" not in names:
+        return frozenset(names)
+    return frozenset(names) - {"greeting"} | frozenset(greeting.names)
 
 
 def _names(fields: tuple[CompiledField, ...]) -> tuple[str, ...]:
@@ -172,10 +199,11 @@ def _names(fields: tuple[CompiledField, ...]) -> tuple[str, ...]:
 
 
 def _fill(field: CompiledField, values: Mapping[str, str], greeting: Template | None) -> str:
-    values = field.escaping.values(values)
-    if greeting is not None and "greeting" not in values and "greeting" in field.template.names:
+    _, template, escaping = field
+    values = escaping.values(values)
+    if greeting is not None and "greeting" not in values and "greeting" in template.names:
         values = {**values, "greeting": greeting.fill(values)}
-    return field.template.fill(values)
+    return template.fill(values)
 
 
 def _name_of(customer: Customer | None) -> str | None:

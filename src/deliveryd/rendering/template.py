@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 # What has no brace inside can be cut out before the variables are known; what turns out to be no placeholder
 # is put back as it was. Only keys that hold braces themselves make a grammar of their own. The possessive
@@ -35,11 +35,14 @@ class Template:
     """A text split into pieces; `holes` says which pieces are placeholders, and for what.
 
     `names` are the placeholders that must have a value, each once, by first appearance (interface 2.7).
+    `mould` is the same text for Python's `%`, which fills it several times as fast; None where a hole that
+    has no value may stay as it is.
     """
 
     pieces: tuple[str, ...]
     holes: tuple[tuple[int, str], ...]
     names: tuple[str, ...]
+    mould: str | None = field(compare=False, repr=False)
 
     @classmethod
     def compile(cls, text: str) -> Template:
@@ -57,6 +60,16 @@ class Template:
 
         Raises TooLong before any such text is made.
         """
+        if self.mould is not None:
+            longest = len(self.mould) + len(self.holes) * len("".join(values.values()))
+            if longest <= LONGEST_TEXT:
+                try:
+                    return self.mould % values
+                except KeyError:  # one without a value
+                    pass
+        return self._fill_some(values)
+
+    def _fill_some(self, values: Mapping[str, str]) -> str:
         pieces = list(self.pieces)
         for index, name in self.holes:
             value = values.get(name)
@@ -85,8 +98,21 @@ def _split(text: str, grammar: re.Pattern[str]) -> Template:
         holes.append((len(pieces) - 1, placeholder[1:-1]))
         end = match.end()
     pieces.append(text[end:])
+    return _template(pieces, holes)
+
+
+def _template(pieces: Sequence[str], holes: Sequence[tuple[int, str]]) -> Template:
     names = dict.fromkeys(name for _, name in holes)
-    return Template(tuple(pieces), tuple(holes), tuple(filter(_is_name, names)))
+    must_have_values = tuple(filter(_is_name, names))
+    mould = _mould(pieces, holes) if len(must_have_values) == len(names) else None
+    return Template(tuple(pieces), tuple(holes), must_have_values, mould)
+
+
+def _mould(pieces: Sequence[str], holes: Sequence[tuple[int, str]]) -> str:
+    texts = [piece.replace("%", "%%") for piece in pieces]
+    for index, name in holes:
+        texts[index] = f"%({name})s"
+    return "".join(texts)
 
 
 def _is_name(text: str) -> bool:

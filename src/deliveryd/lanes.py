@@ -164,7 +164,8 @@ class Lane:
 
     def offer(self, routed: Routed) -> bool:
         """Put a message into the queue; False when there is no room for it."""
-        if not self.room:
+        is_within_share = len(self._queue) + self._under_way < self._share and not self._breaker.is_open
+        if not is_within_share and not self.room:
             return False
         self._queue.append(routed)
         self._bell.ring()
@@ -283,9 +284,10 @@ class Lane:
     def decide(self, entry: Entry, verdict: Verdict) -> Change:
         """The step that follows from a verdict."""
         now = self._clock.now()
-        if isinstance(verdict, Accepted | Refused) or (isinstance(verdict, TryAgain) and verdict.only_this):
-            if self._breaker.failures:
-                self._answered()
+        if isinstance(verdict, Accepted):
+            return self._sent(entry, verdict, now)
+        if isinstance(verdict, Refused) or (isinstance(verdict, TryAgain) and verdict.only_this):
+            self._answered()
         else:
             was_open = self._breaker.is_open
             self._failed(verdict)
@@ -293,15 +295,17 @@ class Lane:
             if isinstance(verdict, Misconfigured) or (was_open and isinstance(verdict, TryAgain)):
                 return self._postponed(entry, verdict, now)
         entry = entry.tried()
-        if isinstance(verdict, Accepted):
-            events = (*self._progress(entry, "accepted", now), StatusEvent(entry.id, "sent", now))
-            outcome = Outcome("accepted", verdict.provider_id)
-            return Change(entry.sure(), State.SENDING, State.SENT, now, None, outcome, events)
         if isinstance(verdict, Refused):
             return self._give_up(entry, Outcome("refused", None, verdict.reason), verdict.reason, now)
         if isinstance(verdict, TryAgain):
             return self._after_failure(entry, verdict, now)
         return self.after_doubt(entry, State.SENDING, verdict.reason, now)
+
+    def _sent(self, entry: Entry, verdict: Accepted, now: int) -> Change:
+        self._answered()
+        events = (*self._progress(entry, "accepted", now), StatusEvent(entry.id, "sent", now))
+        outcome = Outcome("accepted", verdict.provider_id)
+        return Change(entry.tried().sure(), State.SENDING, State.SENT, now, None, outcome, events)
 
     def _after_failure(self, entry: Entry, verdict: TryAgain, now: int) -> Change:
         outcome = Outcome("try_again", None, verdict.reason)
@@ -350,7 +354,9 @@ class Lane:
             log(event, channel=self.name, reason=verdict.reason, delay=pause)
 
     def _answered(self) -> None:
-        """The first answer after failures."""
+        """The provider answered; the first answer after failures is told of."""
+        if not self._breaker.failures:
+            return
         seconds = self._breaker.answered()
         if seconds or self._misconfigured is not None:
             log(Event.CHANNEL_RECOVERED, channel=self.name, seconds=seconds)

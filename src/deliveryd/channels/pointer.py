@@ -57,9 +57,11 @@ def follow(document: object, steps: tuple[str, ...]) -> object:
 
 def scalar_text(value: object) -> str | None:
     """A string, an integer or a truth value as text; None for anything else, and for what is no fit name."""
-    if isinstance(value, bool):
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, bool):
         text = "true" if value else "false"
-    elif isinstance(value, str | int):
+    elif isinstance(value, int):
         text = str(value)
     else:
         return None

@@ -13,6 +13,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import cast
 
 import httptools
@@ -168,15 +169,19 @@ def _tls_reason(error: ssl.SSLError) -> str:
 
 def encode_request(method: str, target: Target, headers: Headers, body: bytes) -> bytes:
     """The request as it stands on the wire."""
-    lines = [b"%b %b HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\n" % (
-        method.encode("ascii"), target.path, target.authority.encode("ascii")
-    )]  # fmt: skip
-    lines += [b"%b: %b\r\n" % header for header in headers]
+    lines = [_head(method, target), *[b"%b: %b\r\n" % header for header in headers]]
     if body or method in ("POST", "PUT", "PATCH"):
         lines.append(b"content-length: %d\r\n" % len(body))
     lines.append(b"\r\n")
     lines.append(body)
     return b"".join(lines)
+
+
+@lru_cache(maxsize=1024)
+def _head(method: str, target: Target) -> bytes:
+    """The lines that are the same for all requests to one target."""
+    words = method.encode("ascii"), target.path, target.authority.encode("ascii")
+    return b"%b %b HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\n" % words
 
 
 class _Connection(asyncio.Protocol):
@@ -193,6 +198,7 @@ class _Connection(asyncio.Protocol):
         self.idle_since = 0.0
         self.reusable = False
         self.closed = asyncio.Event()
+        self._start_answer()
 
     @property
     def quiet(self) -> bool:
@@ -217,7 +223,7 @@ class _Connection(asyncio.Protocol):
             raise NotSent("the connection was closed before the request")
         self._max_body = max_body
         self._overhead = 0
-        self._start_answer()
+        self._head_done = False
         self._waiter = self._loop.create_future()
         transport.write(message)
         try:

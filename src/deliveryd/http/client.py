@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import lru_cache
 
 import httpx
@@ -49,12 +49,12 @@ class HttpClient:
             method, target_of(url), raw, body, deadline=deadline, max_body=self._max_body
         )
 
-    async def exchange(self, method: str, target: Target, headers: Headers, body: bytes) -> Answer:
+    def exchange(self, method: str, target: Target, headers: Headers, body: bytes) -> Awaitable[Answer]:
         """The same with an address and headers that were taken apart and checked before.
 
-        Raises NotSent or OutcomeUnknown.
+        Awaiting it raises NotSent or OutcomeUnknown.
         """
-        return await self._wire.exchange(
+        return self._wire.exchange(
             method, target, headers, body, deadline=self._timeout, max_body=self._max_body
         )
 

@@ -25,6 +25,7 @@ class TooDeep(ValueError):
 
 
 _decoder = json.JSONDecoder(parse_float=NumberText, parse_int=NumberText, parse_constant=NotANumber)
+_integers = json.JSONDecoder(parse_float=NumberText, parse_constant=NotANumber)
 # A string without an end is one mark too, or each quote in it would be tried, in time by the square.
 _MARK = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
 
@@ -35,6 +36,21 @@ def loads(text: str) -> Any:
         return _decoder.decode(text)
     except RecursionError:
         raise TooDeep("nested too deeply") from None
+
+
+def loads_integers(text: str) -> Any:
+    """The same, with integers as such where that loses nothing: faster, since most numbers are integers.
+
+    JSON writes an integer in one way only, save for `-0`. Raises what `loads` does.
+    """
+    if "-0" in text:
+        return loads(text)
+    try:
+        return _integers.decode(text)
+    except json.JSONDecodeError:
+        raise
+    except (RecursionError, ValueError):  # the latter: an integer of thousands of digits
+        return loads(text)
 
 
 def elements(text: str) -> list[str]:

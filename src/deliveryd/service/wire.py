@@ -36,9 +36,9 @@ _INT64 = range(-(2**63), 2**63)
 
 def _integer(value: object) -> int:
     if isinstance(value, NumberText) and _INTEGER.fullmatch(value):
-        number = int(value)
-        if number in _INT64:
-            return number
+        value = int(value)
+    if type(value) is int and value in _INT64:  # True and False are integers too
+        return value
     raise ValueError("expected an integer of 64 bits")
 
 
@@ -46,11 +46,15 @@ def _variables(value: object) -> dict[str, str]:
     """The variables; ends at the first that is wrong, since their names are told to nobody."""
     if not isinstance(value, dict):
         raise ValueError("expected an object")  # noqa: TRY004 - pydantic collects ValueErrors
-    try:
-        _whole("".join([*value, *value.values()]))
-    except TypeError:
-        raise ValueError("expected a text or a number") from None
-    return {name: str(text) for name, text in value.items()}
+    texts = {name: text if type(text) is str else _text_of_number(text) for name, text in value.items()}
+    _whole("".join([*texts, *texts.values()]))
+    return texts
+
+
+def _text_of_number(value: object) -> str:
+    if isinstance(value, NumberText) or type(value) is int:  # True and False are integers too
+        return str(value)
+    raise ValueError("expected a text or a number")
 
 
 def _not_too_many(languages: object) -> object:
@@ -226,7 +230,7 @@ def read_queue(body: bytes, asked: int = 0) -> Batch:
 def _parsed_array(text: str) -> list[Any]:
     """The array's elements. One that is nested too deeply to be read becomes None, and spoils no other."""
     try:
-        parsed = number_text.loads(text)
+        parsed = number_text.loads_integers(text)
     except TooDeep:
         parsed = _parsed_one_by_one(text)
     except ValueError as error:

@@ -82,7 +82,7 @@ async def open_outside(config: Config) -> AsyncIterator[Outside]:
 
 @asynccontextmanager
 async def assemble(
-    config: Config, clock: Clock, outside: Outside, blocking: Blocking = in_thread
+    config: Config, clock: Clock, outside: Outside, blocking: Blocking | None = None
 ) -> AsyncIterator[Parts]:
     """Put the line together, and close in the end what it opened.
 
@@ -92,7 +92,7 @@ async def assemble(
         metrics = Metrics(config.channels.configured, __version__)
         pulse = Pulse()
         service, channels, directory = outside
-        cache = open_cache(config, blocking)
+        cache = open_cache(config, blocking or in_thread)
         stack.push_async_callback(cache.aclose)
         journal = await stack.enter_async_context(
             open_journal(

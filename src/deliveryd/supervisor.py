@@ -21,7 +21,7 @@ from deliveryd.admin.app import admin_app
 from deliveryd.admin.listening import address_of, bind
 from deliveryd.admin.server import serve
 from deliveryd.assembly import Outside, Parts, assemble, open_outside
-from deliveryd.blocking import Blocking, in_thread
+from deliveryd.blocking import Blocking
 from deliveryd.config import Config
 from deliveryd.desk.server import Desk
 from deliveryd.journal.base import Account, Journal
@@ -60,7 +60,7 @@ class Supervisor:
         notifier: Notifier | None = None,
         on_ready: Callable[[Addresses], None] = lambda _addresses: None,
         outside: Callable[[Config], AbstractAsyncContextManager[Outside]] = open_outside,
-        blocking: Blocking = in_thread,
+        blocking: Blocking | None = None,
     ) -> None:
         self._config = config
         self._clock = clock or WallClock()

@@ -12,14 +12,14 @@ import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import anyio
 
-from deliveryd.blocking import Blocking, in_thread
+from deliveryd.blocking import Blocking, in_thread, own_thread
 from deliveryd.errors import JournalError, JournalFull, JournalLocked
 from deliveryd.journal import account, upkeep
 from deliveryd.journal.base import Account, Change, Counts, Due, OutboxRow, Receipt, Recovery
@@ -41,6 +41,9 @@ FULL_PAUSE = 1.0
 LOG_LIMIT = 64 << 20
 """Bytes to which the log is cut, once nobody reads what made it longer."""
 
+CHECKPOINT_PAGES = 4000
+"""Pages in the log that are brought into the file together: a page that changed often is written once."""
+
 LINGER = 0.002
 """Seconds that a commit waits for company: the fewer commits, the less each message costs."""
 
@@ -59,6 +62,13 @@ class _Request(Generic[T]):
         self.error: Exception | None = None
 
 
+class Threads(NamedTuple):
+    """Where the journal writes, and where it reads beside that."""
+
+    write: Blocking
+    read: Blocking
+
+
 class SqliteJournal:
     """A journal in one SQLite file; see `open_journal`."""
 
@@ -68,7 +78,7 @@ class SqliteJournal:
         namespace: str,
         outbox: Outbox,
         observe: Callable[[float, int], None],
-        blocking: Blocking,
+        threads: Threads,
         *,
         path: Path,
         reserve: int,
@@ -81,13 +91,14 @@ class SqliteJournal:
         self._observe = observe
         self._waiting: list[_Request[Any]] = []
         self._wake = anyio.Event()
-        self._blocking = blocking
+        self._threads = threads
         self._closing = False
         self._path = path
         self._folder = path.parent
         self._forgetting = upkeep.Forgetting()
         self._reserve = reserve
         self._short_of_room = 0
+        self._shrink = False
         self._broken: JournalError | None = None
 
     async def take(
@@ -130,7 +141,7 @@ class SqliteJournal:
 
     async def account(self) -> Account:
         """Where all messages are; read beside the writer, since it counts all that has ended."""
-        return await self._blocking(partial(read, self._path, account.account))
+        return await self._threads.read(partial(read, self._path, account.account))
 
     async def decide(self, order: Order, at: int, lanes: Collection[str]) -> Decided:
         """Carry out an operator's order."""
@@ -157,7 +168,14 @@ class SqliteJournal:
     def has_room(self) -> bool:
         """Whether the disk has more than the reserve, which is kept for what is under way already."""
         disk = os.statvfs(self._folder)
-        return disk.f_bavail * disk.f_frsize > self._reserve
+        has_room = disk.f_bavail * disk.f_frsize > self._reserve
+        if not has_room:
+            self._ask_to_shrink()
+        return has_room
+
+    def _ask_to_shrink(self) -> None:
+        self._shrink = True
+        self._wake.set()
 
     async def _commit(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         """Commit an operation, however long it takes until the disk has room for it."""
@@ -169,6 +187,7 @@ class SqliteJournal:
             log(Event.JOURNAL_FULL)
         try:
             while True:
+                self._ask_to_shrink()
                 await anyio.sleep(FULL_PAUSE)
                 try:
                     return await self._try(operation)
@@ -198,12 +217,15 @@ class SqliteJournal:
         while self._waiting or not self._closing:
             await self._wake.wait()
             self._wake = anyio.Event()
-            if not self._closing:
+            if self._shrink:
+                self._shrink = False
+                await self._threads.write(self._shrink_log)
+            if self._waiting and not self._closing:
                 await anyio.sleep(LINGER)
             while self._waiting:
                 batch, self._waiting = self._waiting, []
                 try:
-                    await self._blocking(partial(self._transact, batch))
+                    await self._threads.write(partial(self._transact, batch))
                 finally:
                     for request in batch:
                         request.done.set()
@@ -212,6 +234,15 @@ class SqliteJournal:
         """Let `run` end after what waits now."""
         self._closing = True
         self._wake.set()
+
+    def _shrink_log(self) -> None:
+        """Bring what is in the log into the file, so that both together need less of a disk that is full."""
+        try:
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            failure = _translate(error)
+            if isinstance(failure, JournalError) and not isinstance(failure, JournalFull):
+                self._broken = failure
 
     def _transact(self, batch: Sequence[_Request[Any]]) -> None:
         """Run operations in one transaction; where one of them fails, each in a transaction of its own.
@@ -257,36 +288,38 @@ async def open_journal(
     *,
     details_field: str = "details",
     observe: Callable[[float, int], None] = lambda _s, _n: None,
-    blocking: Blocking = in_thread,
+    blocking: Blocking | None = None,
     reserve: int = 0,
 ) -> AsyncIterator[SqliteJournal]:
     """Open the journal for the one process that works on it, and close it when the block ends.
 
     `observe` hears of each commit: its seconds, and how many operations shared it. With less than `reserve`
-    bytes free on the disk, `has_room` is false.
+    bytes free on the disk, `has_room` is false. `blocking` None: the journal has a thread of its own.
     Raises JournalLocked when another process has it open, JournalError when the file can't be used.
     """
     _checked(path, partial(make_folder, path.parent))
     with _Lock(path.with_name(path.name + ".lock")):
-        db = await blocking(partial(_connect, path))
-        journal = None
-        try:
-            last_seq = _checked(path, partial(upkeep.last_seq, db))
-            _checked(path, partial(sync_names, path))  # SQLite passes over a failure to do so
-            outbox = Outbox(EventWriter(details_field), last_seq)
-            journal = SqliteJournal(
-                db, upkeep.namespace_of(db), outbox, observe, blocking, path=path, reserve=reserve
-            )
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(journal.run)
-                try:
-                    yield journal
-                finally:
-                    journal.stop()
-        finally:
-            if journal is not None and journal.is_broken:
-                abandon(db, path)
-            db.close()
+        async with nullcontext(blocking) if blocking is not None else own_thread("journal") as write:
+            db = await write(partial(_connect, path))
+            journal = None
+            try:
+                last_seq = _checked(path, partial(upkeep.last_seq, db))
+                _checked(path, partial(sync_names, path))  # SQLite passes over a failure to do so
+                outbox = Outbox(EventWriter(details_field), last_seq)
+                threads = Threads(write, blocking or in_thread)
+                journal = SqliteJournal(
+                    db, upkeep.namespace_of(db), outbox, observe, threads, path=path, reserve=reserve
+                )
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(journal.run)
+                    try:
+                        yield journal
+                    finally:
+                        journal.stop()
+            finally:
+                if journal is not None and journal.is_broken:
+                    abandon(db, path)
+                db.close()
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -321,6 +354,7 @@ def _configure(db: sqlite3.Connection) -> None:
     if mode != "wal":  # a failure that SQLite passes over
         raise JournalError("its disk can't hold a write-ahead log")
     db.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
+    db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     db.execute("PRAGMA temp_store = MEMORY")
     db.execute("PRAGMA cache_size = -16384")
 

@@ -32,6 +32,9 @@ DUE = {
 }
 """The events that the service has to have heard, by the state at the end."""
 
+RETENTION = 7 * 86400.0
+"""Seconds that the journal keeps what is over, unless it is told otherwise."""
+
 
 def _events_in_order(case: Case) -> Iterator[str]:
     """In the order in which they happened, except for what was refused and later retried by an operator."""
@@ -86,7 +89,9 @@ def _receipts_told(case: Case) -> Iterator[str]:
     noted = [report for report in case.reported if report.answer < 300 and report.status != "enroute"]
     named = [asked for asked in case.asked if asked.trouble in TAKEN_FOR_SENT - {WITHOUT_ID}]
     known = [asked for asked in named if not case.may_be_doubtful(asked)]
-    if case.state == SENT and noted and known and not case.history.past and not case.has_dropped_reports:
+    # What fits nothing for as long as the journal keeps anything is forgotten; so is what ended before.
+    is_old = case.history.past or any(jump.seconds >= RETENTION for jump in case.history.plan.jumps)
+    if case.state == SENT and noted and known and not is_old and not case.has_dropped_reports:
         yield f"a report of {noted[0].status} was noted and forgotten"
     for heard in case.heard:
         if heard.event.status == "delivered":

@@ -20,6 +20,9 @@ from simulation.expectation import choices, on_the_wire, person_of, rendered
 from simulation.plan import Trouble
 from simulation.world import START
 
+KEPT_FOR_LATER = 202
+"""The status with which the worker answers a report that fits nothing yet."""
+
 FOR_GOOD = frozenset({Trouble.BAD_REQUEST, Trouble.UNPROCESSABLE})
 
 
@@ -129,9 +132,12 @@ def _not_sent_after_its_end(case: Case) -> Iterator[str]:
     ends = [heard.order for heard in case.heard if heard.event.status in {"sent", "delivered", "error"}]
     if case.asked and ends and case.asked[-1].order > ends[0]:
         yield "was sent after its end was reported"
-    arrivals = [report.order for report in case.arrivals] if not case.has_dropped_reports else []
-    if case.asked and arrivals and case.asked[-1].order > arrivals[0]:
-        yield "was sent again after a report that showed that it had arrived"
+    for report in case.arrivals:
+        later = sum(asked.order > report.order for asked in case.asked)
+        # One that was kept for later met an attempt whose intent was committed, though its request came after.
+        if later > (report.answer == KEPT_FOR_LATER) and not case.has_dropped_reports:
+            yield "was sent again after a report that showed that it had arrived"
+            break
 
 
 def _doubt_settled_by_report(case: Case) -> Iterator[str]:

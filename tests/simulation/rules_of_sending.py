@@ -134,7 +134,7 @@ def _not_sent_after_its_end(case: Case) -> Iterator[str]:
         yield "was sent after its end was reported"
     for report in case.arrivals:
         later = sum(asked.order > report.order for asked in case.asked)
-        # One that was kept for later met an attempt whose intent was committed, though its request came after.
+        # One that was kept for later met an attempt with an intent, though its request came afterwards.
         if later > (report.answer == KEPT_FOR_LATER) and not case.has_dropped_reports:
             yield "was sent again after a report that showed that it had arrived"
             break

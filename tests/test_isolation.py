@@ -105,10 +105,10 @@ def stalled_and_failing(world: VirtualWorld) -> None:
 def test_beside_a_provider_that_stalls_and_one_that_fails_the_third_is_as_fast_as_ever(
     tmp_path: Path,
 ) -> None:
-    """Its throughput is within 1 % of what it is with all well, its waits within 10 % and 0.1 s."""
+    """It sends as much as with all well, but for what comes in between two polls; its waits are as short."""
     alone, beside = measure(tmp_path / "alone", healthy), measure(tmp_path / "beside", stalled_and_failing)
     figures = f"with all well: {alone}; beside a stalled and a failing one: {beside}"
-    assert abs(beside.sent - alone.sent) <= 0.01 * alone.sent, figures
+    assert abs(beside.sent - alone.sent) <= RATE, figures
     assert beside.median <= 1.1 * alone.median + 0.1, figures
     assert beside.most <= 1.1 * alone.most + 0.1, figures
     assert alone.sent >= 0.98 * RATE * SECONDS, figures

@@ -18,9 +18,11 @@ from enum import Enum, StrEnum
 from types import FrameType
 from typing import Any, Literal, Self, TextIO, TypedDict, Unpack
 
-import structlog
-
+from deliveryd.absence import absent
 from deliveryd.errors import DeliverydError
+
+with absent("rich"):  # it would draw traces, which have no way into our lines, and takes a fifth of the start
+    import structlog
 
 Layout = Literal["auto", "console", "json", "journal"]
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Awaitable, Sequence
 from functools import lru_cache
 
-import httpx
 import sniffio
 
 from deliveryd.http.asyncio_wire import AsyncioWire
-from deliveryd.http.httpx_wire import HttpxWire
+from deliveryd.http.plain_address import plain_target
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Answer, Header, Headers, Target, Wire
 
@@ -81,6 +79,12 @@ def raw_header(name: str, value: str) -> Header:
 @lru_cache(maxsize=4096)
 def target_of(url: str) -> Target:
     """Take an absolute http or https address apart. Raises ValueError when it is anything else."""
+    return plain_target(url) or _any_target(url)
+
+
+def _any_target(url: str) -> Target:
+    import httpx  # noqa: PLC0415  # takes a while to load, and most workers meet plain addresses only
+
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
@@ -113,13 +117,10 @@ def build_client(
 
 def _build_wire(tls: TlsFiles, proxy: str | None) -> Wire:
     if proxy is not None or sniffio.current_async_library() != "asyncio":
-        return HttpxWire(_httpx_transport(tls.context(), proxy))
+        from deliveryd.http.httpx_wire import HttpxWire, open_transport  # noqa: PLC0415  # loads httpx
+
+        return HttpxWire(open_transport(tls.context(), proxy))
     if tls == TlsFiles():  # nothing that could be wrong; reading the system's authorities takes a while
         return AsyncioWire(tls.context)
     context = tls.context()
     return AsyncioWire(lambda: context)
-
-
-def _httpx_transport(context: ssl.SSLContext, proxy: str | None) -> httpx.AsyncHTTPTransport:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=4.0)
-    return httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits, proxy=proxy)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+
 import anyio
 import httpx
 
@@ -19,6 +21,12 @@ _NEVER_SENT = (
 EARLIER = 0.9
 """The part of the deadline that connecting may take: httpcore closes the socket of a time-out of its own, but
 leaks that of a cancelled TLS handshake."""
+
+
+def open_transport(context: ssl.SSLContext, proxy: str | None) -> httpx.AsyncHTTPTransport:
+    """httpx's own transport, which keeps connections as ours does."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=4.0)
+    return httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits, proxy=proxy)
 
 
 class HttpxWire:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio.to_thread
 
@@ -32,7 +32,6 @@ from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Settings
 from deliveryd.pipeline import Pipeline
 from deliveryd.preparing import Preparation
-from deliveryd.receipts.app import Inlet, Receipts
 from deliveryd.rendering.content import CompiledSettings, compile_settings
 from deliveryd.rendering.greeting import general_stands_in, strict
 from deliveryd.reporting import Reporting
@@ -42,6 +41,9 @@ from deliveryd.service.hosts import HostRules, parse_host, parse_network
 from deliveryd.settings import SettingsRoom
 from deliveryd.telemetry import Event, log
 from deliveryd.wakeup import Pulse
+
+if TYPE_CHECKING:
+    from deliveryd.receipts.app import Receipts
 
 LARGEST_ANSWER = 4 << 20
 """Bytes of an answer of the service that are read at most: a batch of thousands of messages fits."""
@@ -270,13 +272,19 @@ def _policy(channel: ChannelConfig) -> LanePolicy:
 def _receipts(
     config: Config, journal: Journal, clock: Clock, metrics: Metrics, pipeline: Pipeline
 ) -> Receipts | None:
-    inlets = {}
-    for name, channel in config.channels.configured.items():
-        options = getattr(channel.options, "receipt", None)
-        if options is not None:
-            inlets[name] = Inlet(options, options.signature.secret_file.read() if options.signature else None)
-    if not inlets or not config.receipts.listen:
+    reporting = {
+        name: options
+        for name, channel in config.channels.configured.items()
+        if (options := getattr(channel.options, "receipt", None)) is not None
+    }
+    if not reporting or not config.receipts.listen:
         return None
+    from deliveryd.receipts.app import Inlet, Receipts  # noqa: PLC0415  # loads starlette
+
+    inlets = {
+        name: Inlet(options, options.signature.secret_file.read() if options.signature else None)
+        for name, options in reporting.items()
+    }
     return Receipts(
         inlets, journal, clock, metrics, max_body=config.receipts.max_body, on_moved=pipeline.moved
     )

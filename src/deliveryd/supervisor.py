@@ -10,16 +10,14 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
-from starlette.applications import Starlette
 
 from deliveryd import __version__
-from deliveryd.admin.app import admin_app
 from deliveryd.admin.listening import address_of, bind
-from deliveryd.admin.server import serve
+from deliveryd.admin.opening import serve_when_asked
 from deliveryd.assembly import Outside, Parts, assemble, open_outside
 from deliveryd.blocking import Blocking
 from deliveryd.config import Config
@@ -30,6 +28,9 @@ from deliveryd.notify import Notifier
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
 from deliveryd.vitals import WorkerVitals
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
 
 COUNT_INTERVAL = 10.0
 STATUS_INTERVAL = 10.0
@@ -128,17 +129,22 @@ class Supervisor:
     def _open_servers(
         self, parts: Parts, vitals: WorkerVitals, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
-        def open_server(name: str, listen: str, app: Starlette | None) -> str | None:
-            if not listen or app is None:
+        def open_server(name: str, listen: str, build: Callable[[], Starlette] | None) -> str | None:
+            if not listen or build is None:
                 return None
             bound = bind(f"{name}.listen", listen)
             log(Event.SERVER_LISTENING, server=name, listen=address_of(bound))
-            servers.start_soon(serve, app, bound, stop)
+            servers.start_soon(serve_when_asked, build, bound, stop)
             return address_of(bound)
 
-        receipts = parts.receipts.app() if parts.receipts is not None else None
+        def admin() -> Starlette:
+            from deliveryd.admin.app import admin_app  # noqa: PLC0415  # loads starlette
+
+            return admin_app(vitals, parts.metrics)
+
+        receipts = parts.receipts.app if parts.receipts is not None else None
         return Addresses(
-            open_server("admin", self._config.admin.listen, admin_app(vitals, parts.metrics)),
+            open_server("admin", self._config.admin.listen, admin),
             open_server("receipts", self._config.receipts.listen, receipts),
         )
 

@@ -98,9 +98,13 @@ JournalUrl = Annotated[str, BeforeValidator(_journal_url)]
 
 
 class Section(BaseModel):
-    """A table of the file: unknown keys are mistakes."""
+    """A table of the file: unknown keys are mistakes.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+    Models are built when something is read with them, most of them only as parts of others. A table that is
+    left out is therefore constructed: reading nothing with a model of its own would build it once more.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, defer_build=True)
 
 
 class TlsOptions(Section):
@@ -126,8 +130,8 @@ class ServiceOptions(Section):
 
     base_url: Url = Field(description="where the service is")
     timeout: Positive = Field(10.0, description="for one request, from connecting to the last byte")
-    auth: AuthOptions = Field(AuthOptions(), description="how requests prove who sends them")
-    tls: TlsOptions = Field(TlsOptions(), description="certificates")
+    auth: AuthOptions = Field(AuthOptions.model_construct(), description="how requests prove who sends them")
+    tls: TlsOptions = Field(TlsOptions.model_construct(), description="certificates")
 
 
 class QueueOptions(Section):
@@ -220,7 +224,7 @@ class BreakerOptions(Section):
 class ChannelTable(BaseModel):
     """What every channel has; what else stands in its table belongs to its adapter."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, coerce_numbers_to_str=True)
+    model_config = ConfigDict(extra="allow", frozen=True, coerce_numbers_to_str=True, defer_build=True)
 
     adapter: str = Field(description='kind of the channel: "http", "smtp", or one that a package brings')
     block: str | None = Field(None, description="block that it sends; none: the channel's name")
@@ -228,14 +232,18 @@ class ChannelTable(BaseModel):
     rate: RateLimit | None = Field(None, description='attempts that may begin in a time, such as "50/s"')
     timeout: Positive = Field(10.0, description="for one attempt")
     on_in_doubt: Literal["resend", "hold"] = Field("resend", description="when the outcome is unknown")
-    retry: RetryOptions = Field(RetryOptions(), description="when the provider can't take it now")
-    breaker: BreakerOptions = Field(BreakerOptions(), description="when the provider keeps failing")
+    retry: RetryOptions = Field(
+        RetryOptions.model_construct(), description="when the provider can't take it now"
+    )
+    breaker: BreakerOptions = Field(
+        BreakerOptions.model_construct(), description="when the provider keeps failing"
+    )
 
 
 class ChannelConfig(BaseModel):
     """One channel: its name, what every channel has, and what its adapter needs."""
 
-    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, defer_build=True)
 
     name: str
     block: str
@@ -293,18 +301,18 @@ class Config(Section):
     """The whole configuration."""
 
     service: ServiceOptions
-    queue: QueueOptions = QueueOptions()
-    events: EventsOptions = EventsOptions()
-    settings: SettingsOptions = SettingsOptions()
-    entities: EntitiesOptions = EntitiesOptions()
-    content: ContentOptions = ContentOptions()
-    customers: CustomersOptions = CustomersOptions()
+    queue: QueueOptions = QueueOptions.model_construct()
+    events: EventsOptions = EventsOptions.model_construct()
+    settings: SettingsOptions = SettingsOptions.model_construct()
+    entities: EntitiesOptions = EntitiesOptions.model_construct()
+    content: ContentOptions = ContentOptions.model_construct()
+    customers: CustomersOptions = CustomersOptions.model_construct()
     channels: ChannelsOptions
-    journal: JournalOptions = JournalOptions()
-    admin: AdminOptions = AdminOptions()
-    receipts: ReceiptsOptions = ReceiptsOptions()
-    log: LogOptions = LogOptions()
-    run: RunOptions = RunOptions()
+    journal: JournalOptions = JournalOptions.model_construct()
+    admin: AdminOptions = AdminOptions.model_construct()
+    receipts: ReceiptsOptions = ReceiptsOptions.model_construct()
+    log: LogOptions = LogOptions.model_construct()
+    run: RunOptions = RunOptions.model_construct()
 
 
 class Examined(NamedTuple):

@@ -49,7 +49,7 @@ FinderText = Annotated[str, AfterValidator(_checked_finder)]
 class TlsOptions(BaseModel):
     """PEM files: which authorities are trusted, and which certificate is shown."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     ca_file: FilePath | None = None
     cert_file: FilePath | None = None
@@ -72,7 +72,7 @@ class SuccessOptions(BaseModel):
     A value that is neither in `equals` nor in `try_again` is a refusal. Values are compared as text.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     pointer: FinderText
     equals: Annotated[list[str], Field(min_length=1)]
@@ -93,7 +93,7 @@ def _as_text(value: object) -> object:
 class HttpOptions(BaseModel):
     """`[channels.NAME]` with `adapter = "http"` (design 6); `secrets` is first, as the others refer to it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     secrets: dict[Annotated[str, Field(pattern=r"^[^{}]+$")], SecretPath] = {}
     url: str

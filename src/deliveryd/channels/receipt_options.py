@@ -21,7 +21,7 @@ Pointer = Annotated[str, AfterValidator(_checked)]
 class SignatureOptions(BaseModel):
     """How a receipt proves where it comes from: a keyed hash of its raw body in a header, after `prefix`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     header: Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
     secret_file: SecretPath
@@ -37,7 +37,7 @@ class ReceiptOptions(BaseModel):
     a receipt settles an attempt in doubt, whose answer, and with it the provider's id, never came.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     provider_id: Pointer
     status: Pointer

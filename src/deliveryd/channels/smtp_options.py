@@ -22,7 +22,7 @@ OWN_HEADERS = frozenset(
 class SmtpOptions(BaseModel):
     """`[channels.NAME]` with `adapter = "smtp"`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     host: Annotated[str, Field(pattern=r"^[^\s/@]+$")]
     port: Annotated[int, Field(ge=1, le=65535)] | None = None

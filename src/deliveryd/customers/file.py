@@ -21,7 +21,7 @@ from deliveryd.units import FilePath
 class FileOptions(BaseModel):
     """What the source "file" needs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     path: FilePath = Field(description="JSON Lines or CSV")
 

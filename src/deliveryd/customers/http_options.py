@@ -44,7 +44,7 @@ Pointer = Annotated[str, AfterValidator(_pointer)]
 class HttpOptions(BaseModel):
     """What the source "http" needs (design 6)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     url: Annotated[str, AfterValidator(lambda url: _address_with(ONE, url))] = Field(
         description="address of one customer, with {customerId} in it"

@@ -12,7 +12,7 @@ from deliveryd.customers.base import Answered
 class NoOptions(BaseModel):
     """The source "none" needs nothing."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class NoDirectory:

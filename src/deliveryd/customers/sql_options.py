@@ -58,7 +58,7 @@ def _query(query: str) -> str:
 class SqlOptions(BaseModel):
     """What the source "sql" needs (design 6)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     url: Annotated[str, AfterValidator(_url)] = Field(description="address of the database, without password")
     password_file: SecretPath | None = Field(None, description="password of the database")

@@ -23,7 +23,7 @@ _OWN_HEADERS = frozenset(
 class AuthOptions(BaseModel):
     """One of: bearer token; user name with password; any header with its value. Secrets stand in files."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     token_file: SecretPath | None = Field(None, description="bearer token")
     username: str | None = Field(None, description="basic authentication, together with password_file")

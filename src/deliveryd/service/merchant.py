@@ -17,7 +17,7 @@ _MERCHANT = re.compile(rb"/merchants/[^/]+/[^/]+/[^/?]+/?(?:\?.*)?$")
 class _Part(BaseModel):
     """Fields that the interface doesn't name are kept, in `model_extra`; which are required isn't shown."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
 
 
 class Location(_Part):

@@ -85,7 +85,7 @@ Text = Annotated[str, BeforeValidator(_text)]
 
 
 class _Wire(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
 
 class QueuedMessageBody(_Wire):
@@ -176,7 +176,7 @@ class SettingsBody(_Wire):
 class EntityBody(BaseModel):
     """An entity of a customer; whatever else it carries is kept (interface 2.4)."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
 
     id: StrictInt
     config_url: str = Field(alias="configUrl")

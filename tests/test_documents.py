@@ -23,6 +23,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from channel_samples import dispatch
+from deliveryd.admin.exposition import expose
 from deliveryd.channels.base import Accepted, Refused, TryAgain, Verdict
 from deliveryd.channels.registry import open_channel
 from deliveryd.cli.app import COMMANDS, build_app
@@ -336,7 +337,7 @@ def test_the_events_that_nothing_writes_are_the_ones_that_the_document_names() -
 def exposed_metrics() -> list[list[str]]:
     metrics = Metrics(["sms"], "1.0")
     metrics.follow(lambda: Levels({}, 0, 0, {"sms": False}))
-    text, _ = metrics.expose("")
+    text, _ = expose(metrics, "")
     found = []
     for family in text_string_to_metric_families(text.decode()):
         if family.name.startswith("deliveryd_"):

@@ -18,6 +18,7 @@ import sniffio
 from trio.testing import MockClock
 
 from deliveryd import telemetry
+from deliveryd.admin.exposition import expose
 from deliveryd.blocking import Blocking, in_thread, inline
 from deliveryd.errors import (
     ServiceError,
@@ -139,7 +140,7 @@ class Station:
             return db.execute(query).fetchall()
 
     def counted(self, name: str) -> float:
-        text = self.metrics.expose("text/plain")[0].decode()
+        text = expose(self.metrics, "text/plain")[0].decode()
         [line] = [line for line in text.splitlines() if line.startswith(f"deliveryd_{name} ")]
         return float(line.rsplit(" ", 1)[1])
 

@@ -3,6 +3,7 @@
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from deliveryd.admin.exposition import expose
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.states import State
@@ -24,7 +25,7 @@ def samples(exposed: str) -> dict[str, float]:
 
 def test_every_series_is_there_from_the_start_at_zero() -> None:
     """A dashboard and an alert rule find all labels before anything has happened."""
-    found = samples(metrics().expose("")[0].decode())
+    found = samples(expose(metrics(), "")[0].decode())
 
     ours = {name: value for name, value in found.items() if name.startswith("deliveryd_")}
     assert ours.pop("deliveryd_info{version=0.1.0}") == 1
@@ -63,7 +64,7 @@ def test_what_happens_is_counted() -> None:
     counted.receipt("unmatched")
     counted.committed(0.004)
 
-    found = samples(counted.expose("")[0].decode())
+    found = samples(expose(counted, "")[0].decode())
     moved = {name: value for name, value in found.items() if name.startswith("deliveryd_") and value}
     counters = {name: value for name, value in moved.items() if "_bucket" not in name and "_sum" not in name}
     assert counters == {
@@ -98,14 +99,14 @@ def test_levels_are_asked_for_at_each_scrape() -> None:
     watched = metrics()
     watched.follow(lambda: now)
 
-    found = samples(watched.expose("")[0].decode())
+    found = samples(expose(watched, "")[0].decode())
     assert found["deliveryd_messages_in_state{state=waiting}"] == 3
     assert found["deliveryd_messages_in_state{state=in_doubt}"] == 0
     assert (found["deliveryd_outbox_events"], found["deliveryd_journal_size_bytes"]) == (7, 4096)
     assert found["deliveryd_channel_open{channel=sms}"] == 1
 
     now = Levels({State.IN_DOUBT: 1}, outbox=0, journal_size=8192, channels_open={"sms": False})
-    found = samples(watched.expose("")[0].decode())
+    found = samples(expose(watched, "")[0].decode())
     assert found["deliveryd_messages_in_state{state=waiting}"] == 0
     assert found["deliveryd_messages_in_state{state=in_doubt}"] == 1
     assert found["deliveryd_channel_open{channel=sms}"] == 0
@@ -116,12 +117,12 @@ def test_two_workers_in_one_process_count_apart() -> None:
     one, other = metrics(), metrics()
     one.taken(fresh=1, repeated=0, malformed=0)
 
-    assert samples(other.expose("")[0].decode())["deliveryd_messages_taken_total"] == 0
+    assert samples(expose(other, "")[0].decode())["deliveryd_messages_taken_total"] == 0
 
 
 def test_a_scraper_may_ask_for_openmetrics() -> None:
     """The format follows the Accept header, and a strict parser reads it."""
-    body, content_type = metrics().expose("application/openmetrics-text; version=1.0.0")
+    body, content_type = expose(metrics(), "application/openmetrics-text; version=1.0.0")
 
     assert content_type.startswith("application/openmetrics-text")
     names = {family.name for family in parse_openmetrics(body.decode())}  # type: ignore[no-untyped-call]

@@ -13,6 +13,7 @@ import pytest
 from trio.testing import MockClock
 
 from deliveryd import settings as room_module
+from deliveryd.admin.exposition import expose
 from deliveryd.cache import DiskCache
 from deliveryd.errors import DeliverydError, ServiceRefused, ServiceUnavailable, SettingsUnusable
 from deliveryd.metrics import Metrics
@@ -76,7 +77,7 @@ class Rooms:
 
     def counted(self, line: str) -> float:
         """A number of the metrics."""
-        text = self.metrics.expose("text/plain")[0].decode()
+        text = expose(self.metrics, "text/plain")[0].decode()
         [value] = [row.rsplit(" ", 1)[1] for row in text.splitlines() if row.startswith(f"deliveryd_{line}")]
         return float(value)
 

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from deliveryd.admin.base import Vitals
+from deliveryd.admin.exposition import expose
 from deliveryd.metrics import Metrics
 
 _TEXT = "text/plain; charset=utf-8"
@@ -48,7 +49,7 @@ def admin_app(vitals: Vitals, metrics: Metrics) -> Starlette:
         return _answer(f"{'ready' if ready else 'not ready'}\n{sentence}\n", 200 if ready else 503)
 
     async def numbers(request: Request) -> Response:
-        body, content_type = metrics.expose(request.headers.get("accept", ""))
+        body, content_type = expose(metrics, request.headers.get("accept", ""))
         return _answer(body, media_type=content_type)
 
     async def status(_request: Request) -> Response:

@@ -57,8 +57,8 @@ class HttpOptions(BaseModel):
     )
     batch_size: StrictInt = Field(100, ge=1, le=1000, description="customers in one request, at most")
     batch_entries: Pointer | None = Field(None, description="JSON Pointer to the customers; none: the answer")
-    auth: AuthOptions = Field(AuthOptions(), description="as for the service")
-    tls: TlsOptions = Field(TlsOptions(), description="certificates")
+    auth: AuthOptions = Field(AuthOptions.model_construct(), description="as for the service")
+    tls: TlsOptions = Field(TlsOptions.model_construct(), description="certificates")
 
     @model_validator(mode="after")
     def _ids_are_found(self) -> Self:

@@ -1,0 +1,82 @@
+"""The worker's numbers in the formats of Prometheus, whose library is loaded for nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from prometheus_client import ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from deliveryd.metrics import Counts, Durations, Lengths, Levels, Metrics
+from deliveryd.states import State
+
+
+def expose(metrics: Metrics, accept: str) -> tuple[bytes, str]:
+    """All numbers and their content type, in the format that an Accept header prefers."""
+    encode, content_type = choose_encoder(accept)
+    return encode(_Everything(metrics)), content_type
+
+
+class _Everything(Collector):
+    """What is counted, told to the library as it asks for it."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        yield from ProcessCollector(registry=None).collect()
+        yield InfoMetricFamily("deliveryd", "The running program.", {"version": self._metrics.version})
+        for family in self._metrics.families:
+            yield _counters(family) if isinstance(family, Counts) else _histograms(family)
+        if self._metrics.levels is not None:
+            yield from _gauges(self._metrics.levels())
+
+
+def _counters(family: Counts) -> Metric:
+    told = CounterMetricFamily(family.name, family.meaning, labels=family.labels)
+    for labels, count in family.series.items():
+        told.add_metric(labels, count)
+    return told
+
+
+def _histograms(family: Lengths) -> Metric:
+    told = HistogramMetricFamily(family.name, family.meaning, labels=family.labels)
+    for labels, durations in family.series.items():
+        told.add_metric(labels, _buckets(durations), durations.total)
+    return told
+
+
+def _buckets(durations: Durations) -> list[tuple[str, float]]:
+    """How many were no longer than each bound."""
+    bounds = [*map(floatToGoString, durations.bounds), "+Inf"]
+    return list(zip(bounds, accumulate(durations.counts), strict=True))
+
+
+def _gauges(now: Levels) -> Iterator[Metric]:
+    messages = GaugeMetricFamily(
+        "deliveryd_messages_in_state", "Messages in the journal by state.", labels=["state"]
+    )
+    for state in State:
+        messages.add_metric([state.name.lower()], now.messages.get(state, 0))
+    yield messages
+    yield GaugeMetricFamily(
+        "deliveryd_outbox_events", "Status events not yet accepted by the service.", now.outbox
+    )
+    yield GaugeMetricFamily("deliveryd_journal_size_bytes", "Size of the journal's files.", now.journal_size)
+    channels = GaugeMetricFamily(
+        "deliveryd_channel_open", "1 while a provider keeps failing and only probes are sent.",
+        labels=["channel"],
+    )  # fmt: skip
+    for channel, is_open in now.channels_open.items():
+        channels.add_metric([channel], is_open)
+    yield channels

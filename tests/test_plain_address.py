@@ -38,7 +38,15 @@ def test_usual_addresses_are_plain(url: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["http://h/a/../b", "http://H/", "http://h/ä", "http://u:p@h/", "http://h/%41", "http://[::1]/", "http://h/#"],
+    [
+        "http://h/a/../b",
+        "http://H/",
+        "http://h/ä",
+        "http://u:p@h/",
+        "http://h/%41",
+        "http://[::1]/",
+        "http://h/#",
+    ],
 )
 def test_an_address_that_may_need_normalizing_goes_the_long_way(url: str) -> None:
     """Nothing is said of an address that could be spelled in another way too."""

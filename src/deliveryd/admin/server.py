@@ -73,6 +73,10 @@ class _Server(uvicorn.Server):
             with anyio.move_on_after(1):
                 await self._stop.wait()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.server_state.connections or self.server_state.tasks:  # else it would only pause
+            await super().shutdown(sockets)
+
     def close(self, bound: socket.socket) -> None:
         """Close at once whatever is still open."""
         for server in self.servers:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 
 import anyio
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
-from tenacity.wait import wait_exponential_jitter
 
 from deliveryd.errors import NotSent, ServiceRefused, ServiceUnavailable, WireError
 from deliveryd.http.client import HttpClient, raw_header, target_of
@@ -29,14 +28,6 @@ Sleep = Callable[[float], Awaitable[None]]
 
 _LOOKED_UP: tuple[str | None, ...] = (None,)  # by whoever connects
 
-_backoff = wait_exponential_jitter(multiplier=0.1, max=2.0, jitter=0.1)
-
-
-def _wait(state: RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome else None
-    asked = error.after if isinstance(error, ServiceUnavailable) else None
-    return asked if asked is not None else _backoff(state)
-
 
 def _is_brief(error: BaseException) -> bool:
     """Whether another try is worth it, and the service didn't ask for more than `PATIENCE` before it."""
@@ -54,13 +45,7 @@ class Caller:
         self._whom = whom
         self._auth = auth
         self._headers = list(auth.headers())
-        self._retrying = AsyncRetrying(
-            stop=stop_after_attempt(TRIES),
-            wait=_wait,
-            retry=retry_if_exception(_is_brief),
-            sleep=sleep,
-            reraise=True,
-        )
+        self._sleep = sleep
 
     async def call(
         self,
@@ -80,13 +65,30 @@ class Caller:
         sent = [("accept", "application/json"), *headers]
         if body:
             sent.append(("content-type", "application/json"))
-        async for attempt in self._retrying.copy():
-            with attempt:
-                answer = await self._try(method, target, sent, body, addresses)
-                if not (200 <= answer.status < 300 or answer.status in also):
-                    raise ServiceRefused(self._refusal(answer), answer.status)
-                return answer
-        raise AssertionError("tenacity ends by returning or raising")
+        once = partial(self._accepted, method, target, sent, body, addresses, also=also)
+        try:
+            return await once()
+        except ServiceUnavailable as error:
+            if not _is_brief(error):
+                raise
+            from deliveryd.service.again import try_again  # noqa: PLC0415  # loads tenacity, needed no sooner
+
+            return await try_again(once, error, TRIES, _is_brief, self._sleep)
+
+    async def _accepted(
+        self,
+        method: str,
+        target: Target,
+        headers: Headers,
+        body: bytes,
+        addresses: Sequence[str | None],
+        *,
+        also: Collection[int],
+    ) -> Answer:
+        answer = await self._try(method, target, headers, body, addresses)
+        if not (200 <= answer.status < 300 or answer.status in also):
+            raise ServiceRefused(self._refusal(answer), answer.status)
+        return answer
 
     async def _try(
         self, method: str, target: Target, headers: Headers, body: bytes, addresses: Sequence[str | None]

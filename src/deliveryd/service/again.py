@@ -1,0 +1,46 @@
+"""The pauses and tries after a first one that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
+from tenacity.wait import wait_exponential_jitter
+
+from deliveryd.errors import ServiceUnavailable
+
+T = TypeVar("T")
+
+_backoff = wait_exponential_jitter(multiplier=0.1, max=2.0, jitter=0.1)
+
+
+async def try_again(
+    once: Callable[[], Awaitable[T]],
+    first: ServiceUnavailable,
+    tries: int,
+    is_brief: Callable[[BaseException], bool],
+    sleep: Callable[[float], Awaitable[None]],
+) -> T:
+    """Go on after a try that came to `first`, until one ends otherwise or all `tries`, with it, are used up.
+
+    Raises what the last one came to, at once if that isn't brief.
+    """
+    async for attempt in AsyncRetrying(
+        stop=stop_after_attempt(tries),
+        wait=_wait,
+        retry=retry_if_exception(is_brief),
+        sleep=sleep,
+        reraise=True,
+    ):
+        with attempt:
+            if attempt.retry_state.attempt_number == 1:
+                raise first
+            return await once()
+    raise AssertionError("tenacity ends by returning or raising")
+
+
+def _wait(state: RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    asked = error.after if isinstance(error, ServiceUnavailable) else None
+    return asked if asked is not None else _backoff(state)

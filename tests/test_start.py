@@ -1,0 +1,65 @@
+"""What a start loads: less than the libraries would on their own, since each of them takes its time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+
+import pytest
+
+from deliveryd.absence import absent
+
+LOADED = "import sys, json; print(json.dumps(sorted(sys.modules)))"
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that are there after a statement, in a Python of its own."""
+    answer = subprocess.run(
+        [sys.executable, "-c", f"{statement}; {LOADED}"], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(answer.stdout))
+
+
+def among(modules: Iterable[str], unwanted: Iterable[str]) -> list[str]:
+    return sorted(module for module in modules if module.partition(".")[0] in unwanted)
+
+
+NOT_FOR_A_START = {
+    "aiosmtpd", "aiosmtplib", "attr", "click", "email_validator", "h11", "httpcore", "httpx", "langcodes",
+    "markdown_it", "multiprocessing", "prometheus_client", "pygments", "rich", "socketserver", "sqlalchemy",
+    "starlette", "tenacity", "uvicorn", "wsgiref",
+}  # fmt: skip
+
+
+def test_a_worker_is_loaded_without_what_it_may_never_need() -> None:
+    """A start takes as long as its imports: who adds one of these to them doubles it bit by bit.
+
+    Servers, metrics and further tries load theirs when they are first asked for, terminals theirs for tables.
+    """
+    assert among(loaded_by("import deliveryd.cli.run"), NOT_FOR_A_START) == []
+
+
+@pytest.mark.parametrize("command", ["explain", "audit", "dead", "in_doubt", "check"])
+def test_a_command_is_loaded_without_servers_and_tables(command: str) -> None:
+    """What an operator asks in an emergency answers at once."""
+    unwanted = {"attr", "pygments", "rich", "starlette", "uvicorn", "prometheus_client"}
+    assert among(loaded_by(f"import deliveryd.cli.{command}"), unwanted) == []
+
+
+def test_what_is_absent_for_one_is_there_for_all_others() -> None:
+    """A library's absence ends with the block, also for one that had been loaded before."""
+    import colorsys  # noqa: PLC0415  # stands for any library
+
+    with absent("colorsys", "nowhere"), pytest.raises(ImportError):
+        import colorsys as gone  # noqa: F401, PLC0415
+    assert sys.modules["colorsys"] is colorsys
+    assert "nowhere" not in sys.modules
+
+
+def test_the_log_and_the_tables_get_along() -> None:
+    """Tables are drawn with the library that the log does without, whichever comes first."""
+    for first, second in (("telemetry", "cli.customer_table"), ("cli.customer_table", "telemetry")):
+        statement = f"import deliveryd.{first}; import deliveryd.{second}"
+        assert "rich.table" in loaded_by(statement)

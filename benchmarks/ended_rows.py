@@ -18,6 +18,7 @@ BYTES_PER_MESSAGE = 1200
 """What an ended message takes on the disk while it is built, generously."""
 
 _CHUNK = 100_000
+_POST = 100  # events that the service accepted at one time
 _LIFE = 2_000_000  # microseconds from the take to the end
 _NUMBERS = "WITH RECURSIVE number(i) AS (SELECT :first UNION ALL SELECT i + 1 FROM number WHERE i < :last)"
 _VARIABLES = '{"order":"A-4711","city":"Tallinn","amount":"10.50","day":"2026-01-01"}'
@@ -25,25 +26,27 @@ _INSTANT = "2026-01-01T00:00:00.000000Z"
 
 _ENDED = f"""
 INSERT INTO message
-    (id, settings_id, customer_id, variables, state, taken_at, lane, tries, attempts, ended_at)
+    (id, settings_id, customer_id, variables, state, taken_at, lane, tries, attempts, ended_at,
+    started_at, accepted_at, sends, provider_id)
 {_NUMBERS} SELECT i * :stride, i % 20, i, '{_VARIABLES}', 6, :begin + i * :step, 'sms', 1, 1,
-    :begin + i * :step + {_LIFE} FROM number;
-INSERT INTO attempt (message_id, number, channel, started_at, ended_at, verdict, provider_id)
-{_NUMBERS} SELECT i * :stride, 1, 'sms', :begin + i * :step, :begin + i * :step + {_LIFE}, 'accepted',
+    :begin + i * :step + {_LIFE}, :begin + i * :step, :begin + i * :step + {_LIFE}, 1,
     lower(hex(randomblob(16))) FROM number;
-INSERT INTO event (message_id, seq, status, body, settled_at)
+INSERT INTO event (message_id, seq, status, body)
 {_NUMBERS} SELECT (i + 1) / 2 * :stride, i, iif(i % 2, 'dequeued', 'sent'),
     '{{"timestamp":"{_INSTANT}","messageId":' || ((i + 1) / 2 * :stride) || ',"status":"'
-    || iif(i % 2, 'dequeued', 'sent') || '"}}', :begin + i * :step / 2 FROM number;
+    || iif(i % 2, 'dequeued', 'sent') || '"}}' FROM number;
+INSERT INTO post (last, first, at)
+{_NUMBERS} SELECT i * {_POST}, (i - 1) * {_POST} + 1, :begin + i * {_POST} * :step / 2 FROM number;
 """  # noqa: S608  # constants
 
 _WAITING = f"""
 INSERT INTO message (id, settings_id, customer_id, variables, state, taken_at, due_at, lane)
 {_NUMBERS} SELECT i * :stride, i % 20, i, '{_VARIABLES}', 3, :begin, :begin + i * :step, 'sms' FROM number;
-INSERT INTO event (message_id, seq, status, body, settled_at)
+INSERT INTO event (message_id, seq, status, body)
 {_NUMBERS} SELECT i * :stride, i, 'dequeued',
-    '{{"timestamp":"{_INSTANT}","messageId":' || (i * :stride) || ',"status":"dequeued"}}',
-    :begin FROM number;
+    '{{"timestamp":"{_INSTANT}","messageId":' || (i * :stride) || ',"status":"dequeued"}}' FROM number;
+INSERT INTO post (last, first, at)
+{_NUMBERS} SELECT i * {_POST}, (i - 1) * {_POST} + 1, :begin FROM number;
 """  # noqa: S608  # constants
 
 
@@ -73,8 +76,8 @@ def _fill(path: Path, script: str, number: int, values: dict[str, int], *, event
             last = min(first + _CHUNK - 1, number)
             db.execute("BEGIN")
             for statement in statements:
-                times = events if "INTO event" in statement else 1
-                bounds = {"first": (first - 1) * times + 1, "last": last * times}
+                rows, of_messages = _share(statement, events)
+                bounds = {"first": (first - 1) * rows // of_messages + 1, "last": last * rows // of_messages}
                 db.execute(statement, {**values, **bounds, "stride": STRIDE})
             db.execute("COMMIT")
         db.executemany(
@@ -82,3 +85,10 @@ def _fill(path: Path, script: str, number: int, values: dict[str, int], *, event
             [(str(number * events), "settled_seq"), (str(number), "taken")],
         )
         db.execute("PRAGMA journal_mode = WAL")
+
+
+def _share(statement: str, events: int) -> tuple[int, int]:
+    """How many rows a statement makes for how many messages."""
+    if "INTO event" in statement:
+        return events, 1
+    return (events, _POST) if "INTO post" in statement else (1, 1)

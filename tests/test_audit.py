@@ -108,14 +108,14 @@ def test_a_message_that_is_gone_is_missed_by_audit_and_by_the_next_run(world: Wo
     answered = tampered(world, "DELETE FROM message WHERE id = 5")
     assert answered.status == 1
     assert re.search(r"^missing +1$", answered.out, re.MULTILINE)
-    assert "an attempt belongs to a message: messages 5" in answered.out
+    assert "an event belongs to a message, or to one that is forgotten: messages 5" in answered.out
     world.start("--until-idle").wait(PATIENCE)
     assert '"event": "journal.gap", "gap": 1' in world.log()
 
 
 def test_of_many_the_first_ids_and_their_number_are_shown(world: World) -> None:
     do_everything(world)
-    answered = tampered(world, "DELETE FROM attempt")
+    answered = tampered(world, "UPDATE message SET accepted_at = NULL")
     [line] = [line for line in answered.out.splitlines() if "have an accepted attempt" in line]
     shown = line.partition(": messages ")[2]
     assert len(re.findall(r"\d+", shown.partition(" and ")[0])) == SHOWN
@@ -131,7 +131,7 @@ BREAKS = {
     "a doubt is about the latest attempt": "UPDATE message SET doubt = doubt || '9' WHERE state = 5",
     "dequeued is the first event": "DELETE FROM event WHERE message_id = 2 AND status = 'dequeued'",
     "dequeued waits until it is accepted": "UPDATE message SET state = 1, ended_at = NULL WHERE id = 2",
-    "dequeued was accepted before anything else": "UPDATE event SET settled_at = NULL WHERE message_id = 2",
+    "dequeued was accepted before anything else": "UPDATE event SET seq = seq + 1000 WHERE message_id = 2",
     "what is set aside had its dequeued refused": "UPDATE event SET refused = NULL",
     "sent has one sent event and no other end": "DELETE FROM event WHERE message_id = 2 AND status = 'sent'",
     "delivered has one sent and one delivered event": "UPDATE message SET state = 7 WHERE id = 2",
@@ -143,21 +143,23 @@ BREAKS = {
         "UPDATE message SET state = 7 WHERE id = 2;"
         "INSERT INTO event (message_id, seq, status, body) VALUES (2, -1, 'delivered', '{}')"
     ),
-    "sent and delivered have an accepted attempt": "UPDATE attempt SET verdict = 'x' WHERE message_id = 2",
+    "sent and delivered have an accepted attempt": "UPDATE message SET accepted_at = NULL WHERE id = 2",
     "what isn't sent has no accepted attempt": (
-        "UPDATE attempt SET verdict = 'accepted' WHERE message_id = (SELECT id FROM message WHERE state = 5)"
+        "UPDATE unaccepted SET verdict = 'accepted'"
+        " WHERE message_id = (SELECT id FROM message WHERE state = 5)"
     ),
     "attempts are numbered without a gap": "UPDATE message SET attempts = 7 WHERE id = 2",
     "what is being sent has one attempt without an outcome": (
         "UPDATE message SET state = 4, ended_at = NULL WHERE id = 2"
     ),
     "nothing else has an attempt without an outcome": (
-        "UPDATE attempt SET verdict = NULL WHERE message_id = 2"
+        "UPDATE unaccepted SET verdict = NULL WHERE message_id = (SELECT id FROM message WHERE state = 5)"
     ),
-    "an attempt belongs to a message": "DELETE FROM message WHERE id = 2",
+    "an attempt belongs to a message": "DELETE FROM message WHERE state = 5",
     "an event belongs to a message, or to one that is forgotten": "DELETE FROM message WHERE id = 2",
-    "a refused event is settled": "UPDATE event SET settled_at = NULL",
-    "no event has a number that would be given again": "UPDATE meta SET value = 1 WHERE key = 'settled_seq'",
+    "a refused event is settled": "UPDATE event SET refused_at = NULL",
+    "what is settled was refused, or accepted in a post": "DELETE FROM post WHERE first = 1",
+    "no event waits that was accepted in a post": "UPDATE meta SET value = 1 WHERE key = 'settled_seq'",
     "a matched receipt belongs to a message": (
         "INSERT INTO receipt (channel, provider_id, delivered, status, reported_at, received_at, message_id)"
         " VALUES ('sms', 'p', 1, 'ok', 1, 1, 999)"

@@ -339,7 +339,9 @@ def test_damage_that_shows_only_under_way_ends_the_worker_with_a_message(tmp_pat
         world.run_until_idle()
         journal = world.folder / "journal.db"
         with closing(sqlite3.connect(journal)) as db:
-            [(root,)] = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'attempt'").fetchall()
+            [(root,)] = db.execute(
+                "SELECT rootpage FROM sqlite_master WHERE name = 'message_provider'"
+            ).fetchall()
         with journal.open("r+b") as file:
             file.seek((root - 1) * 4096)
             file.write(noise(4096))

@@ -31,9 +31,8 @@ READ_AS_A_WHOLE = {
     "message USING COVERING INDEX message_ended": "the account, which is read beside the writer",
     "malformed USING COVERING INDEX malformed_open": "what waits for an operator",
     "receipt USING COVERING INDEX receipt_unmatched": "what fits no attempt; the line asks only for one",
-    "event USING COVERING INDEX event_waiting": "what the service hasn't accepted, bounded by the places",
-    "event USING INDEX event_waiting": "the same, at the start",
     "event USING INDEX event_refused": "what waits for an operator",
+    "attempt": "of one message, when both places where they stand were searched",
     "json_each VIRTUAL TABLE INDEX 1:": "the ids of a batch",
     "CONSTANT ROW": "no table",
     "era": "stretches of four hours within the retention",
@@ -177,6 +176,29 @@ async def test_messages_that_have_to_stay_do_not_keep_others_from_being_forgotte
         assert sum(forgotten) == 3
         assert (await journal.counts()).events_refused == 40
         assert (await journal.account()).ended == 40
+
+
+def posts_of(journal: SqliteJournal) -> int:
+    (number,) = journal._db.execute("SELECT count(*) FROM post").fetchone()
+    return int(number)
+
+
+async def test_of_each_post_is_kept_what_the_events_that_are_left_need(path: Path) -> None:
+    """A hundred messages, each event accepted by itself; what isn't forgotten still tells when it was."""
+    async with open_journal(path) as journal:
+        for id_ in range(1, 101):
+            for row in await end(journal, [id_]):
+                await journal.accept([row], NOW + id_)
+        await journal.take([message(200)], [], NOW)
+        await journal.accept(await journal.outbox(0, 1), NOW + 200)
+        assert posts_of(journal) == 201
+        assert await journal.forget(NOW + 1, 30) == 30
+        assert posts_of(journal) <= 201 - 30
+        while await journal.forget(NOW + 1, 30):
+            pass
+        assert await journal.forget(NOW + 1000, 30) == 0
+        assert posts_of(journal) == 1
+        assert [event.settled_at for event in read_life(path, 200).events] == [NOW + 200]
 
 
 @pytest.mark.parametrize(

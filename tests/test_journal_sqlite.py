@@ -311,7 +311,7 @@ async def test_a_journal_of_a_newer_deliveryd_is_refused_and_left_untouched(path
     async with open_journal(path):
         pass
     before = a_database(path, "PRAGMA user_version = 99")
-    assert "has format 99, and this deliveryd reads format 3" in await refusal(path)
+    assert "has format 99, and this deliveryd reads format 4" in await refusal(path)
     assert read(path) == before
 
 
@@ -353,16 +353,43 @@ async def test_a_journal_is_locked_within_one_process_too(path: Path) -> None:
 
 async def test_attempts_are_recorded_and_a_repeat_under_the_same_number_counts_sends(path: Path) -> None:
     async with open_journal(path) as journal:
+        name = attempt_id(journal.namespace, 1, 1)
         await make_ready(journal, 1)
-        for verdict, after in (("in_doubt", State.WAITING), ("accepted", State.SENT)):
-            await journal.change([Change(entry(1), State.READY, State.SENDING, NOW)])
-            outcome = Outcome(verdict, "p1" if verdict == "accepted" else None, None)
-            await journal.change([Change(entry(1), State.SENDING, after, NOW + 5, NOW, outcome)])
-            await journal.due(NOW, {"sms": 1})
-        namespace = journal.namespace
-    (attempt,) = read_life(path, 1).attempts
-    assert (attempt.number, attempt.id, attempt.sends) == (1, f"{namespace}-1-1", 2)
-    assert (attempt.verdict, attempt.provider_id, attempt.ended_at) == ("accepted", "p1", NOW + 5)
+        await journal.change([Change(entry(1), State.READY, State.SENDING, NOW)])
+        assert read_life(path, 1).attempts == ((1, name, "sms", 1, NOW, None, None, None, None),)
+        doubtful, unknown = entry(1, doubt=name), Outcome("in_doubt", None, "no answer")
+        await journal.change([Change(doubtful, State.SENDING, State.WAITING, NOW + 5, NOW, unknown)])
+        assert read_life(path, 1).attempts == (
+            (1, name, "sms", 1, NOW, NOW + 5, "in_doubt", None, "no answer"),
+        )
+        await journal.due(NOW, {"sms": 1})
+        await journal.change([Change(doubtful, State.READY, State.SENDING, NOW + 7)])
+        assert read_life(path, 1).attempts == ((1, name, "sms", 2, NOW, None, None, None, None),)
+        accepted = Outcome("accepted", "p1")
+        await journal.change([Change(entry(1), State.SENDING, State.SENT, NOW + 9, None, accepted)])
+    assert read_life(path, 1).attempts == ((1, name, "sms", 2, NOW, NOW + 9, "accepted", "p1", None),)
+
+
+async def test_attempts_that_failed_stay_recorded_beside_the_one_that_was_accepted(path: Path) -> None:
+    """Each with its own channel, also after the message had moved on to another one."""
+    async with open_journal(path) as journal:
+        await make_ready(journal, 1)
+        await journal.change([Change(entry(1), State.READY, State.SENDING, NOW)])
+        spent = entry(1)._replace(lane=None, spent=(("sms", "no such number"),))
+        refused = Outcome("refused", None, "no such number")
+        await journal.change([Change(spent, State.SENDING, State.READY, NOW + 1, outcome=refused)])
+        second = spent._replace(lane="email", attempts=2)
+        await journal.change([Change(second, State.READY, State.SENDING, NOW + 2)])
+        await journal.receive([Receipt("email", "p2", True, "ok", NOW, NOW, "1")])  # not yet: it is under way
+        outcome = Outcome("accepted", "p2")
+        await journal.change([Change(second, State.SENDING, State.SENT, NOW + 3, None, outcome)])
+    life = read_life(path, 1)
+    assert [each[2:] for each in life.attempts] == [
+        ("sms", 1, NOW, NOW + 1, "refused", None, "no such number"),
+        ("email", 1, NOW + 2, NOW + 3, "accepted", "p2", None),
+    ]
+    assert life.message is not None
+    assert life.message.state is State.DELIVERED
 
 
 async def test_the_same_malformed_element_is_one_record_with_a_count(path: Path) -> None:
@@ -469,7 +496,7 @@ async def test_no_statement_of_the_line_reads_a_whole_table(path: Path) -> None:
         steps = plans_of(journal._db, statements)
     assert len(steps) > 40
     harmless = re.compile(
-        r"SCAN (json_each VIRTUAL TABLE|CONSTANT ROW|era|\(subquery-|receipt USING .*receipt_unmatched)"
+        r"SCAN (json_each VIRTUAL TABLE|CONSTANT ROW|era|attempt$|\(subquery-|receipt USING .*_unmatched)"
     )
     assert {step for step in steps if "SCAN" in step[0] and not harmless.match(step[0])} == set()
 

@@ -15,7 +15,8 @@
     ├── JournalError              the journal can't be used
     │   ├── JournalLocked         another process works on it
     │   └── JournalFull           there is no room left on its disk
-    └── IllegalTransition         a message was about to take a step that the state table doesn't have
+    ├── IllegalTransition         a message was about to take a step that the state table doesn't have
+    └── OutOfOrder                an event was about to be settled before another one that waits ahead of it
 
 Errors of libraries are translated into these once, at the edge where the library is called.
 """
@@ -104,3 +105,7 @@ class JournalFull(JournalError):
 
 class IllegalTransition(DeliverydError):
     """A message was about to take a step that the table of states doesn't have."""
+
+
+class OutOfOrder(DeliverydError):
+    """An event was about to be settled before another one that waits ahead of it."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deliveryd.errors import IllegalTransition
+from deliveryd.errors import IllegalTransition, OutOfOrder
 from deliveryd.journal.base import (
     Account,
     Change,
@@ -316,6 +316,53 @@ async def test_events_keep_their_order_over_restarts(opened: Open) -> None:
             await journal.take([message(id_)], [], NOW)
             seqs += [row.seq for row in await accept_all(journal)]
     assert seqs == sorted(set(seqs))
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["accepted", "refused"])
+async def test_an_event_cannot_be_settled_before_one_that_waits_ahead_of_it(
+    opened: Open, refused: bool
+) -> None:
+    """The one ahead would never be reported: nothing happens, and in the right order everything goes on."""
+    async with opened() as journal:
+        await journal.take([message(1), message(2), message(3)], [], NOW)
+        first, second, third = await journal.outbox(0, 10)
+        with pytest.raises(OutOfOrder, match=f"event {third.seq} .* before event {first.seq}"):
+            await (journal.refuse(third, "400", NOW) if refused else journal.accept([second, third], NOW))
+        assert await waiting_events(journal) == [(1, "dequeued"), (2, "dequeued"), (3, "dequeued")]
+        assert await state_counts(journal) == {State.TAKEN: 3}
+        await journal.accept([first], NOW)
+        await journal.refuse(second, "400", NOW)
+        await journal.accept([third], NOW)
+        assert await waiting_events(journal) == []
+        assert await state_counts(journal) == {State.READY: 2}
+
+
+async def test_what_was_settled_stays_as_it_is(opened: Open) -> None:
+    """Neither a second acceptance nor a late refusal changes anything."""
+    async with opened() as journal:
+        await journal.take([message(1), message(2)], [], NOW)
+        rows = await accept_all(journal)
+        await journal.accept(rows, NOW + 1)
+        await journal.refuse(rows[0], "400", NOW + 1)
+        assert await journal.counts() == Counts({State.READY: 2}, 0, 0, 0, 0)
+
+
+async def test_a_number_that_no_event_got_holds_nothing_up(opened: Open) -> None:
+    """An operation that failed after it had put events in leaves a gap."""
+    async with opened() as journal:
+        await make_ready(journal, 1)
+        for id_ in (1, 99):
+            step = Change(
+                attempt_on(id_), State.READY, State.SENDING, NOW, events=(StatusEvent(1, "x", NOW),)
+            )
+            if id_ == 99:
+                with pytest.raises(IllegalTransition):
+                    await journal.change([step])
+            else:
+                await journal.change([step])
+        await journal.take([message(2)], [], NOW)
+        assert [row.status for row in await accept_all(journal)] == ["x", "dequeued"]
+        assert await state_counts(journal) == {State.READY: 1, State.SENDING: 1}
 
 
 # delivery
@@ -680,6 +727,41 @@ async def test_what_was_only_reported_again_since_is_not_what_happened_last(open
         assert [row.status for row in await accept_all(journal)] == ["dequeued"]
         assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).effects == (Effect(events=1),)
         assert await waiting_events(journal) == [(7, "sent")]
+
+
+async def test_what_waits_of_a_message_is_reported_after_its_event_that_is_retried(opened: Open) -> None:
+    """Events of others keep their places."""
+    async with opened() as journal:
+        await make_ready(journal, 7)
+        await begin(journal, attempt_on(7))
+        await journal.change([accepted(attempt_on(7), "p1")])
+        (sent,) = await journal.outbox(0, 9)
+        await journal.refuse(sent, "400", NOW)
+        await journal.receive([receipt()])
+        await journal.take([message(8)], [], NOW)
+        under_way = await journal.outbox(0, 1)  # the service hears of `delivered` just now
+        assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).effects == (Effect(events=1),)
+        assert await waiting_events(journal) == [(8, "dequeued"), (7, "sent"), (7, "delivered")]
+        await journal.accept(under_way, NOW)
+        assert await waiting_events(journal) == [(8, "dequeued"), (7, "sent"), (7, "delivered")]
+        await accept_all(journal)
+        assert await journal.counts() == Counts({State.READY: 1}, 0, 0, 0, 0)
+
+
+async def test_an_event_that_is_refused_again_can_be_retried_again_by_its_new_number(opened: Open) -> None:
+    async with opened() as journal:
+        await make_ready(journal, 7)
+        await begin(journal, attempt_on(7))
+        await journal.change([accepted(attempt_on(7), "p1")])
+        for _ in range(3):
+            (sent,) = await journal.outbox(0, 9)
+            assert sent.status == "sent"
+            await journal.refuse(sent, "400", NOW)
+            assert (await journal.counts()).events_refused == 1
+            assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).done == (str(sent.seq),)
+            assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).done == ()
+        await accept_all(journal)
+        assert await journal.counts() == Counts({}, 0, 0, 0, 0)
 
 
 async def test_a_set_aside_message_is_taken_again_with_its_dequeued(opened: Open) -> None:

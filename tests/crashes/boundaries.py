@@ -27,6 +27,7 @@ NEVER_PASSED: Mapping[str, str] = {
     "DiskCache.extent": "for an operator's command",
     "FileDirectory.probe": "for an operator's command",
     "Matching.match_again": "an operator's order like any other: see COMMIT.decide",
+    "Outbox.put_last": "an operator's order like any other: see COMMIT.decide",
     **dict.fromkeys(
         (f"{name}Directory.{step}" for name in ("No", "Remote") for step in DIRECTORY),
         "the scenario has a file of customers",

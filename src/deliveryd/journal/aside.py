@@ -38,19 +38,19 @@ class Dead(NamedTuple):
 
 _IN_DOUBT = """
 SELECT m.id, m.doubt, m.lane, a.sends, coalesce(a.ended_at, a.started_at) AS since, a.reason
-FROM message m JOIN attempt a ON a.message_id = m.id AND a.number = m.attempts
+FROM message m JOIN unaccepted a ON a.message_id = m.id AND a.number = m.attempts
 WHERE m.ended_at IS NULL AND m.due_at IS NULL AND m.state = 5
 """
 
 _DEAD: Mapping[Kind, str] = {
     Kind.EVENT: """
-SELECT 'event' AS kind, CAST(seq AS TEXT) AS key, message_id, settled_at AS at, status AS what,
+SELECT 'event' AS kind, CAST(seq AS TEXT) AS key, message_id, refused_at AS at, status AS what,
     refused AS reason
 FROM event WHERE refused IS NOT NULL AND dropped_at IS NULL AND NOT
     (status = 'dequeued' AND EXISTS (SELECT 1 FROM message WHERE id = event.message_id AND state = 9))
 """,
     Kind.MESSAGE: """
-SELECT 'message' AS kind, CAST(m.id AS TEXT) AS key, m.id AS message_id, max(e.settled_at) AS at,
+SELECT 'message' AS kind, CAST(m.id AS TEXT) AS key, m.id AS message_id, max(e.refused_at) AS at,
     'set aside' AS what, e.refused AS reason
 FROM event e JOIN message m ON m.id = e.message_id AND m.state = 9
 WHERE e.refused IS NOT NULL AND e.dropped_at IS NULL AND e.status = 'dequeued' GROUP BY m.id
@@ -68,10 +68,10 @@ FROM receipt WHERE message_id IS NULL AND dropped_at IS NULL
 }
 
 _SHOWN: Mapping[Kind, str] = {
-    Kind.EVENT: "SELECT message_id, status, body, settled_at AS refused_at, refused AS reason FROM event"
+    Kind.EVENT: "SELECT message_id, status, body, refused_at, refused AS reason FROM event"
     " WHERE seq = ? AND refused IS NOT NULL AND dropped_at IS NULL",
     Kind.MESSAGE: "SELECT m.id AS message_id, m.settings_id, m.customer_id, m.taken_at, e.body,"
-    " e.settled_at AS refused_at, e.refused AS reason FROM message m JOIN event e ON e.message_id = m.id"
+    " e.refused_at, e.refused AS reason FROM message m JOIN event e ON e.message_id = m.id"
     " WHERE m.id = ? AND m.state = 9 AND e.refused IS NOT NULL AND e.dropped_at IS NULL ORDER BY e.seq DESC",
     Kind.MALFORMED: "SELECT message_id, raw, reason, first_at, last_at, times FROM malformed"
     " WHERE digest >= ?1 AND digest < ?1 || 'g' AND dropped_at IS NULL",

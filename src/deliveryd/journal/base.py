@@ -158,10 +158,17 @@ class Journal(Protocol):
         """The oldest events that aren't accepted or refused yet, with a `seq` above `after`."""
 
     async def accept(self, rows: Sequence[OutboxRow], at: int) -> None:
-        """Mark events as accepted by the service. A message whose `dequeued` is among them becomes READY."""
+        """Mark events as accepted by the service. A message whose `dequeued` is among them becomes READY.
+
+        Events are settled in the order of the outbox, and those that were settled already change nothing.
+        Raises OutOfOrder when one that waits further ahead isn't among them.
+        """
 
     async def refuse(self, row: OutboxRow, reason: str, at: int) -> None:
-        """Set an event aside. A message whose `dequeued` was refused is set aside with it."""
+        """Set an event aside. A message whose `dequeued` was refused is set aside with it.
+
+        Raises OutOfOrder like `accept`.
+        """
 
     async def receive(self, receipts: Sequence[Receipt]) -> list[str]:
         """Record providers' updates, and tell what each one did.

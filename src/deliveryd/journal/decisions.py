@@ -11,7 +11,7 @@ from deliveryd.journal.base import Change, Outcome
 from deliveryd.journal.matching import Matching
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import SETTLED, Decided, Effect, Kind, Order, Verb, receipt_effect
-from deliveryd.journal.outbox import Outbox
+from deliveryd.journal.outbox import HAPPENED, WATERMARK, Outbox
 from deliveryd.journal.rows import ENTRY, entry_of
 from deliveryd.model import Entry, StatusEvent
 from deliveryd.states import State
@@ -126,35 +126,30 @@ class Decisions:
 
     def _retry_message(self, case: _Case) -> _Done:
         entry = _in_state(case, State.SET_ASIDE, "it isn't set aside")
-        again = case.db.execute(
-            "UPDATE event SET settled_at = NULL, refused = NULL"  # noqa: S608  # a constant
-            f" WHERE message_id = ? AND {_SET_ASIDE_EVENTS}",
-            (entry.id,),
-        ).rowcount
+        again = _numbers(case.db, _SET_ASIDE_EVENTS, entry.id)
         if not again:
             raise _Skip("it was dropped")
+        self._outbox.put_last(case.db, again)
         self._operations.change(case.db, [Change(entry, State.SET_ASIDE, State.TAKEN, case.at)])
-        return _Done(entry.id, Effect(taken=entry, events=again))
+        return _Done(entry.id, Effect(taken=entry, events=len(again)))
 
     def _retry_event(self, case: _Case) -> _Done:
         message_id, status = _refused_event(case)
         if status == "dequeued" and _is_set_aside(case.db, message_id):
             raise _Skip(f"its message is set aside with it: message:{message_id} is what to retry")
-        case.db.execute(
-            "UPDATE event SET settled_at = NULL, refused = NULL WHERE message_id = ? AND seq = ?",
-            (message_id, case.number),
-        )
+        later = _numbers(case.db, f"seq > {WATERMARK}", message_id)
+        self._outbox.put_last(case.db, [case.number, *later])
         return _Done(message_id, Effect(events=1 + self._report_latest_again(case, message_id)))
 
     def _report_latest_again(self, case: _Case, message_id: int) -> int:
         """So that what the service hears last is what happened last, whatever was reported again since."""
         status, body, still_waits = case.db.execute(
-            "SELECT status, body, max(CASE WHEN settled_at IS NULL THEN seq END) FROM event"
+            f"SELECT status, body, max(seq) > {WATERMARK} FROM event"  # noqa: S608  # constants
             " WHERE message_id = ? GROUP BY body HAVING min(refused IS NOT NULL) = 0"
-            " ORDER BY min(seq) DESC LIMIT 1",
+            f" ORDER BY min({HAPPENED}) DESC LIMIT 1",
             (message_id,),
         ).fetchone()
-        if still_waits is not None and still_waits >= case.number:
+        if still_waits:  # behind the one that is retried, or it is that one
             return 0
         self._outbox.put_again(case.db, [(message_id, status, body)])
         return 1
@@ -185,7 +180,7 @@ def _drop_event(case: _Case) -> _Done:
     message_id, status = _refused_event(case)
     if status == "dequeued" and _is_set_aside(case.db, message_id):
         raise _Skip(f"its message is set aside with it: message:{message_id} is what to drop")
-    _drop(case, "UPDATE event SET dropped_at = ? WHERE message_id = ? AND seq = ?", message_id, case.number)
+    _drop(case, "UPDATE event SET dropped_at = ? WHERE seq = ?", case.number)
     return _Done(message_id)
 
 
@@ -233,6 +228,12 @@ def _refused_event(case: _Case) -> tuple[int, str]:
         raise _Skip("it isn't refused, or was dropped")
     message_id, status = row
     return int(message_id), str(status)
+
+
+def _numbers(db: sqlite3.Connection, which: str, message_id: int) -> list[int]:
+    """The numbers of a message's events of which some SQL is true, in their order."""
+    rows = db.execute(f"SELECT seq FROM event WHERE message_id = ? AND {which} ORDER BY seq", (message_id,))  # noqa: S608
+    return [seq for (seq,) in rows]
 
 
 def _is_set_aside(db: sqlite3.Connection, message_id: int) -> bool:

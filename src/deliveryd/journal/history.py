@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from deliveryd.errors import JournalError
 from deliveryd.journal.damage import advice
+from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
 from deliveryd.journal.past import Kept, kept
 from deliveryd.journal.place import refuse_leftovers, verify_log
 from deliveryd.journal.schema import verify
@@ -181,6 +182,12 @@ def _query(path: Path, mode: str, query: Callable[[sqlite3.Connection], T]) -> T
         return query(db)
 
 
+_EVENTS = f"""
+SELECT seq, status, body, iif(seq > {WATERMARK}, NULL, coalesce(refused_at, {ACCEPTED_AT})), refused
+FROM event WHERE message_id = ? ORDER BY {HAPPENED}, seq
+"""  # noqa: S608  # constants
+
+
 def _life(db: sqlite3.Connection, message_id: int) -> Life:
     def rows(statement: str) -> list[Any]:
         return db.execute(statement, (message_id,)).fetchall()
@@ -194,9 +201,7 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
         "SELECT number, channel, sends, started_at, ended_at, verdict, provider_id, reason"
         " FROM attempt WHERE message_id = ? ORDER BY number"
     )
-    events = rows(
-        "SELECT seq, status, body, settled_at, refused FROM event WHERE message_id = ? ORDER BY seq"
-    )
+    events = rows(_EVENTS)
     receipts = rows(
         "SELECT channel, provider_id, delivered, status, reported_at, received_at"
         " FROM receipt WHERE message_id = ? ORDER BY received_at, seq"

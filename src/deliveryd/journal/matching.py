@@ -39,13 +39,13 @@ _ERA = "started_at / 14400000000"
 _ERA_OF = f"""
 WITH RECURSIVE era (n) AS (
     SELECT {2**63 - 1} UNION ALL
-    SELECT (SELECT max({_ERA}) FROM attempt WHERE provider_id IS NOT NULL AND {_ERA} < n)
+    SELECT (SELECT max({_ERA}) FROM message WHERE provider_id IS NOT NULL AND {_ERA} < n)
     FROM era WHERE n IS NOT NULL
 )
-SELECT n FROM era CROSS JOIN attempt ON {_ERA} = n AND provider_id = ? AND channel = ? LIMIT 1
+SELECT n FROM era CROSS JOIN message ON {_ERA} = n AND provider_id = ? AND lane = ? LIMIT 1
 """  # noqa: S608  # constants
 _IN_ERA = f"""
-SELECT message_id, number FROM attempt WHERE {_ERA} = ? AND provider_id = ? AND channel = ?
+SELECT id, attempts FROM message WHERE {_ERA} = ? AND provider_id = ? AND lane = ?
 ORDER BY started_at DESC LIMIT 1
 """  # noqa: S608  # constants
 
@@ -146,13 +146,12 @@ class Matching:
         self, db: sqlite3.Connection, attempt: Attempted, receipt: Receipt, settleable: frozenset[State]
     ) -> Effect | None:
         """Take the steps that follow from a receipt; None: not yet, for its attempt is under way."""
-        number, doubt, latest, verdict, provider_id = db.execute(
-            "SELECT message.state, doubt, attempts, verdict, provider_id FROM message, attempt"
-            " WHERE message.id = ? AND attempt.message_id = message.id AND attempt.number = ?",
-            attempt,
+        number, doubt, latest, accepted_at, provider_id = db.execute(
+            "SELECT state, doubt, attempts, accepted_at, provider_id FROM message WHERE id = ?",
+            (attempt.message_id,),
         ).fetchone()
         state = State(number)
-        if verdict == "accepted":
+        if accepted_at is not None and latest == attempt.number:
             # By the message's id an earlier attempt may be meant, whose failure says nothing of this one.
             if receipt.delivered or provider_id in (None, receipt.provider_id):
                 self._confirm(db, attempt.message_id, receipt)
@@ -168,14 +167,11 @@ class Matching:
     def _settle(self, db: sqlite3.Connection, attempt: Attempted, state: State, receipt: Receipt) -> None:
         """The provider knows the attempt, so it was sent: it is no longer in doubt, and not repeated."""
         db.execute(
-            "UPDATE message SET state = ?, ended_at = ?, due_at = NULL, doubt = NULL WHERE id = ?",
-            (step(state, State.SENT), receipt.received_at, attempt.message_id),
+            "UPDATE message SET state = ?1, ended_at = ?2, due_at = NULL, doubt = NULL,"
+            " accepted_at = ?2, provider_id = ?3, reason = ?4 WHERE id = ?5",
+            (step(state, State.SENT), receipt.received_at, receipt.provider_id, SETTLED, attempt.message_id),
         )
-        db.execute(
-            "UPDATE attempt SET ended_at = ?, verdict = 'accepted', provider_id = ?, reason = ?"
-            " WHERE message_id = ? AND number = ?",
-            (receipt.received_at, receipt.provider_id, SETTLED, *attempt),
-        )
+        db.execute("DELETE FROM unaccepted WHERE message_id = ? AND number = ?", attempt)
         self._outbox.put(db, [StatusEvent(attempt.message_id, "sent", receipt.received_at)])
         self._confirm(db, attempt.message_id, receipt)
 

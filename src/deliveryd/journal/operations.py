@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.account import add_taken
-from deliveryd.journal.base import Change, Due, OutboxRow
+from deliveryd.journal.base import Change, Due, OutboxRow, Outcome
 from deliveryd.journal.matching import Matching
-from deliveryd.journal.outbox import Outbox
+from deliveryd.journal.outbox import WATERMARK, Outbox, settle
 from deliveryd.journal.past import kept
 from deliveryd.journal.rows import ENTRY, entry_of, progress_of, to_json, to_text
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
@@ -20,21 +20,41 @@ from deliveryd.states import ENDED, State, step
 _PROGRESS = (
     "UPDATE message SET state = ?, due_at = ?, lane = ?, tries = ?, attempts = ?, spent = ?, doubt = ?"
 )
+_INTENT = (  # the number that it has already: a repeat
+    "UPDATE message SET state = ?1, lane = ?3, tries = ?4, attempts = ?5, spent = ?6, doubt = ?7,"
+    " started_at = iif(attempts = ?5, started_at, ?8), sends = iif(attempts = ?5, sends, 0) + 1"
+    " WHERE id = ?9 AND state = ?10"
+)
 _ON_ITS_WAY = (  # it leaves `due_at` alone, which decides what is in an index
     "UPDATE message SET state = ?1, lane = ?3, tries = ?4, attempts = ?5, spent = ?6, doubt = ?7"
     " WHERE id = ?8 AND state = ?9"
 )
 _TO_WAIT = f"{_PROGRESS} WHERE id = ? AND state = ?"
 _AT_AN_END = f"{_PROGRESS}, ended_at = ? WHERE id = ? AND state = ?"
+_SENT = f"{_PROGRESS}, ended_at = ?, accepted_at = ?, provider_id = ?, reason = ? WHERE id = ? AND state = ?"
+
+_UNACCEPTED = (  # before the message moves on: its row still has the channel
+    "INSERT OR REPLACE INTO unaccepted SELECT id, attempts, lane, sends, started_at, ?, ?, ?, ? FROM message"
+    " WHERE id = ? AND state = 4"
+)
+_TAKEN_UP = "DELETE FROM unaccepted WHERE message_id = ? AND number = ?"
+_FOUND_OUT = (
+    "UPDATE unaccepted SET ended_at = ?, verdict = ?, provider_id = ?, reason = ?"
+    " WHERE message_id = ? AND number = ?"
+)
 
 _DUE = (
     f"SELECT {ENTRY} FROM message WHERE state = 3 AND lane = ? AND due_at <= ?"  # noqa: S608  # a constant
     " ORDER BY due_at, id LIMIT ?"
 )
-
-
-_ACCEPT = "UPDATE event SET settled_at = ? WHERE message_id = ? AND seq = ?"
-_ACCEPT_ALL = "UPDATE event SET settled_at = ? WHERE settled_at IS NULL AND seq BETWEEN ? AND ?"
+_OUTBOX = (
+    f"SELECT seq, message_id, status, body FROM event WHERE seq > max(?, {WATERMARK}) ORDER BY seq LIMIT ?"  # noqa: S608
+)
+_LET_GO = (
+    "UPDATE message SET state = 2 WHERE state = 1 AND id IN"
+    " (SELECT message_id FROM event WHERE seq BETWEEN ? AND ? AND status = 'dequeued')"
+)
+_HIGHEST = "SELECT max(id) FROM message UNION ALL SELECT max(id) FROM past"
 
 
 class Operations:
@@ -99,10 +119,11 @@ class Operations:
     def _report_again(self, db: sqlite3.Connection, ids: Iterable[int]) -> None:
         for id_ in ids:
             rows = db.execute(
-                "SELECT status, body, settled_at, refused FROM event WHERE message_id = ? ORDER BY seq",
+                f"SELECT status, body, seq > {WATERMARK}, refused FROM event WHERE message_id = ?"  # noqa: S608
+                " ORDER BY seq",
                 (id_,),
             ).fetchall()
-            if any(settled_at is None for _, _, settled_at, _ in rows):
+            if any(waits for _, _, waits, _ in rows):
                 continue
             past = kept(db, id_)
             if past is None:
@@ -119,22 +140,8 @@ class Operations:
 
     def change(self, db: sqlite3.Connection, changes: Sequence[Change]) -> set[int]:
         """Record steps of messages, with their attempts and events; return whose doubt a receipt settled."""
+        _conclude(db, changes)
         _move(db, changes)
-        db.executemany(
-            "INSERT INTO attempt (message_id, number, channel, started_at) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT (message_id, number) DO UPDATE"
-            " SET sends = sends + 1, ended_at = NULL, verdict = NULL, reason = NULL",
-            [(c.entry.id, c.entry.attempts, c.entry.lane, c.at) for c in changes if c.after is State.SENDING],
-        )
-        db.executemany(
-            "UPDATE attempt SET ended_at = ?, verdict = ?, provider_id = ?, reason = ?"
-            " WHERE message_id = ? AND number = ?",
-            [
-                (c.at, o.verdict, to_text(o.provider_id), to_text(o.reason), c.entry.id, c.entry.attempts)
-                for c in changes
-                if (o := c.outcome) is not None
-            ],
-        )
         self._outbox.put(db, (event for change in changes for event in change.events))
         return self._matching.match_early(db, changes)
 
@@ -159,32 +166,24 @@ class Operations:
 
     def outbox(self, db: sqlite3.Connection, after: int, limit: int) -> list[OutboxRow]:
         """The oldest events that wait."""
-        rows = db.execute(
-            "SELECT seq, message_id, status, body FROM event WHERE settled_at IS NULL AND seq > ?"
-            " ORDER BY seq LIMIT ?",
-            (after, limit),
-        )
-        return [OutboxRow(*row) for row in rows]
+        return [OutboxRow(*row) for row in db.execute(_OUTBOX, (after, limit))]
 
     def accept(self, db: sqlite3.Connection, rows: Sequence[OutboxRow], at: int) -> None:
         """Mark events as accepted."""
-        if rows and rows[-1].seq - rows[0].seq == len(rows) - 1:  # all between the first and the last
-            db.execute(_ACCEPT_ALL, (at, rows[0].seq, rows[-1].seq))
-        else:
-            db.executemany(_ACCEPT, [(at, row.message_id, row.seq) for row in rows])
-        _remember_seq(db, rows)
-        db.executemany(
-            "UPDATE message SET state = 2 WHERE id = ? AND state = 1",
-            [(row.message_id,) for row in rows if row.status == "dequeued"],
-        )
+        settled = settle(db, rows)
+        if not settled:
+            return
+        db.execute("INSERT INTO post (last, first, at) VALUES (?, ?, ?)", (settled[-1], settled[0], at))
+        if any(row.status == "dequeued" for row in rows):
+            db.execute(_LET_GO, (settled[0], settled[-1]))
 
     def refuse(self, db: sqlite3.Connection, row: OutboxRow, reason: str, at: int) -> None:
         """Set an event aside."""
+        if not settle(db, [row]):
+            return
         db.execute(
-            "UPDATE event SET settled_at = ?, refused = ? WHERE message_id = ? AND seq = ?",
-            (at, to_text(reason), row.message_id, row.seq),
+            "UPDATE event SET refused_at = ?, refused = ? WHERE seq = ?", (at, to_text(reason), row.seq)
         )
-        _remember_seq(db, [row])
         if row.status == "dequeued":
             db.execute(
                 "UPDATE message SET state = ?, ended_at = ? WHERE id = ? AND state = 1",
@@ -193,10 +192,14 @@ class Operations:
 
 
 def _known(db: sqlite3.Connection, ids: Sequence[int]) -> set[int]:
+    """Which of these ids were seen before: none, as a rule, and where ids grow two looks tell that."""
+    highest = [id_ for (id_,) in db.execute(_HIGHEST) if id_ is not None]
+    if not ids or not highest or max(highest) < min(ids):
+        return set()
     rows = db.execute(
         "SELECT id FROM message WHERE id IN (SELECT value FROM json_each(?1))"
         " UNION SELECT id FROM past WHERE id IN (SELECT value FROM json_each(?1))",
-        (json.dumps(ids),),
+        (to_json(ids),),
     )
     return {row[0] for row in rows}
 
@@ -207,22 +210,34 @@ def _digest(raw: str) -> str:
 
 def _move(db: sqlite3.Connection, changes: Sequence[Change]) -> None:
     """Move messages from state to state, all of them or none. Raises IllegalTransition."""
+    begun = []
     on_its_way = []
     to_wait = []
+    sent = []
     at_an_end = []
     for change in changes:
         entry, before = change.entry, change.before
         after = step(before, change.after)
-        if after in ENDED or before in ENDED:  # only these write the indexed column `ended_at`
+        if after is State.SENT:
+            sent.append((*progress_of(change), change.at, *_accepted(change), entry.id, before))
+        elif after in ENDED or before in ENDED:  # only these write the indexed column `ended_at`
             ended_at = change.at if after in ENDED else None
             at_an_end.append((*progress_of(change), ended_at, entry.id, before))
         elif after is State.WAITING or before is State.WAITING:
             to_wait.append((*progress_of(change), entry.id, before))
+        elif after is State.SENDING:
+            begun.append((*progress_of(change), change.at, entry.id, before))
         else:
             on_its_way.append((*progress_of(change), entry.id, before))
     moved = sum(
         db.executemany(statement, rows).rowcount
-        for statement, rows in ((_ON_ITS_WAY, on_its_way), (_TO_WAIT, to_wait), (_AT_AN_END, at_an_end))
+        for statement, rows in (
+            (_INTENT, begun),
+            (_ON_ITS_WAY, on_its_way),
+            (_TO_WAIT, to_wait),
+            (_SENT, sent),
+            (_AT_AN_END, at_an_end),
+        )
         if rows
     )
     if moved != len(changes):
@@ -231,9 +246,36 @@ def _move(db: sqlite3.Connection, changes: Sequence[Change]) -> None:
         )
 
 
-def _remember_seq(db: sqlite3.Connection, rows: Sequence[OutboxRow]) -> None:
-    """Keep the highest number of a settled event, so that the next start needn't look for it."""
-    db.execute(
-        "UPDATE meta SET value = ?1 WHERE key = 'settled_seq' AND CAST(value AS INTEGER) < ?1",
-        (max((row.seq for row in rows), default=0),),
-    )
+def _accepted(change: Change) -> tuple[int | None, str | None, str | None]:
+    """What a message's row has of its accepted attempt: the instant, the provider's id, the reason."""
+    if change.outcome is None:
+        return None, None, None
+    _verdict, provider_id, reason = change.outcome
+    return change.at, to_text(provider_id), to_text(reason)
+
+
+def _conclude(db: sqlite3.Connection, changes: Sequence[Change]) -> None:
+    """Record the outcomes of attempts that weren't accepted; all others stand in their message's row."""
+    ended = []
+    found_out = []
+    taken_up = []
+    for change in changes:
+        entry, before, after, outcome = change.entry, change.before, change.after, change.outcome
+        if after is State.SENDING or after is State.SENT:
+            if entry.doubt is not None or before is State.IN_DOUBT:
+                taken_up.append((entry.id, entry.attempts))
+        elif before is State.SENDING:
+            ended.append((*_outcome(outcome, change.at), entry.id))
+        elif outcome is not None:
+            found_out.append((*_outcome(outcome, change.at), entry.id, entry.attempts))
+    for statement, rows in ((_UNACCEPTED, ended), (_FOUND_OUT, found_out), (_TAKEN_UP, taken_up)):
+        if rows:
+            db.executemany(statement, rows)
+
+
+def _outcome(outcome: Outcome | None, at: int) -> tuple[int | None, str | None, str | None, str | None]:
+    """The columns of an attempt: ended_at, verdict, provider_id, reason."""
+    if outcome is None:
+        return None, None, None, None
+    verdict, provider_id, reason = outcome
+    return at, verdict, to_text(provider_id), to_text(reason)

@@ -11,7 +11,7 @@ from deliveryd.journal.rows import to_json
 from deliveryd.journal.upgrades import upgrade
 from deliveryd.model import StatusEvent, format_instant
 
-VERSION = 3
+VERSION = 4
 APPLICATION_ID = 0x64_6C_76_64  # "dlvd"
 
 # A partial index has the columns of its condition too: SQLite looks at each row otherwise, only to count.
@@ -27,34 +27,51 @@ CREATE TABLE message (
     attempts INTEGER NOT NULL DEFAULT 0,  -- attempts on any channel
     spent TEXT NOT NULL DEFAULT '[]',     -- channels that failed for good, with reasons
     doubt TEXT,                           -- the attempt that is to be repeated under its own id
-    ended_at INTEGER
+    ended_at INTEGER,
+    -- the attempt that is under way, or was accepted:
+    started_at INTEGER, accepted_at INTEGER,
+    sends INTEGER NOT NULL DEFAULT 0,     -- above 1: it was in doubt, and repeated under the same id
+    provider_id TEXT, reason TEXT
 );
 CREATE INDEX message_moving ON message (id) WHERE ended_at IS NULL AND due_at IS NULL;
 CREATE INDEX message_waiting ON message (lane, state, due_at) WHERE state = 3;
 CREATE INDEX message_ended ON message (ended_at) WHERE ended_at IS NOT NULL;
 
-CREATE TABLE attempt (
+CREATE INDEX message_provider ON message (started_at / 14400000000, provider_id, lane)
+    WHERE provider_id IS NOT NULL;        -- by eras of four hours: see Matching
+
+CREATE TABLE unaccepted (                 -- attempts that failed, or whose outcome is unknown
     message_id INTEGER NOT NULL, number INTEGER NOT NULL,
     channel TEXT NOT NULL,
-    sends INTEGER NOT NULL DEFAULT 1,     -- above 1: it was in doubt, and repeated under the same id
+    sends INTEGER NOT NULL,
     started_at INTEGER NOT NULL, ended_at INTEGER,
     verdict TEXT, provider_id TEXT, reason TEXT,
     PRIMARY KEY (message_id, number)
 ) WITHOUT ROWID;
-CREATE INDEX attempt_provider ON attempt (started_at / 14400000000, provider_id, channel)
-    WHERE provider_id IS NOT NULL;        -- by eras of four hours: see Matching
 
-CREATE TABLE event (
-    message_id INTEGER NOT NULL, seq INTEGER NOT NULL,
+CREATE VIEW attempt AS                    -- all of them
+    SELECT message_id, number, channel, sends, started_at, ended_at, verdict, provider_id, reason
+    FROM unaccepted
+    UNION ALL SELECT id, attempts, lane, sends, started_at, accepted_at,
+        iif(accepted_at IS NULL, NULL, 'accepted'), provider_id, reason
+    FROM message WHERE state = 4 OR accepted_at IS NOT NULL;
+
+CREATE TABLE event (                      -- those above meta's settled_seq wait
+    seq INTEGER PRIMARY KEY,
+    message_id INTEGER NOT NULL,
     status TEXT NOT NULL,
     body TEXT NOT NULL,                   -- the JSON that the service gets
-    settled_at INTEGER,                   -- when the service accepted or refused it
-    refused TEXT,                         -- why it was set aside
+    refused_at INTEGER, refused TEXT,     -- when and why it was set aside
     dropped_at INTEGER,                   -- when an operator gave it up
-    PRIMARY KEY (message_id, seq)
-) WITHOUT ROWID;
-CREATE INDEX event_waiting ON event (seq, settled_at) WHERE settled_at IS NULL;
+    first_seq INTEGER                     -- its number before it was put behind all others once more
+);
+CREATE INDEX event_message ON event (message_id);
 CREATE INDEX event_refused ON event (seq) WHERE refused IS NOT NULL AND dropped_at IS NULL;
+
+CREATE TABLE post (                       -- what the service accepted at one time: events by their numbers
+    last INTEGER PRIMARY KEY, first INTEGER NOT NULL,
+    at INTEGER NOT NULL
+);
 
 CREATE TABLE malformed (
     digest TEXT PRIMARY KEY, raw TEXT NOT NULL, reason TEXT NOT NULL, message_id INTEGER,
@@ -163,9 +180,6 @@ def _judge(application: int, version: int) -> None:
         raise JournalError(f"the journal has format {version}, and this deliveryd reads format {VERSION}")
 
 
-_NOTHING_MORE = [None, None, None]  # neither channel nor reported_at nor details: nearly every event
-
-
 class EventWriter:
     """Writes status events as the JSON that the service gets (interface 6)."""
 
@@ -174,19 +188,19 @@ class EventWriter:
 
     def write(self, event: StatusEvent) -> str:
         """One event as JSON text."""
-        message_id, status, timestamp, *more = event
-        if more == _NOTHING_MORE:
+        message_id, status, timestamp, channel, reported_at, details = event
+        if channel is None and reported_at is None and details is None:  # nearly every event
             at = format_instant(timestamp)
             return f'{{"timestamp":"{at}","messageId":{message_id},"status":"{status}"}}'
         body: dict[str, object] = {
-            "timestamp": format_instant(event.timestamp),
-            "messageId": event.message_id,
-            "status": event.status,
+            "timestamp": format_instant(timestamp),
+            "messageId": message_id,
+            "status": status,
         }
-        if event.channel is not None:
-            body["channel"] = event.channel
-        if event.reported_at is not None:
-            body["reportedAt"] = format_instant(event.reported_at)
-        if event.details is not None:
-            body[self._details_field] = event.details
+        if channel is not None:
+            body["channel"] = channel
+        if reported_at is not None:
+            body["reportedAt"] = format_instant(reported_at)
+        if details is not None:
+            body[self._details_field] = details
         return to_json(body)

@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from deliveryd.journal.account import add_forgotten, open_states
 from deliveryd.journal.base import Counts, Doubtful, Recovery
+from deliveryd.journal.outbox import WATERMARK
 from deliveryd.journal.past import keep
 from deliveryd.journal.rows import ENTRY, entry_of
 from deliveryd.model import attempt_id
@@ -18,22 +19,29 @@ _OPEN = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? ORDER BY id"
 ROUNDS = 10
 """How many times its limit one step of forgetting looks at, when all that it finds has to stay."""
 
+POSTS = 4
+"""How many posts are looked at for each message that is forgotten: it has been in two or three."""
+
 SLACK = 4096
 """Free pages that a journal may keep for what comes next, and besides an eighth of its pages: 16 MiB."""
 
 _INCREMENTAL = 2
 _BEGINNING = (-(2**63), 0)
-_OLD = """
+_OLD = f"""
 SELECT ended_at, id, EXISTS (
     SELECT 1 FROM event WHERE message_id = message.id
-    AND (settled_at IS NULL OR (refused IS NOT NULL AND dropped_at IS NULL))
+    AND (seq > {WATERMARK} OR (refused IS NOT NULL AND dropped_at IS NULL))
 ) FROM message WHERE ended_at >= ?1 AND (ended_at, id) > (?1, ?2) AND ended_at < ?3
 ORDER BY ended_at, id LIMIT ?4
+"""  # noqa: S608  # a constant
+_POSTS = """
+SELECT last, at, EXISTS (SELECT 1 FROM event WHERE seq BETWEEN first AND last) FROM post
+WHERE last > ? ORDER BY last LIMIT ?
 """
 
 _OF_A_MESSAGE = (
     "DELETE FROM event WHERE message_id = ?",
-    "DELETE FROM attempt WHERE message_id = ?",
+    "DELETE FROM unaccepted WHERE message_id = ?",
     "DELETE FROM receipt WHERE message_id = ?",
     "DELETE FROM decision WHERE message_id = ?",
     "DELETE FROM message WHERE id = ?",
@@ -58,10 +66,9 @@ def namespace_of(db: sqlite3.Connection) -> str:
 
 
 def last_seq(db: sqlite3.Connection) -> int:
-    """The highest number that an event ever had, without reading all events."""
-    (waiting,) = db.execute("SELECT coalesce(max(seq), 0) FROM event WHERE settled_at IS NULL").fetchone()
-    (settled,) = db.execute("SELECT value FROM meta WHERE key = 'settled_seq'").fetchone()
-    return max(int(waiting), int(settled))
+    """The highest number that an event ever had, the forgotten ones among them."""
+    (last,) = db.execute(f"SELECT max({WATERMARK}, coalesce(max(seq), 0)) FROM event").fetchone()  # noqa: S608
+    return int(last)
 
 
 def recover(db: sqlite3.Connection, namespace: str, now: int, lanes: Collection[str]) -> Recovery:
@@ -80,9 +87,8 @@ def recover(db: sqlite3.Connection, namespace: str, now: int, lanes: Collection[
         for entry in map(entry_of, db.execute(_OPEN, (state,)))
     ]
     (waiting,) = db.execute("SELECT count(*) FROM message WHERE state = 3").fetchone()
-    # No DISTINCT here: SQLite would read the whole table, since its key is in the right order.
     reporting = db.execute(
-        "SELECT message_id FROM event WHERE settled_at IS NULL AND status IN ('sent', 'error') ORDER BY seq"
+        f"SELECT message_id FROM event WHERE seq > {WATERMARK} AND status IN ('sent', 'error') ORDER BY seq"  # noqa: S608
     )
     return Recovery(taken, doubtful, waiting, list(dict.fromkeys(row[0] for row in reporting)))
 
@@ -103,7 +109,7 @@ def counts(db: sqlite3.Connection) -> Counts:
     return Counts(
         open_states(db),
         *db.execute(
-            "SELECT (SELECT count(*) FROM event WHERE settled_at IS NULL),"
+            f"SELECT (SELECT count(*) FROM event WHERE seq > {WATERMARK}),"  # noqa: S608  # a constant
             " (SELECT count(*) FROM event WHERE refused IS NOT NULL AND dropped_at IS NULL),"
             " (SELECT count(*) FROM malformed WHERE dropped_at IS NULL),"
             " (SELECT count(*) FROM receipt WHERE message_id IS NULL AND dropped_at IS NULL)"
@@ -116,6 +122,7 @@ class Forgetting:
 
     def __init__(self) -> None:
         self._after = _BEGINNING
+        self._after_post = 0
 
     def step(self, db: sqlite3.Connection, before: int, limit: int) -> int:
         """Delete old ended messages, keeping what a repeat would need, and what else is as old.
@@ -135,7 +142,17 @@ class Forgetting:
             db.executemany(statement, rows)
         others = sum(db.execute(statement, (before, limit)).rowcount for statement in _OF_NO_MESSAGE)
         add_forgotten(db, len(rows))
+        self._forget_posts(db, before, POSTS * limit)
         return len(rows) + others
+
+    def _forget_posts(self, db: sqlite3.Connection, before: int, limit: int) -> None:
+        """Delete what is known of old posts of which no event is left, from the oldest on and then anew."""
+        posts = db.execute(_POSTS, (self._after_post, limit)).fetchall()
+        old = [post for post in posts if post[1] < before]
+        db.executemany(
+            "DELETE FROM post WHERE last = ?", [(last,) for last, _at, is_needed in old if not is_needed]
+        )
+        self._after_post = posts[-1][0] if len(old) == limit else 0
 
 
 def give_back(db: sqlite3.Connection, limit: int) -> int:

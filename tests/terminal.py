@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import socket
@@ -39,6 +40,8 @@ def command(*arguments: object) -> Answered:
                 status = 0
             except SystemExit as end:
                 status = int(end.code or 0)
+            finally:
+                gc.unfreeze()  # a command freezes what it loaded: its process ends, this one goes on
     return Answered(status, out.getvalue(), err.getvalue())
 
 

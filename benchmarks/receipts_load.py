@@ -1,22 +1,29 @@
 """Posts a receipt for each message, over many connections: `receipts_load.py URL MESSAGES CONNECTIONS`.
 
-It prints how many seconds passed from the first to the last answer, and fails at an answer that isn't 2xx.
+All requests are made before the first one is posted. It prints how many seconds passed from the first to the
+last answer and its own CPU seconds meanwhile, and fails at an answer that isn't 2xx.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import sys
+import hashlib
+import hmac
+import json
 import time
+from collections.abc import Iterator
 from typing import cast
 from urllib.parse import urlsplit
 
 import uvloop
 
 REQUEST = (
-    b"POST %b HTTP/1.1\r\nHost: receipts\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+    b"POST %b HTTP/1.1\r\nHost: receipts\r\nContent-Type: application/json\r\n"
+    b"%bContent-Length: %d\r\n\r\n%b"
 )
-BODY = b'{"id":"p%07d","status":"delivered","at":"2026-01-01T00:00:00Z"}'
+BODY = b'{"id":"%b%07d","status":"delivered","at":"2026-01-01T00:00:00Z"}'
+SIGNATURE = b"X-Signature: %b\r\n"
 
 
 class Reporter(asyncio.Protocol):
@@ -53,47 +60,69 @@ def _length(head: bytes) -> int:
 class Load:
     """All receipts, and how many are answered."""
 
-    def __init__(self, path: bytes, messages: int) -> None:
-        self._path = path
-        self._messages = messages
-        self._given = self._answers = 0
+    def __init__(self, requests: list[bytes]) -> None:
+        self._requests = iter(requests)
+        self._left = len(requests)
         self.failure: bytes | None = None
         self.over = asyncio.Event()
 
     def next(self) -> bytes | None:
         """The next request."""
-        if self._given == self._messages:
-            return None
-        self._given += 1
-        body = BODY % self._given
-        return REQUEST % (self._path, len(body), body)
+        return next(self._requests, None)
 
     def answered(self, answer: bytes) -> None:
         """Count an answer."""
-        self._answers += 1
+        self._left -= 1
         if not answer.startswith(b"HTTP/1.1 2"):
             self.failure = answer
-        if self.failure or self._answers == self._messages:
+        if self.failure or not self._left:
             self.over.set()
 
 
-async def main(url: str, messages: int, connections: int) -> float:
-    """Post all; return the seconds."""
+def requests(path: str, messages: int, prefix: str, secret: str | None) -> Iterator[bytes]:
+    """A receipt for each message, signed if there is a secret."""
+    for number in range(1, messages + 1):
+        body = BODY % (prefix.encode(), number)
+        signed = b""
+        if secret is not None:
+            signed = SIGNATURE % hmac.new(secret.encode(), body, hashlib.sha256).hexdigest().encode()
+        yield REQUEST % (path.encode(), signed, len(body), body)
+
+
+async def post(url: str, load: Load, connections: int) -> tuple[float, float]:
+    """Post all; return the seconds, and the CPU seconds of this process."""
     address = urlsplit(url)
-    load = Load(address.path.encode(), messages)
     loop = asyncio.get_running_loop()
     reporters = [
         (await loop.create_connection(lambda: Reporter(load), address.hostname, address.port))[1]
         for _ in range(connections)
     ]
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     for reporter in reporters:
         reporter.next()
     await load.over.wait()
     if load.failure:
         raise SystemExit(load.failure.decode("utf-8", "replace"))
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - cpu
+
+
+def main() -> None:
+    """Post, and print what it took."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("url")
+    parser.add_argument("messages", type=int)
+    parser.add_argument("connections", type=int)
+    parser.add_argument("--prefix", default="p", help="what the ids of the provider begin with")
+    parser.add_argument("--secret", help="sign with it, into X-Signature")
+    chosen = parser.parse_args()
+    load = Load(
+        list(requests(urlsplit(chosen.url).path, chosen.messages, chosen.prefix, chosen.secret))
+    )
+    seconds, cpu = uvloop.run(post(chosen.url, load, chosen.connections))
+    print(json.dumps({"seconds": seconds, "cpu": cpu}))
 
 
 if __name__ == "__main__":
-    print(uvloop.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
+    main()

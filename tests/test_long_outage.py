@@ -179,7 +179,7 @@ class Stage:
         sent = [one.entry.id for _, one in self.world.channels["sms"].attempts if one.entry.id % 10]
         for id_ in sent:
             body = json.dumps({"id": f"p-{id_}", "status": "delivered"}).encode()
-            assert (await receipts.take_in("sms", {}, body)).status_code == 200
+            assert (await receipts.take_in("sms", {}, body)).status == 200
             self.reported.append(id_)
             await trio.sleep(5.9 * HOUR / len(sent))
 

@@ -30,7 +30,7 @@ from deliveryd.telemetry import Event, log
 from deliveryd.vitals import WorkerVitals
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
+    from starlette.types import ASGIApp
 
 COUNT_INTERVAL = 10.0
 STATUS_INTERVAL = 10.0
@@ -129,7 +129,7 @@ class Supervisor:
     def _open_servers(
         self, parts: Parts, vitals: WorkerVitals, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
-        def open_server(name: str, listen: str, build: Callable[[], Starlette] | None) -> str | None:
+        def open_server(name: str, listen: str, build: Callable[[], ASGIApp] | None) -> str | None:
             if not listen or build is None:
                 return None
             bound = bind(f"{name}.listen", listen)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
-from starlette.exceptions import HTTPException
 
 from deliveryd.receipts.app import Receipts
 from simulation.ledger import UNHEARD, Reported
@@ -110,9 +109,7 @@ class Reports:
         body = json.dumps(report).encode()
         status = UNHEARD
         try:
-            status = (await self._receipts.take_in(due.channel, {}, body)).status_code
-        except HTTPException as error:
-            status = error.status_code
+            status = (await self._receipts.take_in(due.channel, {}, body)).status
         finally:
             self._note(due, reported_at, status)
         return status < 300

@@ -8,11 +8,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import anyio
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.errors import JournalError
@@ -20,6 +15,7 @@ from deliveryd.journal.base import Journal, Receipt
 from deliveryd.journal.orders import Effect, receipt_effect
 from deliveryd.metrics import Metrics, ReceiptResult
 from deliveryd.model import Clock
+from deliveryd.receipts.endpoint import Answer, Endpoint
 from deliveryd.receipts.reading import NoNews, Unreadable, is_genuine, read_receipt
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
@@ -27,7 +23,7 @@ from deliveryd.telemetry import Event, log
 TOLD_AGAIN_AFTER = 60.0
 """Seconds after which the log says again what strangers may send in any number."""
 
-NOT_NOW = "can't be recorded now; report it again later"
+NOT_NOW = Answer(503, "can't be recorded now; report it again later")
 
 
 @dataclass(slots=True)
@@ -66,44 +62,35 @@ class Receipts:
         self._on_moved = on_moved
         self._quiet: defaultdict[tuple[str, Event], _Quiet] = defaultdict(_Quiet)
 
-    def app(self) -> Starlette:
+    def app(self) -> Endpoint:
         """The ASGI application."""
-        return Starlette(routes=[Route("/receipts/{channel}", self._post, methods=["POST"])])
+        return Endpoint(self._inlets, self.take_in, self._max_body)
 
-    async def _post(self, request: Request) -> Response:
-        channel = request.path_params["channel"]
-        if channel not in self._inlets:
-            raise HTTPException(404, "no channel with receipts has this name")
-        return await self.take_in(channel, request.headers, await self._body(request))
-
-    async def take_in(self, channel: str, headers: Mapping[str, str], body: bytes) -> Response:
-        """Verify, record and match a report to a configured channel.
-
-        Raises HTTPException for what isn't genuine or readable, and when it can't be recorded now.
-        """
+    async def take_in(self, channel: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Verify, record and match a report to a configured channel."""
         inlet = self._inlets[channel]
         signature = inlet.options.signature
         if signature is not None and not is_genuine(
             signature, inlet.secret or "", headers.get(signature.header), body
         ):
             self._tell_seldom("forged", Event.RECEIPT_FORGED, channel)
-            raise HTTPException(401, "the signature doesn't fit")
+            return Answer(401, "the signature doesn't fit")
         try:
             receipt = read_receipt(inlet.options, channel, body, self._clock.now())
         except Unreadable as error:
             self._tell_seldom("malformed", Event.RECEIPT_MALFORMED, channel)
-            raise HTTPException(400, str(error)) from None
+            return Answer(400, str(error))
         if isinstance(receipt, NoNews):
-            return PlainTextResponse("noted\n")
+            return Answer(200, "noted\n")
         try:
             if not self._journal.has_room():  # the reserve is for outcomes, which nobody tells twice
-                raise HTTPException(503, NOT_NOW)
+                return NOT_NOW
             (result,) = await self._journal.receive([receipt])
         except (JournalError, OSError):
-            raise HTTPException(503, NOT_NOW) from None
+            return NOT_NOW
         return self._answer(channel, result, receipt)
 
-    def _answer(self, channel: str, result: str, receipt: Receipt) -> Response:
+    def _answer(self, channel: str, result: str, receipt: Receipt) -> Answer:
         effect = receipt_effect(result, State.DELIVERED if receipt.delivered else State.FAILED)
         if effect is not None:
             self._tell("accepted", Event.RECEIPT_ACCEPTED, channel)
@@ -112,7 +99,7 @@ class Receipts:
             self._tell("repeated", Event.RECEIPT_REPEATED, channel)
         else:
             self._tell_seldom("unmatched", Event.RECEIPT_UNMATCHED, channel)
-        return PlainTextResponse(f"{result}\n", 202 if result == "unmatched" else 200)
+        return Answer(202 if result == "unmatched" else 200, f"{result}\n")
 
     def _tell(self, result: ReceiptResult, event: Event, channel: str) -> None:
         self._metrics.receipt(result)
@@ -127,11 +114,3 @@ class Receipts:
         else:
             self._quiet[channel, event] = _Quiet(now + TOLD_AGAIN_AFTER)
             log(event, channel=channel, count=kept_quiet.count + 1)
-
-    async def _body(self, request: Request) -> bytes:
-        body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > self._max_body:
-                raise HTTPException(413, f"a report has at most {self._max_body} bytes")
-        return bytes(body)

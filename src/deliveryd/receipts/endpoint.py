@@ -1,0 +1,69 @@
+"""The HTTP side of receipts: which requests are reports at all, their bounded bodies, and the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+
+class Answer(NamedTuple):
+    """What a provider is told."""
+
+    status: int
+    text: str
+
+
+TakeIn = Callable[[str, Mapping[str, str], bytes], Awaitable[Answer]]
+"""Takes a report in: its channel, its headers, its body."""
+
+
+class Endpoint:
+    """The ASGI application: POST /receipts/CHANNEL.
+
+    What is no report to a channel is left to Starlette, whose way to an endpoint and back costs as much as
+    verifying, reading and recording a report.
+    """
+
+    def __init__(self, channels: Iterable[str], take_in: TakeIn, max_body: int) -> None:
+        self._channels = {f"/receipts/{channel}": channel for channel in channels}
+        self._take_in = take_in
+        self._max_body = max_body
+        self._elsewhere = Starlette(routes=[Route("/receipts/{channel}", _unknown, methods=["POST"])])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        channel = self._channels.get(scope["path"])
+        if channel is None or scope["method"] != "POST":
+            await self._elsewhere(scope, receive, send)
+            return
+        body = bytearray()
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message["body"]
+            if len(body) > self._max_body:
+                await _send(send, Answer(413, f"a report has at most {self._max_body} bytes"))
+                return
+            more = message["more_body"]
+        await _send(send, await self._take_in(channel, Headers(raw=scope["headers"]), bytes(body)))
+
+
+async def _unknown(_request: Request) -> Response:
+    raise HTTPException(404, "no channel with receipts has this name")
+
+
+async def _send(send: Send, answer: Answer) -> None:
+    body = answer.text.encode()
+    headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"text/plain; charset=utf-8")]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

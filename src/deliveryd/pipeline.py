@@ -205,8 +205,8 @@ class Pipeline:
         if waiting := sum(effect.waiting for effect in effects):
             self._waiting += waiting
             self._due_bell.ring()
-        for end in (end for effect in effects for end in effect.ended):
-            self._metrics.ended(end)
+        for end, count in Counter(end for effect in effects for end in effect.ended).items():
+            self._metrics.ended(end, count)
         if events := sum(effect.events for effect in effects):
             self.reporting.expect(events)
 

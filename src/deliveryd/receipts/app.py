@@ -10,20 +10,17 @@ from typing import NamedTuple
 import anyio
 
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.errors import JournalError
-from deliveryd.journal.base import Journal, Receipt
-from deliveryd.journal.orders import Effect, receipt_effect
+from deliveryd.journal.base import Journal
+from deliveryd.journal.orders import Effect
 from deliveryd.metrics import Metrics, ReceiptResult
 from deliveryd.model import Clock
 from deliveryd.receipts.endpoint import Answer, Endpoint
 from deliveryd.receipts.reading import NoNews, Unreadable, is_genuine, read_receipt
-from deliveryd.states import State
+from deliveryd.receipts.recording import Recorder
 from deliveryd.telemetry import Event, log
 
 TOLD_AGAIN_AFTER = 60.0
 """Seconds after which the log says again what strangers may send in any number."""
-
-NOT_NOW = Answer(503, "can't be recorded now; report it again later")
 
 
 @dataclass(slots=True)
@@ -55,11 +52,10 @@ class Receipts:
         on_moved: Callable[[Sequence[Effect]], None],
     ) -> None:
         self._inlets = inlets
-        self._journal = journal
+        self._recorder = Recorder(journal, on_moved)
         self._clock = clock
         self._metrics = metrics
         self._max_body = max_body
-        self._on_moved = on_moved
         self._quiet: defaultdict[tuple[str, Event], _Quiet] = defaultdict(_Quiet)
 
     def app(self) -> Endpoint:
@@ -82,24 +78,20 @@ class Receipts:
             return Answer(400, str(error))
         if isinstance(receipt, NoNews):
             return Answer(200, "noted\n")
-        try:
-            if not self._journal.has_room():  # the reserve is for outcomes, which nobody tells twice
-                return NOT_NOW
-            (result,) = await self._journal.receive([receipt])
-        except (JournalError, OSError):
-            return NOT_NOW
-        return self._answer(channel, result, receipt)
-
-    def _answer(self, channel: str, result: str, receipt: Receipt) -> Answer:
-        effect = receipt_effect(result, State.DELIVERED if receipt.delivered else State.FAILED)
-        if effect is not None:
-            self._tell("accepted", Event.RECEIPT_ACCEPTED, channel)
-            self._on_moved([effect])
-        elif result == "repeated":
-            self._tell("repeated", Event.RECEIPT_REPEATED, channel)
-        else:
-            self._tell_seldom("unmatched", Event.RECEIPT_UNMATCHED, channel)
+        result = await self._recorder.record(receipt)
+        if result is None:
+            return Answer(503, "can't be recorded now; report it again later")
+        self._tell_result(result, channel)
         return Answer(202 if result == "unmatched" else 200, f"{result}\n")
+
+    def _tell_result(self, result: str, channel: str) -> None:
+        match result:
+            case "unmatched":
+                self._tell_seldom("unmatched", Event.RECEIPT_UNMATCHED, channel)
+            case "repeated":
+                self._tell("repeated", Event.RECEIPT_REPEATED, channel)
+            case _:
+                self._tell("accepted", Event.RECEIPT_ACCEPTED, channel)
 
     def _tell(self, result: ReceiptResult, event: Event, channel: str) -> None:
         self._metrics.receipt(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 
 import orjson
 
@@ -34,6 +34,7 @@ def compile_finder(expression: str) -> Finder:
     return partial(_find_in_text, pattern)
 
 
+@lru_cache(maxsize=256)
 def parse_pointer(pointer: str) -> tuple[str, ...]:
     """The steps of a JSON Pointer. Raises ValueError when it isn't one."""
     if not pointer.startswith("/"):

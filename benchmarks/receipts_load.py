@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 import uvloop
 
 REQUEST = (
-    b"POST %b HTTP/1.1\r\nHost: receipts\r\nContent-Type: application/json\r\n"
-    b"%bContent-Length: %d\r\n\r\n%b"
+    b"POST %b HTTP/1.1\r\nHost: receipts\r\nContent-Type: application/json\r\n%bContent-Length: %d\r\n\r\n%b"
 )
 BODY = b'{"id":"%b%07d","status":"delivered","at":"2026-01-01T00:00:00Z"}'
 SIGNATURE = b"X-Signature: %b\r\n"
@@ -117,9 +116,7 @@ def main() -> None:
     parser.add_argument("--prefix", default="p", help="what the ids of the provider begin with")
     parser.add_argument("--secret", help="sign with it, into X-Signature")
     chosen = parser.parse_args()
-    load = Load(
-        list(requests(urlsplit(chosen.url).path, chosen.messages, chosen.prefix, chosen.secret))
-    )
+    load = Load(list(requests(urlsplit(chosen.url).path, chosen.messages, chosen.prefix, chosen.secret)))
     seconds, cpu = uvloop.run(post(chosen.url, load, chosen.connections))
     print(json.dumps({"seconds": seconds, "cpu": cpu}))
 

@@ -101,7 +101,10 @@ class Matching:
 
     def _receive(self, db: sqlite3.Connection, receipt: Receipt) -> str:
         attempt = self._attempt_of(db, receipt)
-        if _is_repeated(db, receipt, attempt):
+        kept = _kept(db, receipt)
+        if any(receipt.reference in (None, reference) for reference in kept):
+            return "repeated"
+        if attempt is not None and _is_matched(db, receipt, attempt):
             return "repeated"
         effect = self._apply(db, attempt, receipt, _HELD) if attempt is not None else None
         message_id = attempt.message_id if attempt is not None and effect is not None else None
@@ -109,8 +112,8 @@ class Matching:
             f"INSERT INTO receipt ({_COLUMNS}, message_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
             (*receipt, message_id),
         )
-        if message_id is not None:  # the same may have come before in a form that fitted nothing
-            same = (message_id, receipt.provider_id, receipt.channel, receipt.delivered)
+        if message_id is not None and kept:  # the same came before in a form that fitted nothing
+            same = (message_id, *_same(receipt))
             db.execute(f"UPDATE receipt SET message_id = ? WHERE {_SAME}", same)  # noqa: S608  # a constant
         return effect or "unmatched"
 
@@ -217,14 +220,20 @@ def _not_before(receipt: Receipt, at: int) -> Receipt:
     return receipt._replace(received_at=max(receipt.received_at, at))
 
 
-def _is_repeated(db: sqlite3.Connection, receipt: Receipt, attempt: Attempted | None) -> bool:
-    same = (receipt.provider_id, receipt.channel, receipt.delivered)
-    kept = db.execute(f"SELECT reference FROM receipt WHERE {_SAME}", same).fetchall()  # noqa: S608
-    is_kept = any(receipt.reference in (None, reference) for (reference,) in kept)
-    if attempt is None or is_kept:
-        return is_kept
+def _same(receipt: Receipt) -> tuple[str, str, bool]:
+    return receipt.provider_id, receipt.channel, receipt.delivered
+
+
+def _kept(db: sqlite3.Connection, receipt: Receipt) -> list[str | None]:
+    """The references of receipts that say the same, and are kept since they fitted no attempt."""
+    found = db.execute(f"SELECT reference FROM receipt WHERE {_SAME}", _same(receipt))  # noqa: S608
+    return [reference for (reference,) in found]
+
+
+def _is_matched(db: sqlite3.Connection, receipt: Receipt, attempt: Attempted) -> bool:
+    """Whether one that says the same was matched to this message."""
     matched = db.execute(
         "SELECT 1 FROM receipt WHERE message_id = ? AND provider_id = ? AND channel = ? AND delivered = ?",
-        (attempt.message_id, *same),
+        (attempt.message_id, *_same(receipt)),
     )
     return matched.fetchone() is not None

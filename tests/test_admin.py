@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import anyio
+import anyio.abc
 import anyio.to_thread
 import httpx
 import pytest
@@ -233,6 +234,74 @@ async def test_an_endless_head_is_cut_off() -> None:
             await client.send(b"GET /livez HTTP/1.1\r\nX-Long: " + b"x" * 20_000)
             with anyio.fail_after(5):
                 assert (await client.receive()).startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"GET /livez HTTP/1.1\r\n" + b"X-Short: x\r\n" * 2_000,
+        b"GET /livez?",
+        b"POST /livez HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-Long: ",
+        b"POST /livez HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+    ],
+    ids=["many headers", "a path", "a trailer", "an extension of a chunk"],
+)
+@pytest.mark.anyio
+async def test_nothing_else_without_an_end_is_collected(beginning: bytes) -> None:
+    """Whatever it is that doesn't end, it is answered with an error before much of it is there."""
+    async with serving(Starlette(routes=[Route("/livez", _read_it_all, methods=["POST"])])) as url:
+        host, port = parse_listen(url.removeprefix("http://"))
+        async with await anyio.connect_tcp(host, port) as client:
+            with contextlib.suppress(anyio.BrokenResourceError):
+                await client.send(beginning + b"x" * (1 << 20))
+            with anyio.fail_after(5):
+                assert (await _until_closed(client))[:12] in (b"HTTP/1.1 400", b"")
+
+
+@pytest.mark.anyio
+async def test_requests_sent_ahead_are_answered_in_turn_up_to_a_bound() -> None:
+    """Some may be sent before the first is answered; thousands in one packet are not collected."""
+    request = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with serving(admin_app(Worker(), metrics())) as url:
+        host, port = parse_listen(url.removeprefix("http://"))
+        async with await anyio.connect_tcp(host, port) as client:
+            await client.send(request * 15 + request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+            with anyio.fail_after(5):
+                assert (await _until_closed(client)).count(b"HTTP/1.1 200") == 16
+        async with await anyio.connect_tcp(host, port) as client:
+            await client.send(request * 1_000)
+            with anyio.fail_after(5):
+                assert b"HTTP/1.1 400" in await _until_closed(client)
+
+
+@pytest.mark.parametrize("offer", ["h2c", "websocket"])
+@pytest.mark.parametrize("packets", [1, 2])
+@pytest.mark.anyio
+async def test_an_offer_of_another_protocol_is_passed_over(offer: str, packets: int) -> None:
+    """Some clients offer HTTP/2 with their first request: it is answered as it stands, and so is the next."""
+    request = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n"
+    head = f"{request}Connection: Upgrade\r\nUpgrade: {offer}\r\n\r\n"
+    following = f"{request}Connection: close\r\n\r\nbody"
+    async with serving(Starlette(routes=[Route("/", _read_it_all, methods=["POST"])])) as url:
+        host, port = parse_listen(url.removeprefix("http://"))
+        async with await anyio.connect_tcp(host, port) as client:
+            for packet in [head + "body" + following] if packets == 1 else [head, "body", following]:
+                await client.send(packet.encode())
+            with anyio.fail_after(5):
+                answer = await _until_closed(client)
+            assert [answer.count(part) for part in (b"HTTP/1.1 200", b"\r\n\r\nbody")] == [2, 2]
+
+
+async def _read_it_all(request: Request) -> Response:
+    return Response(await request.body())
+
+
+async def _until_closed(client: anyio.abc.SocketStream) -> bytes:
+    received = b""
+    with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+        while True:
+            received += await client.receive()
+    return received
 
 
 @pytest.mark.anyio

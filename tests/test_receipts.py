@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import Popen
@@ -138,6 +139,21 @@ def test_an_oversized_or_unreadable_report_is_refused_and_the_worker_goes_on(wor
     assert refused.status_code == 400
     assert "JSON" in refused.text
     assert report(url, sent_message(world)).status_code == 200
+
+
+def test_only_posts_to_channels_are_reports(world: World) -> None:
+    """Other methods and paths are told what they are, and who hangs up within a report leaves no line."""
+    worker, url = start(world)
+    assert httpx.get(url, trust_env=False).status_code == 405
+    assert httpx.post(f"{url}/more", trust_env=False).status_code == 404
+    assert httpx.post(f"{url}/", trust_env=False).status_code == 307
+    assert httpx.post(url.replace("/sms", "/%73ms"), trust_env=False).status_code == 401
+    with socket.create_connection((httpx.URL(url).host, httpx.URL(url).port or 0)) as line:
+        line.sendall(b"POST /receipts/sms HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
+    assert report(url, sent_message(world)).status_code == 200
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    assert "library.message" not in world.log()
 
 
 OPTIONS = ReceiptOptions(

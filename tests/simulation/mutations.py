@@ -238,7 +238,9 @@ def receipt_with_a_name_taken_for_known(patch: Patch) -> None:
     """A receipt that names its attempt is dropped, since one that named nothing had come before."""
     repeated = matching._is_repeated
     patch.setattr(
-        matching, "_is_repeated", lambda db, receipt, _: repeated(db, receipt._replace(reference=None), None)
+        matching,
+        "_is_repeated",
+        lambda db, receipt, _, kept: repeated(db, receipt._replace(reference=None), None, kept),
     )
 
 

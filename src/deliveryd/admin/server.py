@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import anyio
+import httptools
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -91,7 +93,7 @@ class _ImpatientProtocol(HttpToolsProtocol):
     """Gives every request a limited time, from connecting or from the answer before to its own answer.
 
     Without it, clients that send or read nothing would occupy all places for ever. It bounds as well what the
-    parser, which costs a tenth of h11, would collect without end: heads, and requests before their turn.
+    parser, which costs far less than h11, would collect without end: heads, and requests before their turn.
     """
 
     _patience: asyncio.TimerHandle | None = None
@@ -99,6 +101,7 @@ class _ImpatientProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.parser = _Parser(self)
         self._watch()
         self._make_room()
 
@@ -120,9 +123,8 @@ class _ImpatientProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._collected = 0
-        super().on_headers_complete()
-        if self.parser.should_upgrade():  # the parser takes what follows for another protocol
-            self.cycle.keep_alive = False
+        if not self._is_offer():
+            super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._collected = 0
@@ -130,7 +132,22 @@ class _ImpatientProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._collected = 0
-        super().on_message_complete()
+        if not self._is_offer():
+            super().on_message_complete()
+
+    def pass_over(self, rest: bytes) -> None:
+        """Read a request again without its offer of another protocol, and go on with what came behind."""
+        line = b"%b %b HTTP/%b" % (
+            self.parser.get_method(),
+            self.url,
+            self.parser.get_http_version().encode(),
+        )
+        kept = (b"%b: %b" % header for header in self.headers if header[0] != b"upgrade")
+        self.parser = _Parser(self)
+        self.parser.feed_data(b"\r\n".join([line, *kept, b"", rest]))
+
+    def _is_offer(self) -> bool:
+        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -152,3 +169,23 @@ class _ImpatientProtocol(HttpToolsProtocol):
         if self._patience is not None:
             self._patience.cancel()
         self._patience = self.loop.call_later(_PATIENCE, self.transport.abort)
+
+
+class _Parser(httptools.HttpRequestParser):
+    """Passes over offers of another protocol, as every server may (RFC 9110, 7.8).
+
+    The parser by itself takes what is offered for agreed upon, and the body for no part of the request. But
+    clients that would rather speak HTTP/2 offer it with a report that they want to be rid of.
+    """
+
+    def __init__(self, protocol: _ImpatientProtocol) -> None:
+        super().__init__(protocol)
+        self._protocol = protocol
+
+    def feed_data(self, data: Any) -> None:
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            if self.get_method() == b"CONNECT":
+                raise
+            self._protocol.pass_over(data[offer.args[0] :])

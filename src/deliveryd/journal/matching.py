@@ -102,9 +102,7 @@ class Matching:
     def _receive(self, db: sqlite3.Connection, receipt: Receipt) -> str:
         attempt = self._attempt_of(db, receipt)
         kept = _kept(db, receipt)
-        if any(receipt.reference in (None, reference) for reference in kept):
-            return "repeated"
-        if attempt is not None and _is_matched(db, receipt, attempt):
+        if _is_repeated(db, receipt, attempt, kept):
             return "repeated"
         effect = self._apply(db, attempt, receipt, _HELD) if attempt is not None else None
         message_id = attempt.message_id if attempt is not None and effect is not None else None
@@ -230,8 +228,12 @@ def _kept(db: sqlite3.Connection, receipt: Receipt) -> list[str | None]:
     return [reference for (reference,) in found]
 
 
-def _is_matched(db: sqlite3.Connection, receipt: Receipt, attempt: Attempted) -> bool:
-    """Whether one that says the same was matched to this message."""
+def _is_repeated(
+    db: sqlite3.Connection, receipt: Receipt, attempt: Attempted | None, kept: Sequence[str | None]
+) -> bool:
+    is_kept = any(receipt.reference in (None, reference) for reference in kept)
+    if attempt is None or is_kept:
+        return is_kept
     matched = db.execute(
         "SELECT 1 FROM receipt WHERE message_id = ? AND provider_id = ? AND channel = ? AND delivered = ?",
         (attempt.message_id, *_same(receipt)),

@@ -137,7 +137,7 @@ class Supervisor:
             servers.start_soon(serve_when_asked, build, bound, stop)
             return address_of(bound)
 
-        def admin() -> Starlette:
+        def admin() -> ASGIApp:
             from deliveryd.admin.app import admin_app  # noqa: PLC0415  # loads starlette
 
             return admin_app(vitals, parts.metrics)

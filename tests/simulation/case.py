@@ -58,8 +58,17 @@ class Case(NamedTuple):
     @property
     def arrivals(self) -> Iterator[Reported]:
         """Reports that the worker has, and that show by themselves that an attempt arrived."""
+        return (report for report in self._namings if report.answer < 300)
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether the worker may have such a report, though it ended before it answered it."""
+        return any(report.answer < 300 or report.answer == UNHEARD for report in self._namings)
+
+    @property
+    def _namings(self) -> Iterator[Reported]:
         for report in self.reported:
-            if report.answer < 300 and report.status != "enroute" and report.names is not Named.NOTHING:
+            if report.status != "enroute" and report.names is not Named.NOTHING:
                 yield report
 
     def is_doubtful(self, asked: Asked) -> bool:

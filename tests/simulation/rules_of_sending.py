@@ -114,7 +114,7 @@ def _ended_truly(case: Case) -> Iterator[str]:
     if case.state in {SENT, DELIVERED} and Verb.SETTLE_SENT not in case.orders:
         if not case.accepted:
             yield "ended as sent, and no provider has it"
-        if not any(asked.trouble in TAKEN_FOR_SENT for asked in case.asked) and not any(case.arrivals):
+        if not any(asked.trouble in TAKEN_FOR_SENT for asked in case.asked) and not case.has_arrived:
             yield "ended as sent without an answer that says so"
     if case.state == IN_DOUBT and not any(case.may_be_doubtful(asked) for asked in case.asked):
         crashes = case.history.ledger.crashed

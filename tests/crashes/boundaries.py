@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from deliveryd import assembly, channels, supervisor
 from deliveryd.channels.base import Channel
 from deliveryd.journal import base, sqlite
+from deliveryd.receipts import app as receipts
 
 ONLY_TELL = frozenset({"Metrics", "Notifier", "Pulse", "WallClock", "WorkerVitals"})
 """Parts that watch and tell: no message depends on what they have done or not."""
@@ -57,7 +58,8 @@ class Boundary(NamedTuple):
 
 def boundaries() -> list[Boundary]:
     """The public steps of the worker's parts, the journal's operations and the adapters' sending."""
-    parts = [*_parts(assembly), *_parts(supervisor), *_parts(sqlite), sqlite.SqliteJournal]
+    modules = (assembly, supervisor, sqlite, receipts)
+    parts = [*(part for module in modules for part in _parts(module)), sqlite.SqliteJournal]
     found = [Boundary(part, step) for part in parts for step in _steps(part)]
     found += [Boundary(adapter, "send") for adapter in adapters()]
     return sorted(set(found), key=lambda boundary: boundary.name)

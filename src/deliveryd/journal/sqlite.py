@@ -41,8 +41,14 @@ FULL_PAUSE = 1.0
 LOG_LIMIT = 64 << 20
 """Bytes to which the log is cut, once nobody reads what made it longer."""
 
-CHECKPOINT_PAGES = 4000
-"""Pages in the log that are brought into the file together: a page that changed often is written once."""
+CHECKPOINT_PAGES = range(1000, 4001)
+"""How many pages in the log are brought into the file together, at least and at most.
+
+The more, the fewer are written, since one that changed often is written once; but of a small reserve the log
+may not take so much that the file has no room to grow.
+"""
+
+PAGE = 4096
 
 LINGER = 0.002
 """Seconds that a commit waits for company: the fewer commits, the less each message costs."""
@@ -301,6 +307,7 @@ async def open_journal(
     with _Lock(path.with_name(path.name + ".lock")):
         async with nullcontext(blocking) if blocking is not None else own_thread("journal") as write:
             db = await write(partial(_connect, path))
+            db.execute(f"PRAGMA wal_autocheckpoint = {_checkpoint_pages(reserve)}")
             journal = None
             try:
                 last_seq = _checked(path, partial(upkeep.last_seq, db))
@@ -347,6 +354,10 @@ def _open_file(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
 
 
+def _checkpoint_pages(reserve: int) -> int:
+    return min(max(reserve // (4 * PAGE), CHECKPOINT_PAGES[0]), CHECKPOINT_PAGES[-1])
+
+
 def _configure(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = FULL")
     prepare(db)
@@ -354,7 +365,6 @@ def _configure(db: sqlite3.Connection) -> None:
     if mode != "wal":  # a failure that SQLite passes over
         raise JournalError("its disk can't hold a write-ahead log")
     db.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
-    db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     db.execute("PRAGMA temp_store = MEMORY")
     db.execute("PRAGMA cache_size = -16384")
 

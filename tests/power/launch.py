@@ -15,7 +15,8 @@ import deliveryd.journal.sqlite as journals
 from crashes.launcher import use_one_thread
 from deliveryd.cli.app import main
 
-SMALL_LOG = "PRAGMA wal_autocheckpoint = 12"
+SMALL_LOG = 12
+"""Pages."""
 
 
 def _say(pragmas: str) -> None:
@@ -65,7 +66,7 @@ MUTATIONS: Mapping[str, Callable[[], None]] = {
 
 if __name__ == "__main__":
     MUTATIONS[sys.argv.pop(1)]()
-    _say(SMALL_LOG)
+    vars(journals)["_checkpoint_pages"] = lambda _reserve: SMALL_LOG
     use_one_thread()
     sys.argv[0] = "deliveryd"
     main()

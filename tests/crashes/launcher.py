@@ -12,7 +12,8 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,7 +21,9 @@ from typing import Any, NoReturn
 import anyio
 import anyio.to_thread
 
+import deliveryd.journal.sqlite as journals
 from crashes.failpoints import Failpoint, Watch, install
+from deliveryd.blocking import Blocking, in_thread
 from deliveryd.cli.app import main as deliveryd
 
 LOADED_LATER = (
@@ -114,7 +117,12 @@ def use_one_thread() -> None:
             limiters.append(anyio.CapacityLimiter(1))
         return await run_sync(work, *arguments, **{**how, "limiter": limiters[0]})
 
+    @asynccontextmanager
+    async def the_one(_name: str) -> AsyncIterator[Blocking]:
+        yield in_thread
+
     anyio.to_thread.run_sync = run_in_the_one  # type: ignore[assignment]
+    vars(journals)["own_thread"] = the_one
 
 
 def _read_line() -> bytes:

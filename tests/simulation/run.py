@@ -27,6 +27,8 @@ PATIENCE = 1200.0
 
 MORE_LIVES = 6
 DRAIN = 20.0
+ROUNDING = 1e-6
+"""Seconds by which a difference of two instants may be wrong."""
 
 
 class Row(NamedTuple):
@@ -112,7 +114,7 @@ async def _one_life(world: World, life: Life, others: StandIns) -> bool:
         ledger.crashed.add(world.life)
     finally:
         world.disk.detach()
-    if worker.stopped_at is not None and anyio.current_time() - worker.stopped_at >= DRAIN:
+    if worker.stopped_at is not None and anyio.current_time() - worker.stopped_at > DRAIN - ROUNDING:
         ledger.crashed.add(world.life)
     _hand_out_lost(world, others.service)
     return worker.was_idle

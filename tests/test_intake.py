@@ -113,6 +113,7 @@ class Station:
         self.told: list[int] = []
         self._news = anyio.Event()
         self.may_take = True
+        self.short: list[int] = []
         self.places = Places(most)
         self.metrics = Metrics([], "1")
         poll_interval = 1.0 if sniffio.current_async_library() == "trio" else 0.01
@@ -120,6 +121,7 @@ class Station:
             queue, journal, self.places, WallClock(), self.metrics, Pulse(),
             batch_size=BATCH, poll_interval=poll_interval, max_poll_interval=30.0,
             on_taken=self._on_taken, may_take=lambda: self.may_take,
+            on_short=self.short.append,
         )  # fmt: skip
 
     def _on_taken(self, entries: Sequence[Entry]) -> None:
@@ -262,6 +264,7 @@ async def test_places_that_free_up_one_by_one_make_one_batch(tmp_path: Path) -> 
             station.places.release([number])
             await anyio.sleep(0.001)
         await station.queue.asked_times(2)
+        assert station.short[-10:] == [10, 9, 8, 7, 6, 5, 5, 5, 5, 5]  # what the line is asked for meanwhile
     assert station.queue.asked[:2] == [10, 10]
 
 

@@ -184,6 +184,17 @@ def test_messages_that_found_no_room_in_their_lane_are_all_sent_once(world: Virt
     assert 30 < seconds < 36
 
 
+def test_places_that_are_waited_for_do_not_wait_for_the_flush_interval(world: VirtualWorld) -> None:
+    """While the queue has more and no place is free, ends are reported once they make room for a take."""
+    world.add('[queue]\nbatch_size = 5\nmax_in_flight = 10\n[events]\nflush_interval = "10s"\n')
+    world.service.enqueue(*(message(id_) for id_ in range(1, 201)))
+    world.channels["sms"].seconds = 0.1
+    assert live(world.run_until_idle) < 20 * 0.5 + 2 * 10
+    assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 201))
+    posts = sum(path == "/events" for _, path in world.service.requests)
+    assert posts <= 2 * 200 / 5 + 2
+
+
 def test_ids_that_the_queue_gives_again_while_they_are_under_way_are_sent_once(world: VirtualWorld) -> None:
     """In the same batch, while the attempt is under way, while it waits for a retry, and after its end."""
     channel = world.channels["sms"]

@@ -197,6 +197,36 @@ async def test_few_events_wait_for_company(tmp_path: Path) -> None:
 
 
 @in_virtual_time
+async def test_events_that_free_places_which_are_waited_for_go_out_sooner(tmp_path: Path) -> None:
+    """As many as there are places missing are company enough, whenever the last one comes; but only once."""
+    async with running(tmp_path) as station:
+        await anyio.sleep(1.0)
+        await station.put(1)
+        station.reporting.expect(1)
+        station.reporting.hasten(2)
+        await anyio.sleep(0.1)
+        assert not station.service.posts
+        await station.put(2)
+        station.reporting.expect(1)
+        await station.service.posted(1)
+        assert station.service.times[0] == pytest.approx(1.1, abs=0.05)
+
+        await anyio.sleep_until(10.0)
+        await station.put(3, 4)
+        station.reporting.expect(2)
+        await station.service.posted(2)
+        assert station.service.times[1] == pytest.approx(10.0 + FLUSH, abs=0.05)
+
+        await anyio.sleep_until(20.0)
+        await station.put(5, 6)
+        station.reporting.expect(2)
+        await anyio.sleep(0.1)
+        station.reporting.hasten(2)
+        await station.service.posted(3)
+        assert station.service.times[2] == pytest.approx(20.1, abs=0.05)
+
+
+@in_virtual_time
 async def test_what_nobody_announced_is_found_all_the_same(tmp_path: Path) -> None:
     """The outbox is looked through every few seconds, and an empty one isn't posted."""
     async with running(tmp_path) as station:

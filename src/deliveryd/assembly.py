@@ -118,6 +118,7 @@ async def assemble(
             max_poll_interval=config.queue.max_poll_interval,
             on_taken=pipeline.taken,
             may_take=pipeline.may_take,
+            on_short=pipeline.short_of,
         )  # fmt: skip
         pipeline.reporting = Reporting(
             service, journal, clock, metrics, pulse,

@@ -90,6 +90,7 @@ class Intake:
         max_poll_interval: float,
         on_taken: Callable[[Sequence[Entry]], None],
         may_take: Callable[[], bool],
+        on_short: Callable[[int], None],
     ) -> None:
         self._queue = queue
         self._journal = journal
@@ -103,6 +104,7 @@ class Intake:
         self._pause = poll_interval
         self._on_taken = on_taken
         self._may_take = may_take
+        self._on_short = on_short
         self._down = False
         self._paused = False
         self._stopping = False
@@ -149,7 +151,8 @@ class Intake:
             return 0
         whole = min(self._batch_size, self._places.most)
         with anyio.move_on_after(TOP_UP):
-            while self._places.free < whole and not self._stopping:
+            while (short := whole - self._places.free) > 0 and not self._stopping:
+                self._on_short(max(short, whole // 2))  # many small posts would cost more than they bring
                 await self._places.freed.wait()
         return 0 if self._stopping else min(whole, self._places.free)
 

@@ -128,6 +128,10 @@ class Pipeline:
         journal = self._journal
         return self._waiting < self._max_waiting and not journal.full and journal.has_room()
 
+    def short_of(self, places: int) -> None:
+        """Intake waits for so many places: as many ends free them, once the service has heard of these."""
+        self.reporting.hasten(places)
+
     # 2. from the journal to the service: `Reporting` posts, then calls
 
     def accepted(self, rows: Sequence[OutboxRow]) -> None:

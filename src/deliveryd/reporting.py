@@ -65,6 +65,7 @@ class Reporting:
         self._settled = Bell()
         self._hurried = Bell()
         self._waiting = 0
+        self._enough = batch_size
         self._failures = 0
         self._hurry = False
 
@@ -77,14 +78,22 @@ class Reporting:
         """Events entered the outbox; they are reported when a batch is full, or after the flush interval."""
         self._waiting += events
         self._bell.ring()
-        if self._waiting >= self._batch_size:
-            self._full.ring()
+        self._ring_if_full()
 
     def expect_now(self, events: int) -> None:
         """Events entered the outbox that something waits for; they are reported at once."""
         self._waiting += events
         self._bell.ring()
         self._full.ring()
+
+    def hasten(self, events: int) -> None:
+        """So many are company enough for the next post: the line stands still for want of what they free."""
+        self._enough = min(events, self._batch_size)
+        self._ring_if_full()
+
+    def _ring_if_full(self) -> None:
+        if self._waiting >= self._enough:
+            self._full.ring()
 
     def hurry(self) -> None:
         """From now on report at once whatever comes: the worker is about to end."""
@@ -109,7 +118,7 @@ class Reporting:
     async def _flush(self) -> None:
         while True:
             self._pulse.beat("reporting")
-            self._waiting = 0
+            self._waiting, self._enough = 0, self._batch_size
             rows = await self._journal.outbox(0, self._batch_size)
             if not rows:
                 return

@@ -28,12 +28,12 @@ _ENDED = f"""
 INSERT INTO message
     (id, settings_id, customer_id, variables, state, taken_at, lane, tries, attempts, ended_at,
     started_at, accepted_at, sends, provider_id)
-{_NUMBERS} SELECT i * :stride, i % 20, i, '{_VARIABLES}', 6, :begin + i * :step, 'sms', 1, 1,
+{_NUMBERS} SELECT :base + i * :stride, i % 20, i, '{_VARIABLES}', 6, :begin + i * :step, 'sms', 1, 1,
     :begin + i * :step + {_LIFE}, :begin + i * :step, :begin + i * :step + {_LIFE}, 1,
     lower(hex(randomblob(16))) FROM number;
 INSERT INTO event (message_id, seq, status, body)
-{_NUMBERS} SELECT (i + 1) / 2 * :stride, i, iif(i % 2, 'dequeued', 'sent'),
-    '{{"timestamp":"{_INSTANT}","messageId":' || ((i + 1) / 2 * :stride) || ',"status":"'
+{_NUMBERS} SELECT :base + (i + 1) / 2 * :stride, i, iif(i % 2, 'dequeued', 'sent'),
+    '{{"timestamp":"{_INSTANT}","messageId":' || (:base + (i + 1) / 2 * :stride) || ',"status":"'
     || iif(i % 2, 'dequeued', 'sent') || '"}}' FROM number;
 INSERT INTO post (last, first, at)
 {_NUMBERS} SELECT i * {_POST}, (i - 1) * {_POST} + 1, :begin + i * {_POST} * :step / 2 FROM number;
@@ -41,28 +41,33 @@ INSERT INTO post (last, first, at)
 
 _WAITING = f"""
 INSERT INTO message (id, settings_id, customer_id, variables, state, taken_at, due_at, lane)
-{_NUMBERS} SELECT i * :stride, i % 20, i, '{_VARIABLES}', 3, :begin, :begin + i * :step, 'sms' FROM number;
+{_NUMBERS} SELECT :base + i * :stride, i % 20, i, '{_VARIABLES}', 3, :begin,
+    :begin + i * :step, 'sms' FROM number;
 INSERT INTO event (message_id, seq, status, body)
-{_NUMBERS} SELECT i * :stride, i, 'dequeued',
-    '{{"timestamp":"{_INSTANT}","messageId":' || (i * :stride) || ',"status":"dequeued"}}' FROM number;
+{_NUMBERS} SELECT :base + i * :stride, i, 'dequeued',
+    '{{"timestamp":"{_INSTANT}","messageId":' || (:base + i * :stride) || ',"status":"dequeued"}}'
+    FROM number;
 INSERT INTO post (last, first, at)
 {_NUMBERS} SELECT i * {_POST}, (i - 1) * {_POST} + 1, :begin FROM number;
 """  # noqa: S608  # constants
 
 
-async def with_ended(path: Path, number: int) -> None:
-    """A journal with so many messages that were sent during the last seven days, all of it accepted."""
+async def with_ended(path: Path, number: int, *, base: int = 0) -> None:
+    """A journal with so many messages that were sent during the last seven days, all of it accepted.
+
+    The first id is one stride above `base`, and the others follow.
+    """
     async with open_journal(path):
         pass
     step = 7 * 86_400_000_000 // number
-    _fill(path, _ENDED, number, {"begin": NOW - step * number - _LIFE, "step": step}, events=2)
+    _fill(path, _ENDED, number, {"base": base, "begin": NOW - step * number - _LIFE, "step": step}, events=2)
 
 
-async def with_waiting(path: Path, number: int) -> None:
-    """A journal with so many messages that wait for one lane; the first are due, one each second."""
+async def with_waiting(path: Path, number: int, *, base: int = 0, begin: int = NOW) -> None:
+    """A journal with so many messages that wait for one lane; from `begin` on one is due each second."""
     async with open_journal(path):
         pass
-    _fill(path, _WAITING, number, {"begin": NOW, "step": 1_000_000}, events=1)
+    _fill(path, _WAITING, number, {"base": base, "begin": begin, "step": 1_000_000}, events=1)
 
 
 def _fill(path: Path, script: str, number: int, values: dict[str, int], *, events: int) -> None:

@@ -8,18 +8,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import plots
 from catalogue import DAEMON, SUBJECTS, Place, Start, Subject
 from conditions import conditions
-from ended_rows import with_waiting
-from measuring import Run, measure
+from ended_rows import NOW, STRIDE, with_ended, with_waiting
+from measuring import Run, folder_on_disk, measure
 from process import SubjectFailed, clean_up_when_told_to_end
 from work import Work
 
@@ -85,9 +87,16 @@ def _settings_ids() -> Iterator[Point]:
 
 
 def _waiting_messages() -> Iterator[Point]:
+    fill = partial(with_waiting, begin=NOW + TEN_YEARS)
     for size in (10_000, 100_000, 1_000_000):
-        subject = replace(DAEMON, start=_behind_waiting(size))
-        yield Point(size, Work(), 200, subject, {"queue.max_waiting": 2_000_000})
+        with _behind(fill, size) as subject:
+            yield Point(size, Work(), 200, subject, {"queue.max_waiting": 2_000_000})
+
+
+def _ended_messages() -> Iterator[Point]:
+    for size in (10_000, 1_000_000, 10_000_000):
+        with _behind(with_ended, size) as subject:
+            yield Point(size, Work(), 200, subject, {"journal.retention": "3650d"})
 
 
 def _text_lengths() -> Iterator[Point]:
@@ -101,22 +110,24 @@ CURVES = (
     Growth("latency", "provider's latency, ms", _latencies, log=False),
     Growth("settings", "settings ids, none of them cached yet", _settings_ids),
     Growth("waiting", "messages that wait in the journal", _waiting_messages),
+    Growth("ended", "ended messages in the journal", _ended_messages),
     Growth("text-length", "characters of a template", _text_lengths),
 )
 
 
-def _behind_waiting(number: int) -> Callable[[Place], Start]:
-    """A daemon whose journal holds so many messages that wait for a far day, under ids of their own."""
+@contextmanager
+def _behind(fill: Callable[..., Awaitable[None]], number: int) -> Iterator[Subject]:
+    """A daemon whose journal has so many messages already, with ids below those of the work."""
+    with folder_on_disk() as folder:
+        made = folder / "journal.db"
+        asyncio.run(fill(made, number, base=-(number + 1) * STRIDE))
 
-    def start(place: Place) -> Start:
-        path = place.folder / "journal.db"
-        asyncio.run(with_waiting(path, number))
-        with closing(sqlite3.connect(path)) as db, db:
-            db.execute("UPDATE message SET id = -id, due_at = due_at + ?", [TEN_YEARS])
-            db.execute("UPDATE event SET message_id = -message_id")
-        return DAEMON.start(place)
+        def start(place: Place) -> Start:
+            shutil.copy(made, place.folder)
+            os.sync()  # or the worker pays for what the copy left to be written
+            return DAEMON.start(place)
 
-    return start
+        yield replace(DAEMON, start=start)
 
 
 @dataclass(frozen=True, slots=True)

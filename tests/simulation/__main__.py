@@ -16,6 +16,9 @@ from simulation.ledger import Accepted, Asked, Handed, Ordered, Posted, Reported
 from simulation.run import History, run_plan
 from simulation.soak import live_through_all
 
+TOLD_EVERY = 5_000
+"""Plans after which a long row says how far it is."""
+
 
 def main() -> int:
     """Exit status 1 when a promise was broken."""
@@ -43,6 +46,9 @@ def soak(seed: int, plans: int, jobs: int) -> Figures:
         figures.add_all(share)
         for text in broken:
             say(text)
+        if figures.plans % TOLD_EVERY == 0:
+            told = f"{figures.plans:,} of {plans:,} plans, {figures.violations:,} violations"
+            say(f"{told}, {time.monotonic() - began:,.0f} s")
     for line in figures.lines():
         say(line)
     seconds = time.monotonic() - began

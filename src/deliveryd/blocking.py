@@ -86,5 +86,9 @@ def _settle(future: asyncio.Future[T], result: T) -> None:
 
 
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if isinstance(error, StopIteration):  # which no future takes: who asked would wait for ever
+        ended = RuntimeError("the work raised StopIteration")
+        ended.__cause__ = error
+        error = ended
     if not future.done():
         future.set_exception(error)

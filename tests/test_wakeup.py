@@ -1,4 +1,4 @@
-"""Waiting for work: a bell that loses no ring, and the pulse of loops, on a clock that jumps."""
+"""Waiting for work: a bell that loses no ring, a rest, and the pulse of loops, on a clock that jumps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trio
 from anyio.lowlevel import checkpoint
 from trio.testing import MockClock
 
-from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse
+from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse, Rest
 
 
 def on_a_jumping_clock(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -73,6 +73,85 @@ def test_who_waits_turns_after_the_longest_wait_without_a_ring() -> None:
         assert anyio.current_time() - started == pytest.approx(LONGEST_WAIT + 0.5)
 
     on_a_jumping_clock(scenario)
+
+
+@pytest.mark.anyio
+async def test_who_came_to_rest_last_is_woken_first() -> None:
+    """So a lane with little to do keeps the same few tasks busy."""
+    rest = Rest()
+    woken: list[str] = []
+
+    async def stay(name: str) -> None:
+        await rest.stay()
+        woken.append(name)
+
+    async with anyio.create_task_group() as tasks:
+        for name in ("first", "second", "third"):
+            tasks.start_soon(stay, name)
+            await anyio.wait_all_tasks_blocked()
+        assert rest.wake(1) == 1
+        await anyio.wait_all_tasks_blocked()
+        assert woken == ["third"]
+        assert rest.wake(1) == 1
+        await anyio.wait_all_tasks_blocked()
+        assert woken == ["third", "second"]
+        rest.wake(1)
+    assert woken == ["third", "second", "first"]
+
+
+@pytest.mark.anyio
+async def test_no_more_are_woken_than_rest() -> None:
+    """Who wakes others learns how many it were, and finds others for the rest of the work."""
+    rest = Rest()
+    assert rest.wake(1) == 0
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rest.stay)
+        tasks.start_soon(rest.stay)
+        await anyio.wait_all_tasks_blocked()
+        assert rest.wake(5) == 2
+        assert rest.wake(5) == 0
+
+
+@pytest.mark.anyio
+async def test_who_was_woken_can_rest_again() -> None:
+    rest = Rest()
+    turns: list[int] = []
+
+    async def work() -> None:
+        for turn in range(3):
+            await rest.stay()
+            turns.append(turn)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(work)
+        for turn in range(3):
+            await anyio.wait_all_tasks_blocked()
+            assert turns == list(range(turn))
+            assert rest.wake(1) == 1
+    assert turns == [0, 1, 2]
+
+
+@pytest.mark.anyio
+async def test_who_was_cancelled_at_rest_harms_neither_who_wakes_nor_who_rests_beside_it() -> None:
+    """It counts as one that was woken; in a lane all tasks are cancelled together."""
+    rest = Rest()
+    cancelled = anyio.CancelScope()
+    woken: list[str] = []
+
+    async def stay(name: str, scope: anyio.CancelScope) -> None:
+        with scope:
+            await rest.stay()
+            woken.append(name)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stay, "first", anyio.CancelScope())
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(stay, "second", cancelled)
+        await anyio.wait_all_tasks_blocked()
+        cancelled.cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert rest.wake(2) == 2
+    assert woken == ["first"]
 
 
 def test_the_pulse_tells_how_long_ago_each_loop_turned() -> None:

@@ -47,7 +47,10 @@ class Rest:
         self._staying: list[asyncio.Future[None] | anyio.Event] = []
 
     def wake(self, most: int) -> int:
-        """Wake so many at most; return how many it were."""
+        """Wake so many at most; return how many it were.
+
+        One that was cancelled at rest counts as well: those of a lane are cancelled together, with the lane.
+        """
         count = min(most, len(self._staying))
         for _ in range(count):
             one = self._staying.pop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
@@ -10,6 +9,7 @@ from typing import Final, NamedTuple
 
 from deliveryd.channels.base import Dispatch
 from deliveryd.errors import DeliverydError
+from deliveryd.plugins import suggestion
 
 
 class Unfit(DeliverydError):
@@ -132,12 +132,6 @@ def content_problems(value: object, block: str) -> list[str]:
         for path, name in names_in(value)
         if name.root == "content" and name.field not in known
     ]
-
-
-def suggestion(word: str, known: Mapping[str, object] | frozenset[str] | list[str]) -> str:
-    """A hint at the known word that looks most like this one, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def customer_fields(value: object) -> frozenset[str]:

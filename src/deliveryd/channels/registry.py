@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
+from deliveryd import plugins
 from deliveryd.channels.base import Channel
 from deliveryd.channels.http_options import HttpOptions
-from deliveryd.channels.mapping import suggestion
 from deliveryd.channels.smtp_options import SmtpOptions
 
 ENTRY_POINTS = "deliveryd.channels"
@@ -57,21 +56,7 @@ def find_kind(adapter: str) -> Kind:
 
     Raises ValueError, with a suggestion, when there is none or it can't be loaded.
     """
-    if adapter in KINDS:
-        return KINDS[adapter]
-    found = entry_points(group=ENTRY_POINTS)
-    for point in found.select(name=adapter):
-        try:
-            kind = point.load()
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise ValueError(f"the adapter {adapter!r} can't be loaded: {reason}") from error
-        if not isinstance(kind, Kind):
-            raise ValueError(f"the adapter {adapter!r}: {point.value} is no Kind")  # noqa: TRY004  # one error for callers
-        return kind
-    known = [*KINDS, *sorted(found.names)]
-    hint = suggestion(adapter, known)
-    raise ValueError(f"unknown adapter {adapter!r}{hint} (there are: {', '.join(known)})")
+    return plugins.find_kind(adapter, KINDS, Kind, what="adapter", group=ENTRY_POINTS)
 
 
 def check_channel(name: str, block: str, adapter: str, options: BaseModel) -> list[str]:

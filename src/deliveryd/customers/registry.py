@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from deliveryd.channels.mapping import suggestion
+from deliveryd import plugins
 from deliveryd.customers.base import Source
 from deliveryd.customers.file import FileOptions
 from deliveryd.customers.http_options import HttpOptions
@@ -84,17 +83,4 @@ def open_source(source: str, options: BaseModel, terms: Terms) -> Source:
 
 
 def _find_kind(source: str) -> Kind:
-    if source in KINDS:
-        return KINDS[source]
-    found = entry_points(group=ENTRY_POINTS)
-    for point in found.select(name=source):
-        try:
-            kind = point.load()
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise ValueError(f"the source {source!r} can't be loaded: {reason}") from error
-        if not isinstance(kind, Kind):
-            raise ValueError(f"the source {source!r}: {point.value} is no Kind")  # noqa: TRY004  # one error for callers
-        return kind
-    known = [*LOCAL, *KINDS, *sorted(found.names)]
-    raise ValueError(f"unknown source {source!r}{suggestion(source, known)} (there are: {', '.join(known)})")
+    return plugins.find_kind(source, KINDS, Kind, what="source", group=ENTRY_POINTS, others=LOCAL)

@@ -1,0 +1,46 @@
+"""Kinds of parts that can be configured by name: a table of built-in ones, then what other packages offer."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
+from typing import TypeVar
+
+K = TypeVar("K")
+
+
+def find_kind(
+    name: str,
+    kinds: Mapping[str, K],
+    kind_type: type[K],
+    *,
+    what: str,
+    group: str,
+    others: Iterable[str] = (),
+) -> K:
+    """The kind with this name: one of `kinds`, the built-in ones, or from the entry points of a group.
+
+    `what` is the word for such a part in errors, and `others` are names that may be configured but have no
+    kind. Raises ValueError, with a suggestion, when there is none or it can't be loaded.
+    """
+    if name in kinds:
+        return kinds[name]
+    found = entry_points(group=group)
+    for point in found.select(name=name):
+        try:
+            kind = point.load()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"the {what} {name!r} can't be loaded: {reason}") from error
+        if not isinstance(kind, kind_type):
+            raise ValueError(f"the {what} {name!r}: {point.value} is no Kind")  # noqa: TRY004  # one error for callers
+        return kind
+    known = [*others, *kinds, *sorted(found.names)]
+    raise ValueError(f"unknown {what} {name!r}{suggestion(name, known)} (there are: {', '.join(known)})")
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """A hint at the known word that looks most like this one, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -9,8 +9,10 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qs, urlsplit
+
+from hostile.listening import Listening, ThreadedServer
 
 Trap = Callable[[], Iterator[bytes]]
 """What stands on the wire instead of an honest answer; the connection is closed after it."""
@@ -26,10 +28,11 @@ class Sent(NamedTuple):
     body: bytes
 
 
-class Host:
+class Host(Listening):
     """All that the worker speaks with over HTTP. Traps by endpoint: queue, settings, events, provider."""
 
     def __init__(self) -> None:
+        super().__init__(_Server(self))
         self.queue: deque[str] = deque()
         self.settings: dict[int, bytes] = {}
         self.traps: dict[str, Trap] = {}
@@ -42,22 +45,11 @@ class Host:
         """Connections at a time, at most."""
         self._open = 0
         self._changed = threading.Condition()
-        self._server = _Server(self)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
     @property
     def url(self) -> str:
         """Where it listens."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http://127.0.0.1:{self.port}"
 
     def enqueue(self, *elements: str) -> None:
         """Queue elements, as raw JSON."""
@@ -121,16 +113,10 @@ def plain(body: bytes, status: HTTPStatus = HTTPStatus.OK, head: str = "") -> by
     return f"HTTP/1.1 {status} X\r\n{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    request_queue_size = 1024
-
+class _Server(ThreadedServer):
     def __init__(self, host: Host) -> None:
         self.host = host
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever hangs up on us has had enough of a trap."""
+        super().__init__(_Handler)
 
 
 class _Handler(socketserver.StreamRequestHandler):

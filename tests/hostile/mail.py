@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socketserver
-import threading
-from typing import Any, NamedTuple, Self, cast
+from typing import NamedTuple, cast
+
+from hostile.listening import Listening, ThreadedServer
 
 
 class Mail(NamedTuple):
@@ -22,38 +23,18 @@ class Mail(NamedTuple):
         ]
 
 
-class MailHost:
+class MailHost(Listening):
     """Accepts every mail."""
 
     def __init__(self) -> None:
+        super().__init__(_Server(self))
         self.mails: list[Mail] = []
-        self._server = _Server(self)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    @property
-    def port(self) -> int:
-        """Where it listens on 127.0.0.1."""
-        return int(self._server.server_address[1])
 
 
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-
+class _Server(ThreadedServer):
     def __init__(self, host: MailHost) -> None:
         self.host = host
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever hangs up may."""
+        super().__init__(_Handler)
 
 
 class _Handler(socketserver.StreamRequestHandler):

@@ -103,12 +103,25 @@ def accepted(entry: Entry, provider_id: str | None) -> Change:
     )
 
 
-async def send(journal: Journal, id_: int, provider_id: str | None = "p1") -> None:
-    """Bring a message from the queue to SENT, with all its events accepted."""
+async def hand_over(journal: Journal, id_: int, provider_id: str | None = "p1") -> None:
+    """Bring a message from the queue to SENT; the service is still to hear of that."""
     await make_ready(journal, id_)
     await begin(journal, attempt_on(id_))
     await journal.change([accepted(attempt_on(id_), provider_id)])
+
+
+async def send(journal: Journal, id_: int, provider_id: str | None = "p1") -> None:
+    """Bring a message from the queue to SENT, with all its events accepted."""
+    await hand_over(journal, id_, provider_id)
     await accept_all(journal)
+
+
+async def refuse_sent(journal: Journal) -> OutboxRow:
+    """The service refuses the only event that waits, a `sent`."""
+    (sent,) = await journal.outbox(0, 9)
+    assert sent.status == "sent"
+    await journal.refuse(sent, "400", NOW)
+    return sent
 
 
 async def park(journal: Journal, id_: int, due_at: int, lane: str | None = None) -> None:
@@ -162,9 +175,7 @@ async def test_a_repeat_is_not_recorded_again_and_its_events_are_not_doubled_whi
 async def test_a_repeat_of_a_sent_message_reports_dequeued_and_the_latest_status_again(opened: Open) -> None:
     """With the timestamps of then: the bodies are the same to the letter."""
     async with opened() as journal:
-        await make_ready(journal, 1)
-        await begin(journal, attempt_on(1))
-        await journal.change([accepted(attempt_on(1), "p1")])
+        await hand_over(journal, 1)
         (sent,) = await accept_all(journal)
         assert not await journal.take([message(1)], [], NOW + 50)
         dequeued, again = await journal.outbox(0, 10)
@@ -291,9 +302,7 @@ async def test_a_message_that_was_set_aside_and_comes_back_to_the_line_is_open_a
 async def test_a_refused_status_ends_nothing(opened: Open) -> None:
     """Only a refused `dequeued` says anything about whether a message may be sent."""
     async with opened() as journal:
-        await make_ready(journal, 1)
-        await begin(journal, attempt_on(1))
-        await journal.change([accepted(attempt_on(1), "p1")])
+        await hand_over(journal, 1)
         await journal.refuse((await journal.outbox(0, 1))[0], "400", NOW)
         assert await journal.receive([receipt()]) == ["matched"]
 
@@ -395,9 +404,7 @@ async def test_a_step_of_a_message_that_is_not_where_it_begins_takes_back_all(op
 
 async def test_an_outcome_is_recorded_together_with_its_event(opened: Open) -> None:
     async with opened() as journal:
-        await make_ready(journal, 1)
-        await begin(journal, attempt_on(1))
-        await journal.change([accepted(attempt_on(1), None)])
+        await hand_over(journal, 1, None)
     async with opened() as journal:
         assert (await journal.recover(NOW, ["sms"])).reporting == [1]
         (row,) = await journal.outbox(0, 10)
@@ -703,11 +710,8 @@ async def test_a_settled_message_has_ended_and_its_event_waits(opened: Open) -> 
 async def test_what_was_reported_after_a_refused_event_is_reported_again_after_it(opened: Open) -> None:
     """What the service hears last is what happened last."""
     async with opened() as journal:
-        await make_ready(journal, 7)
-        await begin(journal, attempt_on(7))
-        await journal.change([accepted(attempt_on(7), "p1")])
-        (sent,) = await journal.outbox(0, 9)
-        await journal.refuse(sent, "400", NOW)
+        await hand_over(journal, 7)
+        sent = await refuse_sent(journal)
         await journal.receive([receipt()])
         await accept_all(journal)
         assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).effects == (Effect(events=2),)
@@ -718,11 +722,8 @@ async def test_what_was_reported_after_a_refused_event_is_reported_again_after_i
 async def test_what_was_only_reported_again_since_is_not_what_happened_last(opened: Open) -> None:
     """The queue gives a message again whose `sent` was refused: after its retry, `sent` is heard last."""
     async with opened() as journal:
-        await make_ready(journal, 7)
-        await begin(journal, attempt_on(7))
-        await journal.change([accepted(attempt_on(7), "p1")])
-        (sent,) = await journal.outbox(0, 9)
-        await journal.refuse(sent, "400", NOW)
+        await hand_over(journal, 7)
+        sent = await refuse_sent(journal)
         await journal.take([message(7)], [], NOW)
         assert [row.status for row in await accept_all(journal)] == ["dequeued"]
         assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).effects == (Effect(events=1),)
@@ -732,11 +733,8 @@ async def test_what_was_only_reported_again_since_is_not_what_happened_last(open
 async def test_what_waits_of_a_message_is_reported_after_its_event_that_is_retried(opened: Open) -> None:
     """Events of others keep their places."""
     async with opened() as journal:
-        await make_ready(journal, 7)
-        await begin(journal, attempt_on(7))
-        await journal.change([accepted(attempt_on(7), "p1")])
-        (sent,) = await journal.outbox(0, 9)
-        await journal.refuse(sent, "400", NOW)
+        await hand_over(journal, 7)
+        sent = await refuse_sent(journal)
         await journal.receive([receipt()])
         await journal.take([message(8)], [], NOW)
         under_way = await journal.outbox(0, 1)  # the service hears of `delivered` just now
@@ -750,13 +748,9 @@ async def test_what_waits_of_a_message_is_reported_after_its_event_that_is_retri
 
 async def test_an_event_that_is_refused_again_can_be_retried_again_by_its_new_number(opened: Open) -> None:
     async with opened() as journal:
-        await make_ready(journal, 7)
-        await begin(journal, attempt_on(7))
-        await journal.change([accepted(attempt_on(7), "p1")])
+        await hand_over(journal, 7)
         for _ in range(3):
-            (sent,) = await journal.outbox(0, 9)
-            assert sent.status == "sent"
-            await journal.refuse(sent, "400", NOW)
+            sent = await refuse_sent(journal)
             assert (await journal.counts()).events_refused == 1
             assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).done == (str(sent.seq),)
             assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).done == ()
@@ -899,9 +893,7 @@ async def test_counts_are_of_what_is_open(opened: Open) -> None:
 async def test_a_forgotten_message_is_still_known_when_it_comes_again(opened: Open) -> None:
     """It isn't sent again, and reported with the same words, as often as it comes."""
     async with opened() as journal:
-        await make_ready(journal, 1)
-        await begin(journal, attempt_on(1))
-        await journal.change([accepted(attempt_on(1), "p1")])
+        await hand_over(journal, 1)
         (sent,) = await accept_all(journal)
         assert await journal.forget(NOW + SECOND, 10) == 1
         assert await journal.forget(NOW + SECOND, 10) == 0

@@ -28,7 +28,7 @@ from deliveryd.errors import (
 )
 from deliveryd.intake import Intake, Places
 from deliveryd.journal.base import Journal
-from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.journal.sqlite import open_journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import Entry, Malformed, QueuedMessage, WallClock
 from deliveryd.service.wire import Batch
@@ -156,12 +156,11 @@ async def running(
     path: Path,
     *script: Act,
     most: int = 1000,
-    wrap: Callable[[SqliteJournal], Journal] = lambda journal: journal,
     before: Callable[[Station], None] = lambda _station: None,
 ) -> AsyncIterator[Station]:
     """Intake at work on this script, stopped in the end."""
     async with open_journal(path / "journal.db", blocking=_blocking()) as journal:
-        station = Station(ScriptedQueue(*script), wrap(journal), path / "journal.db", most)
+        station = Station(ScriptedQueue(*script), journal, path / "journal.db", most)
         before(station)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(station.intake.run)

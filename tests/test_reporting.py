@@ -23,7 +23,7 @@ from deliveryd.admin.exposition import expose
 from deliveryd.blocking import Blocking, in_thread, inline
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import Journal, OutboxRow
-from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.journal.sqlite import open_journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import QueuedMessage, WallClock
 from deliveryd.reporting import ABOUT_THE_EVENTS, Reporting
@@ -91,7 +91,7 @@ class Service:
 class Station:
     """Reporting on a real journal, and what it told the line."""
 
-    def __init__(self, journal: SqliteJournal, wrapped: Journal) -> None:
+    def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.service = Service()
         self.accepted: list[OutboxRow] = []
@@ -99,7 +99,7 @@ class Station:
         self._told = anyio.Event()
         self.metrics = Metrics([], "1")
         self.reporting = Reporting(
-            self.service, wrapped, WallClock(), self.metrics, Pulse(),
+            self.service, journal, WallClock(), self.metrics, Pulse(),
             batch_size=BATCH, flush_interval=FLUSH,
             on_accepted=self._hear_accepted, on_refused=self._hear_refused,
         )  # fmt: skip
@@ -137,12 +137,10 @@ def _blocking() -> Blocking:
 
 
 @asynccontextmanager
-async def running(
-    path: Path, wrap: Callable[[SqliteJournal], Journal] = lambda journal: journal
-) -> AsyncIterator[Station]:
+async def running(path: Path) -> AsyncIterator[Station]:
     """Reporting at work."""
     async with open_journal(path / "journal.db", blocking=_blocking()) as journal:
-        station = Station(journal, wrap(journal))
+        station = Station(journal)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(station.reporting.run)
             yield station

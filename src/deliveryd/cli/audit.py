@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Annotated
 
 import typer
 
-from deliveryd.cli.options import ConfigFile
+from deliveryd.cli.options import AsData, ConfigFile
 from deliveryd.cli.outcome import FAILED
 from deliveryd.config import load
 from deliveryd.journal.audit import CHECKS, Audit, Finding
@@ -19,10 +18,7 @@ IN_HAND = (State.TAKEN, State.READY, State.SENDING)
 ENDED = (State.SENT, State.DELIVERED, State.FAILED)
 
 
-def audit(
-    config: ConfigFile,
-    as_data: Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")] = False,
-) -> None:
+def audit(config: ConfigFile, as_data: AsData = False) -> None:
     """Reconcile the whole journal: where all messages are that were ever taken, and whether it fits together.
 
     Only reads, while the worker runs or not. Exit status: 0 balanced, 1 not.

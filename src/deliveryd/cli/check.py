@@ -9,7 +9,7 @@ import anyio
 import typer
 
 from deliveryd.checking import Result, as_json, as_lines, check_all, check_examined, check_files
-from deliveryd.cli.options import ConfigFile
+from deliveryd.cli.options import AsData, ConfigFile
 from deliveryd.cli.outcome import CONFIGURATION, FAILED
 from deliveryd.config import examine
 from deliveryd.errors import ConfigError
@@ -22,7 +22,7 @@ def check(
     offline: Annotated[
         bool, typer.Option("--offline", help="Connect to nothing: only read the configuration and files.")
     ] = False,
-    as_data: Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")] = False,
+    as_data: AsData = False,
 ) -> None:
     """Check the configuration, and whether what it names can be used and reached. Nothing is sent.
 

@@ -9,9 +9,6 @@ from typing import Annotated, NamedTuple
 import typer
 
 from deliveryd.cli.deciding import (
-    AsData,
-    DryRun,
-    Everything,
     as_json,
     as_text,
     carry_out,
@@ -21,7 +18,7 @@ from deliveryd.cli.deciding import (
     preview,
     tell,
 )
-from deliveryd.cli.options import ConfigFile
+from deliveryd.cli.options import AsData, ConfigFile, DryRun, Everything
 from deliveryd.config import Config, load
 from deliveryd.errors import DeliverydError
 from deliveryd.explaining import moment

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated
 
 import typer
 
@@ -16,10 +15,6 @@ from deliveryd.desk.wire import Answer
 from deliveryd.journal.orders import Kind, Verb
 from deliveryd.model import parse_instant
 from deliveryd.units import parse_duration
-
-AsData = Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only say what would be.")]
-Everything = Annotated[bool, typer.Option("--all", help="Everything that the other options leave.")]
 
 
 def ago(text: str | None) -> int | None:

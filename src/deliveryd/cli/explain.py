@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deliveryd.cli.options import ConfigFile
+from deliveryd.cli.options import AsData, ConfigFile
 from deliveryd.config import load
 from deliveryd.errors import DeliverydError
 from deliveryd.explaining import as_json, tell
@@ -25,7 +25,7 @@ def explain(
     show_variables: Annotated[
         bool, typer.Option("--show-variables", help="Show the values of variables, not just their names.")
     ] = False,
-    as_data: Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")] = False,
+    as_data: AsData = False,
 ) -> None:
     """Tell the life of one message, from the queue to the last event that the service accepted.
 

@@ -11,9 +11,6 @@ from typing import Annotated, NamedTuple, Self
 import typer
 
 from deliveryd.cli.deciding import (
-    AsData,
-    DryRun,
-    Everything,
     ago,
     as_json,
     as_text,
@@ -23,7 +20,7 @@ from deliveryd.cli.deciding import (
     preview,
     tell,
 )
-from deliveryd.cli.options import ConfigFile
+from deliveryd.cli.options import AsData, ConfigFile, DryRun, Everything
 from deliveryd.config import load
 from deliveryd.explaining import moment
 from deliveryd.journal.aside import InDoubt

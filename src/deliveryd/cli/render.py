@@ -8,7 +8,7 @@ from typing import Annotated
 import anyio
 import typer
 
-from deliveryd.cli.options import ConfigFile
+from deliveryd.cli.options import AsData, ConfigFile
 from deliveryd.config import load
 from deliveryd.model import WallClock
 from deliveryd.previewing import Outlook, Scope, as_json, as_lines, look_ahead
@@ -35,7 +35,7 @@ def render(  # noqa: PLR0917 - typer passes options by name
     ] = None,
     channel: Annotated[str | None, typer.Option(metavar="NAME", help="Show this channel only.")] = None,
     message_id: Annotated[int, typer.Option(metavar="N", help="The id that the message shall have.")] = 1,
-    as_data: Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")] = False,
+    as_data: AsData = False,
 ) -> None:
     """Show what a message would look like on each channel, and which one would be chosen. Nothing is sent.
 

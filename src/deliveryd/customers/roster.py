@@ -25,7 +25,7 @@ class Unusable(NamedTuple):
 class Roster:
     """Finds a customer by id, in some 24 bytes of memory for each on top of the file's own.
 
-    Those who were found last are kept as they were read.
+    Those who were found are kept as they were read, up to 4,096 of them; one more, and all are dropped.
     """
 
     def __init__(self, source: Format, ids: array[int], spans: tuple[array[int], array[int]]) -> None:

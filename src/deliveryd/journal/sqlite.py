@@ -49,6 +49,7 @@ may not take so much that the file has no room to grow.
 """
 
 PAGE = 4096
+"""Bytes in a page of the file, as SQLite makes it."""
 
 LINGER = 0.002
 """Seconds that a commit waits for company: the fewer commits, the less each message costs."""
@@ -172,7 +173,10 @@ class SqliteJournal:
         return self._short_of_room > 0
 
     def has_room(self) -> bool:
-        """Whether the disk has more than the reserve, which is kept for what is under way already."""
+        """Whether the disk has more than the reserve, which is kept for what is under way already.
+
+        When it hasn't, this also asks for the log to be made shorter, which may give room back.
+        """
         disk = os.statvfs(self._folder)
         has_room = disk.f_bavail * disk.f_frsize > self._reserve
         if not has_room:

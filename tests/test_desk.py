@@ -140,6 +140,17 @@ def test_what_isnt_in_doubt_is_skipped_and_said(world: World) -> None:
     assert desk(world, "in-doubt", "resend", 1).status == 1
 
 
+@pytest.mark.parametrize("id_", [2**63, -(2**63) - 1, 10**30])
+def test_an_id_that_no_message_can_have_is_skipped_and_the_others_are_not(world: World, id_: int) -> None:
+    hold(world, 1)
+    reason = f"  message:{id_}: its id is no integer of 64 bits\n"
+    answered = desk(world, "dead", "retry", f"message:{id_}")
+    assert (answered.status, answered.out.endswith(reason)) == (1, True)
+    answered = desk(world, "in-doubt", "resend", 1, "--", id_)
+    assert (answered.status, answered.out.endswith(reason)) == (1, True)
+    assert desk(world, "in-doubt", "list", "--json").data == []
+
+
 def test_without_names_and_without_all_nothing_is_done(world: World) -> None:
     hold(world, 1)
     for arguments in ([], [1, "--all"]):

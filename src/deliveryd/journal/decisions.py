@@ -34,7 +34,7 @@ class _Case(NamedTuple):
     def number(self) -> int:
         """The key of everything but malformed elements."""
         if _NUMBER.fullmatch(self.key) is None or not -(2**63) <= int(self.key) < 2**63:
-            raise _Skip("its key is no number")
+            raise _Skip("its id is no integer of 64 bits")
         return int(self.key)
 
 

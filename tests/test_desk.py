@@ -140,6 +140,24 @@ def test_what_isnt_in_doubt_is_skipped_and_said(world: World) -> None:
     assert desk(world, "in-doubt", "resend", 1).status == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("in-doubt", "list", "--older-than", "soon"), "'--older-than': expected a text such as"),
+        (("in-doubt", "resend", "--all", "--older-than", "9999999d"), "'--older-than': is longer than a"),
+        (("dead", "list", "--since", "2 days"), "'--since': expected a text such as"),
+        (("dead", "drop", "--all", "--since", "2026-13-01T00:00:00Z"), "'--since': month must be in 1..12"),
+    ],
+)
+def test_a_time_that_is_none_is_told_with_its_option(
+    world: World, arguments: tuple[str, ...], said: str
+) -> None:
+    group, verb, *options = arguments
+    answered = desk(world, group, verb, *options)
+    assert (answered.status, answered.out) == (2, "")
+    assert f"Invalid value for {said}" in answered.err
+
+
 @pytest.mark.parametrize("id_", [2**63, -(2**63) - 1, 10**30])
 def test_an_id_that_no_message_can_have_is_skipped_and_the_others_are_not(world: World, id_: int) -> None:
     hold(world, 1)

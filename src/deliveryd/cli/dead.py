@@ -46,11 +46,11 @@ class _Filter(NamedTuple):
     """Which of all: of these kinds, set aside since then, with this in the reason."""
 
     kinds: Sequence[Kind]
-    since: str | None
+    since: int | None
     reason: str
 
     def apply(self, config: Config) -> Sequence[Dead]:
-        return dead_in(config.journal.path, self.kinds, instant(self.since) or 0, self.reason)
+        return dead_in(config.journal.path, self.kinds, self.since or 0, self.reason)
 
 
 EVERYTHING = _Filter(tuple(Kind), None, "")
@@ -58,8 +58,12 @@ EVERYTHING = _Filter(tuple(Kind), None, "")
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Which, by name: event:12.")]
 Kinds = Annotated[list[Kind] | None, typer.Option("--kind", help="Only this kind; may be given again.")]
 Since = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help='Only what was set aside since this instant, or in the last "2h".'),
+    int | None,
+    typer.Option(
+        parser=instant,
+        metavar="TIME",
+        help='Only what was set aside since this instant, or in the last "2h".',
+    ),
 ]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Only what has this in its reason.")]
 

@@ -17,17 +17,17 @@ from deliveryd.model import parse_instant
 from deliveryd.units import parse_duration
 
 
-def ago(text: str | None) -> int | None:
+def ago(text: str) -> int:
     """The instant that lies a duration before now; raises BadParameter."""
     try:
-        return None if text is None else time.time_ns() // 1000 - int(parse_duration(text) * 1_000_000)
+        return time.time_ns() // 1000 - int(parse_duration(text) * 1_000_000)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
 
-def instant(text: str | None) -> int | None:
+def instant(text: str) -> int:
     """An instant, written as one or as a duration before now; raises BadParameter."""
-    if text is None or "T" not in text.upper():
+    if "T" not in text.upper():
         return ago(text)
     try:
         return parse_instant(text)

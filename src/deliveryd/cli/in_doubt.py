@@ -36,9 +36,14 @@ in_doubt = typer.Typer(
 
 Ids = Annotated[list[int] | None, typer.Argument(metavar="MESSAGE_ID...", help="Which messages.")]
 Channel = Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this channel.")]
-OlderThan = Annotated[
-    str | None,
-    typer.Option(metavar="DURATION", help='Only those that are in doubt for longer than this, such as "1h".'),
+Until = Annotated[
+    int | None,
+    typer.Option(
+        "--older-than",
+        parser=ago,
+        metavar="DURATION",
+        help='Only those that are in doubt for longer than this, such as "1h".',
+    ),
 ]
 
 
@@ -57,11 +62,9 @@ class _Choice(NamedTuple):
     until: int | None
 
     @classmethod
-    def of(
-        cls, ids: Sequence[int] | None, everything: bool, channel: str | None, older_than: str | None
-    ) -> Self:
+    def of(cls, ids: Sequence[int] | None, everything: bool, channel: str | None, until: int | None) -> Self:
         insist_on_a_choice(ids or (), everything)
-        return cls(ids or (), channel, ago(older_than))
+        return cls(ids or (), channel, until)
 
 
 VERBS: Mapping[Known, Verb] = {Known.SENT: Verb.SETTLE_SENT, Known.FAILED: Verb.SETTLE_FAILED}
@@ -69,10 +72,10 @@ VERBS: Mapping[Known, Verb] = {Known.SENT: Verb.SETTLE_SENT, Known.FAILED: Verb.
 
 @in_doubt.command("list")
 def list_held(
-    config: ConfigFile, channel: Channel = None, older_than: OlderThan = None, as_data: AsData = False
+    config: ConfigFile, channel: Channel = None, until: Until = None, as_data: AsData = False
 ) -> None:
     """List the messages that are held in doubt, and the attempts that it is about."""
-    held = held_in(load(config).journal.path, channel, ago(older_than))
+    held = held_in(load(config).journal.path, channel, until)
     data = [_as_data(each) for each in held]
     typer.echo(json.dumps(data, indent=2) if as_data else "\n".join(_lines(held)))
 
@@ -84,12 +87,12 @@ def resend(
     ids: Ids = None,
     everything: Everything = False,
     channel: Channel = None,
-    older_than: OlderThan = None,
+    until: Until = None,
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
     """Repeat attempts, each under its own id: a provider that had it already can see that it is the same."""
-    choice = _Choice.of(ids, everything, channel, older_than)
+    choice = _Choice.of(ids, everything, channel, until)
     _decide(config, Verb.RESEND, choice, dry_run=dry_run, as_data=as_data)
 
 
@@ -101,12 +104,12 @@ def settle(
     ids: Ids = None,
     everything: Everything = False,
     channel: Channel = None,
-    older_than: OlderThan = None,
+    until: Until = None,
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
     """Settle attempts without repeating them: the message ends as sent, or as failed, and is reported so."""
-    choice = _Choice.of(ids, everything, channel, older_than)
+    choice = _Choice.of(ids, everything, channel, until)
     _decide(config, VERBS[as_], choice, dry_run=dry_run, as_data=as_data)
 
 

@@ -75,7 +75,6 @@ def test_what_is_held_is_listed_with_its_attempt_and_its_reason(world: World) ->
     assert listed[0]["attempt_id"] == world.state.received[0].idempotency_key
     assert "1 held in doubt" in desk(world, "in-doubt", "list").out
     assert desk(world, "in-doubt", "list", "--json", "--older-than", "1h").data == []
-    assert desk(world, "in-doubt", "list", "--json", "--channel", "email").data == []
 
 
 def test_a_running_worker_takes_a_resent_message_at_once_under_its_own_id(world: World) -> None:
@@ -183,6 +182,28 @@ def test_a_message_whose_channel_is_gone_cannot_be_resent(world: World) -> None:
     answered = desk(world, "in-doubt", "resend", 1)
     assert "its channel sms isn't configured" in answered.out
     assert desk(world, "in-doubt", "settle", "--as", "sent", 1).status == 0
+
+
+@pytest.mark.parametrize("verb", ["list", "resend", "settle"])
+def test_a_channel_that_there_never_was_is_a_mistake_and_named_so(world: World, verb: str) -> None:
+    hold(world, 1)
+    options = {"list": (), "resend": ("--all",), "settle": ("--all", "--as", "sent")}[verb]
+    answered = desk(world, "in-doubt", verb, *options, "--channel", "smss")
+    assert (answered.status, answered.out) == (2, "")
+    assert "--channel: there is no channel 'smss'; did you mean sms?" in answered.err
+    assert len(desk(world, "in-doubt", "list", "--json").data) == 1
+
+
+def test_of_a_channel_that_is_gone_all_is_listed_that_is_in_doubt(world: World) -> None:
+    """One that is configured and has nothing in doubt is no mistake either."""
+    hold(world, 1)
+    world.change("[channels.sms]", '[channels.messenger]\nblock = "sms"')
+    listed = desk(world, "in-doubt", "list", "--json", "--channel", "sms").data
+    assert [each["message_id"] for each in listed] == [1]
+    assert desk(world, "in-doubt", "list", "--json", "--channel", "sms", "--older-than", "1h").data == []
+    assert desk(world, "in-doubt", "list", "--json", "--channel", "messenger").data == []
+    assert desk(world, "in-doubt", "settle", "--as", "sent", "--all", "--channel", "sms").status == 0
+    assert desk(world, "in-doubt", "list", "--channel", "sms").status == 2
 
 
 # what was refused, and what fits nothing

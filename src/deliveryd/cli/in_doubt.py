@@ -21,7 +21,8 @@ from deliveryd.cli.deciding import (
     tell,
 )
 from deliveryd.cli.options import AsData, ConfigFile, DryRun, Everything
-from deliveryd.config import load
+from deliveryd.config import Config, load
+from deliveryd.config_file import hint
 from deliveryd.explaining import moment
 from deliveryd.journal.aside import InDoubt
 from deliveryd.journal.aside import in_doubt as held_in
@@ -75,7 +76,7 @@ def list_held(
     config: ConfigFile, channel: Channel = None, until: Until = None, as_data: AsData = False
 ) -> None:
     """List the messages that are held in doubt, and the attempts that it is about."""
-    held = held_in(load(config).journal.path, channel, until)
+    held = _held(load(config), channel, until)
     data = [_as_data(each) for each in held]
     typer.echo(json.dumps(data, indent=2) if as_data else "\n".join(_lines(held)))
 
@@ -115,11 +116,24 @@ def settle(
 
 def _decide(config: Path, verb: Verb, choice: _Choice, *, dry_run: bool, as_data: bool) -> None:
     loaded = load(config)
-    held = [str(each.message_id) for each in held_in(loaded.journal.path, choice.channel, choice.until)]
+    held = [str(each.message_id) for each in _held(loaded, choice.channel, choice.until)]
     wanted = {Kind.MESSAGE: list(dict.fromkeys(map(str, choice.ids))) or held}
     there = {name_of(Kind.MESSAGE, key) for key in held}
     answer = preview(wanted, there) if dry_run else carry_out(loaded, verb, wanted)
     tell(f"would {verb}" if dry_run else str(verb), answer, as_json if as_data else as_text)
+
+
+def _held(config: Config, channel: str | None, until: int | None) -> Sequence[InDoubt]:
+    """What is held; a channel that isn't configured any more may have some, of any other it is a mistake."""
+    path = config.journal.path
+    held = held_in(path, channel, until)
+    if channel is not None and not held:
+        of_all = (each.channel for each in held_in(path, None, None))
+        known = sorted({*config.channels.configured, *of_all})
+        if channel not in known:
+            text = f"there is no channel {channel!a}{hint(channel, known)}; there are {', '.join(known)}"
+            raise typer.BadParameter(text, param_hint="--channel")
+    return held
 
 
 def _lines(held: Sequence[InDoubt]) -> Iterator[str]:

@@ -142,12 +142,19 @@ def test_an_address_in_use_names_the_key() -> None:
 
 
 @pytest.mark.parametrize(
-    "listen", ["", "9470", "localhost", "127.0.0.1:70000", "::1:9470", "http://127.0.0.1:1", "[::1]", "a b:1"]
+    "listen", ["", "9470", "localhost", "::1:9470", "http://127.0.0.1:1", "[::1]", "a b:1"]
 )
 def test_what_is_no_address_names_the_key(listen: str) -> None:
     """A mistyped address is a mistake of the configuration, with an example of a right one."""
     with pytest.raises(ConfigError, match=r"^admin.listen: can't listen on '.*': expected HOST:PORT"):
         bind("admin.listen", listen)
+
+
+@pytest.mark.parametrize("port", [65536, 10**19])
+def test_a_port_that_there_cannot_be_is_told_as_such(port: int) -> None:
+    """The address is written well otherwise, so its form isn't blamed."""
+    with pytest.raises(ConfigError, match=r": the port of an address lies between 0 and 65535$"):
+        bind("admin.listen", f"127.0.0.1:{port}")
 
 
 def test_addresses_are_read() -> None:

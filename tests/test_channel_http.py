@@ -336,6 +336,7 @@ def problems_of(options: dict[str, Any]) -> str:
         ({"json": {"at": datetime(2024, 1, 1, tzinfo=UTC)}}, "written as text in quotes"),
         ({"json": SMS, "provider_id": "("}, "neither a JSON Pointer nor"),
         ({"json": SMS, "proxy": "http://u:p@h"}, "without a user name"),
+        ({"json": SMS, "proxy": "http://h:65536"}, "the port of an address lies between 1 and 65535"),
         ({"json": SMS, "tls": {"key_file": "k"}}, "key_file needs cert_file"),
         (
             {"json": SMS, "receipt": {"provider_id": "id", "status": "/s", "delivered": ["d"]}},

@@ -330,7 +330,10 @@ def test_all_mistakes_of_a_channel_are_told_at_once(path: Path) -> None:
         ('[customers]\nsource = "file"', "customers.path: is missing"),
         ('[customers]\npath = "x"', 'customers.source: is "none", which takes no path: name the source'),
         ('[admin]\nlisten = "9470"', "admin.listen: expected HOST:PORT"),
-        ('[receipts]\nlisten = "127.0.0.1:99999"', "receipts.listen: expected HOST:PORT"),
+        (
+            '[receipts]\nlisten = "127.0.0.1:99999"',
+            "receipts.listen: the port of an address lies between 0 and 65535",
+        ),
         ('[journal]\nurl = "sqlite:journal.db"', 'journal.url: must look like "sqlite:////var/lib/'),
         ('[journal]\nurl = "sqlite:///"', 'journal.url: must look like "sqlite:////var/lib/'),
         ('[journal]\nurl = "sqlite:///x.db?mode=ro"', 'journal.url: must look like "sqlite:////var/lib/'),

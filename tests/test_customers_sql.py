@@ -222,6 +222,10 @@ MISTAKES = {
     "no address": ({"url": "customers.db"}, 'must look like "postgresql://user@host/database"'),
     "a database that isn't known": ({"url": "foo://h/d"}, "begins with 'foo': there is no such database"),
     "a driver that blocks": ({"url": "postgresql+psycopg2://h/d"}, "names the driver psycopg2"),
+    "a port beyond all": (
+        {"url": "postgresql://h:65536/d"},
+        "the port of an address lies between 1 and 65535",
+    ),
     "a password": ({"url": "postgresql://u:secret-word@h/d"}, "holds a password: put it into a file"),
     "a password as a parameter": ({"url": "postgresql://h/d?password=secret-word"}, "holds a password"),
     "no file": ({"url": "sqlite:///:memory:"}, "must name a file"),

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
+import terminal
 from deliveryd.sandbox.scenario import demo_scenario
 
 PATIENCE = 60.0
@@ -261,6 +262,14 @@ def test_the_sandbox_says_where_it_listens_and_serves_until_it_is_stopped(
             assert process.wait(PATIENCE) == 0
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("option", ["--port", "--smtp-port"])
+def test_a_port_that_there_cannot_be_is_a_mistake_in_use(option: str) -> None:
+    answered = terminal.command("sandbox", option, 65536)
+    assert (answered.status, answered.out) == (2, "")
+    assert f"Invalid value for '{option}': " in answered.err
+    assert " 65535 " in answered.err
 
 
 def test_the_story_has_an_id_for_each_message() -> None:

@@ -61,4 +61,4 @@ def test_a_configuration_that_does_not_say_where_ends_with_78(world: World, list
 def test_an_address_that_is_none_is_a_mistake_in_use(url: str) -> None:
     answered = command("health", "--url", url)
     assert answered.status == 2
-    assert "http://127.0.0.1:9470" in answered.err
+    assert "http://127.0.0.1:9470, with a port up to 65535" in answered.err

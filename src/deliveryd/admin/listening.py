@@ -7,7 +7,7 @@ import socket
 
 from deliveryd.errors import ConfigError
 
-_LISTEN = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:\s]+)):(?P<port>[0-9]{1,5})")
+_LISTEN = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:\s]+)):(?P<port>[0-9]{1,20})")
 
 _BACKLOG = 128
 
@@ -15,8 +15,10 @@ _BACKLOG = 128
 def parse_listen(listen: str) -> tuple[str, int]:
     """Split `127.0.0.1:9470` or `[::1]:9470` into host and port; raises ValueError when it is neither."""
     match = _LISTEN.fullmatch(listen)
-    if match is None or int(match["port"]) > 65535:
+    if match is None:
         raise ValueError("expected HOST:PORT, for example 127.0.0.1:9470 or [::1]:9470")
+    if int(match["port"]) > 65535:
+        raise ValueError("the port of an address lies between 0 and 65535")
     return match["v6"] or match["host"], int(match["port"])
 
 

@@ -25,6 +25,7 @@ from deliveryd.channels.http_address import address_problem
 from deliveryd.channels.mapping import content_problems, mapping_problems, names_in
 from deliveryd.channels.pointer import compile_finder
 from deliveryd.channels.receipt_options import ReceiptOptions
+from deliveryd.http.client import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.units import FilePath, SecretPath
 
@@ -145,8 +146,11 @@ class HttpOptions(BaseModel):
     @field_validator("proxy")
     @classmethod
     def _proxy_address(cls, proxy: str | None) -> str | None:
-        if proxy is not None and not re.fullmatch(r"https?://[^/?#@\s]+/?", proxy):
+        if proxy is None:
+            return None
+        if not re.fullmatch(r"https?://[^/?#@\s]+/?", proxy):
             raise ValueError("expected http://host:port, without a user name or password")
+        target_of(proxy)
         return proxy
 
     @model_validator(mode="after")

@@ -25,7 +25,7 @@ def _checked_url(url: str | None) -> str | None:
     except ValueError:
         usable = False
     if not usable:
-        raise typer.BadParameter("expected an address such as http://127.0.0.1:9470")
+        raise typer.BadParameter("expected an address such as http://127.0.0.1:9470, with a port up to 65535")
     return url
 
 

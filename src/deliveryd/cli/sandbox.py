@@ -14,8 +14,12 @@ from deliveryd.sandbox.server import Sandbox
 
 def sandbox(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of service and HTTP providers; 0: any free one.")] = 8080,
-    smtp_port: Annotated[int, typer.Option(help="Port of the mail server; 0: any free one.")] = 8025,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of service and HTTP providers; 0: any free one.")
+    ] = 8080,
+    smtp_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the mail server; 0: any free one.")
+    ] = 8025,
     empty: Annotated[bool, typer.Option("--empty", help="Begin without messages in the queue.")] = False,
 ) -> None:
     """Serve a stand-in for the remote service and for the providers, with an inbox page, until Ctrl-C."""

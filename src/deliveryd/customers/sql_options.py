@@ -127,6 +127,8 @@ def _url_problem(text: str) -> str | None:
         url = _with_driver(text)
         if url.password is not None or _SECRET_KEYS & {key.lower() for key in url.query}:
             return "holds a password: put it into a file, and name that as password_file"
+        if url.port is not None and not 0 < url.port < 65536:
+            return "the port of an address lies between 1 and 65535"
         driver = url.get_driver_name()
         if driver in EXTRAS and (problem := missing_package(driver, EXTRAS[driver])):
             return problem

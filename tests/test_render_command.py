@@ -211,6 +211,20 @@ def test_input_that_cannot_be_used_is_named(world: World, options: tuple[str, ..
     assert reason in answered.err
 
 
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, "9" * 40, "9" * 5000])
+def test_a_number_beyond_the_ids_of_settings_is_told_as_such(world: World, number: object) -> None:
+    """It is taken neither for a file nor to the service."""
+    answered = render(world, "--variables", VARIABLES, settings=number)
+    assert (answered.status, answered.out) == (1, "")
+    assert answered.err.startswith("deliveryd: --settings: ids are integers of 64 bits; ")
+    assert not world.state.requests
+
+
+def test_the_largest_ids_of_settings_are_asked_for(world: World) -> None:
+    for number in (2**63 - 1, -(2**63)):
+        assert f"settings {number}: the service answered 404" in render(world, settings=number).err
+
+
 def test_settings_that_cannot_be_used_are_named_with_the_place(world: World) -> None:
     broken = world.folder / "broken.json"
     broken.write_text('{\n  "content": {\n    "en": }\n}')

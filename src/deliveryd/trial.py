@@ -16,7 +16,9 @@ from deliveryd.model import Customer, Entry, Settings
 from deliveryd.service import number_text
 from deliveryd.service.client import ServiceClient
 
-_ID = re.compile(r"-?\d{1,19}")
+_NUMBER = re.compile(r"-?[0-9]+")
+_MOST_DIGITS = 19
+_IDS = range(-(2**63), 2**63)
 
 
 class Wish(NamedTuple):
@@ -44,13 +46,21 @@ class Trial(NamedTuple):
 async def gather(config: Config, wish: Wish) -> Trial:
     """Read all that was named. Raises DeliverydError, in words for who named it."""
     variables = _variables(wish.variables)
-    if _ID.fullmatch(wish.settings):
-        source, settings = await _settings_by_id(config, int(wish.settings))
+    if _NUMBER.fullmatch(wish.settings):
+        source, settings = await _settings_by_id(config, _id_in(wish.settings))
     else:
         source, settings = wish.settings, _settings_in(Path(wish.settings))
     customer = None if wish.customer_id is None else await _customer(config, wish.customer_id)
     entry = Entry(wish.message_id, settings.id, wish.customer_id or 0, variables)
     return Trial(source, settings, entry, customer, wish.customer_id is not None)
+
+
+def _id_in(number: str) -> int:
+    if len(number.lstrip("-")) > _MOST_DIGITS or int(number) not in _IDS:
+        raise DeliverydError(
+            "--settings: ids are integers of 64 bits; a file of such a name needs ./ before it"
+        )
+    return int(number)
 
 
 def _variables(given: str | None) -> dict[str, str]:

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
@@ -70,7 +70,8 @@ class MailServer:
 def drop(connection: SMTP) -> None:
     """Break a connection, if it still stands."""
     if connection.transport is not None:
-        cast("asyncio.WriteTransport", connection.transport).abort()
+        with suppress(AttributeError):  # Python 3.11.2: TLS that was closed twice can't be broken any more
+            cast("asyncio.WriteTransport", connection.transport).abort()
 
 
 def accept_only(username: str, password: str) -> Any:

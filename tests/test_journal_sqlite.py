@@ -9,7 +9,8 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Collection, Iterable
+import threading
+from collections.abc import Awaitable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -240,22 +241,70 @@ async def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room_aga
         assert not journal.full
 
 
+def fail_to_sync(_db: sqlite3.Connection) -> None:
+    """What SQLite says when the disk failed."""
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+    raise error
+
+
 async def test_what_a_disk_failed_to_do_is_not_asked_of_it_again(path: Path) -> None:
     """After a failure of the disk the journal is of no use until it is opened anew; nothing is lost."""
     async with open_journal(path) as journal:
         await make_ready(journal, 1)
-
-        def fail(_db: sqlite3.Connection) -> None:
-            error = sqlite3.OperationalError("disk I/O error")
-            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
-            raise error
-
         with pytest.raises(JournalError, match="disk I/O error"):
-            await journal._commit(fail)
+            await journal._commit(fail_to_sync)
         with pytest.raises(JournalError, match="disk I/O error"):
             await journal.take([message(2)], [], NOW)
     async with open_journal(path) as journal:
         assert (await journal.counts()).states == {State.READY: 1}
+
+
+async def test_what_waits_while_the_disk_fails_is_not_asked_of_it_any_more(path: Path) -> None:
+    """Nothing is acknowledged behind a commit that failed, though it had been asked for before."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fail_late(db: sqlite3.Connection) -> None:
+        begun.set()
+        go_on.wait()
+        fail_to_sync(db)
+
+    async def fails(commit: Awaitable[object]) -> None:
+        with pytest.raises(JournalError, match="disk I/O error"):
+            await commit
+
+    async with open_journal(path) as journal, anyio.create_task_group() as tasks:
+        tasks.start_soon(fails, journal._commit(fail_late))
+        while not begun.is_set():
+            await checkpoint()
+        tasks.start_soon(fails, journal.take([message(1)], [], NOW))
+        while not journal._waiting:
+            await checkpoint()
+        go_on.set()
+    async with open_journal(path) as journal:
+        assert (await journal.counts()).states == {}
+
+
+async def test_behind_a_failure_of_the_disk_nothing_else_of_a_shared_commit_is_tried(path: Path) -> None:
+    """An operation that fails has the others tried one by one, until the disk fails."""
+
+    def fail_alone(_db: sqlite3.Connection) -> None:
+        raise ValueError("mine alone")
+
+    async def fails(expected: type[Exception], commit: Awaitable[object]) -> None:
+        with pytest.raises(expected):
+            await commit
+
+    async with open_journal(path) as journal, anyio.create_task_group() as tasks:
+        for expected, commit in (
+            (ValueError, journal._commit(fail_alone)),
+            (JournalError, journal._commit(fail_to_sync)),
+            (JournalError, journal.take([message(1)], [], NOW)),
+        ):
+            tasks.start_soon(fails, expected, commit)
+            await anyio.wait_all_tasks_blocked()
+    async with open_journal(path) as journal:
+        assert (await journal.counts()).states == {}
 
 
 async def test_a_cancelled_caller_disturbs_nobody(path: Path) -> None:

@@ -30,6 +30,10 @@ NEVER_PASSED: Mapping[str, str] = {
     "Matching.match_again": "an operator's order like any other: see COMMIT.decide",
     "Outbox.put_last": "an operator's order like any other: see COMMIT.decide",
     **dict.fromkeys(
+        ("Pipeline.short_of", "Reporting.hasten"),
+        "the scenario has places for all; it writes nothing, and only brings a post forward",
+    ),
+    **dict.fromkeys(
         (f"{name}Directory.{step}" for name in ("No", "Remote") for step in DIRECTORY),
         "the scenario has a file of customers",
     ),

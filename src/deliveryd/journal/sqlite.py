@@ -247,31 +247,33 @@ class SqliteJournal:
 
     def _shrink_log(self) -> None:
         """Bring what is in the log into the file, so that both together need less of a disk that is full."""
+        if self._broken is not None:
+            return
         try:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
-            failure = _translate(error)
-            if isinstance(failure, JournalError) and not isinstance(failure, JournalFull):
-                self._broken = failure
+            self._judged(error)
 
     def _transact(self, batch: Sequence[_Request[Any]]) -> None:
         """Run operations in one transaction; where one of them fails, each in a transaction of its own.
 
-        Thus a failing operation takes back all that it did itself, and nothing of the others. But what a disk
-        failed to do isn't asked of it again: the journal is of no more use until it is opened anew.
+        Thus a failing operation takes back all that it did itself, and nothing of the others.
         """
         started = time.perf_counter()
         error = self._attempt(batch)
-        if isinstance(error, JournalError) and not isinstance(error, JournalFull):
-            self._broken = error
-            for request in batch:
-                request.error = error
-        elif error is not None:
+        if error is not None:
             for request in batch:
                 request.error = self._attempt([request]) if len(batch) > 1 else error
         self._observe(time.perf_counter() - started, len(batch))
 
     def _attempt(self, batch: Sequence[_Request[Any]]) -> Exception | None:
+        """Run operations in one transaction; return what they, or the disk, failed with.
+
+        What a disk failed to do isn't asked of it again, nor anything else: the journal is of no more use
+        until it is opened anew.
+        """
+        if self._broken is not None:
+            return self._broken
         try:
             self._db.execute("BEGIN IMMEDIATE")
             for request in batch:
@@ -280,8 +282,15 @@ class SqliteJournal:
         except Exception as error:  # it goes to whoever asked for the operation
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            return _translate(error)
+            return self._judged(error)
         return None
+
+    def _judged(self, error: Exception) -> Exception:
+        """The error as callers get it; one of the disk is the end of this journal."""
+        failure = _translate(error)
+        if isinstance(failure, JournalError) and not isinstance(failure, JournalFull):
+            self._broken = failure
+        return failure
 
 
 def _translate(error: Exception) -> Exception:

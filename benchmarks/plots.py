@@ -11,7 +11,7 @@ from figures import Figures
 
 mpl.use("svg")
 import matplotlib.pyplot as plt
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 OURS, OTHER, INK = "#0f766e", "#94a3b8", "#334155"
 WHOLE = FuncFormatter(lambda value, _: f"{value:,.0f}")
@@ -86,6 +86,7 @@ def curve(one: Curve, path: Path) -> None:
             else:
                 axes.set_ylim(bottom=0, top=max(values) * 1.15)
             axes.yaxis.set_major_formatter(WHOLE)
+            axes.yaxis.set_minor_formatter(NullFormatter())
             axes.set_xlabel(one.axis)
             axes.set_title(what, fontsize=10)
             axes.grid(visible=True, axis="y", alpha=0.3)

@@ -85,7 +85,7 @@ bench: $(BENCH_READY) ## measure deliveryd beside all that is used instead, and 
 bench-quick: $(BENCH_READY) ## the same beside the floor and the best script only, in under a minute
 	@$(BENCH)/python benchmarks/bench.py --quick $(ARGS)
 
-bench-growth: $(BENCH_READY) ## draw how the figures grow with batches, places, latency, settings, waiting messages and texts
+bench-growth: $(BENCH_READY) ## draw how the figures grow with batches, places, latency, settings, waiting and ended messages, texts
 	@$(BENCH)/python benchmarks/growth.py $(ARGS)
 
 bench-costs: $(BENCH_READY) ## measure the start, idling, receipts, half load and a slow provider

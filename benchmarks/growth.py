@@ -20,8 +20,8 @@ from statistics import median
 import plots
 from catalogue import DAEMON, SUBJECTS, Place, Start, Subject
 from conditions import conditions
-from ended_rows import NOW, STRIDE, with_ended, with_waiting
-from measuring import Run, folder_on_disk, measure
+from ended_rows import BYTES_PER_MESSAGE, NOW, STRIDE, with_ended, with_waiting
+from measuring import DISK, Run, folder_on_disk, measure
 from process import SubjectFailed, clean_up_when_told_to_end
 from work import Work
 
@@ -95,6 +95,10 @@ def _waiting_messages() -> Iterator[Point]:
 
 def _ended_messages() -> Iterator[Point]:
     for size in (10_000, 1_000_000, 10_000_000):
+        needed = 2 * size * BYTES_PER_MESSAGE  # what is made, and the copy that a worker gets
+        if shutil.disk_usage(DISK).free < needed:
+            print(f"{size:>12,g} left out: it takes up to {needed / 1e9:.0f} GB in {DISK}")
+            return
         with _behind(with_ended, size) as subject:
             yield Point(size, Work(), 200, subject, {"journal.retention": "3650d"})
 

@@ -15,7 +15,7 @@ from deliveryd.rendering.escaping import EmailFormat, is_html
 from deliveryd.rendering.greeting import general_stands_in
 from deliveryd.rendering.language import STANDING, candidates, standard_tag
 from deliveryd.rendering.sms import SmsParts, sms_parts
-from deliveryd.rendering.template import Template
+from deliveryd.rendering.template import Template, is_words
 
 ANN = Customer(7, {"name": "Ann"})
 NAMELESS = Customer(8, {"phone": "+4915112345"})
@@ -77,13 +77,26 @@ PLACEHOLDERS = {
     "JSON stays": Case('{"a": {"b": [1]}}', {"a": "x"}, '{"a": {"b": [1]}}'),
     "empty braces stay": Case("{} {{}}", {"a": "x"}, "{} {{}}"),
     "lone braces stay": Case("{ } }{ {a", {"a": "x"}, "{ } }{ {a"),
-    "blanks around a name make it none": Case("{ a }", {"a": "x"}, "{ a }"),
+    "blanks just inside the braces don't count": Case("{ a }{b }{ c}", {"a": "x", "b": "y", "c": "z"}, "xyz"),
+    "nor do blanks of any other kind": Case("{\u00a0a\n}{\u3000a\t\u2028}", {"a": "x"}, "xx"),
+    "nor do invisible characters": Case("{a\u200b}{\ufeff\u00ada}{a\ufe0f}{\u2060 a}", {"a": "x"}, "xxxx"),
+    "wherever in the name they are": Case("{or\u200bder\u200d.\U000e0100id}", {"order.id": "x"}, "x"),
+    "blanks around a missing name": Case("{ a }{b }{\u00a0c}{a}", {}, ("a", "b", "c")),
+    "invisible characters in a missing name": Case("{a\u200b}{\u2066or\ufe0fder\u2069}", {}, ("a", "order")),
+    "invisible characters alone are no name": Case("{\u200b}{\ufe0f }", {"a": "x"}, "{\u200b}{\ufe0f }"),
     "double braces keep the outer ones": Case("{{a}}", {"a": "x"}, "{x}"),
     "a placeholder after a lone brace": Case("{ {a}", {"a": "x"}, "{ x"),
     "a placeholder inside CSS": Case("p{color:{c}}", {"c": "red"}, "p{color:red}"),
-    "a key with blanks is a name": Case("{first name}", {"first name": "x"}, "x"),
-    "without its key it is text": Case("{first name}", {}, "{first name}"),
-    "a key of blanks around a name is a name": Case("{ a }", {" a ": "x"}, "x"),
+    "words with single blanks are a name": Case("{first name}", {"first name": "x"}, "x"),
+    "which can be missing": Case("{first name} { of my\u00a0cat }", {}, ("first name", "of my\u00a0cat")),
+    "words with more than one blank are text": Case("{first  name}", {}, "{first  name}"),
+    "unless they are a key": Case("{ first  name }", {"first  name": "x"}, "x"),
+    "words with other characters are text": Case("{see: below} {a, b}", {}, "{see: below} {a, b}"),
+    "a number after a colon is no name": Case("{tid:0}", {"tid": "x"}, "{tid:0}"),
+    "a key is taken as written first": Case("{ a }{a }{a}", {" a ": "x", "a": "y"}, "xyy"),
+    "an invisible character in a key as well": Case("{a\u200b}{a}", {"a\u200b": "x", "a": "y"}, "xy"),
+    "a key as written, and others without a value": Case("{ a }{a }{a}", {" a ": "x"}, ("a",)),
+    "as written beside a key with braces": Case("{ a }{b}c}{ b }", {" a ": "x", "b}c": "y", "b": "z"}, "xyz"),
     "a key with a line break": Case("{a\nb}", {"a\nb": "x"}, "x"),
     "an empty key is a key": Case("{}", {"": "x"}, "x"),
     "a key with an opening brace": Case("{a{b}", {"a{b": "x"}, "x"),
@@ -137,6 +150,14 @@ GREETINGS = {
     "a variable names the nameless in it": Greeted(DEAR, "P", None, {"customer.name": "Bob"}, "Dear Bob!"),
     "a variable goes before the name in it": Greeted("G", DEAR, ANN, {"customer.name": "Bob"}, "Dear Bob!"),
     "odd keys inside a greeting": Greeted("{a b}{c}d}", None, None, {"a b": "1", "c}d": "2"}, "12!"),
+    "blanks around it": Greeted("Hello", "Dear { customer.name }", ANN, {}, "Dear Ann!", "{ greeting }!"),
+    "blanks around it, for the nameless": Greeted("Hello", DEAR, None, {}, "Hello!", "{greeting\u200b}!"),
+    "blanks around one that nobody has": Greeted(None, DEAR, None, {}, ("greeting",), "{ greeting}"),
+    "a variable spelled like it": Greeted(
+        "Hi", None, None, {" greeting ": "Yo"}, "Yo Hi", "{ greeting } {greeting}"
+    ),
+    "a variable spelled like a name in it": Greeted("{ a } {a}", None, None, {" a ": "1", "a": "2"}, "1 2!"),
+    "words inside a greeting": Greeted("Hi {first name}", None, None, {}, ("first name",)),
     "braces in the name stay": Greeted("G", DEAR, Customer(1, {"name": "{x}"}), {}, "Dear {x}!"),
     "an unused greeting may lack values": Greeted("{nope}", "{nope}", ANN, {}, "text", "text"),
     "the other greeting may lack values": Greeted("{nope}", DEAR, ANN, {}, "Dear Ann!"),
@@ -189,6 +210,14 @@ def test_customer_name(
     assert sms("{customer.name}", variables, customer) == expected
 
 
+def test_the_name_is_found_however_its_placeholder_is_spaced() -> None:
+    """`{customer.name }` is the customer's name, and missing where there is none: never sent as written."""
+    for text in ("{customer.name }", "{ customer.name}", "{customer.name\u200b}", "{\u00a0customer.name}"):
+        assert sms(text, {}, ANN) == "Ann"
+        assert sms(text, {}, NAMELESS) == ("customer.name",)
+        assert block_of({"text": text}).needs_name({})
+
+
 def test_only_the_name_of_a_customer_is_looked_up() -> None:
     """Other fields of the directory aren't values for content (interface 2.6)."""
     assert sms("{customer.phone}", {}, NAMELESS) == ("customer.phone",)
@@ -236,6 +265,58 @@ def test_html_bodies_show_values_as_they_are() -> None:
             "body": f'<p title="{escaped}">{escaped} <b>A&lt;br&gt;</b></p>',
         },
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "in_html", "in_text"),
+    [
+        pytest.param("{ x }", ("x",), ("x",), id="blanks around a word"),
+        pytest.param("{x\u200b}", ("x",), ("x",), id="an invisible character"),
+        pytest.param("{ greeting }", ("greeting",), ("greeting",), id="a greeting"),
+        pytest.param("{first name}", (), ("first name",), id="words"),
+        pytest.param("p{margin 0}", (), ("margin 0",), id="broken CSS"),
+        pytest.param("p { margin: 0 }", (), (), id="CSS"),
+    ],
+)
+def test_names_in_a_body(text: str, in_html: tuple[str, ...], in_text: tuple[str, ...]) -> None:
+    """A word in braces must have a value everywhere; several words only where braces can't be CSS."""
+    body = f"<p>{text}</p>"
+    formats: tuple[tuple[EmailFormat, tuple[str, ...]], ...]
+    formats = (("auto", in_html), ("html", in_html), ("text", in_text))
+    for email_format, missing in formats:
+        block = block_of({"subject": "s", "body": body}, block="email", email_format=email_format)
+        rendered = block.render({}, None)
+        if missing:
+            assert rendered == Missing(missing)
+        else:
+            assert isinstance(rendered, Rendered)
+            assert rendered.fields["body"] == body
+
+
+def test_words_in_the_subject_of_an_html_email_are_a_name() -> None:
+    """Only the body is HTML."""
+    block = block_of({"subject": "{first name}", "body": "<p>{first name}</p>"}, block="email")
+    assert block.render({}, None) == Missing(("first name",))
+    rendered = block.render({"first name": "<"}, None)
+    assert isinstance(rendered, Rendered)
+    assert (rendered.fields["subject"], rendered.fields["body"]) == ("<", "<p>&lt;</p>")
+
+
+@pytest.mark.parametrize(
+    ("block", "field"),
+    [
+        ("sms", "text"), ("messenger", "image"), ("messenger", "button.url"), ("messenger", "button.text"),
+        ("inApp", "name"), ("inApp", "notification.body"), ("email", "subject"), ("email", "body"),
+    ],
+)  # fmt: skip
+def test_no_field_sends_a_placeholder_as_it_is_written(block: str, field: str) -> None:
+    """Images and links are filled by the same rules as texts are."""
+    texts = {"subject": "s", "body": "b"} if block == "email" else {}
+    found = block_of({**texts, field: "https://x/{ id }?{a\u200b}{my key}"}, block=block)
+    assert found.render({}, None) == Missing(("id", "a", "my key"))
+    rendered = found.render({"id": "1", "a": "2", "my key": "3"}, None)
+    assert isinstance(rendered, Rendered)
+    assert rendered.fields[field] == "https://x/1?23"
 
 
 def test_a_greeting_given_as_a_variable_is_a_value() -> None:
@@ -336,7 +417,7 @@ def test_missing_names_go_before_a_broken_subject() -> None:
 )
 def test_hostile_templates_are_split_in_one_scan(text: str, pieces: int) -> None:
     """A megabyte of braces gives no more pieces than it has placeholders, and they add up to the text."""
-    template = Template.compile(text)
+    template = Template.compile(text, is_words)
     assert len(template.pieces) == pieces
     assert "".join(template.pieces) == text
 

@@ -14,11 +14,11 @@ from deliveryd.model import Customer, LanguageContent, Rendered, Settings
 from deliveryd.rendering.content import Broken, Missing, compile_settings
 from deliveryd.rendering.language import candidates
 from deliveryd.rendering.sms import sms_parts
-from deliveryd.rendering.template import Template, braced_keys
+from deliveryd.rendering.template import Template, is_words
 
 ANY = st.text(st.characters())  # halves of surrogate pairs too
 NAMES = st.text("ab.-_é1", min_size=1, max_size=3)
-BRACY = st.text('{}ab <>&"\n', max_size=12)
+BRACY = st.text('{}ab <>&"\n\u00a0\u200b\ufe0f', max_size=12)
 VARIABLES = st.dictionaries(st.one_of(NAMES, BRACY), BRACY, max_size=5)
 
 
@@ -33,14 +33,20 @@ def by_the_book(text: str, variables: Mapping[str, str]) -> str | None:
     """The grammar read brace by brace, slowly: the text, or None when a value is missing."""
     result = ""
     place = 0
+    name: str | None
     while place < len(text):
         ahead = text[place:]
         keys = [key for key in variables if ahead.startswith("{" + key + "}")]
         if keys:
-            key = max(keys, key=len)
-            result += variables[key]
-            place += len(key) + 2
-        elif re.match(r"\{[\w.-]+\}", ahead):
+            written = name = max(keys, key=len)
+        elif match := re.match(r"\{([^{}]*)\}", ahead):
+            written, name = match[1], re.sub("[\u200b\ufe0f]", "", match[1]).strip()
+        else:
+            written, name = "", None
+        if name is not None and name in variables:
+            result += variables[name]
+            place += len(written) + 2
+        elif name is not None and re.fullmatch(r"[\w.-]+(\s[\w.-]+)*", name):
             return None
         else:
             result += text[place]
@@ -120,8 +126,8 @@ def test_no_input_raises(
 def test_a_template_is_no_larger_than_its_text(text: str, keys: set[str]) -> None:
     """Splitting loses nothing, and the number of pieces is bounded by the text's own braces."""
     for template in (
-        Template.compile(text),
-        Template.compile(text).with_keys(braced_keys(dict.fromkeys(keys, ""))),
+        Template.compile(text, is_words),
+        Template.compile(text, is_words).with_keys(keys),
     ):
         assert "".join(template.pieces) == text
         assert len(template.pieces) <= 2 * text.count("{") + 1

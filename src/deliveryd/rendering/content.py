@@ -43,6 +43,7 @@ class CompiledBlock:
 
     `marks` are fields that come from no template: the `format` of an e-mail, `html` or `text`. `needed_named`
     and `needed_unnamed` are all names that need values for customers with a name and for those without.
+    `spellings` are placeholders, the greetings' among them, that are written otherwise than their names.
     """
 
     block: str
@@ -53,12 +54,15 @@ class CompiledBlock:
     greetings: Greetings
     needed_named: frozenset[str]
     needed_unnamed: frozenset[str]
+    spellings: frozenset[str]
 
     def render(self, variables: Mapping[str, str], customer: Customer | None) -> Rendered | Missing | Broken:
         """Fill every field by the rules of interface 2.7. `customer` is None when nobody knows them."""
         keys = braced_keys(variables)
         if keys and sum(map(len, keys)) > LONGEST_BRACED_KEYS:
             return Broken("the names of the variables hold too many braces")
+        if self.spellings:
+            keys = (*keys, *(self.spellings & variables.keys()))
         block = self.with_keys(keys) if keys else self
         name = _name_of(customer)
         if name is None:
@@ -74,7 +78,7 @@ class CompiledBlock:
     def needs_name(self, variables: Mapping[str, str]) -> bool:
         """Whether what it says depends on who the customer is: rules 2 and 3 of interface 2.7.
 
-        Keys that hold braces may take a placeholder away, and never bring one of these.
+        Keys that hold braces, or are written as a placeholder is, may take one away, and never bring one.
         """
         if "customer.name" in self.names and "customer.name" not in variables:
             return True
@@ -109,7 +113,7 @@ class CompiledBlock:
         return Rendered(self.block, self.language, texts)
 
     def with_keys(self, keys: Collection[str]) -> CompiledBlock:
-        """The same block, read with these keys as names too."""
+        """The same block, read with these keys as names exactly as they are."""
         fields = tuple(field._replace(template=field.template.with_keys(keys)) for field in self.fields)
         return _block(self.block, self.language, fields, self.marks, self.greetings.with_keys(keys))
 
@@ -170,10 +174,13 @@ def _compile_block(
             email_format = "html" if is_html(texts.get("body", "")) else "text"
         marks["format"] = email_format
     fields = tuple(
-        CompiledField(name, Template.compile(text), escaping_for(block, name, email_format))
-        for name, text in texts.items()
+        _compile_field(name, text, escaping_for(block, name, email_format)) for name, text in texts.items()
     )
     return _block(block, language, fields, marks, greetings)
+
+
+def _compile_field(name: str, text: str, escaping: Escaping) -> CompiledField:
+    return CompiledField(name, Template.compile(text, escaping.naming), escaping)
 
 
 def _block(
@@ -185,7 +192,10 @@ def _block(
 ) -> CompiledBlock:
     names = _names(fields)
     needed_named, needed_unnamed = _needed(names, greetings.named), _needed(names, greetings.unnamed)
-    return CompiledBlock(block, language, fields, names, marks, greetings, needed_named, needed_unnamed)
+    spellings = greetings.spellings.union(*(field.template.spellings for field in fields))
+    return CompiledBlock(
+        block, language, fields, names, marks, greetings, needed_named, needed_unnamed, spellings
+    )
 
 
 def _needed(names: tuple[str, ...], greeting: Template | None) -> frozenset[str]:

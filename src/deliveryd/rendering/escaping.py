@@ -1,4 +1,4 @@
-"""How values are written into a field, and what a filled field may not hold."""
+"""How a field is read and filled: what is a name in it, how values go in, and what it may not hold then."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import html
 import re
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
+
+from deliveryd.rendering.template import Naming, is_word, is_words
 
 EmailFormat = Literal["auto", "html", "text"]
 """How an e-mail's body is meant; `auto` asks its template."""
@@ -15,17 +17,18 @@ _BREAK = re.compile("[\0\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 
 
 class Escaping(NamedTuple):
-    """What becomes of values before they go into a field, and what is wrong with the filled field.
+    """What is a name in a field, what becomes of values before they go in, and what is wrong with the result.
 
     A flaw is None, or goes on from the field's name ("holds ...") and quotes nothing of the text.
     """
 
+    naming: Naming
     values: Callable[[Mapping[str, str]], Mapping[str, str]]
     flaw: Callable[[str], str | None]
 
 
 def escaping_for(block: str, field: str, email_format: EmailFormat) -> Escaping:
-    """Only bodies of HTML e-mails change values, and only subjects must fit on a line."""
+    """Only bodies of HTML e-mails are HTML, and only subjects must fit on a line."""
     if block != "email":
         return VERBATIM
     if field == "subject":
@@ -60,11 +63,11 @@ def _not_one_line(text: str) -> str | None:
     return "holds a line break" if _BREAK.search(text) else _not_unicode(text)
 
 
-VERBATIM = Escaping(_as_they_are, _not_unicode)
+VERBATIM = Escaping(is_words, _as_they_are, _not_unicode)
 """Values go in as they are."""
 
-ONE_LINE = Escaping(_as_they_are, _not_one_line)
+ONE_LINE = Escaping(is_words, _as_they_are, _not_one_line)
 """Values go in as they are, and the result is a header: what some reader takes for a line break is a flaw."""
 
-HTML = Escaping(_html_escaped, _not_unicode)
+HTML = Escaping(is_word, _html_escaped, _not_unicode)
 """Values go in so that HTML shows them as they are, between quotes too."""

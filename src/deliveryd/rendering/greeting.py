@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from deliveryd.model import LanguageContent
-from deliveryd.rendering.template import Template
+from deliveryd.rendering.template import Template, is_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,12 @@ class Greetings:
 
     named: Template | None
     unnamed: Template | None
+
+    @property
+    def spellings(self) -> frozenset[str]:
+        """The placeholders of both that are written otherwise than their names."""
+        templates = (template for template in (self.named, self.unnamed) if template is not None)
+        return frozenset[str]().union(*(template.spellings for template in templates))
 
     def with_keys(self, keys: Collection[str]) -> Greetings:
         """The same greetings, read with these keys as names too."""
@@ -40,4 +46,4 @@ def general_stands_in(content: LanguageContent) -> Greetings:
 
 
 def _compile(text: str | None) -> Template | None:
-    return None if text is None else Template.compile(text)
+    return None if text is None else Template.compile(text, is_words)

@@ -1,9 +1,16 @@
 """The one grammar of placeholders, and templates that are split by it once and filled often (design 5).
 
     text        = *( literal / placeholder )
-    placeholder = "{" name "}"
-    name        = 1*( letter / digit / "_" / "." / "-" )    ; must have a value
-                / any key of the message's variables        ; a placeholder in this message only
+    placeholder = "{" key "}"                   ; any key of the message's variables, exactly as written
+                / "{" written "}"
+    written     = *( any character but "{" and "}" )
+
+What is written is read as a name once invisible characters (category Cf, variation selectors) are taken out,
+and then the white space around it. A name that is a key of the variables is a placeholder in this message.
+Names of the following form are placeholders in every message, and must have a value:
+
+    name        = word *( white-space word )    ; in the body of an HTML e-mail: a single word
+    word        = 1*( letter / digit / mark / "_" / "." / "-" )
 
 Every other brace is literal. The leftmost placeholder counts, and the longer of two that begin together.
 """
@@ -12,7 +19,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 # What has no brace inside can be cut out before the variables are known; what turns out to be no placeholder
@@ -20,7 +27,13 @@ from dataclasses import dataclass, field
 # repeat keeps hostile text from being scanned twice.
 _BRACELESS = r"\{[^{}]*+\}"
 _GRAMMAR = re.compile(_BRACELESS)
+_WHITE_SPACE = re.compile(r"\s")
 
+_VARIATION_SELECTORS = (
+    frozenset(map(chr, range(0xFE00, 0xFE10)))
+    | frozenset(map(chr, range(0xE0100, 0xE01F0)))
+    | frozenset("\u180b\u180c\u180d\u180f")
+)
 
 LONGEST_TEXT = 2 << 20
 """Characters of a filled text at most: a long value in many places would make any number of them."""
@@ -30,11 +43,16 @@ class TooLong(Exception):
     """The filled text would be longer than any channel takes."""
 
 
+Naming = Callable[[str], bool]
+"""Whether a name must have a value, whatever the variables are: `is_word` or `is_words`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """A text split into pieces; `holes` says which pieces are placeholders, and for what.
 
     `names` are the placeholders that must have a value, each once, by first appearance (interface 2.7).
+    `spellings` are those that are written otherwise than their names; a variable may have one as its key.
     `mould` is the same text for Python's `%`, which fills it several times as fast; None where a hole that
     has no value may stay as it is.
     """
@@ -42,18 +60,21 @@ class Template:
     pieces: tuple[str, ...]
     holes: tuple[tuple[int, str], ...]
     names: tuple[str, ...]
+    spellings: frozenset[str]
+    naming: Naming = field(compare=False, repr=False)
     mould: str | None = field(compare=False, repr=False)
 
     @classmethod
-    def compile(cls, text: str) -> Template:
+    def compile(cls, text: str, naming: Naming) -> Template:
         """Split any text, in time linear in its length. Never raises."""
-        return _split(text, _GRAMMAR)
+        return _split(text, _GRAMMAR, frozenset(), naming)
 
     def with_keys(self, keys: Collection[str]) -> Template:
-        """The same text, read with these keys as names too, whatever braces they hold."""
-        longest_first = sorted(keys, key=len, reverse=True)
+        """The same text, read with these keys as names exactly as they are, whatever braces they hold."""
+        longest_first = sorted(braced_keys(keys), key=len, reverse=True)
         alternatives = [re.escape("{" + key + "}") for key in longest_first]
-        return _split("".join(self.pieces), re.compile("|".join([*alternatives, _BRACELESS])))
+        grammar = re.compile("|".join([*alternatives, _BRACELESS]))
+        return _split("".join(self.pieces), grammar, frozenset(keys), self.naming)
 
     def fill(self, values: Mapping[str, str]) -> str:
         """Put the values in, as they are and once; a placeholder without a value stays as written.
@@ -80,32 +101,42 @@ class Template:
         return "".join(pieces)
 
 
-def braced_keys(variables: Mapping[str, str]) -> tuple[str, ...]:
+def braced_keys(keys: Collection[str]) -> tuple[str, ...]:
     """The keys that hold braces themselves, which only `Template.with_keys` can see."""
-    together = "".join(variables)
+    together = "".join(keys)
     if "{" not in together and "}" not in together:
         return ()
-    return tuple(key for key in variables if "{" in key or "}" in key)
+    return tuple(key for key in keys if "{" in key or "}" in key)
 
 
-def _split(text: str, grammar: re.Pattern[str]) -> Template:
+def is_word(name: str) -> bool:
+    """Whether a name is one word: what must have a value in HTML, where braces are CSS as well."""
+    return name != "" and all(map(_may_stand_in_a_word, name))
+
+
+def is_words(name: str) -> bool:
+    """Whether a name is a word, or several with single blanks between them."""
+    return all(map(is_word, _WHITE_SPACE.split(name)))
+
+
+def _split(text: str, grammar: re.Pattern[str], keys: Collection[str], naming: Naming) -> Template:
     pieces: list[str] = []
     holes: list[tuple[int, str]] = []
+    spellings: set[str] = set()
     end = 0
     for match in grammar.finditer(text):
-        placeholder = match[0]
-        pieces += (text[end : match.start()], placeholder)
-        holes.append((len(pieces) - 1, placeholder[1:-1]))
+        pieces += (text[end : match.start()], match[0])
+        written = match[0][1:-1]
+        name = written if written in keys else _cleaned(written)
+        if name != written:
+            spellings.add(written)
+        holes.append((len(pieces) - 1, name))
         end = match.end()
     pieces.append(text[end:])
-    return _template(pieces, holes)
-
-
-def _template(pieces: Sequence[str], holes: Sequence[tuple[int, str]]) -> Template:
-    names = dict.fromkeys(name for _, name in holes)
-    must_have_values = tuple(filter(_is_name, names))
+    names = tuple(dict.fromkeys(name for _, name in holes))
+    must_have_values = tuple(filter(naming, names))
     mould = _mould(pieces, holes) if len(must_have_values) == len(names) else None
-    return Template(tuple(pieces), tuple(holes), must_have_values, mould)
+    return Template(tuple(pieces), tuple(holes), must_have_values, frozenset(spellings), naming, mould)
 
 
 def _mould(pieces: Sequence[str], holes: Sequence[tuple[int, str]]) -> str:
@@ -115,10 +146,17 @@ def _mould(pieces: Sequence[str], holes: Sequence[tuple[int, str]]) -> str:
     return "".join(texts)
 
 
-def _is_name(text: str) -> bool:
-    return text != "" and all(map(_may_stand_in_a_name, text))
+def _cleaned(written: str) -> str:
+    """The name that is meant: editors leave characters behind that nobody sees."""
+    if not written.isascii():
+        written = "".join(char for char in written if not _is_invisible(char))
+    return written.strip()
 
 
-def _may_stand_in_a_name(char: str) -> bool:
+def _is_invisible(char: str) -> bool:
+    return unicodedata.category(char) == "Cf" or char in _VARIATION_SELECTORS
+
+
+def _may_stand_in_a_word(char: str) -> bool:
     # Many scripts write vowels and accents as marks of their own, which isalnum() doesn't count as letters.
     return char.isalnum() or char in "_.-" or unicodedata.category(char).startswith("M")

@@ -124,6 +124,23 @@ def test_missing_placeholders_of_another_channel_are_shown_and_do_no_harm(world:
     assert "can't be sent: missing placeholders: nobody.knows" in answered.out
 
 
+def test_what_cannot_be_read_is_named_and_passed_over(world: World) -> None:
+    """As the line would: another channel is chosen, and the author sees why."""
+    settings = json.loads(json.dumps(SETTINGS))
+    del settings["content"]["en"]["sms"]["text"]
+    path = world.folder / "flawed.json"
+    path.write_text(json.dumps(settings))
+    answered = render(world, "--customer", 1, "--variables", VARIABLES, settings=path)
+    assert (answered.status, answered.err) == (0, "")
+    assert "can't be read, and is passed over: content.en.sms.text: is missing" in answered.out
+    assert "email, en (chosen)" in headings(answered)
+    data = render(world, "--customer", 1, "--variables", VARIABLES, "--json", settings=path).data
+    assert data["unreadable"] == ["content.en.sms.text: is missing"]
+    answered = render(world, "--channel", "sms", "--language", "en", settings=path)
+    assert answered.status == 1
+    assert "hold nothing for that in en; content.en.sms.text: is missing" in answered.err
+
+
 def test_one_language_and_one_channel(world: World) -> None:
     """A language that the line wouldn't try can be shown too."""
     answered = render(

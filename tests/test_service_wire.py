@@ -354,6 +354,88 @@ def test_half_characters_in_keys_of_the_settings() -> None:
     assert settings('{"content": {"en": {"\\ud800": 1}}, "\\udfff": 2}').content["en"].blocks == {}
 
 
+FLAWED = {
+    "a required field": ("email", '{"subject": "Ada"}', "email.body: is missing"),
+    "a number": ("email", '{"subject": 12.50, "body": "Ada"}', "email.subject: expected a text"),
+    "null for a required field": ("email", '{"subject": null, "body": ""}', "email.subject: expected a text"),
+    "half a character": ("sms", '{"text": "\\ud83d"}', "sms.text: holds half a surrogate pair"),
+    "a list": ("email", '["Ada"]', "email: expected an object"),
+    "a text": ("inApp", '"Ada"', "inApp: expected an object"),
+    "a button without a link": ("inApp", '{"button": {"text": "Ada"}}', "inApp.button.url: is missing"),
+    "a button that is none": ("messenger", '{"button": "Ada"}', "messenger.button: expected an object"),
+    "a notification": ("inApp", '{"notification": {"body": ""}}', "inApp.notification.title: is missing"),
+    "two mistakes": ("email", "{}", "email.subject: is missing; content.de.email.body: is missing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FLAWED)
+def test_a_block_that_cannot_be_read_is_passed_over_with_its_reason(case: str) -> None:
+    """The other blocks and languages are as they would be without it; the reason quotes no text."""
+    block, text, reason = FLAWED[case]
+    name = "messenger" if block == "sms" else "sms"
+    good = f'"{name}": {{"text": "hi"}}, "greetings": {{"general": "Hello"}}'
+    read = settings(f'{{"content": {{"de": {{{good}, "{block}": {text}}}, "en": {{{good}}}}}}}')
+    assert read.content["de"].blocks == read.content["en"].blocks == {name: {"text": "hi"}}
+    assert read.content["de"].general == "Hello"
+    assert read.content["de"].unreadable == {block: f"content.de.{reason}"}
+    assert read.unreadable == (f"content.de.{reason}",)
+    assert not read.content["en"].unreadable
+
+
+@pytest.mark.parametrize("language", ["null", "[]", "5", '"Ada"', "true"])
+def test_a_language_that_is_no_object_is_passed_over_with_its_reason(language: str) -> None:
+    """None of its blocks is there, each for the same reason."""
+    read = settings(f'{{"content": {{"de": {language}, "en": {{"sms": {{"text": "hi"}}}}}}}}')
+    assert read.content["en"].blocks == {"sms": {"text": "hi"}}
+    assert not read.content["de"].blocks
+    assert set(read.content["de"].unreadable) == {"greetings", "inApp", "messenger", "sms", "email"}
+    assert read.unreadable == ("content.de: expected an object",)
+
+
+@pytest.mark.parametrize(
+    ("greetings", "general", "personal", "reason"),
+    [
+        ('{"general": "Hello", "personal": 5}', "Hello", None, ".personal: expected a text"),
+        ('{"general": ["Ada"], "personal": "Dear"}', None, "Dear", ".general: expected a text"),
+        ('{"general": "\\ud83d", "personal": "Dear"}', None, "Dear", ".general: holds half a surrogate pair"),
+        ('"Ada"', None, None, ": expected an object"),
+        ("[]", None, None, ": expected an object"),
+    ],
+)  # fmt: skip
+def test_a_greeting_that_cannot_be_read_spoils_nothing_else(
+    greetings: str, general: str | None, personal: str | None, reason: str
+) -> None:
+    """The other greeting is for other customers, and blocks may do without any."""
+    read = settings(f'{{"content": {{"en": {{"greetings": {greetings}, "sms": {{"text": "hi"}}}}}}}}')
+    english = read.content["en"]
+    assert (english.general, english.personal) == (general, personal)
+    assert english.blocks == {"sms": {"text": "hi"}}
+    assert english.unreadable == {"greetings": f"content.en.greetings{reason}"}
+
+
+@pytest.mark.parametrize("reference", ["5", "[]", '"\\ud83d"', "null"])
+def test_a_reference_that_cannot_be_read_counts_as_none(reference: str) -> None:
+    """No message is made from it."""
+    read = settings(f'{{"reference": {reference}, "content": {{"en": {{"sms": {{"text": "hi"}}}}}}}}')
+    assert read.reference is None
+    assert read.content["en"].blocks == {"sms": {"text": "hi"}}
+    assert not read.unreadable
+
+
+def test_a_language_named_with_half_a_character_spoils_no_other() -> None:
+    """Nobody speaks it; its reason can be stored and sent."""
+    read = settings('{"content": {"\\ud800": {"sms": {"text": "a"}}, "en": {"sms": {"text": "hi"}}}}')
+    assert read.content["en"].blocks == {"sms": {"text": "hi"}}
+    assert read.unreadable == ("content.\\ud800: holds half a surrogate pair",)
+
+
+def test_an_expiry_that_cannot_be_read_is_an_error_whatever_the_blocks_are() -> None:
+    """Until when they may be sent is never guessed."""
+    for delivery in ('{"expiresAt": 5}', '{"expiresAt": "soon"}', '"2030-01-01T00:00:00Z"'):
+        with pytest.raises(ServiceUnreadable, match="delivery"):
+            settings(f'{{"delivery": {delivery}, "content": {{"en": {{"sms": {{"text": "hi"}}}}}}}}')
+
+
 # customer data
 
 

@@ -20,7 +20,7 @@ from deliveryd.metrics import Metrics
 from deliveryd.model import Settings
 from deliveryd.rendering.content import CompiledSettings, compile_settings
 from deliveryd.service.client import ServiceClient
-from deliveryd.settings import UNUSABLE_SECONDS, SettingsRoom
+from deliveryd.settings import FLAWED_SECONDS, UNUSABLE_SECONDS, SettingsRoom
 
 pytestmark = pytest.mark.anyio
 
@@ -242,6 +242,41 @@ async def test_unusable_settings_say_why(rooms: Rooms) -> None:
     assert str(await failure_of(rooms.open(), 7)) == "settings 7: content.en.sms.text: is missing"
     rooms.source.answers[8] = UNUSABLE["404"]
     assert str(await failure_of(rooms.open(), 8)) == "settings 8: the service answered 404"
+
+
+FLAWED = b'{"content": {"en": {"sms": {"text": "Hi"}, "email": {"subject": "s"}}}}'
+
+
+@in_virtual_time
+async def test_settings_of_which_a_part_cannot_be_read_are_asked_for_again(rooms: Rooms) -> None:
+    """What can be read is used meanwhile; a correction is noticed after ten minutes, and then kept."""
+    room = rooms.open()
+    rooms.source.answers[1] = FLAWED
+    first = await room.get(1)
+    assert text_of(first) == "Hi"
+    assert first.unreadable == ("content.en.email.body: is missing",)
+    rooms.source.answers[1] = body("corrected")
+    await anyio.sleep(FLAWED_SECONDS - 1)
+    assert await room.get(1) is first
+    await anyio.sleep(2)
+    await rooms.cache.delete("settings/1")  # the disk's clock isn't the virtual one
+    assert text_of(await room.get(1)) == "corrected"
+    await anyio.sleep(7 * 86_400)
+    await room.get(1)
+    assert rooms.source.requests == [1, 1]
+
+
+async def test_after_a_restart_they_are_kept_no_longer_than_before(rooms: Rooms) -> None:
+    """The disk's copy has the same age; a shorter `settings.ttl` counts before it."""
+    rooms.source.answers[1] = rooms.source.answers[2] = FLAWED
+    await rooms.open().get(1)
+    await rooms.open(ttl=5.0).get(2)
+    kept = [await rooms.cache.get(f"settings/{id_}") for id_ in (1, 2)]
+    left = [each.seconds_left for each in kept if each is not None]
+    assert FLAWED_SECONDS - 60 < (left[0] or 0.0) <= FLAWED_SECONDS
+    assert 0 < (left[1] or 0.0) <= 5
+    assert text_of(await rooms.open().get(1)) == "Hi"
+    assert rooms.source.requests == [1, 2]
 
 
 @in_virtual_time

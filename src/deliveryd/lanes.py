@@ -375,11 +375,11 @@ class Lane:
     def _fail(
         self, entry: Entry, outcome: Outcome, details: str, now: int, before: State = State.SENDING
     ) -> Change:
-        events = (StatusEvent(entry.id, "error", now, details=details),)
+        events = (StatusEvent(entry.id, "error", now, details=entry.ending(details)),)
         return Change(entry, before, State.FAILED, now, outcome=outcome, events=events)
 
 
 def _lapse(routed: Routed, now: int) -> Change:
-    details = expired(routed.expires_at or now)
+    details = routed.entry.ending(expired(routed.expires_at or now))
     events = (StatusEvent(routed.entry.id, "error", now, details=details),)
     return Change(routed.bound, State.READY, State.FAILED, now, events=events)

@@ -6,15 +6,17 @@ All instants are whole microseconds since 1970-01-01 UTC, all lengths of time ar
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 BLOCKS = ("inApp", "messenger", "sms", "email")
 """The channel blocks that a language of the settings may hold (interface 2.2)."""
 
+_MOST_REASONS = 5
 _made = tuple.__new__
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -123,6 +125,10 @@ class Entry(NamedTuple):
         """The message with nothing in doubt."""
         return self if self.doubt is None else self._replace(doubt=None)
 
+    def ending(self, *reasons: str) -> str:
+        """The details of its `error` event: why each channel failed that was tried before, then these."""
+        return "; ".join((*(f"{channel}: {reason}" for channel, reason in self.spent), *reasons))
+
 
 def attempt_id(namespace: str, message_id: int, number: int) -> str:
     """The name of an attempt, the same whenever it is asked for: it serves as idempotency key too."""
@@ -131,11 +137,15 @@ def attempt_id(namespace: str, message_id: int, number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LanguageContent:
-    """One language: its greetings, and per block the string fields by dotted name (`button.url`)."""
+    """One language: its greetings, and per block the string fields by dotted name (`button.url`).
+
+    `unreadable` says why a block can't be read, by its name; `greetings` may be among them.
+    """
 
     general: str | None = None
     personal: str | None = None
     blocks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +156,19 @@ class Settings:
     expires_at: int | None
     content: Mapping[str, LanguageContent]
     reference: str | None = None
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Why blocks of these settings can't be read, each reason once."""
+        languages = self.content.values()
+        return tuple(dict.fromkeys(why for language in languages for why in language.unreadable.values()))
+
+
+def first_of(reasons: Collection[str]) -> Iterator[str]:
+    """As many reasons as fit on a line, and how many more there are."""
+    yield from islice(reasons, _MOST_REASONS)
+    if len(reasons) > _MOST_REASONS:
+        yield f"and {len(reasons) - _MOST_REASONS} more"
 
 
 @dataclass(frozen=True, slots=True)

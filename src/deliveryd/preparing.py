@@ -13,7 +13,7 @@ from deliveryd.errors import DirectoryUnavailable, ServiceUnavailable, SettingsU
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Entry
 from deliveryd.rendering.content import CompiledSettings
-from deliveryd.routing import Routed, Router, Unsendable
+from deliveryd.routing import Routed, Router, Unsendable, unsendable
 from deliveryd.settings import SettingsRoom
 
 SERVICE_PAUSE = 1.0
@@ -92,7 +92,7 @@ class Preparation:
     ) -> list[_Stranger]:
         """Add messages of one settings id to those that are prepared; return those that need a customer."""
         if isinstance(settings, SettingsUnusable):
-            prepared += [Unsendable(entry, str(settings)) for entry in entries]
+            prepared += [unsendable(entry, str(settings)) for entry in entries]
             return []
         if isinstance(settings, ServiceUnavailable):
             prepared += [PutOff(entry, settings.after or SERVICE_PAUSE) for entry in entries]

@@ -9,7 +9,7 @@ from deliveryd.assembly import build_router, compiler, open_channels
 from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
-from deliveryd.model import Rendered, attempt_id, format_instant
+from deliveryd.model import Rendered, attempt_id, first_of, format_instant
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, standard_tag
 from deliveryd.rendering.sms import SmsParts, sms_parts
@@ -47,6 +47,7 @@ class Preview(NamedTuple):
 class Outlook(NamedTuple):
     """All previews in the order in which they would be tried, and the one that the line would choose.
 
+    `unreadable` says which blocks of the settings are passed over, since they can't be read, and why.
     `problem` says why the message, or what was asked for of it, couldn't be sent.
     """
 
@@ -54,6 +55,7 @@ class Outlook(NamedTuple):
     previews: Sequence[Preview]
     chosen: Preview | None
     further_languages: tuple[str, ...]
+    unreadable: tuple[str, ...]
     problem: str | None
 
 
@@ -72,7 +74,8 @@ def _outlook(config: Config, channels: dict[str, Channel], trial: Trial, scope: 
     tags = _languages(config, trial, settings, scope)
     blocks = _blocks(config, settings, tags, scope)
     if not blocks:
-        raise DeliverydError(f"settings {trial.entry.settings_id} hold nothing for that in {', '.join(tags)}")
+        nothing = f"settings {trial.entry.settings_id} hold nothing for that in {', '.join(tags)}"
+        raise DeliverydError("; ".join((nothing, *first_of(settings.unreadable))))
     previews = [_preview(name, channels[name], block, trial) for name, block in blocks]
     router = build_router(config, channels)
     customer = trial.customer if router.needs_customer(trial.entry, settings, now) else None
@@ -82,6 +85,7 @@ def _outlook(config: Config, channels: dict[str, Channel], trial: Trial, scope: 
         previews,
         _chosen(previews, route, scope),
         tuple(tag for tag in settings.languages if tag not in tags),
+        settings.unreadable,
         _why_not(trial, previews, route, scope, now),
     )
 
@@ -120,8 +124,7 @@ def _preview(name: str, channel: Channel, block: CompiledBlock, trial: Trial) ->
     reached = channel.reaches(trial.customer)
     rendered = block.render(trial.entry.variables, trial.customer)
     if isinstance(rendered, Missing):
-        problem = f"missing placeholders: {', '.join(rendered.names)}"
-        return Preview(name, block.language, reached, problem, rendered.names)
+        return Preview(name, block.language, reached, rendered.reason, rendered.names)
     if not isinstance(rendered, Rendered):
         return Preview(name, block.language, reached, rendered.reason)
     dispatch = Dispatch(attempt_id("preview", trial.entry.id, 1), trial.entry, trial.customer, rendered)
@@ -170,6 +173,7 @@ def as_lines(outlook: Outlook) -> Iterator[str]:
     yield f"customer {_customer(trial)}"
     if outlook.further_languages:
         yield f"further languages, which --language shows: {', '.join(outlook.further_languages)}"
+    yield from (f"can't be read, and is passed over: {reason}" for reason in outlook.unreadable)
     for preview in outlook.previews:
         yield ""
         yield f"{preview.channel}, {preview.language}{' (chosen)' if preview is outlook.chosen else ''}"
@@ -218,6 +222,7 @@ def as_json(outlook: Outlook) -> Mapping[str, object]:
         "customer_known": trial.customer is not None,
         "problem": outlook.problem,
         "further_languages": outlook.further_languages,
+        "unreadable": outlook.unreadable,
         "previews": [
             preview._asdict()
             | {"chosen": preview is outlook.chosen, "sms": preview.sms and preview.sms._asdict()}

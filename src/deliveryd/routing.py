@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from deliveryd.channels.base import Channel
 from deliveryd.errors import LanguageUnreadable
-from deliveryd.model import Customer, Entry, Rendered, format_instant
+from deliveryd.model import Customer, Entry, Rendered, first_of, format_instant
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates
 
@@ -42,6 +43,11 @@ class Unsendable(NamedTuple):
     details: str
 
 
+def unsendable(entry: Entry, *reasons: str) -> Unsendable:
+    """The message ends for these reasons, and for those of the channels that were tried before."""
+    return Unsendable(entry, entry.ending(*reasons))
+
+
 def is_expired(expires_at: int | None, now: int) -> bool:
     """Whether nothing may be sent any more (interface 8)."""
     return expires_at is not None and now > expires_at
@@ -54,6 +60,9 @@ def expired(expires_at: int) -> str:
 
 _Offer = tuple[str, CompiledBlock, Channel]
 """A lane, and the block that it would send."""
+
+_Place = tuple[str, str]
+"""A language, and a lane whose block may be found there."""
 
 _MOST_KEPT = 50
 """Lists of languages, of one settings id, whose offers are kept: far more than there are languages."""
@@ -102,21 +111,19 @@ class Router:
         `customer` is None when nobody knows them, and when it doesn't matter who they are.
         """
         if settings.expires_at is not None and is_expired(settings.expires_at, now):
-            return Unsendable(entry, expired(settings.expires_at))
+            return unsendable(entry, expired(settings.expires_at))
         try:
             tags = candidates(customer.language if customer else None, self._languages)
         except LanguageUnreadable as error:
-            return Unsendable(entry, str(error))
+            return unsendable(entry, str(error))
         found = self._first_usable(entry, settings, customer, tags)
         if found is None:
-            return Unsendable(entry, self._why_none(entry, settings, tags))
+            return unsendable(entry, *self._why_none(entry, settings, tags))
         lane, block = found
         rendered = block.render(entry.variables, customer)
-        if isinstance(rendered, Missing):
-            return Unsendable(entry, f"missing placeholders: {', '.join(rendered.names)}")
-        if isinstance(rendered, Broken):
-            return Unsendable(entry, rendered.reason)
-        return Routed(entry, lane, customer, rendered, settings.expires_at)
+        if isinstance(rendered, Rendered):
+            return Routed(entry, lane, customer, rendered, settings.expires_at)
+        return unsendable(entry, *self._why_not(entry, settings, tags, (lane, block), rendered))
 
     def _first_usable(
         self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
@@ -181,22 +188,48 @@ class Router:
                 return None
         return _Fixed(block)
 
-    def _why_none(self, entry: Entry, settings: CompiledSettings, tags: Sequence[str]) -> str:
-        reasons = [f"{name}: {reason}" for name, reason in entry.spent]
+    def _why_not(
+        self,
+        entry: Entry,
+        settings: CompiledSettings,
+        tags: Sequence[str],
+        chosen: tuple[str, CompiledBlock],
+        flaw: Missing | Broken,
+    ) -> Iterator[str]:
+        """Why the chosen block can't be filled, and why better ones, or a greeting, can't be read."""
+        lane, block = chosen
+        yield f"{lane}: {flaw.reason}" if entry.spent else flaw.reason
+        passed_over = takewhile(lambda place: place != (block.language, lane), self._places(entry, tags))
+        yield from self._unreadable(settings, passed_over)
+        greetings = settings.languages[block.language].unreadable.get("greetings")
+        if greetings is not None and isinstance(flaw, Missing) and "greeting" in flaw.names:
+            yield greetings
+
+    def _places(self, entry: Entry, tags: Sequence[str]) -> Iterator[_Place]:
+        """Where a message may find its block, in the order in which it is looked for."""
+        order = self._order_for(entry)
+        return ((tag, name) for tag in tags for name in order)
+
+    def _why_none(self, entry: Entry, settings: CompiledSettings, tags: Sequence[str]) -> Iterator[str]:
+        """Why nothing can be sent, besides the reasons of the channels that were tried."""
+        order = self._order_for(entry)
+        offered = {name for name, _, _ in self._offers(settings, order, tags)}
         if entry.doubt is not None:
-            reasons.append(f"{entry.lane}: the outcome is unknown, and the attempt can't be repeated")
-            return "; ".join(reasons)
-        spent = {name for name, _ in entry.spent}
-        offered = {
-            name: any(
-                self._roads[name].block in settings.languages[tag].blocks
-                for tag in tags
-                if tag in settings.languages
-            )
-            for name in self._order
-            if name not in spent
-        }
-        reasons += [f"{name}: no address of the customer" for name, has_block in offered.items() if has_block]
-        if not reasons:
-            return f"no content for a configured channel in {', '.join(tags)}"
-        return "; ".join(reasons)
+            yield f"{entry.lane}: the outcome is unknown, and the attempt can't be repeated"
+        elif offered:
+            yield from (f"{name}: no address of the customer" for name in order if name in offered)
+        elif not entry.spent:
+            yield f"no content for a configured channel in {', '.join(tags)}"
+        everywhere = (*tags, *settings.languages)
+        if next(self._offers(settings, order, everywhere), None) is None:
+            tags = everywhere  # it was the same for all customers, so that this one wasn't looked up
+        yield from self._unreadable(settings, self._places(entry, tags))
+
+    def _unreadable(self, settings: CompiledSettings, places: Iterable[_Place]) -> Iterator[str]:
+        """Why blocks at these places can't be read; each reason once."""
+        found: dict[str, None] = {}
+        for tag, name in places:
+            language = settings.languages.get(tag)
+            if language is not None and (reason := language.unreadable.get(self._roads[name].block)):
+                found[reason] = None
+        yield from first_of(found)

@@ -13,7 +13,7 @@ import anyio
 from deliveryd.cache import DiskCache
 from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable, SettingsUnusable
 from deliveryd.metrics import Metrics
-from deliveryd.model import Settings
+from deliveryd.model import Settings, first_of
 from deliveryd.rendering.content import CompiledSettings
 from deliveryd.telemetry import Event, log
 
@@ -26,6 +26,9 @@ MOST_FETCHES = 100
 
 UNUSABLE_SECONDS = 30.0
 """How long it is remembered that an id has no usable settings: a correction is noticed after that."""
+
+FLAWED_SECONDS = 600.0
+"""How long settings are kept of which some blocks can't be read: a correction is noticed after that."""
 
 MAX_PAUSE = 60.0
 MOST_KNOWN = 100_000
@@ -180,8 +183,16 @@ class SettingsRoom:
             return self._unusable(settings_id, str(error))
         self._metrics.settings_requested("found")
         log(Event.SETTINGS_FETCHED, settings_id=settings_id, size=len(body))
-        known = self._usable(compiled, len(body), self._ttl)
-        await self._cache.set(name, body, self._ttl)
+        ttl = self._ttl
+        if compiled.unreadable:
+            ttl = self._shorter(FLAWED_SECONDS)
+            log(
+                Event.SETTINGS_FLAWED,
+                settings_id=settings_id,
+                reason="; ".join(first_of(compiled.unreadable)),
+            )
+        known = self._usable(compiled, len(body), ttl)
+        await self._cache.set(name, body, ttl)
         return known
 
     def _read(self, settings_id: int, body: bytes) -> CompiledSettings:
@@ -191,7 +202,7 @@ class SettingsRoom:
             raise SettingsUnusable(str(error)) from None
 
     def _shorter(self, seconds_left: float | None) -> float | None:
-        """Of what is left of an earlier run's `ttl`, and today's: the one that ends first."""
+        """Of this time, such as what is left of an earlier run's `ttl`, and today's: what ends first."""
         limits = [limit for limit in (seconds_left, self._ttl) if limit is not None]
         return min(limits, default=None)
 

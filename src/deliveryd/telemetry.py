@@ -69,6 +69,7 @@ class Event(StrEnum):
     SETTINGS_FETCHED = "settings.fetched", DEBUG, "settings came from the service"
     SETTINGS_UNAVAILABLE = "settings.unavailable", WARNING, "settings can't be had now; their messages wait"
     SETTINGS_UNUSABLE = "settings.unusable", WARNING, "settings don't exist or can't be read"
+    SETTINGS_FLAWED = "settings.flawed", WARNING, "blocks of the settings can't be read and are passed over"
     CACHE_BROKEN = "cache.broken", WARNING, "a disk cache fails and is bypassed"
     CACHE_ROW_REFUSED = "cache.row_refused", WARNING, "a disk cache held a row that deliveryd didn't write"
 

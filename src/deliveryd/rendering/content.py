@@ -22,6 +22,11 @@ class Missing(NamedTuple):
 
     names: tuple[str, ...]
 
+    @property
+    def reason(self) -> str:
+        """What the `error` event says of them."""
+        return f"missing placeholders: {', '.join(self.names)}"
+
 
 class Broken(NamedTuple):
     """The filled block can't be sent. The reason names a field and a rule, never a value."""
@@ -120,18 +125,26 @@ class CompiledBlock:
 
 @dataclass(frozen=True, slots=True)
 class CompiledLanguage:
-    """A language of the settings: the blocks that have at least one string field, by channel."""
+    """A language of the settings: the blocks that have at least one string field, by channel.
+
+    `unreadable` says why a block, or the greetings, can't be read.
+    """
 
     blocks: Mapping[str, CompiledBlock]
+    unreadable: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class CompiledSettings:
-    """Settings ready for rendering. `expires_at` is an instant; languages by standard tag in lower case."""
+    """Settings ready for rendering. `expires_at` is an instant; languages by standard tag in lower case.
+
+    `unreadable` says of all languages why blocks can't be read, each reason once.
+    """
 
     id: int
     expires_at: int | None
     languages: Mapping[str, CompiledLanguage]
+    unreadable: tuple[str, ...]
 
     @property
     def pieces(self) -> int:
@@ -149,20 +162,19 @@ def compile_settings(
         language = _content_tag(tag)
         if language not in languages:
             languages[language] = _compile_language(language, settings.content[tag], email_format, greetings)
-    return CompiledSettings(settings.id, settings.expires_at, languages)
+    return CompiledSettings(settings.id, settings.expires_at, languages, settings.unreadable)
 
 
 def _compile_language(
     language: str, content: LanguageContent, email_format: EmailFormat, greetings: GreetingPolicy
 ) -> CompiledLanguage:
     greeting = greetings(content)
-    return CompiledLanguage(
-        {
-            block: _compile_block(block, language, texts, email_format, greeting)
-            for block, texts in content.blocks.items()
-            if texts
-        }
-    )
+    blocks = {
+        block: _compile_block(block, language, texts, email_format, greeting)
+        for block, texts in content.blocks.items()
+        if texts
+    }
+    return CompiledLanguage(blocks, content.unreadable)
 
 
 def _compile_block(

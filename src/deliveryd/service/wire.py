@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, StrictInt, ValidationError
 from pydantic_core import ErrorDetails
 
 from deliveryd.errors import ServiceUnreadable
-from deliveryd.model import BLOCKS, LanguageContent, Malformed, QueuedMessage, Settings, parse_instant
+from deliveryd.model import (
+    BLOCKS,
+    LanguageContent,
+    Malformed,
+    QueuedMessage,
+    Settings,
+    first_of,
+    parse_instant,
+)
 from deliveryd.service import number_text, plain_json
 from deliveryd.service.number_text import NumberText, TooDeep
 
@@ -67,6 +75,15 @@ def _text(value: object) -> object:
     if isinstance(value, NumberText):
         raise ValueError("expected a text")  # noqa: TRY004 - pydantic collects ValueErrors
     return _whole(value) if isinstance(value, str) else value
+
+
+def _text_or_none(value: object) -> str | None:
+    """A text from which no message is made: one that can't be read counts as none."""
+    try:
+        text = _text(value)
+    except ValueError:
+        return None
+    return text if isinstance(text, str) else None
 
 
 def _whole(text: str) -> str:
@@ -149,14 +166,13 @@ class EmailBody(_Wire):
     body: Text
 
 
-class LanguageBody(_Wire):
-    """One language of the settings (interface 2.2)."""
-
-    greetings: GreetingsBody | None = None
-    messenger: MessengerBody | None = None
-    sms: SmsBody | None = None
-    inApp: InAppBody | None = None  # noqa: N815 - the interface's own name, which is a channel's name too
-    email: EmailBody | None = None
+_BLOCKS: Mapping[str, type[_Wire]] = {
+    "inApp": InAppBody,
+    "messenger": MessengerBody,
+    "sms": SmsBody,
+    "email": EmailBody,
+}
+"""The channel blocks of a language (interface 2.2)."""
 
 
 class DeliveryBody(_Wire):
@@ -166,11 +182,11 @@ class DeliveryBody(_Wire):
 
 
 class SettingsBody(_Wire):
-    """The settings (interface 2.2)."""
+    """The settings (interface 2.2). What the languages hold is read block by block, each on its own."""
 
-    reference: Text | None = None
+    reference: Annotated[str | None, PlainValidator(_text_or_none)] = None
     delivery: DeliveryBody | None = None
-    content: Annotated[dict[Text, LanguageBody], BeforeValidator(_not_too_many)]
+    content: Annotated[dict[Any, Any], BeforeValidator(_not_too_many)]
 
 
 class EntityBody(BaseModel):
@@ -289,12 +305,19 @@ _EXPECTED = {
 }
 
 
-def _sentence(path: list[int | str] | tuple[int | str, ...], problem: ErrorDetails) -> str:
-    """Where, and what was expected there. Names of variables stay out of it: they may say what is private."""
+def _sentence(path: Sequence[int | str], problem: ErrorDetails) -> str:
+    return _at(path, _EXPECTED.get(problem["type"]) or problem["msg"].removeprefix("Value error, "))
+
+
+def _at(path: Sequence[int | str], what: str) -> str:
+    """Where, and what is wrong there. Names of variables stay out of it: they may say what is private."""
     public = path[: path.index("variables") + 1] if "variables" in path else path
     where = ".".join(str(part)[:60] for part in public)
-    what = _EXPECTED.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
-    text = f"{where}: {what}" if where else what
+    return _printable(f"{where}: {what}" if where else what)
+
+
+def _printable(text: str) -> str:
+    """The text, with half a surrogate pair written as its escape."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -306,7 +329,11 @@ def _id_of(element: object) -> int | None:
 
 
 def read_settings(settings_id: int, body: bytes) -> Settings:
-    """Read settings. Raises ServiceUnreadable, naming the path of everything that is missing or wrong."""
+    """Read settings. A block that can't be read is none, and its language says why (design 5).
+
+    Raises ServiceUnreadable, naming the path of what is wrong, when no block at all can be read for that, or
+    when it can't be said until when they may be sent.
+    """
     if len(body) > LARGEST_SETTINGS:
         raise ServiceUnreadable(f"settings {settings_id}: larger than {LARGEST_SETTINGS} bytes")
     try:
@@ -319,21 +346,47 @@ def read_settings(settings_id: int, body: bytes) -> Settings:
     except ValueError:
         reason = "delivery.expiresAt is no ISO 8601 instant"
         raise ServiceUnreadable(f"settings {settings_id}: {reason}") from None
-    content = {language: _language(block) for language, block in wire.content.items()}
-    return Settings(settings_id, instant, content, wire.reference)
+    content = {_printable(tag): _language(tag, language) for tag, language in wire.content.items()}
+    settings = Settings(settings_id, instant, content, wire.reference)
+    if settings.unreadable and not any(any(language.blocks.values()) for language in content.values()):
+        raise ServiceUnreadable(f"settings {settings_id}: {'; '.join(first_of(settings.unreadable))}")
+    return settings
 
 
-def problems_of(error: ValidationError) -> str:
+def problems_of(error: ValidationError, where: tuple[str, ...] = ()) -> str:
     """Where a body isn't what a model describes, in a sentence that tells nothing of its values."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(_sentence(problem["loc"], problem) for problem in found[:5])
+    return "; ".join(_sentence((*where, *problem["loc"]), problem) for problem in found[:5])
 
 
-def _language(body: LanguageBody) -> LanguageContent:
-    greetings = body.greetings or GreetingsBody()
-    present = {name: block for name in BLOCKS if (block := getattr(body, name)) is not None}
-    blocks = {name: dict(_fields(block.model_dump(exclude_none=True))) for name, block in present.items()}
-    return LanguageContent(greetings.general, greetings.personal, blocks)
+def _language(tag: str, raw: object) -> LanguageContent:
+    if not isinstance(raw, dict) or tag != _printable(tag):
+        what = "holds half a surrogate pair" if isinstance(raw, dict) else "expected an object"
+        reason = _at(("content", tag), what)
+        return LanguageContent(unreadable=dict.fromkeys(("greetings", *BLOCKS), reason))
+    unreadable: dict[str, str] = {}
+    greetings = _greetings(tag, raw.get("greetings"), unreadable)
+    blocks: dict[str, dict[str, str]] = {}
+    for name, model in _BLOCKS.items():
+        if raw.get(name) is not None:
+            try:
+                blocks[name] = dict(_fields(model.model_validate(raw[name]).model_dump(exclude_none=True)))
+            except ValidationError as error:
+                unreadable[name] = problems_of(error, ("content", tag, name))
+    return LanguageContent(greetings.general, greetings.personal, blocks, unreadable)
+
+
+def _greetings(tag: str, raw: object, unreadable: dict[str, str]) -> GreetingsBody:
+    """The greetings that can be read: each is for other customers than the other one."""
+    try:
+        return GreetingsBody() if raw is None else GreetingsBody.model_validate(raw)
+    except ValidationError as error:
+        unreadable["greetings"] = problems_of(error, ("content", tag, "greetings"))
+        wrong = {name for problem in error.errors() for name in problem["loc"][:1]}
+        rest = (
+            {name: text for name, text in raw.items() if name not in wrong} if isinstance(raw, dict) else {}
+        )
+        return GreetingsBody.model_validate(rest)
 
 
 def _fields(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

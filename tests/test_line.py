@@ -107,6 +107,19 @@ def test_one_event_refused_is_set_aside_and_the_others_are_accepted(world: World
     assert "refused" in explained.stdout
 
 
+def test_no_placeholder_reaches_a_customer_however_it_is_spaced(world: World) -> None:
+    world.customers([{"id": 1, "name": "Ann", "phone": "+447700900101"}])
+    world.state.settings[1] = sms_settings(
+        "{ greeting } {customer.name\u00a0}, {a\u200b}{ first name }{x: y}"
+    )
+    full = {**message(1), "variables": {"a": 1, "first name": "b"}}
+    world.state.enqueue(full, message(2))
+    world.run_until_idle()
+    assert [received.payload["text"] for received in world.state.received] == ["en Ann Ann, 1b{x: y}"]
+    assert world.state.statuses(2) == ["dequeued", "error"]
+    assert world.state.events_of(2)[1]["details"] == "missing placeholders: a, first name"
+
+
 EMAIL = """
 [channels.email]
 adapter = "smtp"

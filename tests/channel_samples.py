@@ -18,11 +18,11 @@ def dispatch(
     fields: Mapping[str, str],
     *,
     customer: Customer | None = ADA,
-    attempt_id: str = "a-1",
+    key: str = "a-1",
 ) -> Dispatch:
     """One attempt for message 42."""
     entry = Entry(id=42, settings_id=5, customer_id=7, variables={})
-    return Dispatch(attempt_id, entry, customer, Rendered(block, "en", fields))
+    return Dispatch(key, entry, customer, Rendered(block, "en", fields))
 
 
 @asynccontextmanager

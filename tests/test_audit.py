@@ -127,8 +127,9 @@ BREAKS = {
     "an end has its time, and nothing else has": "UPDATE message SET ended_at = NULL WHERE id = 2",
     "what waits has a due time, and nothing else has": "UPDATE message SET due_at = 5 WHERE id = 2",
     "what was handed to a channel has one": "UPDATE message SET lane = '' WHERE id = 2",
-    "in doubt is what has an attempt in doubt": "UPDATE message SET doubt = NULL WHERE state = 5",
-    "a doubt is about the latest attempt": "UPDATE message SET doubt = doubt || '9' WHERE state = 5",
+    "in doubt is what has an attempt in doubt": "UPDATE message SET doubt = 0 WHERE state = 5",
+    "a doubt is about a try under the present key": "UPDATE message SET key = 2 WHERE state = 5",
+    "content is kept as long as it may be repeated": "UPDATE message SET content = '[]' WHERE id = 2",
     "dequeued is the first event": "DELETE FROM event WHERE message_id = 2 AND status = 'dequeued'",
     "dequeued waits until it is accepted": "UPDATE message SET state = 1, ended_at = NULL WHERE id = 2",
     "dequeued was accepted before anything else": "UPDATE event SET seq = seq + 1000 WHERE message_id = 2",
@@ -148,7 +149,8 @@ BREAKS = {
         "UPDATE unaccepted SET verdict = 'accepted'"
         " WHERE message_id = (SELECT id FROM message WHERE state = 5)"
     ),
-    "attempts are numbered without a gap": "UPDATE message SET attempts = 7 WHERE id = 2",
+    "tries are numbered without a gap": "UPDATE message SET number = 7 WHERE id = 2",
+    "keys are numbered without a gap": "UPDATE message SET key = 7 WHERE id = 2",
     "what is being sent has one attempt without an outcome": (
         "UPDATE message SET state = 4, ended_at = NULL WHERE id = 2"
     ),

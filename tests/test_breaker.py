@@ -204,7 +204,7 @@ def message(id_: int) -> dict[str, object]:
 def failing_until(world: VirtualWorld, seconds: float, failure: Verdict = BUSY) -> None:
     """The provider fails until then, and takes everything afterwards."""
     world.channels["sms"].verdict = lambda dispatch: (
-        failure if trio.current_time() < seconds else Accepted(dispatch.attempt_id)
+        failure if trio.current_time() < seconds else Accepted(dispatch.key)
     )
 
 
@@ -267,7 +267,7 @@ def test_one_failure_among_successes_opens_nothing(
 
     def verdict(dispatch: Dispatch) -> Verdict:
         if dispatch.entry.id % 3 or dispatch.entry.id in seen:
-            return Accepted(dispatch.attempt_id)
+            return Accepted(dispatch.key)
         seen.add(dispatch.entry.id)
         return BUSY
 
@@ -284,7 +284,7 @@ def test_a_message_that_always_fails_holds_up_nobody_and_comes_to_its_end(
     """The probes are other messages in turn, so the breaker closes again, and the one uses up its tries."""
     world.add(f"retry = {{ attempts = 3 }}\nbreaker = {{ failures = {failures} }}\nconcurrency = 1\n")
     world.channels["sms"].verdict = lambda dispatch: (
-        BUSY if dispatch.entry.id == 1 else Accepted(dispatch.attempt_id)
+        BUSY if dispatch.entry.id == 1 else Accepted(dispatch.key)
     )
     came: dict[int, float] = {}
 
@@ -322,7 +322,7 @@ def test_a_temporary_answer_about_one_recipient_is_an_answer(
 
     def put_off_once(dispatch: Dispatch) -> Verdict:
         if dispatch.entry.id in seen:
-            return Accepted(dispatch.attempt_id)
+            return Accepted(dispatch.key)
         seen.add(dispatch.entry.id)
         return TryAgain("451 at RCPT TO", only_this=True)
 
@@ -386,7 +386,7 @@ def test_what_may_have_arrived_is_not_repeated_for_ever(world: VirtualWorld) -> 
     enqueue(world, 12)
     world.channels["sms"].verdict = lambda _dispatch: InDoubt("no whole answer within 10 s")
     live(world.run_until_idle)
-    attempts = [dispatch.attempt_id for _, dispatch in world.channels["sms"].attempts]
+    attempts = [dispatch.key for _, dispatch in world.channels["sms"].attempts]
     assert len(attempts) == 36
     assert {attempts.count(key) for key in attempts} == {3}
     assert all(world.service.statuses(id_) == ["dequeued", "error"] for id_ in range(1, 13))

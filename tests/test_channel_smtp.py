@@ -56,9 +56,9 @@ async def send(
         return await channel.send(mail_to(to, fields))
 
 
-def mail_to(address: str, fields: Mapping[str, str] = TEXT, attempt_id: str = "a-1") -> Any:
+def mail_to(address: str, fields: Mapping[str, str] = TEXT, key: str = "a-1") -> Any:
     customer = Customer(7, {"email": address})
-    return dispatch("email", fields, customer=customer, attempt_id=attempt_id)
+    return dispatch("email", fields, customer=customer, key=key)
 
 
 def received(server: MailServer, index: int = -1) -> EmailMessage:
@@ -229,14 +229,14 @@ async def test_connections_are_reused(server: MailServer) -> None:
     """One mail after another takes one connection, also after a refusal; those at once take several."""
     async with opened("smtp", options_for(server, connections=2), block="email") as channel:
         for index in range(3):
-            assert await channel.send(mail_to("ada@example.com", attempt_id=f"a-{index}"))
+            assert await channel.send(mail_to("ada@example.com", key=f"a-{index}"))
         server.plan("RCPT", "550 no")
         assert isinstance(await channel.send(mail_to("bob@example.com")), Refused)
         assert isinstance(await channel.send(mail_to("ada@example.com")), Accepted)
         assert len(server.connections) == 1
         async with anyio.create_task_group() as group:
             for index in range(4):
-                group.start_soon(channel.send, mail_to("ada@example.com", attempt_id=f"b-{index}"))
+                group.start_soon(channel.send, mail_to("ada@example.com", key=f"b-{index}"))
         assert len(server.connections) == 4
     assert len(server.mails) == 8
     assert [mail.rcpt_tos for mail in server.mails] == [["ada@example.com"]] * 8

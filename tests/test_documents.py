@@ -177,7 +177,7 @@ async def sent_by(config: Config, gateway: Gateway) -> Verdict:
     )
     opened = open_channel("sms", channel.block, channel.common.adapter, options, timeout=5.0)
     try:
-        return await opened.send(dispatch("sms", {"text": "Hi & bye"}, attempt_id="a-1"))
+        return await opened.send(dispatch("sms", {"text": "Hi & bye"}, key="a-1"))
     finally:
         await opened.aclose()
 

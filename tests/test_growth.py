@@ -13,12 +13,10 @@ import pytest
 from deliveryd.journal import account, sqlite, upkeep
 from deliveryd.journal.base import Change, Journal, OutboxRow, Receipt
 from deliveryd.journal.history import read_life
-from deliveryd.journal.schema import APPLICATION_ID
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
 from deliveryd.states import State
 from test_journal_sqlite import plans_of, walk_through_everything
-from test_journal_upgrade import FORMAT_1
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +49,7 @@ def message(id_: int, text: str = "x") -> QueuedMessage:
 
 
 def entry(id_: int) -> Entry:
-    return Entry(*message(id_), lane="sms", attempts=1)
+    return Entry(*message(id_), lane="sms", number=1)
 
 
 async def take(journal: Journal, ids: Sequence[int], text: str = "x") -> None:
@@ -256,20 +254,6 @@ async def test_a_forgotten_message_takes_few_bytes(path: Path) -> None:
     assert bytes_of(path, "past") < 48 * 10_000
 
 
-async def test_a_journal_of_an_earlier_format_keeps_the_words_of_what_it_forgot(path: Path) -> None:
-    dequeued = '{"timestamp":"2023-11-14T22:13:20.000001Z","messageId":9,"status":"dequeued"}'
-    latest = (
-        '{"timestamp":"2023-11-14T22:13:21.900000Z","messageId":9,"status":"delivered","channel":"sms",'
-        '"reportedAt":"2023-11-14T22:13:21.000000Z"}'
-    )
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.executescript(f"{FORMAT_1} PRAGMA user_version = 1; PRAGMA application_id = {APPLICATION_ID}")
-        db.execute("INSERT INTO meta VALUES ('namespace', '0123456789ab'), ('settled_seq', '0')")
-        db.execute("INSERT INTO past VALUES (9, ?, ?)", (dequeued, latest))
-    async with open_journal(path) as journal:
-        assert await words(journal, 9) == [dequeued, latest]
-
-
 # room
 
 
@@ -296,23 +280,6 @@ async def test_a_small_journal_keeps_its_free_room_for_what_comes_next(path: Pat
         while await journal.forget(NOW + 1, 100):
             pass
         assert await journal.give_back(1000) == 0
-
-
-async def test_a_journal_from_before_space_was_given_back_goes_on_without_it(path: Path) -> None:
-    """Until its operator has had it rewritten once (docs/operating.md)."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.executescript(f"{FORMAT_1} PRAGMA user_version = 1; PRAGMA application_id = {APPLICATION_ID}")
-        db.execute("INSERT INTO meta VALUES ('namespace', '0123456789ab'), ('settled_seq', '0')")
-    async with open_journal(path) as journal:
-        await report(journal, await end(journal, range(1500), "x" * 20_000))
-        while await journal.forget(NOW + 1, 500):
-            pass
-        assert await journal.give_back(100) == 0
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.executescript("PRAGMA auto_vacuum = INCREMENTAL; VACUUM")
-    assert size_of(path) < 1_000_000
-    async with open_journal(path) as journal:
-        assert journal._db.execute("PRAGMA auto_vacuum").fetchone() == (2,)
 
 
 async def test_the_log_is_cut_again_after_a_long_look_at_the_journal(

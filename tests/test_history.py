@@ -37,7 +37,7 @@ async def take(journal: SqliteJournal) -> None:
 
 
 async def send(journal: SqliteJournal) -> None:
-    entry = ENTRY._replace(lane="sms", attempts=1)
+    entry = ENTRY._replace(lane="sms", number=1)
     await journal.change([Change(entry, State.READY, State.SENDING, NOW + 2)])
     sent = StatusEvent(5, "sent", NOW + 3)
     outcome = Outcome("accepted", "p-1")
@@ -56,7 +56,7 @@ async def test_a_life_is_read_beside_the_worker_who_goes_on(path: Path) -> None:
         assert life.message is not None
         assert life.message.state is State.SENT
         [attempt] = life.attempts
-        assert (attempt.id, attempt.provider_id) == (f"{journal.namespace}-5-1", "p-1")
+        assert (attempt.key, attempt.provider_id) == (f"{journal.namespace}-5-1", "p-1")
         assert [(event.status, event.settled_at) for event in life.events] == [
             ("dequeued", NOW + 1),
             ("sent", None),

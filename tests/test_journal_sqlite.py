@@ -24,7 +24,7 @@ from deliveryd.journal.history import read_life
 from deliveryd.journal.orders import Kind, Order, Verb
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.journal.upkeep import last_seq
-from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent, attempt_id
+from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent, message_key
 from deliveryd.states import STEPS, State
 
 pytestmark = pytest.mark.anyio
@@ -80,7 +80,7 @@ def message(id_: int) -> QueuedMessage:
 
 
 def entry(id_: int, **progress: Any) -> Entry:
-    return Entry(*message(id_))._replace(lane="sms", attempts=1, **progress)
+    return Entry(*message(id_))._replace(lane="sms", number=1, begun_at=NOW, **progress)
 
 
 async def make_ready(journal: Journal, *ids: int) -> None:
@@ -209,7 +209,7 @@ async def test_an_operation_that_fails_takes_back_its_own_and_nothing_of_its_com
         rows = await journal.outbox(0, 10)
         assert sorted((row.message_id, row.status) for row in rows) == [(7, "dequeued"), (8, "dequeued")]
         await journal.change([good])
-    assert [attempt.sends for attempt in read_life(path, 1).attempts] == [1]
+    assert [attempt.number for attempt in read_life(path, 1).attempts] == [1]
 
 
 async def test_what_no_column_can_hold_fails_for_its_caller_only(path: Path) -> None:
@@ -356,11 +356,12 @@ async def test_a_damaged_journal_is_refused_and_left_untouched(path: Path) -> No
     assert read(path) == damaged
 
 
-async def test_a_journal_of_a_newer_deliveryd_is_refused_and_left_untouched(path: Path) -> None:
+@pytest.mark.parametrize("version", [4, 99], ids=["older", "newer"])
+async def test_a_journal_of_another_format_is_refused_and_left_untouched(path: Path, version: int) -> None:
     async with open_journal(path):
         pass
-    before = a_database(path, "PRAGMA user_version = 99")
-    assert "has format 99, and this deliveryd reads format 4" in await refusal(path)
+    before = a_database(path, f"PRAGMA user_version = {version}")
+    assert f"has format {version}, and this deliveryd reads format 5 only" in await refusal(path)
     assert read(path) == before
 
 
@@ -400,23 +401,40 @@ async def test_a_journal_is_locked_within_one_process_too(path: Path) -> None:
 # what only reading the file shows
 
 
-async def test_attempts_are_recorded_and_a_repeat_under_the_same_number_counts_sends(path: Path) -> None:
+async def test_tries_under_one_key_have_numbers_and_outcomes_of_their_own(path: Path) -> None:
     async with open_journal(path) as journal:
-        name = attempt_id(journal.namespace, 1, 1)
+        key = message_key(journal.namespace, 1, 1)
         await make_ready(journal, 1)
         await journal.change([Change(entry(1), State.READY, State.SENDING, NOW)])
-        assert read_life(path, 1).attempts == ((1, name, "sms", 1, NOW, None, None, None, None),)
-        doubtful, unknown = entry(1, doubt=name), Outcome("in_doubt", None, "no answer")
+        assert read_life(path, 1).attempts == ((key, 1, "sms", NOW, None, None, None, None),)
+        doubtful, unknown = entry(1, doubt=True), Outcome("in_doubt", None, "no answer")
         await journal.change([Change(doubtful, State.SENDING, State.WAITING, NOW + 5, NOW, unknown)])
-        assert read_life(path, 1).attempts == (
-            (1, name, "sms", 1, NOW, NOW + 5, "in_doubt", None, "no answer"),
-        )
-        await journal.due(NOW, {"sms": 1})
-        await journal.change([Change(doubtful, State.READY, State.SENDING, NOW + 7)])
-        assert read_life(path, 1).attempts == ((1, name, "sms", 2, NOW, None, None, None, None),)
+        first = (key, 1, "sms", NOW, NOW + 5, "in_doubt", None, "no answer")
+        assert read_life(path, 1).attempts == (first,)
+        (due,) = (await journal.due(NOW, {"sms": 1})).entries
+        again = due.begun("sms", b"12345678", NOW + 7)
+        await journal.change([Change(again, State.READY, State.SENDING, NOW + 7)])
+        assert read_life(path, 1).attempts == (first, (key, 2, "sms", NOW + 7, None, None, None, None))
         accepted = Outcome("accepted", "p1")
-        await journal.change([Change(entry(1), State.SENDING, State.SENT, NOW + 9, None, accepted)])
-    assert read_life(path, 1).attempts == ((1, name, "sms", 2, NOW, NOW + 9, "accepted", "p1", None),)
+        await journal.change([Change(again, State.SENDING, State.SENT, NOW + 9, None, accepted)])
+    second = (key, 2, "sms", NOW + 7, NOW + 9, "accepted", "p1", None)
+    assert read_life(path, 1).attempts == (first, second)
+
+
+async def test_a_repeat_knows_when_the_first_try_under_its_key_began(path: Path) -> None:
+    """However often it is tried, and under a new key there is another first try."""
+    async with open_journal(path) as journal:
+        await make_ready(journal, 1)
+        found, begun = entry(1)._replace(number=0, begun_at=0), []
+        for number in range(3):
+            found = found.begun("sms", b"12345678", NOW + number)
+            await journal.change([Change(found, State.READY, State.SENDING, NOW + number)])
+            waits = Change(found, State.SENDING, State.WAITING, NOW, NOW, Outcome("try_again"))
+            await journal.change([waits])
+            (found,) = (await journal.due(NOW, {"sms": 1})).entries
+            begun.append((found.number, found.begun_at))
+        assert begun == [(1, NOW), (2, NOW), (3, NOW)]
+        assert found.anew().begun("sms", b"12345678", NOW + 9).begun_at == NOW + 9
 
 
 async def test_attempts_that_failed_stay_recorded_beside_the_one_that_was_accepted(path: Path) -> None:
@@ -424,18 +442,18 @@ async def test_attempts_that_failed_stay_recorded_beside_the_one_that_was_accept
     async with open_journal(path) as journal:
         await make_ready(journal, 1)
         await journal.change([Change(entry(1), State.READY, State.SENDING, NOW)])
-        spent = entry(1)._replace(lane=None, spent=(("sms", "no such number"),))
+        spent = entry(1).given_up("no such number")
         refused = Outcome("refused", None, "no such number")
         await journal.change([Change(spent, State.SENDING, State.READY, NOW + 1, outcome=refused)])
-        second = spent._replace(lane="email", attempts=2)
+        second = spent.begun("email", b"12345678", NOW + 2)
         await journal.change([Change(second, State.READY, State.SENDING, NOW + 2)])
         await journal.receive([Receipt("email", "p2", True, "ok", NOW, NOW, "1")])  # not yet: it is under way
         outcome = Outcome("accepted", "p2")
         await journal.change([Change(second, State.SENDING, State.SENT, NOW + 3, None, outcome)])
     life = read_life(path, 1)
-    assert [each[2:] for each in life.attempts] == [
-        ("sms", 1, NOW, NOW + 1, "refused", None, "no such number"),
-        ("email", 1, NOW + 2, NOW + 3, "accepted", "p2", None),
+    assert [each[1:] for each in life.attempts] == [
+        (1, "sms", NOW, NOW + 1, "refused", None, "no such number"),
+        (1, "email", NOW + 2, NOW + 3, "accepted", "p2", None),
     ]
     assert life.message is not None
     assert life.message.state is State.DELIVERED
@@ -476,9 +494,9 @@ async def walk_through_everything(journal: SqliteJournal) -> None:
         outcome = Outcome("accepted", f"p{id_}")
         await journal.change([Change(entry(id_), State.SENDING, State.SENT, NOW, None, outcome, sent)])
     await journal.receive([Receipt("sms", "p2", False, "failed", NOW, NOW)])
-    await journal.change([Change(entry(3, doubt="x"), State.SENDING, State.WAITING, NOW, NOW)])
+    await journal.change([Change(entry(3, doubt=True), State.SENDING, State.WAITING, NOW, NOW)])
     await journal.due(NOW, {"sms": 10, "": 10})
-    await journal.change([Change(entry(3, doubt="x"), State.READY, State.WAITING, NOW, NOW)])
+    await journal.change([Change(entry(3, doubt=True), State.READY, State.WAITING, NOW, NOW)])
     await settle_by_reference(journal)
     await decide_everything(journal)
     await journal.accept(await journal.outbox(0, 100), NOW)
@@ -491,31 +509,33 @@ async def settle_by_reference(journal: SqliteJournal) -> None:
     await make_ready(journal, 11, 12, 13)
     for id_, after in ((11, State.WAITING), (12, State.IN_DOUBT), (13, State.WAITING)):
         await journal.change([Change(entry(id_), State.READY, State.SENDING, NOW)])
-        doubtful = entry(id_, doubt=attempt_id(journal.namespace, id_, 1))
+        doubtful = entry(id_, doubt=True)
         due_at = NOW + 5 if after is State.WAITING else None
         await journal.change([Change(doubtful, State.SENDING, after, NOW, due_at, Outcome("in_doubt"))])
     await journal.receive(
         [
             Receipt("sms", "q11", True, "ok", NOW, NOW, "11"),
-            Receipt("sms", "q12", False, "no", NOW, NOW, attempt_id(journal.namespace, 12, 1)),
+            Receipt("sms", "q12", False, "no", NOW, NOW, message_key(journal.namespace, 12, 1)),
             Receipt("sms", "q99", True, "ok", NOW, NOW, "99"),
         ]
     )
     due = (await journal.due(NOW + 5, {"sms": 9})).entries[-1]
     await journal.receive([Receipt("sms", "q13", True, "ok", NOW, NOW, "13")])
-    assert await journal.change([Change(due, State.READY, State.SENDING, NOW + 5)]) == {13}
+    again = Change(due.begun("sms", b"12345678", NOW), State.READY, State.SENDING, NOW + 5)
+    assert set((await journal.change([again])).settled) == {13}
 
 
 async def decide_everything(journal: SqliteJournal) -> None:
     """Each thing that an operator can order, and each for what isn't there."""
-    await make_ready(journal, 21, 22, 23)
-    for id_ in (21, 22, 23):
+    await make_ready(journal, 21, 22, 23, 24)
+    for id_ in (21, 22, 23, 24):
         await journal.change([Change(entry(id_), State.READY, State.SENDING, NOW)])
-        doubtful = entry(id_, doubt=attempt_id(journal.namespace, id_, 1))
+        doubtful = entry(id_, doubt=True)
         await journal.change(
             [Change(doubtful, State.SENDING, State.IN_DOUBT, NOW, None, Outcome("in_doubt"))]
         )
-    for verb, key in ((Verb.RESEND, "21"), (Verb.SETTLE_SENT, "22"), (Verb.SETTLE_FAILED, "23")):
+    verbs = (Verb.RESEND, Verb.SETTLE_SENT, Verb.SETTLE_FAILED, Verb.RESEND_ANEW)
+    for verb, key in zip(verbs, ("21", "22", "23", "24"), strict=True):
         assert (await journal.decide(Order(verb, Kind.MESSAGE, (key,)), NOW, ["sms"])).done == (key,)
     for row in await journal.outbox(0, 100):
         await journal.refuse(row, "400", NOW)
@@ -582,5 +602,5 @@ async def test_the_journal_itself_takes_only_steps_that_the_table_has(path: Path
         }
     assert {(before, after) for before, after in taken if after not in STEPS[before]} == set()
     own = {(State.READY, State.WAITING), (State.WAITING, State.IN_DOUBT), (State.SENT, State.FAILED)}
-    own |= {(State.WAITING, State.SENT), (State.IN_DOUBT, State.SENT), (State.SENDING, State.SENT)}
+    own |= {(State.WAITING, State.SENT), (State.IN_DOUBT, State.SENT), (State.READY, State.SENT)}
     assert own | {(State.TAKEN, State.SET_ASIDE), (State.WAITING, State.READY)} <= taken

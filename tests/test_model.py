@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deliveryd.model import Customer, WallClock, attempt_id, format_instant, parse_instant
+from deliveryd.model import Customer, WallClock, format_instant, message_key, parse_instant
 
 NEW_YEAR = 1_704_067_200_000_000  # 2024-01-01T00:00:00Z
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -108,11 +108,11 @@ def test_the_clock_stands_still_while_the_computers_clock_is_set_back(
     assert told == [50, 50, 50, 51]
 
 
-def test_an_attempt_has_one_name_whoever_asks() -> None:
-    """Attempts of other messages, other numbers and other journals have others."""
-    assert attempt_id("3f2a", 12, 3) == "3f2a-12-3"
+def test_a_key_is_the_same_whoever_asks() -> None:
+    """Other messages, other numbers and other journals have other keys."""
+    assert message_key("3f2a", 12, 3) == "3f2a-12-3"
     names = [
-        attempt_id(*parts) for parts in (("a", 1, 2), ("a", 12, 1), ("b", 1, 2), ("a", 1, 1), ("a", -1, 2))
+        message_key(*parts) for parts in (("a", 1, 2), ("a", 12, 1), ("b", 1, 2), ("a", 1, 1), ("a", -1, 2))
     ]
     assert len(set(names)) == 5
 

@@ -143,7 +143,7 @@ def test_a_provider_down_for_minutes_is_retried_until_it_takes_the_messages(worl
     world.add("breaker = { failures = 0 }\n")
     channel = world.channels["sms"]
     channel.verdict = lambda dispatch: (
-        TryAgain("provider answered 503") if trio.current_time() < 120 else Accepted(dispatch.attempt_id)
+        TryAgain("provider answered 503") if trio.current_time() < 120 else Accepted(dispatch.key)
     )
     live(world.run_until_idle)
     assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 31))
@@ -169,9 +169,7 @@ def test_a_provider_that_never_recovers_ends_in_one_error_that_says_how_often_it
 def test_a_misconfigured_channel_uses_up_no_tries_however_long_it_lasts(world: VirtualWorld) -> None:
     channel = world.channels["sms"]
     channel.verdict = lambda dispatch: (
-        Misconfigured("provider answered 401")
-        if trio.current_time() < 1200
-        else Accepted(dispatch.attempt_id)
+        Misconfigured("provider answered 401") if trio.current_time() < 1200 else Accepted(dispatch.key)
     )
     live(world.run_until_idle)
     assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 31))
@@ -195,7 +193,7 @@ def test_one_slow_message_holds_up_nobody(world: VirtualWorld) -> None:
     async def send(dispatch: Dispatch) -> Verdict:
         await trio.sleep(3600 if dispatch.entry.id == 7 else 0.05)
         channel.attempts.append((trio.current_time(), dispatch))
-        return Accepted(dispatch.attempt_id)
+        return Accepted(dispatch.key)
 
     channel.send = send  # type: ignore[method-assign]
     live(world.run_until_idle)

@@ -157,7 +157,7 @@ def test_too_many_waiting_messages_stop_the_taking_until_they_have_gone(world: V
     world.service.enqueue(*(message(id_) for id_ in range(1, 61)))
     channel = world.channels["sms"]
     channel.verdict = lambda dispatch: (
-        TryAgain("busy", after=60.0) if trio.current_time() < 200 else Accepted(dispatch.attempt_id)
+        TryAgain("busy", after=60.0) if trio.current_time() < 200 else Accepted(dispatch.key)
     )
     taken: list[int] = []
 
@@ -366,7 +366,7 @@ def while_waiting(world: VirtualWorld, crash: Crash) -> None:
             crash.scope.deadline = min(crash.scope.deadline, trio.current_time() + 0.5)
             return TryAgain("busy")
         channel.attempts.append((trio.current_time(), dispatch))
-        return Accepted(dispatch.attempt_id)
+        return Accepted(dispatch.key)
 
     channel.send = send  # type: ignore[method-assign]
 
@@ -424,8 +424,8 @@ def test_attempts_that_a_crash_cut_off_are_settled_by_the_policy(
     channel.attempts.clear()
     channel.send = work  # type: ignore[method-assign]
     live(world.run_until_idle)
-    interrupted = {dispatch.entry.id: dispatch.attempt_id for dispatch in cut_off}
-    now = {dispatch.entry.id: dispatch.attempt_id for _, dispatch in channel.attempts}
+    interrupted = {dispatch.entry.id: dispatch.key for dispatch in cut_off}
+    now = {dispatch.entry.id: dispatch.key for _, dispatch in channel.attempts}
     assert len(interrupted) == 5
     assert len(channel.attempts) == len(now)
     if policy == "resend":
@@ -500,7 +500,7 @@ def test_crashes_again_and_again_lose_nothing_and_send_nothing_twice_without_nee
     for number in range(20):
         live(lambda: run(0.03 + 0.017 * number))  # noqa: B023 - it is run at once
     live(world.run_until_idle)
-    keys = [(dispatch.entry.id, dispatch.attempt_id) for _, dispatch in world.channels["sms"].attempts]
+    keys = [(dispatch.entry.id, dispatch.key) for _, dispatch in world.channels["sms"].attempts]
     assert sent(world).keys() == set(range(1, 101))
     assert len(set(keys)) == 100
     for id_ in range(1, 101):

@@ -25,6 +25,7 @@ class Reaching:
 
     def __init__(self, needs: str | None) -> None:
         self._needs = needs
+        self.customer_fields = frozenset([needs] if needs else [])
 
     def reaches(self, customer: Customer | None) -> bool:
         return self._needs is None or (customer is not None and bool(customer.fields.get(self._needs)))
@@ -84,7 +85,7 @@ class Case(NamedTuple):
 
 EN = content(sms="en")
 EVERYTHING = content(sms="a", email="b", inApp="c", messenger="d")
-DOUBT = MESSAGE._replace(lane="sms", doubt="a-1", attempts=1, tries=1)
+DOUBT = MESSAGE._replace(lane="sms", doubt=True, number=1, tries=1)
 
 CASES = {
     # languages
@@ -177,19 +178,19 @@ CASES = {
     "doubt without a block any more": Case(
         {"en": content(inApp="a", email="e")},
         customer(**ALL),
-        "sms: the outcome is unknown, and the attempt can't be repeated",
+        "sms: the attempt can't be repeated; sms: outcome unknown",
         DOUBT,
     ),
     "doubt without an address any more": Case(
         {"en": EVERYTHING},
         customer(email="a@b"),
-        "inApp: no; sms: the outcome is unknown, and the attempt can't be repeated",
+        "inApp: no; sms: the attempt can't be repeated; sms: outcome unknown",
         DOUBT._replace(spent=(("inApp", "no"),)),
     ),
     "doubt on a lane that is gone": Case(
         {"en": EVERYTHING},
         customer(**ALL),
-        "fax: the outcome is unknown, and the attempt can't be repeated",
+        "fax: the attempt can't be repeated; fax: outcome unknown",
         DOUBT._replace(lane="fax"),
     ),
     # what it says
@@ -246,7 +247,7 @@ CASES = {
     "doubt on a block that can't be read": Case(
         {"en": flawed(content(email="e"), sms="en.sms")},
         customer(**ALL),
-        "sms: the outcome is unknown, and the attempt can't be repeated; en.sms",
+        "sms: the attempt can't be repeated; en.sms; sms: outcome unknown",
         DOUBT,
     ),
     "a broken subject": Case(
@@ -317,12 +318,13 @@ def test_expiry_counts_before_everything_else() -> None:
     [(None, 0, 0), ("sms", 3, 3), ("inApp", 3, 0)],
     ids=["new", "same", "other"],
 )
-def test_tries_are_counted_per_lane(lane: str | None, tries: int, expected: int) -> None:
-    """On the lane that it is bound to a message keeps its tries, on another one they begin anew."""
+def test_tries_and_keys_are_those_of_one_lane(lane: str | None, tries: int, expected: int) -> None:
+    """On the lane that it is bound to a message keeps its tries and its key, on another one both are new."""
     case = CASES["the customer's language"]
-    found = route(case._replace(entry=MESSAGE._replace(lane=lane, tries=tries, attempts=7)))
+    found = route(case._replace(entry=MESSAGE._replace(lane=lane, tries=tries, key=3, number=4)))
     assert isinstance(found, Routed)
-    assert (found.bound.lane, found.bound.tries, found.bound.attempts) == ("sms", expected, 7)
+    assert (found.bound.lane, found.bound.tries) == ("sms", expected)
+    assert (found.bound.key, found.bound.number) == ((3, 4) if lane == "sms" else (4, 0))
 
 
 def test_the_order_names_only_what_is_configured() -> None:

@@ -109,7 +109,7 @@ def test_a_provider_that_is_down_is_shown_and_costs_neither_life_nor_readiness(w
     """For half an hour the sentence, the status and a gauge say so; a minute after it is back none does."""
     world.service.enqueue(*(message(id_) for id_ in range(1, 31)))
     world.channels["sms"].verdict = lambda dispatch: (
-        TryAgain("busy") if trio.current_time() < 1800 else Accepted(dispatch.attempt_id)
+        TryAgain("busy") if trio.current_time() < 1800 else Accepted(dispatch.key)
     )
 
     async def play(vitals: WorkerVitals, _parts: Parts) -> None:
@@ -137,7 +137,7 @@ def test_too_many_waiting_messages_are_a_reason_not_to_be_ready(world: VirtualWo
         ready, reason = vitals.ready()
         assert not ready
         assert "queue.max_waiting" in reason
-        world.channels["sms"].verdict = lambda dispatch: Accepted(dispatch.attempt_id)
+        world.channels["sms"].verdict = lambda dispatch: Accepted(dispatch.key)
         await trio.sleep(1200)
         assert vitals.ready()[0]
 

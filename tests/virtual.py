@@ -121,9 +121,11 @@ class VirtualService:
 class VirtualChannel:
     """A provider in memory. `verdict` decides about each attempt."""
 
+    customer_fields: frozenset[str] = frozenset()
+
     def __init__(self) -> None:
         self.attempts: list[tuple[float, Dispatch]] = []
-        self.verdict: Callable[[Dispatch], Verdict] = lambda dispatch: Accepted(dispatch.attempt_id)
+        self.verdict: Callable[[Dispatch], Verdict] = lambda dispatch: Accepted(dispatch.key)
         self.seconds = 0.05
 
     def reaches(self, customer: Customer | None) -> bool:

@@ -273,11 +273,7 @@ def _policy(channel: ChannelConfig) -> LanePolicy:
 def _receipts(
     config: Config, journal: Journal, clock: Clock, metrics: Metrics, pipeline: Pipeline
 ) -> Receipts | None:
-    reporting = {
-        name: options
-        for name, channel in config.channels.configured.items()
-        if (options := getattr(channel.options, "receipt", None)) is not None
-    }
+    reporting = config.channels.reporting
     if not reporting or not config.receipts.listen:
         return None
     from deliveryd.receipts.app import Inlet, Receipts  # noqa: PLC0415  # loads starlette

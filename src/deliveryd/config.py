@@ -26,6 +26,7 @@ from pydantic import (
 
 from deliveryd.admin.listening import parse_listen
 from deliveryd.channels.http_options import tls_problems
+from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.channels.registry import check_channel, find_kind
 from deliveryd.config_file import ConfigFile, hint
 from deliveryd.customers.options import CustomersOptions, read_customers
@@ -257,6 +258,15 @@ class ChannelsOptions(Section):
     order: tuple[str, ...] = Field(BLOCKS, min_length=1, description="the first that can takes a message")
     configured: Mapping[str, ChannelConfig] = Field(default_factory=dict, exclude=True)
 
+    @property
+    def reporting(self) -> Mapping[str, ReceiptOptions]:
+        """The channels whose providers send receipts."""
+        return {
+            name: options
+            for name, channel in self.configured.items()
+            if (options := getattr(channel.options, "receipt", None)) is not None
+        }
+
 
 class JournalOptions(Section):
     """The journal."""
@@ -356,8 +366,8 @@ def _check(file: ConfigFile, config: Config) -> None:
     authorities = config.entities.ca_file
     for problem in tls_problems("entities.ca_file", TlsFiles(authorities) if authorities else None):
         file.complain(*_taken_apart(problem))
-    for name, channel in config.channels.configured.items():
-        if getattr(channel.options, "receipt", None) is not None and not config.receipts.listen:
+    for name in config.channels.reporting:
+        if not config.receipts.listen:
             file.complain(f"channels.{name}.receipt", "receipts.listen is empty: nothing would come in")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from deliveryd.journal.history import (
@@ -24,12 +25,14 @@ STATES: Mapping[State, str] = {
     State.WAITING: "waiting for its time",
     State.SENDING: "being sent; if the worker was killed, the next start settles it",
     State.IN_DOUBT: 'in doubt and held (on_in_doubt = "hold"): an attempt left, its outcome is unknown',
-    State.SENT: "sent; a provider's receipt may still follow",
+    State.SENT: "sent",
     State.DELIVERED: "delivered; the provider confirmed it",
     State.FAILED: "failed; it ended with an error event",
     State.SET_ASIDE: "set aside; the service refused its dequeued event, so it isn't sent",
 }
 """What each state means to a person who asks about a message."""
+
+RECEIPT_MAY_FOLLOW = "sent; a provider's receipt may still follow"
 
 FORGOTTEN = "forgotten; it ended longer ago than journal.retention, and only these events are kept"
 NEVER_TAKEN = "never taken; only malformed elements had this id"
@@ -56,19 +59,22 @@ class Step(NamedTuple):
     facts: tuple[str, ...] = ()
 
 
-def tell(life: Life) -> str:
-    """The whole life as text, a line for each step and facts below it."""
+def tell(life: Life, reporting: Collection[str]) -> str:
+    """The whole life as text, a line for each step and facts below it.
+
+    `reporting` are the channels whose providers send receipts.
+    """
     steps = chronicle(life)
     begin = next((step.at for step in steps if step.at is not None), 0)
-    lines = [*_heading(life), "", *(line for step in steps for line in _lines(step, begin))]
+    lines = [*_heading(life, reporting), "", *(line for step in steps for line in _lines(step, begin))]
     return "\n".join(lines)
 
 
 def chronicle(life: Life) -> Sequence[Step]:
     """Everything that happened, in order of time; what has no time stands last."""
     steps = [*_intake(life), *_repeats(life)]
-    for attempt in life.attempts:
-        steps += _attempt(attempt)
+    for attempts in _tries(life):
+        steps += _attempt(attempts)
     steps += [_receipt(receipt) for receipt in life.receipts]
     steps += [_decision(decision) for decision in life.decisions]
     for event in _first_events(life):
@@ -80,12 +86,13 @@ def chronicle(life: Life) -> Sequence[Step]:
     return sorted(steps, key=lambda step: (step.at is None, step.at or 0))
 
 
-def _heading(life: Life) -> Iterator[str]:
+def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
     message = life.message
     if message is None:
         yield f"message {life.id}: {FORGOTTEN if life.past else NEVER_TAKEN}"
         return
-    yield f"message {life.id}: {STATES[message.state]}"
+    may_follow = message.state is State.SENT and message.lane in reporting
+    yield f"message {life.id}: {RECEIPT_MAY_FOLLOW if may_follow else STATES[message.state]}"
     yield ""
     if message.variables is None:
         yield "  its element of the queue was malformed: it has no settings, customer or variables"
@@ -97,8 +104,9 @@ def _heading(life: Life) -> Iterator[str]:
         yield f"  channel    {message.lane}, tries so far: {message.tries}"
     for channel, reason in message.spent:
         yield f"  given up   {channel}: {reason}"
-    if message.doubt is not None:
-        yield f"  in doubt   {message.doubt}: repeated under this id, if at all"
+    if message.doubt:
+        then = "never settled" if message.state is State.FAILED else "repeated under this key, if at all"
+        yield f"  in doubt   {message.key}: {then}"
 
 
 def _variables(variables: Mapping[str, str | None]) -> str:
@@ -118,26 +126,47 @@ def _intake(life: Life) -> Iterator[Step]:
         yield Step(bad.first_at, f"a malformed element with this id was set aside: {bad.reason}", again + raw)
 
 
-def _attempt(attempt: AttemptRecord) -> Iterator[Step]:
-    name = f"attempt {attempt.number} on {attempt.channel}"
-    repeated = (f"repeated under this id: sent {attempt.sends} times",) if attempt.sends > 1 else ()
-    yield Step(attempt.started_at, f"{name}: begins", (f"id {attempt.id}", *repeated))
+class _Try(NamedTuple):
+    """A try by its place among all of a message, with its outcomes: a second one settled the first."""
+
+    place: int
+    outcomes: Sequence[AttemptRecord]
+
+
+def _tries(life: Life) -> Iterator[_Try]:
+    same_try = groupby(life.attempts, key=lambda attempt: (attempt.key, attempt.number))
+    for place, (_, outcomes) in enumerate(same_try, 1):
+        yield _Try(place, tuple(outcomes))
+
+
+def _attempt(attempt: _Try) -> Iterator[Step]:
+    first = attempt.outcomes[0]
+    name = f"attempt {attempt.place} on {first.channel}"
+    again = f", try {first.number} under it" if first.number > 1 else ""
+    yield Step(first.started_at, f"{name}: begins", (f"key {first.key}{again}",))
+    for outcome in attempt.outcomes:
+        yield _outcome(name, outcome)
+
+
+def _outcome(name: str, attempt: AttemptRecord) -> Step:
     if attempt.ended_at is None or attempt.verdict is None:
-        yield Step(None, f"{name}: no outcome yet")
-        return
+        return Step(None, f"{name}: no outcome yet")
     verdict = VERDICTS.get(attempt.verdict, attempt.verdict)
     reason = f": {attempt.reason}" if attempt.reason else ""
     took = f"took {length(attempt.ended_at - attempt.started_at)}"
     provider = (f"the provider's id {attempt.provider_id}",) if attempt.provider_id is not None else ()
-    yield Step(attempt.ended_at, f"{name}: {verdict}{reason}", (took, *provider))
+    return Step(attempt.ended_at, f"{name}: {verdict}{reason}", (took, *provider))
 
 
 def _receipt(receipt: ReceiptRecord) -> Step:
     what = "delivered" if receipt.delivered else "not delivered"
+    # A report without a time of its own counts as made when it came.
+    has_time = receipt.reported_at != receipt.received_at
+    by_its_clock = (f"as of {moment(receipt.reported_at)} by its clock",) if has_time else ()
     return Step(
         receipt.received_at,
         f"receipt from {receipt.channel}: {what} ({receipt.status})",
-        (f"the provider's id {receipt.provider_id}", f"as of {moment(receipt.reported_at)} by its clock"),
+        (f"the provider's id {receipt.provider_id}", *by_its_clock),
     )
 
 

@@ -27,8 +27,9 @@ from deliveryd.channels.base import (
     Verdict,
 )
 from deliveryd.journal.base import Change, Outcome
+from deliveryd.journal.rows import digest_of
 from deliveryd.metrics import Metrics
-from deliveryd.model import Clock, Entry, StatusEvent, attempt_id
+from deliveryd.model import Clock, Content, Entry, StatusEvent, message_key
 from deliveryd.routing import Routed, expired, is_expired
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
@@ -38,6 +39,11 @@ from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse, Rest
 SECOND = 1_000_000
 KEPT = 10
 """Messages that stay in a lane whose breaker is open; the others wait in the journal, and hold no places."""
+
+CHANGED = (
+    "not repeated: rendered anew it says something else; settle it, or let it begin anew (resend --new-key)"
+)
+"""Why a message in doubt is held whose content the worker had no time to keep."""
 
 VERDICTS = frozenset(get_args(Verdict))
 
@@ -106,6 +112,7 @@ class Lane:
     ) -> None:
         self.name = name
         self._channel = channel
+        self._used = channel.customer_fields
         self._policy = policy
         self._namespace = namespace
         self._clock = clock
@@ -231,11 +238,15 @@ class Lane:
             if is_expired(routed.expires_at, now):
                 steps.append(_lapse(routed, now))
                 continue
-            entry = routed.entry.begun(self.name)
+            digest = digest_of(self._content(routed))
+            if _is_changed(routed.entry, digest):
+                steps.append(self._hold(routed.entry, now))
+                continue
+            entry = routed.entry.begun(self.name, digest, now)
             begun.append((entry, routed))
             steps.append(self._intent(entry, now))
         settled = await self._record(steps)
-        if settled:  # a receipt says that the attempt arrived: it isn't repeated
+        if settled:  # a receipt says that it was sent already
             begun = [each for each in begun if each[0].id not in settled]
         if not begun:
             self._breaker.withdraw()
@@ -245,6 +256,17 @@ class Lane:
         for _ in range(more):
             self._workers += 1
             workers.start_soon(self._work)
+
+    def _content(self, routed: Routed) -> Content:
+        """What a message says on this channel."""
+        if routed.entry.content is not None:
+            return routed.entry.content
+        fields = routed.customer.fields if routed.customer is not None else {}
+        return Content(routed.rendered, {name: fields[name] for name in self._used if name in fields})
+
+    def _hold(self, entry: Entry, now: int) -> Change:
+        log(Event.MESSAGE_IN_DOUBT, channel=self.name, message_id=entry.id, reason=CHANGED)
+        return Change(entry, State.READY, State.IN_DOUBT, now, outcome=Outcome("in_doubt", None, CHANGED))
 
     def _intent(self, entry: Entry, now: int) -> Change:
         events = self._progress(entry, "sending", now)
@@ -269,7 +291,7 @@ class Lane:
         if routed.expires_at is not None and is_expired(routed.expires_at, now := self._clock.now()):
             self._breaker.withdraw()
             return self._fail(entry, Outcome("expired"), expired(routed.expires_at), now)
-        key = attempt_id(self._namespace, entry.id, entry.attempts)
+        key = message_key(self._namespace, entry.id, entry.key)
         started = time.monotonic()
         try:
             verdict = await self._channel.send(Dispatch(key, entry, routed.customer, routed.rendered))
@@ -279,6 +301,8 @@ class Lane:
         if type(verdict) not in VERDICTS:  # of a package's adapter, whose types nobody checked
             verdict = InDoubt(f"the adapter answered with a {type(verdict).__name__}, which is no verdict")
         self._metrics.attempted(self.name, verdict, time.monotonic() - started)
+        if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
+            entry = entry._replace(content=self._content(routed))
         return self.decide(entry, verdict)
 
     def decide(self, entry: Entry, verdict: Verdict) -> Change:
@@ -295,17 +319,20 @@ class Lane:
             if isinstance(verdict, Misconfigured) or (was_open and isinstance(verdict, TryAgain)):
                 return self._postponed(entry, verdict, now)
         entry = entry.tried()
-        if isinstance(verdict, Refused):
-            return self._give_up(entry, Outcome("refused", None, verdict.reason), verdict.reason, now)
         if isinstance(verdict, TryAgain):
             return self._after_failure(entry, verdict, now)
-        return self.after_doubt(entry, State.SENDING, verdict.reason, now)
+        if isinstance(verdict, Refused):
+            if not entry.may_have_arrived:
+                return self._give_up(entry, Outcome("refused", None, verdict.reason), verdict.reason, now)
+            # It is about the repeat, which a provider may refuse because it has the message.
+            return self.after_doubt(entry, verdict.reason, now)
+        return self.after_doubt(entry, verdict.reason, now, verdict.after)
 
     def _sent(self, entry: Entry, verdict: Accepted, now: int) -> Change:
         self._answered()
         events = (*self._progress(entry, "accepted", now), StatusEvent(entry.id, "sent", now))
         outcome = Outcome("accepted", verdict.provider_id)
-        return Change(entry.tried().sure(), State.SENDING, State.SENT, now, None, outcome, events)
+        return Change(entry.tried(), State.SENDING, State.SENT, now, None, outcome, events)
 
     def _after_failure(self, entry: Entry, verdict: TryAgain, now: int) -> Change:
         outcome = Outcome("try_again", None, verdict.reason)
@@ -318,19 +345,27 @@ class Lane:
         )  # fmt: skip
         return Change(entry, State.SENDING, State.WAITING, now, now + int(pause * SECOND), outcome)
 
-    def after_doubt(self, entry: Entry, before: State, reason: str, now: int) -> Change:
-        """The step for an attempt whose outcome is unknown, by the channel's policy (design 4, promise 2)."""
+    def after_doubt(self, entry: Entry, reason: str, now: int, after: float | None = None) -> Change:
+        """The step for a try whose outcome is unknown, by the channel's policy (design 4, promise 2)."""
         outcome = Outcome("in_doubt", None, reason)
-        doubt = attempt_id(self._namespace, entry.id, entry.attempts)
-        entry = entry._replace(doubt=doubt)
+        entry = entry._replace(doubt=True)
         log(Event.MESSAGE_IN_DOUBT, channel=self.name, message_id=entry.id, reason=reason)
         if not self._policy.resend_in_doubt:
-            return Change(entry, before, State.IN_DOUBT, now, outcome=outcome)
+            return Change(entry, State.SENDING, State.IN_DOUBT, now, outcome=outcome)
+        return self._repeat(entry, State.SENDING, reason, now, after)._replace(outcome=outcome)
+
+    def after_hold(self, entry: Entry, reason: str, now: int) -> Change | None:
+        """The step for a message that is held in doubt, where the policy is another one by now."""
+        if not self._policy.resend_in_doubt or reason.endswith(CHANGED):
+            return None
+        return self._repeat(entry, State.IN_DOUBT, reason, now, None)
+
+    def _repeat(self, entry: Entry, before: State, reason: str, now: int, after: float | None) -> Change:
         if entry.tries >= self._policy.retry.attempts:
-            details = f"{self.name}: outcome unknown after {entry.tries} tries: {reason}"
-            return self._fail(entry, outcome, details, now, before)
-        pause = self._policy.retry.pause(max(entry.tries, 1))
-        return Change(entry, before, State.WAITING, now, now + int(pause * SECOND), outcome)
+            details = f"{self.name}: {reason} (tried {entry.tries} times)"
+            return self._fail(entry, None, details, now, before)
+        pause = self._policy.retry.pause(max(entry.tries, 1), after)
+        return Change(entry, before, State.WAITING, now, now + int(pause * SECOND))
 
     def _postponed(self, entry: Entry, verdict: TryAgain | Misconfigured, now: int) -> Change:
         """Wait without using up a try: it isn't the message's fault."""
@@ -339,7 +374,7 @@ class Lane:
         else:
             outcome, after = Outcome("misconfigured", None, verdict.reason), None
         breaker = self._policy.breaker
-        pause = grown(breaker.pause, breaker.max_pause, entry.attempts, after)
+        pause = grown(breaker.pause, breaker.max_pause, entry.number, after)
         return Change(entry, State.SENDING, State.WAITING, now, now + int(pause * SECOND), outcome)
 
     def _failed(self, verdict: TryAgain | InDoubt | Misconfigured) -> None:
@@ -367,19 +402,23 @@ class Lane:
 
         None may while an earlier try is in doubt, whatever became of its repeats: it could be sent twice.
         """
-        if entry.doubt is not None:
-            return self._fail(entry, outcome, f"{self.name}: outcome unknown, and repeated: {reason}", now)
-        entry = entry._replace(spent=(*entry.spent, (self.name, reason)), lane=None, tries=0)
-        return Change(entry, State.SENDING, State.READY, now, outcome=outcome)
+        if entry.doubt:
+            return self._fail(entry, outcome, f"{self.name}: {reason}", now)
+        return Change(entry.given_up(reason), State.SENDING, State.READY, now, outcome=outcome)
 
     def _fail(
-        self, entry: Entry, outcome: Outcome, details: str, now: int, before: State = State.SENDING
+        self, entry: Entry, outcome: Outcome | None, details: str, now: int, before: State = State.SENDING
     ) -> Change:
         events = (StatusEvent(entry.id, "error", now, details=entry.ending(details)),)
-        return Change(entry, before, State.FAILED, now, outcome=outcome, events=events)
+        return Change(entry.ended(), before, State.FAILED, now, outcome=outcome, events=events)
 
 
 def _lapse(routed: Routed, now: int) -> Change:
     details = routed.entry.ending(expired(routed.expires_at or now))
     events = (StatusEvent(routed.entry.id, "error", now, details=details),)
-    return Change(routed.bound, State.READY, State.FAILED, now, events=events)
+    return Change(routed.bound.ended(), State.READY, State.FAILED, now, events=events)
+
+
+def _is_changed(entry: Entry, digest: bytes) -> bool:
+    """Whether what would be said now differs from what may have arrived, known by its digest alone."""
+    return entry.doubt and entry.content is None and entry.digest != digest

@@ -84,12 +84,34 @@ class Malformed(NamedTuple):
     id: int | None
 
 
+class Rendered(NamedTuple):
+    """A block with its placeholders filled: block name, language, and its fields by dotted name."""
+
+    block: str
+    language: str
+    fields: Mapping[str, str]
+
+
+class Content(NamedTuple):
+    """What a message says to its customer on a channel: two tries with equal content say the same.
+
+    `values` are the customer's values that the channel sends.
+    """
+
+    rendered: Rendered
+    values: Mapping[str, str]
+
+
 class Entry(NamedTuple):
     """A message as the journal holds it, with how far its delivery came.
 
-    `lane` is the channel it is bound to (None: not chosen yet), `tries` the attempts already made there,
-    `attempts` those made anywhere, `spent` the channels that failed for good with their reasons, and
-    `doubt` the id of an attempt whose outcome is unknown and that is to be repeated under the same id.
+    `lane` is the channel it is bound to (None: not chosen yet), `tries` how many of its attempts there count
+    for `retry.attempts`, and `spent` the channels that failed for good with their reasons.
+    `key` is the number of the idempotency key that it is tried under, or will be next. `number` counts the
+    tries under this key, `begun_at` is the instant of the first of them, and `via` the channel that they were
+    made on where the message isn't bound to one any more.
+    `doubt`: the outcome of a try under this key is unknown. `content` is what a try under this key said that
+    may have arrived, and `digest` that of the latest try; see `Journal`.
     `taken_at` is the instant at which it was recorded.
     """
 
@@ -99,40 +121,78 @@ class Entry(NamedTuple):
     variables: Mapping[str, str]
     lane: str | None = None
     tries: int = 0
-    attempts: int = 0
+    key: int = 1
+    number: int = 0
     spent: tuple[tuple[str, str], ...] = ()
-    doubt: str | None = None
+    doubt: bool = False
+    content: Content | None = None
+    digest: bytes | None = None
+    begun_at: int = 0
+    via: str | None = None
     taken_at: int = 0
 
     # Each of these is less than half of the cost of `_replace`, and every message takes them.
 
     def bound(self, lane: str) -> Entry:
-        """The message, bound to a channel; on a new one its tries begin anew."""
-        return self if self.lane == lane else _made(Entry, (*self[:4], lane, 0, *self[6:]))
+        """The message, bound to a channel; on another one than before its tries and its key are new ones."""
+        if self.lane == lane:
+            return self
+        if self.via == lane:
+            return self._replace(lane=lane, via=None)
+        key = self.key + 1 if self.number else self.key
+        return _made(
+            Entry, (*self[:4], lane, 0, key, 0, self.spent, False, None, None, 0, None, self.taken_at)
+        )
 
-    def begun(self, lane: str) -> Entry:
-        """The message on a channel, with the number of its next attempt; one in doubt keeps its own."""
-        if self.doubt is not None:
-            return self.bound(lane)
-        tries = self.tries if self.lane == lane else 0
-        return _made(Entry, (*self[:4], lane, tries, self.attempts + 1, *self[7:]))
+    def begun(self, lane: str, digest: bytes, at: int) -> Entry:
+        """The message with its next try on a channel; `digest` is that of what it will say."""
+        entry = self if self.lane == lane else self.bound(lane)
+        begun_at = entry.begun_at if entry.number else at
+        return _made(
+            Entry,
+            (*entry[:7], entry.number + 1, *entry[8:11], digest, begun_at, None, entry.taken_at),
+        )
 
     def tried(self) -> Entry:
-        """The message after one more try."""
+        """The message after one more try that counts."""
         return _made(Entry, (*self[:5], self.tries + 1, *self[6:]))
 
-    def sure(self) -> Entry:
-        """The message with nothing in doubt."""
-        return self if self.doubt is None else self._replace(doubt=None)
+    def anew(self) -> Entry:
+        """The message without a channel; what it says next is rendered anew and has a new key."""
+        return self._replace(
+            lane=None, tries=0, key=self.key + 1, number=0, doubt=False, content=None, digest=None,
+            begun_at=0, via=None,
+        )  # fmt: skip
+
+    def given_up(self, reason: str) -> Entry:
+        """The message after its channel failed for good."""
+        return self.anew()._replace(spent=(*self.spent, (self.lane or "", reason)))
+
+    def settled(self) -> Entry:
+        """The message when nothing of it will be repeated any more."""
+        if not self.doubt and self.content is None:
+            return self
+        return self._replace(doubt=False, content=None)
+
+    def ended(self) -> Entry:
+        """The message at its end: nothing is repeated any more, a doubt that was left stays known."""
+        return self if self.content is None else self._replace(content=None)
+
+    @property
+    def may_have_arrived(self) -> bool:
+        """Whether a try under the present key may have arrived, though it wasn't accepted."""
+        return self.doubt or self.content is not None
 
     def ending(self, *reasons: str) -> str:
-        """The details of its `error` event: why each channel failed that was tried before, then these."""
-        return "; ".join((*(f"{channel}: {reason}" for channel, reason in self.spent), *reasons))
+        """The details of its `error` event: why each channel failed before, these reasons, a doubt left."""
+        before = (f"{channel}: {reason}" for channel, reason in self.spent)
+        doubt = (f"{self.lane}: outcome unknown",) if self.doubt else ()
+        return "; ".join((*before, *reasons, *doubt))
 
 
-def attempt_id(namespace: str, message_id: int, number: int) -> str:
-    """The name of an attempt, the same whenever it is asked for: it serves as idempotency key too."""
-    return f"{namespace}-{message_id}-{number}"
+def message_key(namespace: str, message_id: int, key: int) -> str:
+    """A message's idempotency key: the same for all tries at one provider (design 4, promise 2)."""
+    return f"{namespace}-{message_id}-{key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +250,6 @@ class Customer:
     def language(self) -> str | None:
         """The customer's language, as the directory wrote it."""
         return self.fields.get("language")
-
-
-class Rendered(NamedTuple):
-    """A block with its placeholders filled: block name, language, and its fields by dotted name."""
-
-    block: str
-    language: str
-    fields: Mapping[str, str]
 
 
 class StatusEvent(NamedTuple):

@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 import anyio
 
 from deliveryd.intake import Intake, Places
-from deliveryd.journal.base import Change, Journal, OutboxRow, Outcome
-from deliveryd.journal.orders import SETTLED, Effect
+from deliveryd.journal.base import Change, Doubtful, Journal, OutboxRow, Outcome
+from deliveryd.journal.orders import Effect
 from deliveryd.lanes import SECOND, Lane
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Entry, StatusEvent
@@ -41,6 +41,8 @@ TOLD = {
     State.FAILED: Event.MESSAGE_FAILED,
     State.WAITING: Event.MESSAGE_WAITING,
 }
+
+WORKER_ENDED = "the worker ended before the outcome was known"
 
 FINAL = frozenset({"sent", "error"})
 """Statuses after which a message holds no place any more."""
@@ -90,24 +92,26 @@ class Pipeline:
         self._awaiting = {entry.id: entry for entry in left.taken}
         self._places.hold([*self._awaiting, *left.reporting])
         self._waiting = left.waiting
-        await self.record(
-            [change for entry, state in left.doubtful if (change := self._after_crash(entry, state))]
-        )
+        await self.record([change for doubtful in left.doubtful if (change := self._after_crash(doubtful))])
         self._due_bell.ring()
         self.reporting.expect_now(1)
         if left.taken or left.doubtful or left.waiting or left.reporting:
             log(Event.JOURNAL_RECOVERED, count=len(left.taken) + left.waiting, in_flight=len(left.doubtful))
 
-    def _after_crash(self, entry: Entry, state: State) -> Change | None:
-        """What an attempt without an outcome comes to, by the policy of its channel if it is still there."""
+    def _after_crash(self, doubtful: Doubtful) -> Change | None:
+        """What a try without an outcome comes to, or one that was held, by the policy of its channel.
+
+        Without its channel it is held. It uses up no try: that the worker ended isn't the provider's fault.
+        """
+        entry, state, reason = doubtful
         now = self._clock.now()
-        reason = "the worker ended before the outcome was known"
         lane = self.lanes.get(entry.lane or "")
-        if lane is None:
-            change = Change(entry, state, State.IN_DOUBT, now, outcome=Outcome("in_doubt", None, reason))
-        else:  # it uses up no try: that the worker ended isn't the provider's fault
-            change = lane.after_doubt(entry, state, reason, now)
-        return None if change.after is state else change
+        if state is State.IN_DOUBT:
+            return None if lane is None else lane.after_hold(entry, reason or "", now)
+        if lane is not None:
+            return lane.after_doubt(entry, WORKER_ENDED, now)
+        outcome = Outcome("in_doubt", None, WORKER_ENDED)
+        return Change(entry._replace(doubt=True), state, State.IN_DOUBT, now, outcome=outcome)
 
     # 1. from the queue into the journal: `Intake` takes and records, then calls
 
@@ -283,8 +287,8 @@ class Pipeline:
         """Make steps durable, then let the stations know; return the ids of those that a receipt settled."""
         if not changes:
             return ()
-        settled = await self._journal.change(changes)
-        self.moved([SETTLED] * len(settled))
+        settled, effects = await self._journal.change(changes)
+        self.moved(effects)
         if settled:
             changes = [change for change in changes if change.entry.id not in settled]
         self._make_ready([change.entry for change in changes if change.after is State.READY])
@@ -318,7 +322,7 @@ class Pipeline:
     def _failed(self, entry: Entry, details: str) -> Change:
         now = self._clock.now()
         events = (StatusEvent(entry.id, "error", now, details=details),)
-        return Change(entry, State.READY, State.FAILED, now, events=events)
+        return Change(entry.ended(), State.READY, State.FAILED, now, events=events)
 
     def _postponed(self, entry: Entry, seconds: float) -> Change:
         now = self._clock.now()

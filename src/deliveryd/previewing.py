@@ -9,7 +9,7 @@ from deliveryd.assembly import build_router, compiler, open_channels
 from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
-from deliveryd.model import Rendered, attempt_id, first_of, format_instant
+from deliveryd.model import Rendered, first_of, format_instant, message_key
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, standard_tag
 from deliveryd.rendering.sms import SmsParts, sms_parts
@@ -76,7 +76,7 @@ def _outlook(config: Config, channels: dict[str, Channel], trial: Trial, scope: 
     if not blocks:
         nothing = f"settings {trial.entry.settings_id} hold nothing for that in {', '.join(tags)}"
         raise DeliverydError("; ".join((nothing, *first_of(settings.unreadable))))
-    previews = [_preview(name, channels[name], block, trial) for name, block in blocks]
+    previews = [_preview(name, channels[name], block, trial, now) for name, block in blocks]
     router = build_router(config, channels)
     customer = trial.customer if router.needs_customer(trial.entry, settings, now) else None
     route = router.route(trial.entry, settings, customer, now)
@@ -120,14 +120,15 @@ def _blocks(
     return list(found.items())
 
 
-def _preview(name: str, channel: Channel, block: CompiledBlock, trial: Trial) -> Preview:
+def _preview(name: str, channel: Channel, block: CompiledBlock, trial: Trial, now: int) -> Preview:
     reached = channel.reaches(trial.customer)
     rendered = block.render(trial.entry.variables, trial.customer)
     if isinstance(rendered, Missing):
         return Preview(name, block.language, reached, rendered.reason, rendered.names)
     if not isinstance(rendered, Rendered):
         return Preview(name, block.language, reached, rendered.reason)
-    dispatch = Dispatch(attempt_id("preview", trial.entry.id, 1), trial.entry, trial.customer, rendered)
+    entry = trial.entry._replace(begun_at=now)
+    dispatch = Dispatch(message_key("preview", entry.id, entry.key), entry, trial.customer, rendered)
     return Preview(
         name,
         block.language,

@@ -90,9 +90,9 @@ class Router:
 
     def needs_customer(self, entry: Entry, settings: CompiledSettings, now: int) -> bool:
         """Whether it matters for a message who the customer is: their language, an address, or their name."""
-        if is_expired(settings.expires_at, now):
+        if is_expired(settings.expires_at, now) or self._repeats(entry):
             return False
-        if entry.spent or entry.doubt is not None:
+        if entry.spent or entry.doubt:
             choice = self._choice(settings, self._order_for(entry))
         else:
             try:
@@ -112,6 +112,9 @@ class Router:
         """
         if settings.expires_at is not None and is_expired(settings.expires_at, now):
             return unsendable(entry, expired(settings.expires_at))
+        if entry.content is not None and (name := self._repeats(entry)):
+            said, values = entry.content
+            return Routed(entry, name, Customer(entry.customer_id, values), said, settings.expires_at)
         try:
             tags = candidates(customer.language if customer else None, self._languages)
         except LanguageUnreadable as error:
@@ -125,6 +128,11 @@ class Router:
             return Routed(entry, lane, customer, rendered, settings.expires_at)
         return unsendable(entry, *self._why_not(entry, settings, tags, (lane, block), rendered))
 
+    def _repeats(self, entry: Entry) -> str | None:
+        """The lane on which a message says again what may have arrived there, if it does so."""
+        lane = entry.lane or entry.via
+        return lane if entry.content is not None and lane in self._roads else None
+
     def _first_usable(
         self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
     ) -> tuple[str, CompiledBlock] | None:
@@ -137,7 +145,7 @@ class Router:
         self, entry: Entry, settings: CompiledSettings, tags: tuple[str, ...]
     ) -> Iterable[_Offer]:
         """The offers for a message; those for one at its beginning are the same for all, and kept."""
-        if entry.spent or entry.doubt is not None:
+        if entry.spent or entry.doubt:
             return self._offers(settings, self._order_for(entry), tags)
         kept = self._kept.setdefault(settings, {})
         offers = kept.get(tags)
@@ -148,7 +156,7 @@ class Router:
         return offers
 
     def _order_for(self, entry: Entry) -> Sequence[str]:
-        if entry.doubt is not None:
+        if entry.doubt:
             # It is repeated where it was made, or nowhere: another channel would send it twice.
             return [entry.lane] if entry.lane is not None and entry.lane in self._roads else []
         if not entry.spent:
@@ -214,8 +222,8 @@ class Router:
         """Why nothing can be sent, besides the reasons of the channels that were tried."""
         order = self._order_for(entry)
         offered = {name for name, _, _ in self._offers(settings, order, tags)}
-        if entry.doubt is not None:
-            yield f"{entry.lane}: the outcome is unknown, and the attempt can't be repeated"
+        if entry.doubt:
+            yield f"{entry.lane}: the attempt can't be repeated"
         elif offered:
             yield from (f"{name}: no address of the customer" for name in order if name in offered)
         elif not entry.spent:

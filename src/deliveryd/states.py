@@ -27,13 +27,13 @@ class State(IntEnum):
 
 STEPS: dict[State, frozenset[State]] = {
     State.TAKEN: frozenset({State.READY, State.SET_ASIDE}),
-    State.READY: frozenset({State.WAITING, State.SENDING, State.FAILED}),
+    State.READY: frozenset({State.WAITING, State.SENDING, State.IN_DOUBT, State.SENT, State.FAILED}),
     State.WAITING: frozenset({State.READY, State.IN_DOUBT, State.SENT}),
     State.SENDING: frozenset({State.SENT, State.WAITING, State.IN_DOUBT, State.FAILED, State.READY}),
     State.IN_DOUBT: frozenset({State.READY, State.WAITING, State.SENT, State.FAILED}),
     State.SENT: frozenset({State.DELIVERED, State.FAILED}),
     State.DELIVERED: frozenset(),
-    State.FAILED: frozenset(),
+    State.FAILED: frozenset({State.SENT, State.DELIVERED}),
     State.SET_ASIDE: frozenset({State.TAKEN}),
 }
 """From each state, the states that a message may go to."""

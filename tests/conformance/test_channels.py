@@ -172,8 +172,8 @@ def setting(adapter_on_loop: tuple[str, str]) -> Setting:
     return Setting(adapter, PROVIDERS[adapter])
 
 
-def mail(attempt_id: str = "a-1", customer: Customer | None = ADA) -> Dispatch:
-    return dispatch("email", {"subject": "Hi", "body": "Bonjour"}, customer=customer, attempt_id=attempt_id)
+def mail(key: str = "a-1", customer: Customer | None = ADA) -> Dispatch:
+    return dispatch("email", {"subject": "Hi", "body": "Bonjour"}, customer=customer, key=key)
 
 
 SCENARIOS: list[tuple[str, type[Verdict]]] = [

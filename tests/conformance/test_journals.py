@@ -26,7 +26,7 @@ from deliveryd.journal.base import (
 )
 from deliveryd.journal.orders import Decided, Effect, Kind, Order, Verb
 from deliveryd.journal.sqlite import open_journal
-from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent, attempt_id
+from deliveryd.model import Content, Entry, Malformed, QueuedMessage, Rendered, StatusEvent
 from deliveryd.states import State
 
 pytestmark = pytest.mark.anyio
@@ -60,6 +60,11 @@ def receipt(provider_id: str = "p1", at: int = NOW + 9, *, delivered: bool = Tru
     return Receipt("sms", provider_id, delivered, "DELIVRD" if delivered else "UNDELIV", at - 1, at)
 
 
+async def receive(journal: Journal, receipts: Sequence[Receipt]) -> list[str]:
+    """Record receipts; the words that their providers are answered with."""
+    return [each.result for each in await journal.receive(receipts)]
+
+
 async def waiting_events(journal: Journal) -> list[tuple[int, str]]:
     """The outbox, as message ids and statuses."""
     return [(row.message_id, row.status) for row in await journal.outbox(0, 100_000)]
@@ -87,8 +92,8 @@ async def begin(journal: Journal, *entries: Entry) -> None:
     await journal.change([Change(entry, State.READY, State.SENDING, NOW) for entry in entries])
 
 
-def attempt_on(id_: int, lane: str = "sms", number: int = 1) -> Entry:
-    return entry_of(id_, lane=lane, tries=0, attempts=number)
+def attempt_on(id_: int, lane: str = "sms", number: int = 1, key: int = 1) -> Entry:
+    return entry_of(id_, lane=lane, key=key, number=number, digest=b"12345678", begun_at=NOW)
 
 
 def accepted(entry: Entry, provider_id: str | None) -> Change:
@@ -190,7 +195,7 @@ async def test_a_repeat_reports_the_latest_status_again_that_the_service_accepte
     """Not one that it refused: that lies aside, and `dequeued` would be the last that the service hears."""
     async with opened() as journal:
         await send(journal, 1)
-        await journal.receive([receipt()])
+        await receive(journal, [receipt()])
         await journal.refuse((await journal.outbox(0, 1))[0], "400", NOW)
         await journal.take([message(1)], [], NOW)
         assert await waiting_events(journal) == [(1, "dequeued"), (1, "sent")]
@@ -304,7 +309,7 @@ async def test_a_refused_status_ends_nothing(opened: Open) -> None:
     async with opened() as journal:
         await hand_over(journal, 1)
         await journal.refuse((await journal.outbox(0, 1))[0], "400", NOW)
-        assert await journal.receive([receipt()]) == ["matched"]
+        assert await receive(journal, [receipt()]) == ["matched"]
 
 
 async def test_the_outbox_gives_the_oldest_first_in_portions(opened: Open) -> None:
@@ -416,10 +421,13 @@ async def test_an_outcome_is_recorded_together_with_its_event(opened: Open) -> N
 
 
 async def test_how_far_a_delivery_came_is_kept(opened: Open) -> None:
-    entry = entry_of(1, lane="sms", tries=2, attempts=5, spent=(("inApp", 'no "app"'),), doubt="x-1-5")
+    said = Content(Rendered("sms", "de", {"text": "Grüße \ud800"}), {"phone": "+49"})
+    entry = attempt_on(1, key=2)._replace(tries=2, spent=(("inApp", 'no "app"'),), doubt=True, content=said)
     async with opened() as journal:
         await make_ready(journal, 1)
-        await journal.change([Change(entry, State.READY, State.WAITING, NOW, NOW + 7)])
+        await begin(journal, attempt_on(1, key=2))
+        outcome = Outcome("in_doubt", None, "cut off")
+        await journal.change([Change(entry, State.SENDING, State.WAITING, NOW, NOW + 7, outcome)])
     async with opened() as journal:
         await journal.recover(NOW, ["sms"])
         assert await journal.due(NOW + 7, {"sms": 1}) == Due([entry], None)
@@ -429,7 +437,7 @@ async def test_no_steps_are_no_work(opened: Open) -> None:
     async with opened() as journal:
         await journal.change([])
         await journal.accept([], NOW)
-        assert await journal.receive([]) == []
+        assert await receive(journal, []) == []
 
 
 async def test_due_messages_come_in_the_order_of_their_times_and_once(opened: Open) -> None:
@@ -461,7 +469,7 @@ async def test_due_messages_come_from_the_lanes_asked_for_as_far_as_there_is_roo
 async def test_a_receipt_is_matched_and_reported_with_channel_and_time(opened: Open) -> None:
     async with opened() as journal:
         await send(journal, 1)
-        assert await journal.receive([receipt(at=NOW + 9)]) == ["matched"]
+        assert await receive(journal, [receipt(at=NOW + 9)]) == ["matched"]
         (row,) = await journal.outbox(0, 10)
         assert json.loads(row.body) == {
             "timestamp": "2023-11-14T22:13:20.000009Z",
@@ -475,9 +483,9 @@ async def test_a_receipt_is_matched_and_reported_with_channel_and_time(opened: O
 async def test_a_receipt_that_comes_again_is_told_apart_and_reported_once(opened: Open) -> None:
     async with opened() as journal:
         await send(journal, 1)
-        assert await journal.receive([receipt(), receipt(at=NOW + 99)]) == ["matched", "repeated"]
+        assert await receive(journal, [receipt(), receipt(at=NOW + 99)]) == ["matched", "repeated"]
         assert await waiting_events(journal) == [(1, "delivered")]
-        assert await journal.receive([receipt("p9"), receipt("p9")]) == ["unmatched", "repeated"]
+        assert await receive(journal, [receipt("p9"), receipt("p9")]) == ["unmatched", "repeated"]
 
 
 async def test_a_receipt_before_the_outcome_is_applied_with_the_outcome(opened: Open) -> None:
@@ -485,7 +493,7 @@ async def test_a_receipt_before_the_outcome_is_applied_with_the_outcome(opened: 
     async with opened() as journal:
         await make_ready(journal, 1)
         await begin(journal, attempt_on(1))
-        assert await journal.receive([receipt(at=NOW + 1)]) == ["unmatched"]
+        assert await receive(journal, [receipt(at=NOW + 1)]) == ["unmatched"]
         assert (await journal.counts()).receipts_unmatched == 1
         await journal.change([accepted(attempt_on(1), "p1")])
         rows = await journal.outbox(0, 10)
@@ -493,45 +501,49 @@ async def test_a_receipt_before_the_outcome_is_applied_with_the_outcome(opened: 
         times = [json.loads(row.body)["timestamp"] for row in rows]
         assert times == sorted(times)
         assert (await journal.counts()).receipts_unmatched == 0
-        assert await journal.receive([receipt(at=NOW + 2)]) == ["repeated"]
+        assert await receive(journal, [receipt(at=NOW + 2)]) == ["repeated"]
 
 
 @pytest.mark.parametrize("other", [receipt()._replace(channel="email"), receipt("p2")])
 async def test_a_receipt_of_another_channel_or_id_is_not_matched(opened: Open, other: Receipt) -> None:
     async with opened() as journal:
         await send(journal, 1)
-        assert await journal.receive([other]) == ["unmatched"]
+        assert await receive(journal, [other]) == ["unmatched"]
         assert await waiting_events(journal) == []
 
 
 async def test_a_failure_after_acceptance_is_an_error_that_says_so(opened: Open) -> None:
     async with opened() as journal:
         await send(journal, 1)
-        assert await journal.receive([receipt(delivered=False)]) == ["matched"]
+        assert await receive(journal, [receipt(delivered=False)]) == ["matched"]
         (row,) = await journal.outbox(0, 10)
         assert json.loads(row.body)["status"] == "error"
         assert json.loads(row.body)["details"] == "sms: the provider reported UNDELIV"
 
 
-@pytest.mark.parametrize("first", [True, False])
-async def test_a_receipt_never_takes_an_end_back(opened: Open, first: bool) -> None:
+@pytest.mark.parametrize(
+    ("first", "told"), [(True, ["delivered"]), (False, ["error", "delivered"])], ids=["delivered", "failed"]
+)
+async def test_what_was_delivered_stays_so_and_what_failed_may_be_delivered_after_all(
+    opened: Open, first: bool, told: list[str]
+) -> None:
     async with opened() as journal:
         await send(journal, 1)
         both = [receipt(delivered=first), receipt(delivered=not first)]
-        assert await journal.receive(both) == ["matched", "matched"]
-        assert await waiting_events(journal) == [(1, "delivered" if first else "error")]
+        assert await receive(journal, both) == ["matched", "matched"]
+        assert await waiting_events(journal) == [(1, status) for status in told]
 
 
 async def test_where_a_provider_uses_an_id_again_its_receipt_is_for_the_latest_message(opened: Open) -> None:
     async with opened() as journal:
         await send(journal, 1)
-        await journal.receive([receipt()])
+        await receive(journal, [receipt()])
         await accept_all(journal)
         await make_ready(journal, 2)
         await journal.change([Change(attempt_on(2), State.READY, State.SENDING, NOW + SECOND)])
         await journal.change([accepted(attempt_on(2), "p1")])
         await accept_all(journal)
-        assert await journal.receive([receipt()]) == ["matched"]
+        assert await receive(journal, [receipt()]) == ["matched"]
         assert await waiting_events(journal) == [(2, "delivered")]
 
 
@@ -542,7 +554,7 @@ async def doubt(journal: Journal, id_: int, after: State = State.IN_DOUBT) -> En
     """Bring a message from the queue to an attempt in doubt that is held, or that waits to be repeated."""
     await make_ready(journal, id_)
     await begin(journal, attempt_on(id_))
-    entry = attempt_on(id_)._replace(doubt=attempt_id(journal.namespace, id_, 1))
+    entry = attempt_on(id_)._replace(doubt=True)
     due_at = NOW + SECOND if after is State.WAITING else None
     await journal.change([Change(entry, State.SENDING, after, NOW, due_at, Outcome("in_doubt"))])
     return entry
@@ -555,18 +567,18 @@ def echo(reference: str, provider_id: str = "q1", *, delivered: bool = True) -> 
 @pytest.mark.parametrize(
     ("after", "result"), [(State.IN_DOUBT, "settled"), (State.WAITING, "recalled")], ids=["held", "waiting"]
 )
-@pytest.mark.parametrize("number", ["", "-1"], ids=["message id", "attempt id"])
+@pytest.mark.parametrize("number", ["", "-1"], ids=["message id", "key"])
 async def test_a_reference_settles_an_attempt_in_doubt(
     opened: Open, after: State, result: str, number: str
 ) -> None:
     async with opened() as journal:
         await doubt(journal, 7, after)
         reference = f"{journal.namespace}-7{number}" if number else "7"
-        assert await journal.receive([echo(reference), echo(reference)]) == [result, "repeated"]
+        assert await receive(journal, [echo(reference), echo(reference)]) == [result, "repeated"]
         assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
         assert await state_counts(journal) == {}
         assert not (await journal.due(NOW + 2 * SECOND, {"sms": 9})).entries
-        assert await journal.receive([echo("8", "q2")]) == ["unmatched"]
+        assert await receive(journal, [echo("8", "q2")]) == ["unmatched"]
 
 
 @pytest.mark.parametrize(
@@ -591,7 +603,7 @@ async def test_a_reference_to_something_else_settles_nothing(opened: Open, refer
         await doubt(journal, 7)
         named = reference.replace("NS", journal.namespace)
         other_channel = echo("7")._replace(channel="email")
-        assert await journal.receive([echo(named), other_channel]) == ["unmatched", "unmatched"]
+        assert await receive(journal, [echo(named), other_channel]) == ["unmatched", "unmatched"]
         assert await state_counts(journal) == {State.IN_DOUBT: 1}
 
 
@@ -601,8 +613,8 @@ async def test_a_reference_settles_an_attempt_though_the_same_report_came_withou
     """What fitted nothing before goes with it, and is not a matter of its own any more."""
     async with opened() as journal:
         await doubt(journal, 7)
-        assert await journal.receive([receipt("q1"), receipt("q1")]) == ["unmatched", "repeated"]
-        assert await journal.receive([echo("7"), echo("7"), receipt("q1")]) == [
+        assert await receive(journal, [receipt("q1"), receipt("q1")]) == ["unmatched", "repeated"]
+        assert await receive(journal, [echo("7"), echo("7"), receipt("q1")]) == [
             "settled",
             "repeated",
             "repeated",
@@ -614,7 +626,7 @@ async def test_a_reference_settles_an_attempt_though_the_same_report_came_withou
 async def test_a_failure_by_reference_was_sent_first(opened: Open) -> None:
     async with opened() as journal:
         await doubt(journal, 7)
-        assert await journal.receive([echo("7", delivered=False)]) == ["settled"]
+        assert await receive(journal, [echo("7", delivered=False)]) == ["settled"]
         assert await waiting_events(journal) == [(7, "sent"), (7, "error")]
 
 
@@ -625,40 +637,30 @@ async def test_a_reference_that_comes_during_the_attempt_settles_its_doubt_as_it
     async with opened() as journal:
         await make_ready(journal, 7)
         await begin(journal, attempt_on(7))
-        assert await journal.receive([echo("7")]) == ["unmatched"]
-        entry = attempt_on(7)._replace(doubt=attempt_id(journal.namespace, 7, 1))
+        assert await receive(journal, [echo("7")]) == ["unmatched"]
+        entry = attempt_on(7)._replace(doubt=True)
         due_at = NOW + SECOND if after is State.WAITING else None
         change = Change(entry, State.SENDING, after, NOW + 5, due_at, Outcome("in_doubt"))
-        assert set(await journal.change([change])) == {7}
+        assert set((await journal.change([change])).settled) == {7}
         assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
 
 
 async def test_what_is_about_to_be_repeated_is_not_sent_when_a_receipt_came_meanwhile(opened: Open) -> None:
-    """The journal says so when the intent is committed."""
+    """The journal says so instead of committing the intent."""
     async with opened() as journal:
         await doubt(journal, 7, State.WAITING)
         (entry,) = (await journal.due(NOW + SECOND, {"sms": 1})).entries
-        assert await journal.receive([echo("7")]) == ["unmatched"]
-        assert set(await journal.change([Change(entry, State.READY, State.SENDING, NOW + SECOND)])) == {7}
+        assert await receive(journal, [echo("7")]) == ["unmatched"]
+        repeat = Change(entry.begun("sms", b"12345678", NOW), State.READY, State.SENDING, NOW + SECOND)
+        assert set((await journal.change([repeat])).settled) == {7}
         assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
 
 
 async def test_without_a_provider_id_a_reference_confirms_what_was_sent(opened: Open) -> None:
     async with opened() as journal:
         await send(journal, 7, None)
-        assert await journal.receive([echo("7")]) == ["matched"]
+        assert await receive(journal, [echo("7")]) == ["matched"]
         assert await waiting_events(journal) == [(7, "delivered")]
-
-
-async def test_a_reference_to_an_attempt_that_surely_failed_changes_nothing(opened: Open) -> None:
-    async with opened() as journal:
-        await make_ready(journal, 7)
-        await begin(journal, attempt_on(7))
-        change = Change(attempt_on(7), State.SENDING, State.WAITING, NOW, NOW, Outcome("try_again"))
-        await journal.change([change])
-        assert await journal.receive([echo("7", delivered=False)]) == ["matched"]
-        assert await state_counts(journal) == {State.WAITING: 1}
-        assert await waiting_events(journal) == []
 
 
 async def test_a_failure_of_an_earlier_attempt_is_none_of_the_one_that_was_accepted(opened: Open) -> None:
@@ -672,10 +674,221 @@ async def test_a_failure_of_an_earlier_attempt_is_none_of_the_one_that_was_accep
         await begin(journal, attempt_on(7, number=2))
         await journal.change([accepted(attempt_on(7, number=2), "p2")])
         await accept_all(journal)
-        assert await journal.receive([echo("7", "p1", delivered=False)]) == ["matched"]
+        assert await receive(journal, [echo("7", "p1", delivered=False)]) == ["matched"]
         assert await waiting_events(journal) == []
-        assert await journal.receive([echo("7", "p2", delivered=False)]) == ["matched"]
+        assert await receive(journal, [echo("7", "p2", delivered=False)]) == ["matched"]
         assert await waiting_events(journal) == [(7, "error")]
+
+
+# receipts by key, in every state
+
+
+async def tried(journal: Journal, state: State) -> None:
+    """A message 7 that was tried on sms, and is in some state under the key of this try."""
+    await make_ready(journal, 7)
+    await begin(journal, attempt_on(7))
+    entry, waits = attempt_on(7), NOW + SECOND
+    doubtful = entry._replace(doubt=True)
+    match state:
+        case State.WAITING:
+            step = Change(entry, State.SENDING, state, NOW + 1, waits, Outcome("try_again"))
+        case State.IN_DOUBT:
+            step = Change(doubtful, State.SENDING, state, NOW + 1, outcome=Outcome("in_doubt"))
+        case State.FAILED:
+            error = StatusEvent(7, "error", NOW + 1, details="sms: outcome unknown after 1 tries")
+            step = Change(
+                doubtful, State.SENDING, state, NOW + 1, outcome=Outcome("in_doubt"), events=(error,)
+            )
+        case _:
+            step = accepted(entry, "p1")
+    await journal.change([step])
+    if state is State.DELIVERED:
+        await journal.receive([receipt("p1")])
+    await accept_all(journal)
+
+
+async def bodies(journal: Journal) -> list[tuple[str, str | None, str | None]]:
+    """What the service will hear: status, channel, details."""
+    found = [json.loads(row.body) for row in await journal.outbox(0, 100)]
+    return [(body["status"], body.get("channel"), body.get("details")) for body in found]
+
+
+REPORTED = "sms: the provider reported UNDELIV"
+
+
+@pytest.mark.parametrize("reference", ["NS-7-1", "7"], ids=["key", "message id"])
+@pytest.mark.parametrize(
+    ("state", "delivered", "result", "told"),
+    [
+        (State.WAITING, True, "recalled", [("sent", None, None), ("delivered", "sms", None)]),
+        (State.WAITING, False, "recalled", [("sent", None, None), ("error", None, REPORTED)]),
+        (State.IN_DOUBT, True, "settled", [("sent", None, None), ("delivered", "sms", None)]),
+        (State.IN_DOUBT, False, "settled", [("sent", None, None), ("error", None, REPORTED)]),
+        (State.FAILED, True, "settled", [("sent", None, None), ("delivered", "sms", None)]),
+        (State.FAILED, False, "matched", []),
+        (State.SENT, True, "matched", [("delivered", "sms", None)]),
+        (State.DELIVERED, True, "matched", []),
+        (State.DELIVERED, False, "matched", []),
+    ],
+)
+async def test_a_receipt_for_the_present_key_settles_what_it_proves_whatever_the_state(  # noqa: PLR0917
+    opened: Open,
+    state: State,
+    delivered: bool,
+    result: str,
+    told: list[tuple[str, str | None, str | None]],
+    reference: str,
+) -> None:
+    """Nothing is repeated after it, and however often it comes it is told once."""
+    async with opened() as journal:
+        await tried(journal, state)
+        named = echo(reference.replace("NS", journal.namespace), delivered=delivered)
+        (received,) = await journal.receive([named])
+        assert (received.result, received.effect and received.effect.events) == (result, len(told))
+        assert await bodies(journal) == told
+        assert await receive(journal, [named]) == ["repeated"]
+        assert await bodies(journal) == told
+        assert await state_counts(journal) == {}
+        assert not (await journal.due(NOW + 2 * SECOND, {"sms": 9})).entries
+
+
+@pytest.mark.parametrize("delivered", [True, False], ids=["delivered", "failed"])
+async def test_a_receipt_while_its_retry_is_in_the_hands_of_the_line_takes_the_place_of_its_next_step(
+    opened: Open, delivered: bool
+) -> None:
+    """Also of an end: a message that expires meanwhile isn't told to have failed for that."""
+    async with opened() as journal:
+        await tried(journal, State.WAITING)
+        (entry,) = (await journal.due(NOW + SECOND, {"sms": 9})).entries
+        reference = f"{journal.namespace}-7-1"
+        assert await receive(journal, [echo(reference, delivered=delivered)]) == ["unmatched"]
+        error = StatusEvent(7, "error", NOW + SECOND, details="expired")
+        step = Change(entry, State.READY, State.FAILED, NOW + SECOND, events=(error,))
+        settled, effects = await journal.change([step])
+        end = State.DELIVERED if delivered else State.FAILED
+        assert (set(settled), list(effects)) == ({7}, [Effect(ended=(State.SENT, end), events=2)])
+        assert await waiting_events(journal) == [(7, "sent"), (7, "delivered" if delivered else "error")]
+        assert (await journal.counts()).receipts_unmatched == 0
+
+
+@pytest.mark.parametrize(
+    ("after", "delivered", "told"),
+    [
+        (State.WAITING, True, ["sent", "delivered"]),
+        (State.WAITING, False, ["sent", "error"]),
+        (State.IN_DOUBT, True, ["sent", "delivered"]),
+        (State.IN_DOUBT, False, ["sent", "error"]),
+        (State.FAILED, True, ["error", "sent", "delivered"]),
+        (State.FAILED, False, ["error"]),
+        (State.READY, True, ["sent", "delivered"]),
+        (State.READY, False, []),  # it goes on to the next channel
+    ],
+)
+async def test_a_receipt_that_comes_during_the_attempt_is_applied_after_the_outcome(
+    opened: Open, after: State, delivered: bool, told: list[str]
+) -> None:
+    async with opened() as journal:
+        await make_ready(journal, 7)
+        await begin(journal, attempt_on(7))
+        assert await receive(journal, [echo(f"{journal.namespace}-7-1", delivered=delivered)]) == [
+            "unmatched"
+        ]
+        entry = attempt_on(7)
+        if after is State.READY:
+            entry = entry.given_up("refused")
+        elif after is not State.WAITING:
+            entry = entry._replace(doubt=True)
+        due_at = NOW + SECOND if after is State.WAITING else None
+        events = (StatusEvent(7, "error", NOW + 5, details="why"),) if after is State.FAILED else ()
+        outcome = Outcome("in_doubt" if entry.doubt else "refused", None, "why")
+        step = Change(entry, State.SENDING, after, NOW + 5, due_at, outcome, events)
+        settled, effects = await journal.change([step])
+        assert [status for _, status in await waiting_events(journal)] == told
+        assert set(settled) == ({7} if "sent" in told else set())
+        assert sum(effect.events for effect in effects) == (len(told) if settled else 0)
+
+
+async def gone_on(journal: Journal, state: State) -> None:
+    """A message 7 that was tried on sms under its first key, and went on to email, to some state there."""
+    await make_ready(journal, 7)
+    await begin(journal, attempt_on(7))
+    left = attempt_on(7).given_up("provider answered 503")
+    await journal.change([Change(left, State.SENDING, State.READY, NOW + 1, outcome=Outcome("try_again"))])
+    entry = left.begun("email", b"87654321", NOW + 2)
+    if state is State.READY:
+        return
+    if state is State.WAITING:  # for the room of the lane
+        await journal.change([Change(left.bound("email"), State.READY, state, NOW + 2, NOW + SECOND)])
+        return
+    await journal.change([Change(entry, State.READY, State.SENDING, NOW + 2)])
+    if state is State.SENT:
+        await journal.change([accepted(entry, "e1")])
+    elif state is State.IN_DOUBT:
+        doubtful = entry._replace(doubt=True)
+        await journal.change(
+            [Change(doubtful, State.SENDING, state, NOW + 3, outcome=Outcome("in_doubt", None, "cut off"))]
+        )
+    await accept_all(journal)
+
+
+@pytest.mark.parametrize(
+    ("state", "delivered", "told"),
+    [
+        (State.WAITING, True, [("sent", None, None), ("delivered", "sms", None)]),
+        (State.WAITING, False, []),
+        (State.IN_DOUBT, True, [("sent", None, None), ("delivered", "sms", None)]),
+        (State.IN_DOUBT, False, []),
+        (State.SENT, True, [("delivered", "sms", None)]),
+        (State.SENT, False, []),
+    ],
+)
+async def test_a_receipt_for_an_older_key_ends_a_message_by_a_delivery_only(
+    opened: Open, state: State, delivered: bool, told: list[tuple[str, str | None, str | None]]
+) -> None:
+    """It isn't sent on the other channel then, if it wasn't yet; where it was, one delivery is told."""
+    async with opened() as journal:
+        await gone_on(journal, state)
+        before = await state_counts(journal)
+        await journal.receive([echo(f"{journal.namespace}-7-1", "s1", delivered=delivered)])
+        assert await bodies(journal) == told
+        assert await state_counts(journal) == ({} if delivered else before)
+        await journal.receive([echo(f"{journal.namespace}-7-2", "e1")._replace(channel="email")])
+        assert [status for status, *_ in await bodies(journal)].count("delivered") <= 1
+
+
+async def test_a_delivery_under_an_older_key_keeps_a_message_from_the_next_channel(opened: Open) -> None:
+    """Though it is on its way there already: the intent isn't committed."""
+    async with opened() as journal:
+        await gone_on(journal, State.READY)
+        entry = attempt_on(7).given_up("provider answered 503").begun("email", b"87654321", NOW + 2)
+        assert await receive(journal, [echo(f"{journal.namespace}-7-1", "s1")]) == ["unmatched"]
+        settled, _ = await journal.change([Change(entry, State.READY, State.SENDING, NOW + 2)])
+        assert set(settled) == {7}
+        assert await bodies(journal) == [("sent", None, None), ("delivered", "sms", None)]
+
+
+async def test_what_was_delivered_on_both_channels_is_told_once_with_the_first(opened: Open) -> None:
+    async with opened() as journal:
+        await gone_on(journal, State.SENT)
+        email = echo(f"{journal.namespace}-7-2", "e1")._replace(channel="email")
+        await journal.receive([email, echo(f"{journal.namespace}-7-1", "s1")])
+        assert await bodies(journal) == [("delivered", "email", None)]
+
+
+async def test_a_message_that_begins_anew_by_an_operators_word_has_a_new_key_and_forgets_what_it_said(
+    opened: Open,
+) -> None:
+    """A failure under the old key says nothing of it, a delivery ends it."""
+    async with opened() as journal:
+        await tried(journal, State.IN_DOUBT)
+        assert (await decide(journal, Verb.RESEND_ANEW, Kind.MESSAGE, 7)).effects == (Effect(waiting=1),)
+        reference = f"{journal.namespace}-7-1"
+        assert await receive(journal, [echo(reference, "s1", delivered=False)]) == ["matched"]
+        (entry,) = (await journal.due(NOW + SECOND, {"": 9})).entries
+        assert entry == entry_of(7, key=2)
+        await journal.change([Change(entry, State.READY, State.WAITING, NOW + 2, NOW + SECOND)])
+        assert await receive(journal, [echo(reference, "s2")]) == ["recalled"]
+        assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
 
 
 # operators' orders
@@ -685,7 +898,7 @@ async def decide(journal: Journal, verb: Verb, kind: Kind, *keys: object) -> Dec
     return await journal.decide(Order(verb, kind, tuple(map(str, keys))), NOW + 9, ["sms"])
 
 
-async def test_a_resent_message_is_due_at_once_under_the_same_attempt(opened: Open) -> None:
+async def test_a_resent_message_is_due_at_once_under_its_key(opened: Open) -> None:
     async with opened() as journal:
         entry = await doubt(journal, 7)
         decided = await decide(journal, Verb.RESEND, Kind.MESSAGE, 7, 8)
@@ -712,7 +925,7 @@ async def test_what_was_reported_after_a_refused_event_is_reported_again_after_i
     async with opened() as journal:
         await hand_over(journal, 7)
         sent = await refuse_sent(journal)
-        await journal.receive([receipt()])
+        await receive(journal, [receipt()])
         await accept_all(journal)
         assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).effects == (Effect(events=2),)
         assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
@@ -735,7 +948,7 @@ async def test_what_waits_of_a_message_is_reported_after_its_event_that_is_retri
     async with opened() as journal:
         await hand_over(journal, 7)
         sent = await refuse_sent(journal)
-        await journal.receive([receipt()])
+        await receive(journal, [receipt()])
         await journal.take([message(8)], [], NOW)
         under_way = await journal.outbox(0, 1)  # the service hears of `delivered` just now
         assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).effects == (Effect(events=1),)
@@ -778,7 +991,7 @@ async def test_what_is_dropped_is_not_counted_and_no_longer_kept_from_being_forg
         await journal.take([message(7)], [Malformed("[]", "no object", None)], NOW)
         (row,) = await journal.outbox(0, 9)
         await journal.refuse(row, "400", NOW)
-        await journal.receive([receipt("q7")])
+        await receive(journal, [receipt("q7")])
         assert await journal.forget(NOW + 1, 9) == 1  # the malformed element, not the event that is set aside
         await journal.take([], [Malformed("[]", "no object", None)], NOW)
         assert await journal.counts() == Counts({}, 0, 1, 1, 1)
@@ -792,7 +1005,7 @@ async def test_what_is_dropped_is_not_counted_and_no_longer_kept_from_being_forg
 
 async def test_a_receipt_is_matched_again_when_its_attempt_is_known(opened: Open) -> None:
     async with opened() as journal:
-        await journal.receive([receipt("p1")])
+        await receive(journal, [receipt("p1")])
         assert (await decide(journal, Verb.RETRY, Kind.RECEIPT, 1)).skipped == {
             "1": "it still fits no attempt"
         }
@@ -840,38 +1053,40 @@ async def test_what_was_in_the_hands_of_the_line_waits_and_is_due_at_once(opened
         assert [entry.id for entry in (await journal.due(NOW, {"": 10})).entries] == [1, 2]
 
 
-async def test_an_attempt_with_an_intent_and_no_outcome_is_doubtful_under_its_own_id(opened: Open) -> None:
+async def test_an_attempt_with_an_intent_and_no_outcome_is_doubtful_under_its_key(opened: Open) -> None:
     async with opened() as journal:
         await make_ready(journal, 1, 2)
-        await begin(journal, attempt_on(1, number=3), attempt_on(2))
-        await journal.change([Change(attempt_on(2), State.SENDING, State.IN_DOUBT, NOW)])
+        await begin(journal, attempt_on(1, key=3), attempt_on(2))
+        held, why = attempt_on(2)._replace(doubt=True), Outcome("in_doubt", None, "cut off")
+        await journal.change([Change(held, State.SENDING, State.IN_DOUBT, NOW, outcome=why)])
     async with opened() as journal:
-        doubt = [attempt_id(journal.namespace, *pair) for pair in ((1, 3), (2, 1))]
         assert (await journal.recover(NOW, ["sms"])).doubtful == [
-            Doubtful(attempt_on(1, number=3)._replace(doubt=doubt[0]), State.SENDING),
-            Doubtful(attempt_on(2)._replace(doubt=doubt[1]), State.IN_DOUBT),
+            Doubtful(attempt_on(1, key=3), State.SENDING),
+            Doubtful(attempt_on(2)._replace(doubt=True), State.IN_DOUBT, "cut off"),
         ]
 
 
 async def test_a_message_of_a_channel_that_is_gone_is_free_to_take_another(opened: Open) -> None:
-    """Its tries there don't count for the next channel."""
+    """Its tries there don't count for the next channel; should its own be back first, the key is the same."""
     async with opened() as journal:
         await make_ready(journal, 1)
-        entry = entry_of(1, lane="pager", tries=4, attempts=4)
-        await journal.change([Change(entry, State.READY, State.WAITING, NOW, NOW)])
+        await begin(journal, attempt_on(1, "pager"))
+        entry = attempt_on(1, "pager")._replace(tries=1)
+        await journal.change([Change(entry, State.SENDING, State.WAITING, NOW, NOW, Outcome("try_again"))])
     async with opened() as journal:
         assert (await journal.recover(NOW, ["sms"])).waiting == 1
         (found,) = (await journal.due(NOW, {"": 10})).entries
-        assert found == entry._replace(lane=None, tries=0)
+        assert found == entry._replace(lane=None, via="pager", tries=0)
+        assert (found.bound("sms").key, found.bound("pager").key) == (2, 1)
 
 
 async def test_a_message_in_doubt_of_a_channel_that_is_gone_is_held(opened: Open) -> None:
     """Another channel might send it a second time."""
     async with opened() as journal:
         await make_ready(journal, 1)
-        doubt = attempt_id(journal.namespace, 1, 1)
-        entry = attempt_on(1, "pager")._replace(doubt=doubt)
-        await journal.change([Change(entry, State.READY, State.WAITING, NOW, NOW)])
+        await begin(journal, attempt_on(1, "pager"))
+        entry = attempt_on(1, "pager")._replace(doubt=True)
+        await journal.change([Change(entry, State.SENDING, State.WAITING, NOW, NOW, Outcome("in_doubt"))])
     async with opened() as journal:
         recovery = await journal.recover(NOW, ["sms"])
         assert recovery.doubtful == [Doubtful(entry, State.IN_DOUBT)]
@@ -886,7 +1101,7 @@ async def test_counts_are_of_what_is_open(opened: Open) -> None:
         await send(journal, 1)
         await park(journal, 2, NOW)
         await journal.take([message(3)], [Malformed("1", "no object", None)], NOW)
-        await journal.receive([receipt("p7")])
+        await receive(journal, [receipt("p7")])
         assert await journal.counts() == Counts({State.WAITING: 1, State.TAKEN: 1}, 1, 0, 1, 1)
 
 
@@ -902,7 +1117,7 @@ async def test_a_forgotten_message_is_still_known_when_it_comes_again(opened: Op
             assert not await journal.take([message(1)], [], NOW + SECOND)
             dequeued, again = await accept_all(journal)
             assert (dequeued.status, again.body) == ("dequeued", sent.body)
-        assert await journal.receive([receipt()]) == ["unmatched"]
+        assert await receive(journal, [receipt()]) == ["unmatched"]
 
 
 async def test_a_forgotten_malformed_element_is_still_one_error(opened: Open) -> None:
@@ -942,7 +1157,7 @@ async def test_a_message_with_an_event_that_waits_or_was_refused_is_not_forgotte
 async def test_receipts_that_nothing_ever_matched_are_forgotten_too(opened: Open) -> None:
     """Whoever can report receipts can't fill the disk for good."""
     async with opened() as journal:
-        await journal.receive([receipt(f"q{number}", NOW + number) for number in range(10)])
+        await receive(journal, [receipt(f"q{number}", NOW + number) for number in range(10)])
         await journal.forget(NOW + 5, 3)
         assert (await journal.counts()).receipts_unmatched == 7
         await journal.forget(NOW + 5, 3)

@@ -10,11 +10,11 @@ from deliveryd.model import Customer, Entry, Rendered
 class Dispatch(NamedTuple):
     """All that an adapter needs for one attempt.
 
-    `attempt_id` is the idempotency key as well: it stays the same when an attempt in doubt is repeated, and
-    is new for every other attempt.
+    `key` is the idempotency key: the same for all tries of the message on this channel, unless an operator
+    has it begin anew.
     """
 
-    attempt_id: str
+    key: str
     entry: Entry
     customer: Customer | None
     rendered: Rendered
@@ -33,21 +33,27 @@ class Refused(NamedTuple):
 
 
 class TryAgain(NamedTuple):
-    """The provider surely doesn't have the message, and may take it later, no sooner than `after` seconds.
+    """The provider says that it doesn't have the message, and may take it later, in `after` seconds at least.
 
     `only_this` says that it is about this message or its recipient alone, such as a mailbox that is full: the
-    provider works, and others go on.
+    provider works, and others go on. `may_have_arrived` says that its word isn't certain: the next try there
+    says the same, and another channel may take the message after the last one all the same.
     """
 
     reason: str
     after: float | None = None
     only_this: bool = False
+    may_have_arrived: bool = False
 
 
 class InDoubt(NamedTuple):
-    """The attempt left, and nobody knows what became of it: settled by the channel's `on_in_doubt`."""
+    """The attempt left, and nobody knows what became of it: settled by the channel's `on_in_doubt`.
+
+    It isn't repeated before `after` seconds.
+    """
 
     reason: str
+    after: float | None = None
 
 
 class Misconfigured(NamedTuple):
@@ -62,6 +68,10 @@ Verdict = Accepted | Refused | TryAgain | InDoubt | Misconfigured
 
 class Channel(Protocol):
     """One configured adapter. It is opened once, sends many messages at the same time, and is closed once."""
+
+    @property
+    def customer_fields(self) -> frozenset[str]:
+        """Which of a customer's values it sends: a repeat of what may have arrived has the same ones."""
 
     def reaches(self, customer: Customer | None) -> bool:
         """Whether there is an address for this customer, if the adapter needs one. Pure and cheap."""

@@ -37,7 +37,7 @@ class HttpChannel:
         self._writer = writer
         self._masked = masked
         self._reader = AnswerReader(options)
-        self._needed = customer_fields(options.mapped()) - {"id"}
+        self.customer_fields = customer_fields(options.mapped()) - {"id"}
         self._needs_customer = bool(customer_fields(options.mapped()))
         self._endpoint = _endpoint(options)
 
@@ -45,10 +45,10 @@ class HttpChannel:
         """Whether every `{customer.FIELD}` of the mappings has a value."""
         if customer is None:
             return not self._needs_customer
-        return all(map(customer.fields.get, self._needed))
+        return all(map(customer.fields.get, self.customer_fields))
 
     async def send(self, dispatch: Dispatch) -> Verdict:
-        """Make one request; its `Idempotency-Key` is the attempt's id."""
+        """Make one request; its `Idempotency-Key` is the message's key."""
         try:
             answer = await self._client.exchange(*self._writer.write(dispatch))
         except Unfit as error:

@@ -43,7 +43,7 @@ class RequestWriter:
 
     def write(self, dispatch: Dispatch) -> HttpRequest:
         """The request for one attempt. Raises Unfit."""
-        headers = [*self._fixed, (_KEY, dispatch.attempt_id.encode("ascii"))]
+        headers = [*self._fixed, (_KEY, dispatch.key.encode("ascii"))]
         for name, text in self._filled:
             value = text.fill(dispatch)
             if value is not ABSENT:

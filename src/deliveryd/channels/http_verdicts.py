@@ -11,7 +11,9 @@ from deliveryd.http.wire import Answer
 LONGEST_WAIT = 3600.0
 """Seconds that a provider is believed when it asks to be left alone."""
 
-_SURELY_NOT_TAKEN = frozenset({408, 425, 429, 500, 503})
+_NOT_TAKEN = frozenset({425, 429, 503})
+_SAID_BY_OTHERS = 503  # also by a gateway whose provider took the message
+_IN_DOUBT = frozenset({408, 409})
 _NOT_FOR_US = frozenset({401, 403, 405, 407})
 
 
@@ -48,14 +50,16 @@ class AnswerReader:
 def failure(status: int, wait: str | None) -> Verdict:
     """What a status other than 2xx means; `wait` is the answer's Retry-After.
 
-    Any other 5xx is in doubt: a gateway doesn't know what those behind it did. So is 409, the usual answer to
-    a repeated request whose first one is still being worked on.
+    Any 5xx but 503 is in doubt: who failed may have taken the message before, and a gateway doesn't know what
+    those behind it did. So are 408, and 409, the usual answer to a repeated request whose first one is still
+    being worked on.
     """
     reason = f"provider answered {status}"
-    if status in _SURELY_NOT_TAKEN:
-        return TryAgain(reason, retry_after(wait, LONGEST_WAIT))
-    if status >= 500 or status == 409:
-        return InDoubt(reason)
+    if status in _NOT_TAKEN:
+        after = retry_after(wait, LONGEST_WAIT)
+        return TryAgain(reason, after, may_have_arrived=status == _SAID_BY_OTHERS)
+    if status >= 500 or status in _IN_DOUBT:
+        return InDoubt(reason, retry_after(wait, LONGEST_WAIT))
     if status in _NOT_FOR_US or status < 400:
         return Misconfigured(reason)
     return Refused(reason)

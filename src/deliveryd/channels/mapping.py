@@ -36,7 +36,7 @@ class Name(NamedTuple):
     field: str
 
 
-ROOTS = ("message", "customer", "content", "secret", "attempt")
+ROOTS = ("message", "customer", "content", "secret")
 
 BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
     "sms": frozenset({"text"}),
@@ -53,7 +53,7 @@ _GETTERS: Mapping[Name, Getter] = {
     Name("message", "id"): lambda dispatch: dispatch.entry.id,
     Name("message", "settingsId"): lambda dispatch: dispatch.entry.settings_id,
     Name("message", "customerId"): lambda dispatch: dispatch.entry.customer_id,
-    Name("attempt", "id"): lambda dispatch: dispatch.attempt_id,
+    Name("message", "key"): lambda dispatch: dispatch.key,
 }
 
 # After one of the roots a field may be any text without braces, since a customer directory names its fields

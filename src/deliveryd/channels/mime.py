@@ -1,4 +1,4 @@
-"""Composes the mail of one attempt; the same attempt always gets the same Message-ID."""
+"""Composes mails; what is sent again under the same key is the same mail, to the letter."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ _UNFIT_IN_SUBJECT = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class Letter(NamedTuple):
-    """What a mail is made of. `fields` is the rendered e-mail block (interface 2.2)."""
+    """A mail's parts. `fields` is the rendered e-mail block (interface 2.2), `at` becomes its date."""
 
-    attempt_id: str
+    key: str
+    at: int
     message_id: int
     sender: Mailbox
     recipient: Mailbox
@@ -67,7 +68,7 @@ def compose(letter: Letter) -> Mail:
         raise ValueError("the subject holds a line break or control characters")
     if len(subject) > LONGEST_SUBJECT:
         raise ValueError(f"the subject is longer than {LONGEST_SUBJECT} characters")
-    name = message_name(letter.attempt_id, letter.sender.domain)
+    name = message_name(letter.key, letter.sender.domain)
     message = EmailMessage(policy=_ASCII_POLICY)
     try:
         _put_headers(message, letter, subject, name)
@@ -77,9 +78,9 @@ def compose(letter: Letter) -> Mail:
     return Mail(name, message, letter.recipient)
 
 
-def message_name(attempt_id: str, domain: str) -> str:
-    """The Message-ID of an attempt, with its angle brackets."""
-    return f"<{quote(attempt_id, safe='')}@{domain}>"
+def message_name(key: str, domain: str) -> str:
+    """The Message-ID of all tries under a key, with its angle brackets."""
+    return f"<{quote(key, safe='')}@{domain}>"
 
 
 def _put_headers(message: EmailMessage, letter: Letter, subject: str, name: str) -> None:
@@ -89,7 +90,7 @@ def _put_headers(message: EmailMessage, letter: Letter, subject: str, name: str)
     if letter.reply_to is not None:
         message["Reply-To"] = letter.reply_to.header
     message.set_raw("Subject", _encoded(subject))
-    message["Date"] = format_datetime(datetime.now(UTC))
+    message["Date"] = format_datetime(datetime.fromtimestamp(letter.at // 1_000_000, UTC))
     message["Message-ID"] = name
     message["Auto-Submitted"] = "auto-generated"  # RFC 3834: keeps absence notices from answering
     message["X-Deliveryd-Message"] = str(letter.message_id)
@@ -115,8 +116,8 @@ def _put_body(message: EmailMessage, letter: Letter) -> None:
         return
     message.set_content(html_to_text(body), charset="utf-8")
     message.add_alternative(body, subtype="html", charset="utf-8")
-    # Python would draw a boundary at random; a repeated attempt is the same mail.
-    message.set_boundary(f"=_{hashlib.sha256(letter.attempt_id.encode()).hexdigest()[:32]}")
+    # Python would draw a boundary at random; what is repeated is the same mail.
+    message.set_boundary(f"=_{hashlib.sha256(letter.key.encode()).hexdigest()[:32]}")
 
 
 def readable(message: EmailMessage) -> str:

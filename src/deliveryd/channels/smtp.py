@@ -65,6 +65,7 @@ class SmtpChannel:
         self._account = account
         self._timeout = timeout
         self._address_field = options.address_field
+        self.customer_fields = frozenset({options.address_field})
         self._sender = parse_mailbox(options.sender)
         self._reply_to = parse_mailbox(options.reply_to) if options.reply_to else None
         self._headers = options.headers
@@ -75,7 +76,7 @@ class SmtpChannel:
         return customer is not None and bool(customer.fields.get(self._address_field))
 
     async def send(self, dispatch: Dispatch) -> Verdict:
-        """Hand one mail over; the provider's id is its Message-ID, which is the attempt's for good."""
+        """Hand one mail over; the provider's id is its Message-ID, which follows from the key."""
         try:
             mail = self._compose(dispatch)
             content = mail.content()
@@ -99,7 +100,8 @@ class SmtpChannel:
         if not address:
             raise ValueError("the customer has no mail address")
         letter = Letter(
-            attempt_id=dispatch.attempt_id,
+            key=dispatch.key,
+            at=dispatch.entry.begun_at,
             message_id=dispatch.entry.id,
             sender=self._sender,
             recipient=parse_mailbox(address),

@@ -31,11 +31,17 @@ def explain(
 
     Only reads the journal, while the worker runs or not. Exit status 1: the journal doesn't know the message.
     """
-    path = load(config).journal.path
+    loaded = load(config)
+    path = loaded.journal.path
     life = read_life(path, message_id)
     if not life.is_known:
         raise DeliverydError(
             f"message {message_id} isn't in the journal {path}: it was never taken, or by another instance"
         )
     shown = life if show_variables else without_values(life)
-    typer.echo(json.dumps(as_json(shown), ensure_ascii=False, indent=2) if as_data else tell(shown))
+    text = (
+        json.dumps(as_json(shown), ensure_ascii=False, indent=2)
+        if as_data
+        else tell(shown, loaded.channels.reporting)
+    )
+    typer.echo(text)

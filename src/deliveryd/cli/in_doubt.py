@@ -68,6 +68,8 @@ class _Choice(NamedTuple):
         return cls(ids or (), channel, until)
 
 
+DOUBLES = "deliveryd: warning: under a new key, whoever had one of these messages already gets it twice"
+
 VERBS: Mapping[Known, Verb] = {Known.SENT: Verb.SETTLE_SENT, Known.FAILED: Verb.SETTLE_FAILED}
 
 
@@ -75,7 +77,7 @@ VERBS: Mapping[Known, Verb] = {Known.SENT: Verb.SETTLE_SENT, Known.FAILED: Verb.
 def list_held(
     config: ConfigFile, channel: Channel = None, until: Until = None, as_data: AsData = False
 ) -> None:
-    """List the messages that are held in doubt, and the attempts that it is about."""
+    """List the messages that are held in doubt, with the keys under which their providers may have them."""
     held = _held(load(config), channel, until)
     data = [_as_data(each) for each in held]
     typer.echo(json.dumps(data, indent=2) if as_data else "\n".join(_lines(held)))
@@ -89,12 +91,23 @@ def resend(
     everything: Everything = False,
     channel: Channel = None,
     until: Until = None,
+    new_key: Annotated[
+        bool,
+        typer.Option(
+            "--new-key",
+            help="Begin anew under a new key, with what the templates say now: whoever had the message"
+            " already gets it twice.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
-    """Repeat attempts, each under its own id: a provider that had it already can see that it is the same."""
+    """Try messages again under their keys, with the same content: a provider that had one can see that."""
     choice = _Choice.of(ids, everything, channel, until)
-    _decide(config, Verb.RESEND, choice, dry_run=dry_run, as_data=as_data)
+    if new_key:
+        typer.echo(DOUBLES, err=True)
+    verb = Verb.RESEND_ANEW if new_key else Verb.RESEND
+    _decide(config, verb, choice, dry_run=dry_run, as_data=as_data)
 
 
 @in_doubt.command()
@@ -138,9 +151,9 @@ def _held(config: Config, channel: str | None, until: int | None) -> Sequence[In
 
 def _lines(held: Sequence[InDoubt]) -> Iterator[str]:
     for each in held:
-        repeats = f", sent {each.sends} times by now" if each.sends > 1 else ""
+        repeats = f", tried {each.tries} times by now" if each.tries > 1 else ""
         yield f"{each.message_id}  {each.channel}, since {moment(each.since)}{repeats}"
-        yield f"    attempt {each.attempt_id}"
+        yield f"    key {each.key}"
         yield f"    {each.reason or 'nothing is known of it'}"
     yield f"{len(held)} held in doubt"
 

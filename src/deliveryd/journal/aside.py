@@ -12,15 +12,19 @@ from typing import NamedTuple
 
 from deliveryd.journal.history import read
 from deliveryd.journal.orders import Kind
+from deliveryd.model import message_key
 
 
 class InDoubt(NamedTuple):
-    """A message that is held since nobody knows what became of its attempt; `since`: when that was found."""
+    """A message that is held since nobody knows what became of a try; `since`: when that was found.
+
+    `tries` is how many were made under its key.
+    """
 
     message_id: int
-    attempt_id: str
+    key: str
     channel: str
-    sends: int
+    tries: int
     since: int
     reason: str | None
 
@@ -37,8 +41,10 @@ class Dead(NamedTuple):
 
 
 _IN_DOUBT = """
-SELECT m.id, m.doubt, m.lane, a.sends, coalesce(a.ended_at, a.started_at) AS since, a.reason
-FROM message m JOIN unaccepted a ON a.message_id = m.id AND a.number = m.attempts
+SELECT m.id, (SELECT value FROM meta WHERE key = 'namespace'), m.key,
+    m.lane, m.number, a.ended_at AS since, a.reason
+FROM message m JOIN unaccepted a ON a.message_id = m.id AND a.key = m.key AND a.number = (
+    SELECT max(number) FROM unaccepted WHERE message_id = m.id AND key = m.key AND verdict = 'in_doubt')
 WHERE m.ended_at IS NULL AND m.due_at IS NULL AND m.state = 5
 """
 
@@ -88,7 +94,9 @@ def in_doubt(path: Path, channel: str | None, until: int | None) -> list[InDoubt
             f"{_IN_DOUBT} AND m.lane = coalesce(?, m.lane) AND since <= coalesce(?, since) ORDER BY m.id",
             (channel, until),
         )
-        return [InDoubt(*row) for row in rows]
+        return [
+            InDoubt(id_, message_key(namespace, id_, key), *others) for id_, namespace, key, *others in rows
+        ]
 
     return read(path, query)
 

@@ -47,11 +47,13 @@ CHECKS: Mapping[str, str] = {
     "what waits has a due time, and nothing else has": _messages("(m.state = 3) <> (m.due_at IS NOT NULL)"),
     "what was handed to a channel has one": _messages("m.state IN (4, 5, 6, 7) AND m.lane = ''"),
     "in doubt is what has an attempt in doubt": _messages(
-        "(m.state = 5 AND m.doubt IS NULL) OR (m.state IN (1, 6, 7, 9) AND m.doubt IS NOT NULL)"
+        "(m.state = 5 AND NOT m.doubt) OR (m.state IN (1, 6, 7, 9) AND m.doubt)"
     ),
-    "a doubt is about the latest attempt": _messages(
-        "m.doubt IS NOT NULL AND m.doubt <>"
-        " (SELECT value FROM meta WHERE key = 'namespace') || '-' || m.id || '-' || m.attempts"
+    "a doubt is about a try under the present key": _messages(
+        f"m.doubt AND NOT EXISTS ({_UNACCEPTED} AND a.key = m.key AND a.verdict = 'in_doubt')"
+    ),
+    "content is kept as long as it may be repeated": _messages(
+        f"m.content IS NOT NULL AND (m.state IN {_ENDS} OR m.number = 0)"
     ),
     "dequeued is the first event": _messages(f"m.{_REAL} AND coalesce({_FIRST_STATUS}, '') <> 'dequeued'"),
     "dequeued waits until it is accepted": _messages(
@@ -68,7 +70,7 @@ CHECKS: Mapping[str, str] = {
         f"m.state = 6 AND ({_events('sent')} <> 1 OR {_events('delivered')} + {_events('error')} > 0)"
     ),
     "delivered has one sent and one delivered event": _messages(
-        f"m.state = 7 AND ({_events('sent')} <> 1 OR {_events('delivered')} <> 1 OR {_events('error')} > 0)"
+        f"m.state = 7 AND ({_events('sent')} <> 1 OR {_events('delivered')} <> 1 OR {_events('error')} > 1)"
     ),
     "failed has one error event": _messages(
         f"m.state = 8 AND ({_events('error')} <> 1 OR {_events('delivered')} > 0)"
@@ -81,20 +83,26 @@ CHECKS: Mapping[str, str] = {
         f" > (SELECT min({HAPPENED}) FROM event WHERE message_id = m.id AND status = 'delivered')"
     ),
     "sent and delivered have an accepted attempt": _messages(
-        "m.state IN (6, 7) AND (m.accepted_at IS NULL OR m.started_at IS NULL OR m.sends = 0)"
+        "m.state IN (6, 7) AND (m.accepted_at IS NULL OR m.started_at IS NULL OR m.number = 0)"
     ),
     "what isn't sent has no accepted attempt": _messages(
         f"(m.state IN (1, 2, 3, 4, 5, 9) AND m.accepted_at IS NOT NULL)"
         f" OR EXISTS ({_UNACCEPTED} AND a.verdict = 'accepted')"
     ),
-    "attempts are numbered without a gap": _messages(
-        f"m.attempts <> {_IN_ITS_ROW} + (SELECT count(*) FROM unaccepted a WHERE a.message_id = m.id)"  # noqa: S608
-        f" OR m.attempts <> {_IN_ITS_ROW} +"
-        " coalesce((SELECT max(a.number) FROM unaccepted a WHERE a.message_id = m.id), 0)"
+    "tries are numbered without a gap": _messages(
+        f"m.number <> {_IN_ITS_ROW} + (SELECT count(*) FROM unaccepted a WHERE a.message_id = m.id"  # noqa: S608
+        f" AND a.key = m.key AND (a.number < m.number OR NOT {_IN_ITS_ROW}))"
+        f" OR EXISTS ({_UNACCEPTED} GROUP BY a.key HAVING count(*) <> max(a.number))"
+    ),
+    "keys are numbered without a gap": _messages(
+        f"EXISTS ({_UNACCEPTED} AND a.key > 1 AND NOT EXISTS"  # noqa: S608  # constants
+        " (SELECT 1 FROM unaccepted b WHERE b.message_id = m.id AND b.key = a.key - 1)"
+        " AND a.key - 1 <> m.key)"
+        f" OR (m.key > 1 AND NOT EXISTS ({_UNACCEPTED} AND a.key = m.key - 1))"
     ),
     "what is being sent has one attempt without an outcome": _messages(
-        "m.state = 4 AND (m.started_at IS NULL OR m.sends = 0 OR m.accepted_at IS NOT NULL"
-        f" OR EXISTS ({_UNACCEPTED} AND a.number = m.attempts))"
+        "m.state = 4 AND (m.started_at IS NULL OR m.number = 0 OR m.accepted_at IS NOT NULL"
+        f" OR EXISTS ({_UNACCEPTED} AND a.key = m.key AND a.number = m.number))"
     ),
     "nothing else has an attempt without an outcome": (
         "SELECT a.message_id FROM unaccepted a WHERE a.verdict IS NULL"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from deliveryd.journal.orders import Decided, Order
+from deliveryd.journal.orders import Decided, Effect, Order
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
 from deliveryd.states import State
 
@@ -24,8 +24,9 @@ class Outcome(NamedTuple):
 class Change(NamedTuple):
     """One step of one message, with everything that belongs to it.
 
-    `entry` is the message as it is after the step. `outcome` ends the entry's current attempt, `due_at` says
-    when a waiting message goes on, and `events` enter the outbox together with the step.
+    `entry` is the message as it is after the step. `outcome` ends the latest try, `due_at` says when a
+    waiting message goes on, and `events` enter the outbox together with the step. A step from READY to
+    IN_DOUBT makes no try: its outcome says why the message isn't repeated.
     """
 
     entry: Entry
@@ -47,10 +48,29 @@ class OutboxRow(NamedTuple):
 
 
 class Doubtful(NamedTuple):
-    """A message whose last attempt has an intent and no outcome; its entry's `doubt` is that attempt's id."""
+    """A message whose latest try has an intent and no outcome, or that is held: then `reason` says why."""
 
     entry: Entry
     state: State
+    reason: str | None = None
+
+
+class Recorded(NamedTuple):
+    """What receipts did that were kept until their message took its next step.
+
+    `settled` are the messages that a receipt ended: their steps don't count any more. `effects` is all that
+    the line has to know.
+    """
+
+    settled: Collection[int] = ()
+    effects: Sequence[Effect] = ()
+
+
+class Received(NamedTuple):
+    """What a receipt did: the word that the provider is answered with, and what the line has to know."""
+
+    result: str
+    effect: Effect | None = None
 
 
 class Recovery(NamedTuple):
@@ -75,9 +95,9 @@ class Due(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """A provider's update for a message that it accepted earlier. `delivered` False: it failed after all.
+    """A provider's update for a message that it was given. `delivered` False: it failed after all.
 
-    `reference` is the id of the attempt, or of its message, when the provider was given one and echoes it.
+    `reference` is the message's key or its id, when the provider was given one and echoes it.
     """
 
     channel: str
@@ -140,11 +160,14 @@ class Journal(Protocol):
         outbox once more, unless events of it are waiting there anyway.
         """
 
-    async def change(self, changes: Sequence[Change]) -> Collection[int]:
-        """Record steps of messages, at most one of each.
+    async def change(self, changes: Sequence[Change]) -> Recorded:
+        """Record steps of messages, at most one of each, and apply the receipts that were kept for them.
 
-        Returns the ids of those whose attempt in doubt a receipt had settled meanwhile: they are SENT and
-        beyond now, and a repeat whose intent is among the changes must not be sent.
+        A step from READY isn't taken by a message that a receipt proves to be sent: it ends instead. A step
+        from SENDING is taken first. Either way the message is among those settled, and whatever its step
+        leads to must not be done, above all no intent be carried out.
+        An intent keeps the digest of what is sent. An outcome that may have arrived keeps the content, until
+        the message ends or its key changes.
         Raises IllegalTransition when a message isn't where its step begins; then none of the steps is taken.
         """
 
@@ -170,12 +193,15 @@ class Journal(Protocol):
         Raises OutOfOrder like `accept`.
         """
 
-    async def receive(self, receipts: Sequence[Receipt]) -> list[str]:
+    async def receive(self, receipts: Sequence[Receipt]) -> list[Received]:
         """Record providers' updates, and tell what each one did.
 
-        "matched": at most it turned SENT into another end. "settled": its attempt was held in doubt, and had
-        been sent. "recalled": the same for a message that waited to be repeated. "unmatched": kept until
-        an attempt fits it, or until the one that it fits is under way no longer. "repeated": it was known.
+        A reference names a key, and so all tries under it, or the message, and so its latest key on the
+        channel.
+        "matched": at most it turned one end into another. "settled": its message was held in doubt or had
+        failed, and is sent. "recalled": the same for a message that waited. "unmatched": kept until an
+        attempt fits it, or until its message, being in the line's hands, takes the next step. "repeated": it
+        was known.
         """
 
     async def recover(self, now: int, lanes: Collection[str]) -> Recovery:

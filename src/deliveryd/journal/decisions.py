@@ -10,7 +10,7 @@ from typing import NamedTuple
 from deliveryd.journal.base import Change, Outcome
 from deliveryd.journal.matching import Matching
 from deliveryd.journal.operations import Operations
-from deliveryd.journal.orders import SETTLED, Decided, Effect, Kind, Order, Verb, receipt_effect
+from deliveryd.journal.orders import Decided, Effect, Kind, Order, Verb
 from deliveryd.journal.outbox import HAPPENED, WATERMARK, Outbox
 from deliveryd.journal.rows import ENTRY, entry_of
 from deliveryd.model import Entry, StatusEvent
@@ -58,6 +58,7 @@ class Decisions:
         self._outbox = outbox
         self._table: Mapping[tuple[Verb, Kind], Callable[[_Case], _Done]] = {
             (Verb.RESEND, Kind.MESSAGE): self._resend,
+            (Verb.RESEND_ANEW, Kind.MESSAGE): self._resend_anew,
             (Verb.SETTLE_SENT, Kind.MESSAGE): self._settle_as_sent,
             (Verb.SETTLE_FAILED, Kind.MESSAGE): self._settle_as_failed,
             (Verb.RETRY, Kind.MESSAGE): self._retry_message,
@@ -97,8 +98,12 @@ class Decisions:
             raise _Skip(f"its channel {entry.lane} isn't configured")
         return self._move(case, Change(entry, State.IN_DOUBT, State.WAITING, case.at, due_at=case.at))
 
+    def _resend_anew(self, case: _Case) -> _Done:
+        entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt").anew()
+        return self._move(case, Change(entry, State.IN_DOUBT, State.WAITING, case.at, due_at=case.at))
+
     def _settle_as_sent(self, case: _Case) -> _Done:
-        entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")._replace(doubt=None)
+        entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt").settled()
         outcome = Outcome("accepted", None, BY_OPERATOR)
         sent = StatusEvent(entry.id, "sent", case.at)
         return self._move(
@@ -106,18 +111,13 @@ class Decisions:
         )
 
     def _settle_as_failed(self, case: _Case) -> _Done:
-        entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")._replace(doubt=None)
-        outcome = Outcome("refused", None, BY_OPERATOR)
+        entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt").settled()
         details = f"{entry.lane}: the outcome was unknown; {BY_OPERATOR} as failed"
         error = StatusEvent(entry.id, "error", case.at, details=details)
-        return self._move(
-            case, Change(entry, State.IN_DOUBT, State.FAILED, case.at, outcome=outcome, events=(error,))
-        )
+        return self._move(case, Change(entry, State.IN_DOUBT, State.FAILED, case.at, events=(error,)))
 
     def _move(self, case: _Case, change: Change) -> _Done:
-        settled = self._operations.change(case.db, [change])
-        if settled:  # a receipt lay there that fits the attempt
-            return _Done(change.entry.id, SETTLED)
+        self._operations.change(case.db, [change])
         if change.after is State.WAITING:
             return _Done(change.entry.id, Effect(waiting=1))
         return _Done(change.entry.id, Effect(ended=(change.after,), events=1))
@@ -156,13 +156,12 @@ class Decisions:
 
     def _retry_receipt(self, case: _Case) -> _Done:
         _unmatched(case)
-        result = self._matching.match_again(case.db, case.number, case.at)
-        message_id, delivered = case.db.execute(
-            "SELECT message_id, delivered FROM receipt WHERE seq = ?", (case.number,)
-        ).fetchone()
-        effect = receipt_effect(result or "unmatched", State.DELIVERED if delivered else State.FAILED)
+        effect = self._matching.match_again(case.db, case.number, case.at)
         if effect is None:
             raise _Skip("it still fits no attempt")
+        (message_id,) = case.db.execute(
+            "SELECT message_id FROM receipt WHERE seq = ?", (case.number,)
+        ).fetchone()
         return _Done(message_id, effect)
 
 

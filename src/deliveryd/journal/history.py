@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,7 +17,7 @@ from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
 from deliveryd.journal.past import Kept, kept
 from deliveryd.journal.place import refuse_leftovers, verify_log
 from deliveryd.journal.schema import verify
-from deliveryd.model import attempt_id
+from deliveryd.model import message_key
 from deliveryd.states import State
 
 T = TypeVar("T")
@@ -29,7 +30,8 @@ class JournalAbsent(JournalError):
 class MessageRecord(NamedTuple):
     """A message as it stands. Settings, customer and variables are None when its element was malformed.
 
-    A variable's value is None where it was left out (see `without_values`).
+    `key` is the idempotency key that it was tried under last, or will be first. A variable's
+    value is None where it was left out (see `without_values`).
     """
 
     settings_id: int | None
@@ -40,18 +42,18 @@ class MessageRecord(NamedTuple):
     due_at: int | None
     lane: str | None
     tries: int
+    key: str
     spent: tuple[tuple[str, str], ...]
-    doubt: str | None
+    doubt: bool
     ended_at: int | None
 
 
 class AttemptRecord(NamedTuple):
-    """An attempt: `sends` above 1 means that it was in doubt and repeated under the same id."""
+    """A try under a key; one that was in doubt and is settled as accepted is there twice, with both outcomes."""
 
+    key: str
     number: int
-    id: str
     channel: str
-    sends: int
     started_at: int
     ended_at: int | None
     verdict: str | None
@@ -194,12 +196,12 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
 
     (namespace,) = db.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
     messages = rows(
-        "SELECT settings_id, customer_id, variables, state, taken_at, due_at, lane, tries, spent, doubt,"
+        "SELECT settings_id, customer_id, variables, state, taken_at, due_at, lane, tries, key, spent, doubt,"
         " ended_at FROM message WHERE id = ?"
     )
     attempts = rows(
-        "SELECT number, channel, sends, started_at, ended_at, verdict, provider_id, reason"
-        " FROM attempt WHERE message_id = ? ORDER BY number"
+        "SELECT key, number, channel, started_at, ended_at, verdict, provider_id, reason"
+        " FROM attempt WHERE message_id = ? ORDER BY key, number, ended_at IS NULL, ended_at"
     )
     events = rows(_EVENTS)
     receipts = rows(
@@ -212,9 +214,9 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
     decisions = rows("SELECT at, verb, kind, key FROM decision WHERE message_id = ? ORDER BY seq")
     return Life(
         id=message_id,
-        message=_message(messages[0]) if messages else None,
+        message=_message(messages[0], partial(message_key, namespace, message_id)) if messages else None,
         attempts=tuple(
-            AttemptRecord(row[0], attempt_id(namespace, message_id, row[0]), *row[1:]) for row in attempts
+            AttemptRecord(message_key(namespace, message_id, key), *others) for key, *others in attempts
         ),
         events=tuple(EventRecord(*row) for row in events),
         receipts=tuple(ReceiptRecord(*row)._replace(delivered=bool(row[2])) for row in receipts),
@@ -224,11 +226,13 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
     )
 
 
-def _message(row: Sequence[Any]) -> MessageRecord:
+def _message(row: Sequence[Any], named: Callable[[int], str]) -> MessageRecord:
     record = MessageRecord(*row)
     return record._replace(
+        key=named(row[8]),
+        doubt=bool(record.doubt),
         variables=None if row[2] is None else json.loads(row[2]),
         state=State(record.state),
         lane=record.lane or None,
-        spent=tuple((channel, reason) for channel, reason in json.loads(row[8])),
+        spent=tuple((channel, reason) for channel, reason in json.loads(row[9])),
     )

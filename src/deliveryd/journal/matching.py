@@ -1,7 +1,10 @@
-"""Providers' receipts: finding the attempt that one is about, and taking the steps that follow from it.
+"""Providers' receipts: finding the message and the key that one is about, and taking the steps that follow.
 
-A receipt names its attempt by the id that the provider gave it, or by a reference that the provider was given
-and echoes. Only a reference tells of an attempt whose answer never came: it was in doubt, and no longer is.
+A receipt names a key by the id that the provider gave to an accepted try under it, or by a reference that
+the provider was given and echoes: the key itself, or the message's id, which means its latest key on that
+channel.
+A message's latest key is present as long as the message may be tried under it; a failure under any other key
+changes nothing, a delivery under any key settles the message.
 """
 
 from __future__ import annotations
@@ -9,31 +12,31 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from deliveryd.journal.base import Change, Receipt
+from deliveryd.journal.base import Change, Receipt, Received
+from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
-from deliveryd.model import StatusEvent, attempt_id
+from deliveryd.model import Entry, StatusEvent, message_key
 from deliveryd.states import State, step
-
-Effect = Literal["matched", "settled", "recalled"]
-"""What a receipt did: at most confirmed an end; settled a doubt; settled it for a message that waited."""
 
 SETTLED = "settled by the provider's receipt"
 
-_HELD = frozenset({State.WAITING, State.IN_DOUBT})
-_UNSENT = _HELD | {State.SENDING}  # within the step that ends in SENDING, nothing has left yet
+_AT_REST = frozenset({State.WAITING, State.IN_DOUBT})
+_BEFORE_A_STEP = frozenset({State.READY})
+_AFTER_A_STEP = _AT_REST | _BEFORE_A_STEP
+"""States of messages that a receipt may settle: at any time, within a step from READY, and after one."""
 
 _UNMATCHED = "message_id IS NULL AND dropped_at IS NULL"
 _COLUMNS = "channel, provider_id, delivered, status, reported_at, received_at, reference"
 _KEPT = f"SELECT seq, {_COLUMNS} FROM receipt WHERE {_UNMATCHED}"  # noqa: S608  # constants
 _BY_PROVIDER = f"{_KEPT} AND provider_id = ? AND channel = ?"
-_BY_REFERENCE = f"{_KEPT} AND reference = ? AND channel = ?"
+_BY_MESSAGE = f"{_KEPT} AND reference = ?"
+_BY_KEY = f"{_KEPT} AND reference >= ? AND reference < ?"
 _SAME = f"{_UNMATCHED} AND provider_id = ? AND channel = ? AND delivered = ?"
-_ATTEMPT_ID = re.compile(r"([0-9a-f]+)-(-?[0-9]{1,19})-([0-9]{1,9})")
+_KEY = re.compile(r"([0-9a-f]+)-(-?[0-9]{1,19})-([0-9]{1,9})")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
 _LARGEST = 2**63
-
 
 _ERA = "started_at / 14400000000"
 _ERA_OF = f"""
@@ -45,67 +48,105 @@ WITH RECURSIVE era (n) AS (
 SELECT n FROM era CROSS JOIN message ON {_ERA} = n AND provider_id = ? AND lane = ? LIMIT 1
 """  # noqa: S608  # constants
 _IN_ERA = f"""
-SELECT id, attempts FROM message WHERE {_ERA} = ? AND provider_id = ? AND lane = ?
+SELECT id, key FROM message WHERE {_ERA} = ? AND provider_id = ? AND lane = ?
 ORDER BY started_at DESC LIMIT 1
 """  # noqa: S608  # constants
 
 
-class Attempted(NamedTuple):
-    """An attempt, by its message and its number."""
+_SETTLE = """
+UPDATE message SET state = ?1, due_at = NULL, lane = ?2, key = ?3, doubt = 0, content = NULL, digest = NULL,
+    (number, started_at) = (SELECT number, started_at FROM unaccepted
+        WHERE message_id = ?4 AND key = ?3 ORDER BY number DESC LIMIT 1),
+    ended_at = ?5, accepted_at = ?5, provider_id = ?6, reason = ?7
+WHERE id = ?4
+"""
+
+_NOTHING = Effect()
+
+
+class Tried(NamedTuple):
+    """A key that a message was tried under."""
 
     message_id: int
-    number: int
+    key: int
 
 
 class Matching:
-    """Applies receipts. `namespace` is what the ids of all attempts begin with."""
+    """Applies receipts. `namespace` is what all keys begin with."""
 
     def __init__(self, outbox: Outbox, namespace: str) -> None:
         self._outbox = outbox
         self._namespace = namespace
 
-    def receive(self, db: sqlite3.Connection, receipts: Sequence[Receipt]) -> list[str]:
+    def receive(self, db: sqlite3.Connection, receipts: Sequence[Receipt]) -> list[Received]:
         """Record providers' updates, and apply each that can be."""
         return [self._receive(db, receipt) for receipt in receipts]
 
     def match_again(self, db: sqlite3.Connection, seq: int, at: int) -> Effect | None:
-        """Try a receipt once more that was kept; None when it still fits no attempt, or one under way."""
+        """Try a receipt once more that was kept; None when it still fits nothing, or has to wait."""
         (row,) = db.execute(f"SELECT {_COLUMNS} FROM receipt WHERE seq = ?", (seq,))  # noqa: S608
         receipt = _not_before(Receipt(*row), at)
-        attempt = self._attempt_of(db, receipt)
-        effect = self._apply(db, attempt, receipt, _HELD) if attempt is not None else None
-        if attempt is not None and effect is not None:
-            db.execute("UPDATE receipt SET message_id = ? WHERE seq = ?", (attempt.message_id, seq))
+        tried = self._tried(db, receipt)
+        effect = self._apply(db, tried, receipt, _AT_REST) if tried is not None else None
+        if tried is not None and effect is not None:
+            db.execute("UPDATE receipt SET message_id = ? WHERE seq = ?", (tried.message_id, seq))
         return effect
 
-    def match_early(self, db: sqlite3.Connection, changes: Sequence[Change]) -> set[int]:
-        """Apply receipts that came while their attempt was under way; return whose doubt they settled."""
-        if not db.execute(f"SELECT 1 FROM receipt WHERE {_UNMATCHED} LIMIT 1").fetchone():  # noqa: S608
-            return set()
-        return {change.entry.id for change in changes if self._match_early(db, change)}
+    def keeps_any(self, db: sqlite3.Connection) -> bool:
+        """Whether there is any receipt that could fit a step."""
+        row = db.execute(f"SELECT 1 FROM receipt WHERE {_UNMATCHED} LIMIT 1").fetchone()  # noqa: S608
+        return row is not None
 
-    def _match_early(self, db: sqlite3.Connection, change: Change) -> bool:
-        entry, outcome = change.entry, change.outcome
-        if change.after is not State.SENT and (entry.doubt is None or change.after not in _UNSENT):
-            return False
-        attempt = Attempted(entry.id, entry.attempts)
-        names = [(_BY_REFERENCE, attempt_id(self._namespace, *attempt)), (_BY_REFERENCE, str(entry.id))]
+    def match_before(self, db: sqlite3.Connection, changes: Sequence[Change]) -> dict[int, Effect]:
+        """End messages that kept receipts prove to be sent, instead of the steps that they would take."""
+        ready = [change for change in changes if change.before is State.READY and _was_tried(change)]
+        effects = {change.entry.id: self._match_kept(db, change, _BEFORE_A_STEP) for change in ready}
+        return {id_: effect for id_, effect in effects.items() if State.SENT in effect.ended}
+
+    def match_after(self, db: sqlite3.Connection, changes: Sequence[Change]) -> dict[int, Effect]:
+        """Apply receipts that were kept while their message was being sent."""
+        effects: dict[int, Effect] = {}
+        for change in changes:
+            if change.before is not State.SENDING:
+                continue
+            effect = self._match_kept(db, change, _AFTER_A_STEP)
+            if State.SENT in effect.ended:  # it stands for the step as well, which reported events of its own
+                effect |= Effect(events=len(change.events))
+            if effect != _NOTHING:
+                effects[change.entry.id] = effect
+        return effects
+
+    def _match_kept(self, db: sqlite3.Connection, change: Change, settleable: frozenset[State]) -> Effect:
+        effect = _NOTHING
+        for seq, receipt in self._kept_for(db, change.entry, change):
+            tried = self._tried(db, receipt)
+            if tried is None or tried.message_id != change.entry.id:
+                continue
+            done = self._apply(db, tried, _not_before(receipt, change.at), settleable)
+            if done is not None:
+                db.execute("UPDATE receipt SET message_id = ? WHERE seq = ?", (tried.message_id, seq))
+                effect |= done
+        return effect
+
+    def _kept_for(self, db: sqlite3.Connection, entry: Entry, change: Change) -> list[tuple[int, Receipt]]:
+        """Kept receipts that seem to be about a message, in the order in which they came."""
+        keys = message_key(self._namespace, entry.id, 0)[:-1]
+        found = {
+            *db.execute(_BY_KEY, (keys, f"{keys}:")),  # ":" comes after all digits
+            *db.execute(_BY_MESSAGE, (str(entry.id),)),
+        }
+        outcome = change.outcome
         if outcome is not None and outcome.provider_id is not None:
-            names.append((_BY_PROVIDER, outcome.provider_id))
-        found = {row for query, name in names for row in db.execute(query, (name, entry.lane))}
-        effects = []
-        for seq, *values in sorted(found):
-            db.execute("UPDATE receipt SET message_id = ? WHERE seq = ?", (entry.id, seq))
-            effects.append(self._apply(db, attempt, _not_before(Receipt(*values), change.at), _UNSENT))
-        return "settled" in effects or "recalled" in effects
+            found.update(db.execute(_BY_PROVIDER, (outcome.provider_id, entry.lane)))
+        return [(seq, Receipt(*values)) for seq, *values in sorted(found, key=lambda row: int(row[0]))]
 
-    def _receive(self, db: sqlite3.Connection, receipt: Receipt) -> str:
-        attempt = self._attempt_of(db, receipt)
+    def _receive(self, db: sqlite3.Connection, receipt: Receipt) -> Received:
+        tried = self._tried(db, receipt)
         kept = _kept(db, receipt)
-        if _is_repeated(db, receipt, attempt, kept):
-            return "repeated"
-        effect = self._apply(db, attempt, receipt, _HELD) if attempt is not None else None
-        message_id = attempt.message_id if attempt is not None and effect is not None else None
+        if _is_repeated(db, receipt, tried, kept):
+            return Received("repeated")
+        effect = self._apply(db, tried, receipt, _AT_REST) if tried is not None else None
+        message_id = tried.message_id if tried is not None and effect is not None else None
         db.execute(
             f"INSERT INTO receipt ({_COLUMNS}, message_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
             (*receipt, message_id),
@@ -113,77 +154,75 @@ class Matching:
         if message_id is not None and kept:  # the same came before in a form that fitted nothing
             same = (message_id, *_same(receipt))
             db.execute(f"UPDATE receipt SET message_id = ? WHERE {_SAME}", same)  # noqa: S608  # a constant
-        return effect or "unmatched"
+        return Received("unmatched") if effect is None else Received(_word(effect), effect)
 
-    def _attempt_of(self, db: sqlite3.Connection, receipt: Receipt) -> Attempted | None:
-        """The attempt that a receipt is about, by our own name for it if there is one.
+    def _tried(self, db: sqlite3.Connection, receipt: Receipt) -> Tried | None:
+        """What a receipt is about, by our own name for it if there is one.
 
-        Where a provider uses an id of its own again, that is the latest attempt with it.
+        Where a provider uses an id of its own again, that is the latest accepted try with it.
         """
         referred = (
             self._referred(db, receipt.reference, receipt.channel) if receipt.reference is not None else None
         )
         return referred or _named(db, receipt.provider_id, receipt.channel)
 
-    def _referred(self, db: sqlite3.Connection, reference: str, channel: str) -> Attempted | None:
-        """The attempt with this id, or the latest one of the message with this id, on this channel."""
-        named = _ATTEMPT_ID.fullmatch(reference)
+    def _referred(self, db: sqlite3.Connection, reference: str, channel: str) -> Tried | None:
+        """This key, or the latest one of the message with this id, where it was tried on this channel."""
+        named = _KEY.fullmatch(reference)
         if named is not None and named[1] == self._namespace and _fits(named[2]):
             return _first(
                 db,
-                "SELECT message_id, number FROM attempt WHERE message_id = ? AND number = ? AND channel = ?",
+                "SELECT message_id, key FROM attempt"
+                " WHERE message_id = ? AND key = ? AND channel = ? LIMIT 1",
                 (int(named[2]), int(named[3]), channel),
             )
         if not _fits(reference):
             return None
         return _first(
             db,
-            "SELECT message_id, number FROM attempt WHERE message_id = ? AND channel = ?"
-            " ORDER BY number DESC LIMIT 1",
+            "SELECT message_id, key FROM attempt"
+            " WHERE message_id = ? AND channel = ? ORDER BY key DESC LIMIT 1",
             (int(reference), channel),
         )
 
     def _apply(
-        self, db: sqlite3.Connection, attempt: Attempted, receipt: Receipt, settleable: frozenset[State]
+        self, db: sqlite3.Connection, tried: Tried, receipt: Receipt, settleable: frozenset[State]
     ) -> Effect | None:
-        """Take the steps that follow from a receipt; None: not yet, for its attempt is under way."""
-        number, doubt, latest, accepted_at, provider_id = db.execute(
-            "SELECT state, doubt, attempts, accepted_at, provider_id FROM message WHERE id = ?",
-            (attempt.message_id,),
+        """Take the steps that follow from a receipt; None: not now, as its message is in the line's hands."""
+        number, key, accepted_at, provider_id = db.execute(
+            "SELECT state, key, accepted_at, provider_id FROM message WHERE id = ?", (tried.message_id,)
         ).fetchone()
         state = State(number)
-        if accepted_at is not None and latest == attempt.number:
-            # By the message's id an earlier attempt may be meant, whose failure says nothing of this one.
+        if not receipt.delivered and key != tried.key:
+            return _NOTHING  # the message went on since, by another channel or an operator's word
+        if accepted_at is not None:
+            # By a reference an earlier try may be meant, whose failure says nothing of the accepted one.
             if receipt.delivered or provider_id in (None, receipt.provider_id):
-                self._confirm(db, attempt.message_id, receipt)
-            return "matched"
-        if latest != attempt.number:
-            return "matched"  # it surely failed, and the message went on
-        if doubt is not None and state in settleable:
-            self._settle(db, attempt, state, receipt)
-            return "recalled" if state is State.WAITING else "settled"
-        under_way = state is State.SENDING or (state is State.READY and doubt is not None)
-        return None if under_way else "matched"
+                return self._confirm(db, tried.message_id, state, receipt)
+            return _NOTHING
+        if state in settleable or (state is State.FAILED and receipt.delivered):
+            self._settle(db, tried, state, receipt)
+            settled = Effect(waiting=-1 if state is State.WAITING else 0, ended=(State.SENT,), events=1)
+            return settled | self._confirm(db, tried.message_id, State.SENT, receipt)
+        return None if state in (State.READY, State.SENDING) else _NOTHING
 
-    def _settle(self, db: sqlite3.Connection, attempt: Attempted, state: State, receipt: Receipt) -> None:
-        """The provider knows the attempt, so it was sent: it is no longer in doubt, and not repeated."""
+    def _settle(self, db: sqlite3.Connection, tried: Tried, state: State, receipt: Receipt) -> None:
+        """The provider had the message, so it was sent under this key, and isn't tried again under any."""
+        after, at = step(state, State.SENT), receipt.received_at
         db.execute(
-            "UPDATE message SET state = ?1, ended_at = ?2, due_at = NULL, doubt = NULL,"
-            " accepted_at = ?2, provider_id = ?3, reason = ?4 WHERE id = ?5",
-            (step(state, State.SENT), receipt.received_at, receipt.provider_id, SETTLED, attempt.message_id),
+            _SETTLE, (after, receipt.channel, tried.key, tried.message_id, at, receipt.provider_id, SETTLED)
         )
-        db.execute("DELETE FROM unaccepted WHERE message_id = ? AND number = ?", attempt)
-        self._outbox.put(db, [StatusEvent(attempt.message_id, "sent", receipt.received_at)])
-        self._confirm(db, attempt.message_id, receipt)
+        self._outbox.put(db, [StatusEvent(tried.message_id, "sent", at)])
 
-    def _confirm(self, db: sqlite3.Connection, message_id: int, receipt: Receipt) -> None:
+    def _confirm(self, db: sqlite3.Connection, message_id: int, state: State, receipt: Receipt) -> Effect:
+        """Tell how a message ended that was sent; what was delivered stays so, what failed may yet be."""
         after = State.DELIVERED if receipt.delivered else State.FAILED
-        moved = db.execute(
-            "UPDATE message SET state = ?, ended_at = ? WHERE id = ? AND state = ?",
-            (after, receipt.received_at, message_id, State.SENT),
-        ).rowcount
-        if not moved:  # it ended already: a receipt never takes an end back
-            return
+        if state is State.DELIVERED or state is after:
+            return _NOTHING
+        db.execute(
+            "UPDATE message SET state = ?, ended_at = ? WHERE id = ?",
+            (step(state, after), receipt.received_at, message_id),
+        )
         if receipt.delivered:
             event = StatusEvent(
                 message_id, "delivered", receipt.received_at, receipt.channel, receipt.reported_at
@@ -192,10 +231,22 @@ class Matching:
             details = f"{receipt.channel}: the provider reported {receipt.status}"
             event = StatusEvent(message_id, "error", receipt.received_at, details=details)
         self._outbox.put(db, [event])
+        return Effect(ended=(after,), events=1)
 
 
-def _named(db: sqlite3.Connection, provider_id: str, channel: str) -> Attempted | None:
-    """The latest attempt that the provider gave this id, sought from era to era, back from the newest.
+def _was_tried(change: Change) -> bool:
+    """Whether a message was tried before this step."""
+    return change.entry.key > 1 or change.entry.number > (change.after is State.SENDING)
+
+
+def _word(effect: Effect) -> str:
+    if effect.waiting:
+        return "recalled"
+    return "settled" if State.SENT in effect.ended else "matched"
+
+
+def _named(db: sqlite3.Connection, provider_id: str, channel: str) -> Tried | None:
+    """The key of the latest accepted try with this id of the provider, sought back from era to era.
 
     Ids of providers have no order. In one index of all of them, each new one would touch a page of its own,
     and a message would cost the more the more messages there are; an era's part of the index stays small.
@@ -204,9 +255,9 @@ def _named(db: sqlite3.Connection, provider_id: str, channel: str) -> Attempted 
     return None if era is None else _first(db, _IN_ERA, (*era, provider_id, channel))
 
 
-def _first(db: sqlite3.Connection, query: str, values: tuple[object, ...]) -> Attempted | None:
+def _first(db: sqlite3.Connection, query: str, values: tuple[object, ...]) -> Tried | None:
     row = db.execute(query, values).fetchone()
-    return None if row is None else Attempted(*row)
+    return None if row is None else Tried(*row)
 
 
 def _fits(text: str) -> bool:
@@ -229,13 +280,13 @@ def _kept(db: sqlite3.Connection, receipt: Receipt) -> list[str | None]:
 
 
 def _is_repeated(
-    db: sqlite3.Connection, receipt: Receipt, attempt: Attempted | None, kept: Sequence[str | None]
+    db: sqlite3.Connection, receipt: Receipt, tried: Tried | None, kept: Sequence[str | None]
 ) -> bool:
     is_kept = any(receipt.reference in (None, reference) for reference in kept)
-    if attempt is None or is_kept:
+    if tried is None or is_kept:
         return is_kept
     matched = db.execute(
         "SELECT 1 FROM receipt WHERE message_id = ? AND provider_id = ? AND channel = ? AND delivered = ?",
-        (attempt.message_id, *_same(receipt)),
+        (tried.message_id, *_same(receipt)),
     )
     return matched.fetchone() is not None

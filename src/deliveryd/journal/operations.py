@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.account import add_taken
-from deliveryd.journal.base import Change, Due, OutboxRow, Outcome
+from deliveryd.journal.base import Change, Due, OutboxRow, Outcome, Recorded
 from deliveryd.journal.matching import Matching
 from deliveryd.journal.outbox import WATERMARK, Outbox, settle
 from deliveryd.journal.past import kept
@@ -18,29 +18,31 @@ from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
 from deliveryd.states import ENDED, State, step
 
 _PROGRESS = (
-    "UPDATE message SET state = ?, due_at = ?, lane = ?, tries = ?, attempts = ?, spent = ?, doubt = ?"
+    "UPDATE message SET state = ?, due_at = ?, lane = ?, tries = ?, key = ?, number = ?, spent = ?,"
+    " doubt = ?, content = ?, digest = ?"
 )
-_INTENT = (  # the number that it has already: a repeat
-    "UPDATE message SET state = ?1, lane = ?3, tries = ?4, attempts = ?5, spent = ?6, doubt = ?7,"
-    " started_at = iif(attempts = ?5, started_at, ?8), sends = iif(attempts = ?5, sends, 0) + 1"
-    " WHERE id = ?9 AND state = ?10"
+_INTENT = (
+    "UPDATE message SET state = 4, lane = ?1, tries = ?2, key = ?3, number = ?4, digest = ?5,"
+    " started_at = ?6, content = iif(key = ?3, content, NULL) WHERE id = ?7 AND state = ?8"
 )
 _ON_ITS_WAY = (  # it leaves `due_at` alone, which decides what is in an index
-    "UPDATE message SET state = ?1, lane = ?3, tries = ?4, attempts = ?5, spent = ?6, doubt = ?7"
-    " WHERE id = ?8 AND state = ?9"
+    "UPDATE message SET state = ?1, lane = ?3, tries = ?4, key = ?5, number = ?6, spent = ?7, doubt = ?8,"
+    " content = ?9, digest = ?10 WHERE id = ?11 AND state = ?12"
 )
 _TO_WAIT = f"{_PROGRESS} WHERE id = ? AND state = ?"
 _AT_AN_END = f"{_PROGRESS}, ended_at = ? WHERE id = ? AND state = ?"
-_SENT = f"{_PROGRESS}, ended_at = ?, accepted_at = ?, provider_id = ?, reason = ? WHERE id = ? AND state = ?"
+_SENT = (
+    "UPDATE message SET state = 6, tries = ?, doubt = 0, content = NULL, digest = NULL, ended_at = ?,"
+    " accepted_at = ?, provider_id = ?, reason = ? WHERE id = ? AND state = ?"
+)
 
-_UNACCEPTED = (  # before the message moves on: its row still has the channel
-    "INSERT OR REPLACE INTO unaccepted SELECT id, attempts, lane, sends, started_at, ?, ?, ?, ? FROM message"
+_UNACCEPTED = (  # before the message moves on: its row still has the try
+    "INSERT INTO unaccepted SELECT id, key, number, lane, started_at, ?, ?, ?, ? FROM message"
     " WHERE id = ? AND state = 4"
 )
-_TAKEN_UP = "DELETE FROM unaccepted WHERE message_id = ? AND number = ?"
-_FOUND_OUT = (
-    "UPDATE unaccepted SET ended_at = ?, verdict = ?, provider_id = ?, reason = ?"
-    " WHERE message_id = ? AND number = ?"
+_HELD = (
+    "UPDATE unaccepted SET reason = coalesce(reason || '; ', '') || ?1"
+    " WHERE message_id = ?2 AND key = ?3 AND number = ?4 AND instr(coalesce(reason, ''), ?1) = 0"
 )
 
 _DUE = (
@@ -138,12 +140,22 @@ class Operations:
 
     # delivery
 
-    def change(self, db: sqlite3.Connection, changes: Sequence[Change]) -> set[int]:
-        """Record steps of messages, with their attempts and events; return whose doubt a receipt settled."""
+    def change(self, db: sqlite3.Connection, changes: Sequence[Change]) -> Recorded:
+        """Record steps of messages, with their tries and events, and apply the receipts kept for them."""
+        if not self._matching.keeps_any(db):
+            self._record(db, changes)
+            return Recorded()
+        overtaken = self._matching.match_before(db, changes)
+        changes = [change for change in changes if change.entry.id not in overtaken]
+        self._record(db, changes)
+        followed = self._matching.match_after(db, changes)
+        settled = {id_ for id_, effect in followed.items() if State.SENT in effect.ended}
+        return Recorded(overtaken.keys() | settled, [*overtaken.values(), *followed.values()])
+
+    def _record(self, db: sqlite3.Connection, changes: Sequence[Change]) -> None:
         _conclude(db, changes)
         _move(db, changes)
         self._outbox.put(db, (event for change in changes for event in change.events))
-        return self._matching.match_early(db, changes)
 
     def due(self, db: sqlite3.Connection, now: int, room: Mapping[str, int]) -> Due:
         """Make waiting messages READY whose time has come."""
@@ -219,14 +231,14 @@ def _move(db: sqlite3.Connection, changes: Sequence[Change]) -> None:
         entry, before = change.entry, change.before
         after = step(before, change.after)
         if after is State.SENT:
-            sent.append((*progress_of(change), change.at, *_accepted(change), entry.id, before))
+            sent.append((entry.tries, change.at, *_accepted(change), entry.id, before))
         elif after in ENDED or before in ENDED:  # only these write the indexed column `ended_at`
             ended_at = change.at if after in ENDED else None
             at_an_end.append((*progress_of(change), ended_at, entry.id, before))
         elif after is State.WAITING or before is State.WAITING:
             to_wait.append((*progress_of(change), entry.id, before))
         elif after is State.SENDING:
-            begun.append((*progress_of(change), change.at, entry.id, before))
+            begun.append((*_try_of(entry), change.at, entry.id, before))
         else:
             on_its_way.append((*progress_of(change), entry.id, before))
     moved = sum(
@@ -246,6 +258,11 @@ def _move(db: sqlite3.Connection, changes: Sequence[Change]) -> None:
         )
 
 
+def _try_of(entry: Entry) -> tuple[str, int, int, int, bytes | None]:
+    """What an intent writes of its try."""
+    return entry.lane or "", entry.tries, entry.key, entry.number, entry.digest
+
+
 def _accepted(change: Change) -> tuple[int | None, str | None, str | None]:
     """What a message's row has of its accepted attempt: the instant, the provider's id, the reason."""
     if change.outcome is None:
@@ -255,26 +272,22 @@ def _accepted(change: Change) -> tuple[int | None, str | None, str | None]:
 
 
 def _conclude(db: sqlite3.Connection, changes: Sequence[Change]) -> None:
-    """Record the outcomes of attempts that weren't accepted; all others stand in their message's row."""
+    """Record the outcomes of tries that weren't accepted; all others stand in their message's row."""
     ended = []
-    found_out = []
-    taken_up = []
+    held = []
     for change in changes:
         entry, before, after, outcome = change.entry, change.before, change.after, change.outcome
-        if after is State.SENDING or after is State.SENT:
-            if entry.doubt is not None or before is State.IN_DOUBT:
-                taken_up.append((entry.id, entry.attempts))
-        elif before is State.SENDING:
+        if before is State.SENDING and after is not State.SENT:
             ended.append((*_outcome(outcome, change.at), entry.id))
-        elif outcome is not None:
-            found_out.append((*_outcome(outcome, change.at), entry.id, entry.attempts))
-    for statement, rows in ((_UNACCEPTED, ended), (_FOUND_OUT, found_out), (_TAKEN_UP, taken_up)):
+        elif after is State.IN_DOUBT and outcome is not None:
+            held.append((to_text(outcome.reason), entry.id, entry.key, entry.number))
+    for statement, rows in ((_UNACCEPTED, ended), (_HELD, held)):
         if rows:
             db.executemany(statement, rows)
 
 
 def _outcome(outcome: Outcome | None, at: int) -> tuple[int | None, str | None, str | None, str | None]:
-    """The columns of an attempt: ended_at, verdict, provider_id, reason."""
+    """The columns of a try: ended_at, verdict, provider_id, reason."""
     if outcome is None:
         return None, None, None, None
     verdict, provider_id, reason = outcome

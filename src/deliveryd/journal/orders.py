@@ -22,7 +22,8 @@ class Kind(StrEnum):
 class Verb(StrEnum):
     """What can be done with it."""
 
-    RESEND = "resend"  # a message in doubt: repeat the attempt under its own id
+    RESEND = "resend"  # a message in doubt: try it again under its key
+    RESEND_ANEW = "resend under a new key"  # a message in doubt: begin it anew, though it may arrive twice
     SETTLE_SENT = "settle as sent"  # a message in doubt: somebody knows that it arrived
     SETTLE_FAILED = "settle as failed"  # a message in doubt: somebody knows that it didn't
     RETRY = "retry"
@@ -49,22 +50,14 @@ class Effect(NamedTuple):
     ended: tuple[State, ...] = ()
     events: int = 0
 
-
-SETTLED = Effect(ended=(State.SENT,), events=2)
-"""A receipt settled a doubt: the message is sent, and confirmed."""
-
-
-def receipt_effect(result: str, end: State) -> Effect | None:
-    """What the line has to know of a receipt that says this end, by what it did (see `Journal.receive`)."""
-    match result:
-        case "matched":
-            return Effect(ended=(end,), events=1)
-        case "settled":
-            return Effect(ended=(State.SENT, end), events=2)
-        case "recalled":
-            return Effect(waiting=-1, ended=(State.SENT, end), events=2)
-        case _:
-            return None
+    def __or__(self, other: Effect) -> Effect:
+        """Both, one after the other, of one message."""
+        return Effect(
+            self.taken or other.taken,
+            self.waiting + other.waiting,
+            self.ended + other.ended,
+            self.events + other.events,
+        )
 
 
 class Decided(NamedTuple):

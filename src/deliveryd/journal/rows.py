@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any, NamedTuple
 
 import orjson
 
 from deliveryd.journal.base import Change
-from deliveryd.model import Entry
+from deliveryd.model import Content, Entry, Rendered
 
-ENTRY = "id, settings_id, customer_id, variables, lane, tries, attempts, spent, doubt, taken_at"
-"""The columns of an entry, in the order of `EntryRow`."""
+_FIRST = "FROM unaccepted u WHERE u.message_id = message.id AND u.key = message.key AND u.number = 1"
+ENTRY = f"""
+id, settings_id, customer_id, variables, lane, tries, key, number, spent, doubt, content, digest,
+iif(number > 1, (SELECT u.started_at {_FIRST}), iif(number, started_at, 0)),
+iif(lane = '' AND number, (SELECT u.channel {_FIRST}), NULL),
+taken_at
+"""
+"""The columns of an entry, in the order of `EntryRow`. The first of several tries under a key has a row."""
 
 _escaped = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -25,9 +32,14 @@ class EntryRow(NamedTuple):
     variables: str
     lane: str
     tries: int
-    attempts: int
+    key: int
+    number: int
     spent: str
-    doubt: str | None
+    doubt: int
+    content: str | None
+    digest: bytes | None
+    begun_at: int
+    via: str | None
     taken_at: int
 
 
@@ -41,25 +53,54 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
         json.loads(columns.variables),
         columns.lane or None,
         columns.tries,
-        columns.attempts,
+        columns.key,
+        columns.number,
         tuple((channel, reason) for channel, reason in json.loads(columns.spent)),
-        columns.doubt,
+        bool(columns.doubt),
+        None if columns.content is None else _content_of(columns.content),
+        columns.digest,
+        columns.begun_at,
+        columns.via,
         columns.taken_at,
     )
 
 
 def progress_of(change: Change) -> tuple[object, ...]:
-    """What a step writes: state, due_at, lane, tries, attempts, spent, doubt."""
-    _, _, _, _, lane, tries, attempts, spent, doubt, _ = change.entry
+    """What a step writes: state, due_at, lane, tries, key, number, spent, doubt, content, digest."""
+    entry = change.entry
     return (
         change.after,
         change.due_at,
-        lane or "",
-        tries,
-        attempts,
-        to_json(spent) if spent else "[]",
-        doubt,
+        entry.lane or "",
+        entry.tries,
+        entry.key,
+        entry.number,
+        to_json(entry.spent) if entry.spent else "[]",
+        entry.doubt,
+        None if entry.content is None else _content_text(entry.content),
+        entry.digest,
     )
+
+
+def _content_text(content: Content) -> str:
+    (block, language, fields), values = content
+    return to_json([block, language, fields, values])
+
+
+def _content_of(text: str) -> Content:
+    block, language, fields, values = json.loads(text)
+    return Content(Rendered(block, language, fields), values)
+
+
+def digest_of(content: Content) -> bytes:
+    """Eight bytes that tell whether a message rendered anew says what it said before."""
+    (block, language, fields), values = content
+    said = (block, language, fields, values)
+    try:
+        text = orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:  # half a surrogate pair
+        text = json.dumps(said, sort_keys=True).encode()
+    return hashlib.blake2b(text, digest_size=8).digest()
 
 
 def to_json(value: object) -> str:

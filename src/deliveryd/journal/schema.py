@@ -8,10 +8,9 @@ from pathlib import Path
 
 from deliveryd.errors import JournalError
 from deliveryd.journal.rows import to_json
-from deliveryd.journal.upgrades import upgrade
 from deliveryd.model import StatusEvent, format_instant
 
-VERSION = 4
+VERSION = 5
 APPLICATION_ID = 0x64_6C_76_64  # "dlvd"
 
 # A partial index has the columns of its condition too: SQLite looks at each row otherwise, only to count.
@@ -23,14 +22,16 @@ CREATE TABLE message (
     taken_at INTEGER NOT NULL,
     due_at INTEGER,                       -- while it waits: when it goes on
     lane TEXT NOT NULL DEFAULT '',        -- the channel it is bound to
-    tries INTEGER NOT NULL DEFAULT 0,     -- attempts on that channel
-    attempts INTEGER NOT NULL DEFAULT 0,  -- attempts on any channel
+    tries INTEGER NOT NULL DEFAULT 0,     -- those on that channel that count for retry.attempts
+    key INTEGER NOT NULL DEFAULT 1,       -- the number of its idempotency key
+    number INTEGER NOT NULL DEFAULT 0,    -- all tries under this key
     spent TEXT NOT NULL DEFAULT '[]',     -- channels that failed for good, with reasons
-    doubt TEXT,                           -- the attempt that is to be repeated under its own id
+    doubt INTEGER NOT NULL DEFAULT 0,     -- 1: the outcome of a try under this key is unknown
+    content TEXT,                         -- what a try under this key said that may have arrived
+    digest BLOB,                          -- that of what the latest try said
     ended_at INTEGER,
-    -- the attempt that is under way, or was accepted:
+    -- the try that is under way, or was accepted:
     started_at INTEGER, accepted_at INTEGER,
-    sends INTEGER NOT NULL DEFAULT 0,     -- above 1: it was in doubt, and repeated under the same id
     provider_id TEXT, reason TEXT
 );
 CREATE INDEX message_moving ON message (id) WHERE ended_at IS NULL AND due_at IS NULL;
@@ -40,19 +41,18 @@ CREATE INDEX message_ended ON message (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX message_provider ON message (started_at / 14400000000, provider_id, lane)
     WHERE provider_id IS NOT NULL;        -- by eras of four hours: see Matching
 
-CREATE TABLE unaccepted (                 -- attempts that failed, or whose outcome is unknown
-    message_id INTEGER NOT NULL, number INTEGER NOT NULL,
+CREATE TABLE unaccepted (                 -- tries that failed, or whose outcome was unknown
+    message_id INTEGER NOT NULL, key INTEGER NOT NULL, number INTEGER NOT NULL,
     channel TEXT NOT NULL,
-    sends INTEGER NOT NULL,
     started_at INTEGER NOT NULL, ended_at INTEGER,
     verdict TEXT, provider_id TEXT, reason TEXT,
-    PRIMARY KEY (message_id, number)
+    PRIMARY KEY (message_id, key, number)
 ) WITHOUT ROWID;
 
-CREATE VIEW attempt AS                    -- all of them
-    SELECT message_id, number, channel, sends, started_at, ended_at, verdict, provider_id, reason
+CREATE VIEW attempt AS                    -- all of them; twice what was in doubt and is settled as sent
+    SELECT message_id, key, number, channel, started_at, ended_at, verdict, provider_id, reason
     FROM unaccepted
-    UNION ALL SELECT id, attempts, lane, sends, started_at, accepted_at,
+    UNION ALL SELECT id, key, number, lane, started_at, accepted_at,
         iif(accepted_at IS NULL, NULL, 'accepted'), provider_id, reason
     FROM message WHERE state = 4 OR accepted_at IS NOT NULL;
 
@@ -87,7 +87,7 @@ CREATE TABLE receipt (
     channel TEXT NOT NULL, provider_id TEXT NOT NULL, delivered INTEGER NOT NULL, status TEXT NOT NULL,
     reported_at INTEGER NOT NULL, received_at INTEGER NOT NULL,
     message_id INTEGER,                   -- NULL: it fits no attempt that is known
-    reference TEXT,                       -- what the provider echoes: a message's id, or an attempt's
+    reference TEXT,                       -- what the provider echoes: a message's id, or its key
     dropped_at INTEGER
 );
 CREATE INDEX receipt_unmatched ON receipt (provider_id, channel, message_id, dropped_at)
@@ -120,9 +120,9 @@ _FIRST_VALUES = {"settled_seq": "0", "taken": "0", "forgotten": "0"}
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create the tables in an empty file; check them in any other, and bring older ones to this format.
+    """Create the tables in an empty file; check those of any other.
 
-    Raises JournalError when the file belongs to something else, or to a newer deliveryd.
+    Raises JournalError when the file belongs to something else, or has another format.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -135,8 +135,6 @@ def prepare(connection: sqlite3.Connection) -> None:
             "INSERT INTO meta VALUES (?, ?)", [("namespace", uuid.uuid4().hex[:12]), *_FIRST_VALUES.items()]
         )
         connection.execute("COMMIT")
-    elif 1 <= version < VERSION:
-        upgrade(connection, version, VERSION)
     verify(connection)
 
 
@@ -145,17 +143,12 @@ def verify(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     _judge(application, version)
-    if version < VERSION:
-        raise JournalError(
-            f"the journal has format {version}: start deliveryd once, which brings it to format {VERSION}"
-        )
 
 
 def verify_header(path: Path) -> None:
     """The same by the first bytes of a file, which SQLite never opens: not even a foreign log is replayed.
 
-    An older format is fine, since `prepare` brings it to this one; so is a file that is absent or empty.
-    Raises JournalError and OSError.
+    A file that is absent or empty is fine. Raises JournalError and OSError.
     """
     try:
         with path.open("rb") as file:
@@ -176,8 +169,11 @@ def verify_header(path: Path) -> None:
 def _judge(application: int, version: int) -> None:
     if application != APPLICATION_ID:
         raise JournalError("the file is a database, but no journal of deliveryd; name another in journal.url")
-    if not 1 <= version <= VERSION:
-        raise JournalError(f"the journal has format {version}, and this deliveryd reads format {VERSION}")
+    if version != VERSION:
+        raise JournalError(
+            f"the journal has format {version}, and this deliveryd reads format {VERSION} only: let the"
+            " version that wrote it finish its messages, or name another file in journal.url"
+        )
 
 
 class EventWriter:

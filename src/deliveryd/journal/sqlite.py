@@ -22,7 +22,17 @@ import anyio
 from deliveryd.blocking import Blocking, in_thread, own_thread
 from deliveryd.errors import JournalError, JournalFull, JournalLocked
 from deliveryd.journal import account, upkeep
-from deliveryd.journal.base import Account, Change, Counts, Due, OutboxRow, Receipt, Recovery
+from deliveryd.journal.base import (
+    Account,
+    Change,
+    Counts,
+    Due,
+    OutboxRow,
+    Receipt,
+    Received,
+    Recorded,
+    Recovery,
+)
 from deliveryd.journal.damage import abandon, advice
 from deliveryd.journal.decisions import Decisions
 from deliveryd.journal.history import read
@@ -114,8 +124,8 @@ class SqliteJournal:
         """Record a batch of the queue; return the ids that are new."""
         return await self._commit(lambda db: self._operations.take(db, messages, malformed, at))
 
-    async def change(self, changes: Sequence[Change]) -> Collection[int]:
-        """Record steps of messages; return whose doubt a receipt settled."""
+    async def change(self, changes: Sequence[Change]) -> Recorded:
+        """Record steps of messages, and apply the receipts that were kept for them."""
         return await self._commit(lambda db: self._operations.change(db, changes))
 
     async def due(self, now: int, room: Mapping[str, int]) -> Due:
@@ -134,13 +144,13 @@ class SqliteJournal:
         """Set an event aside."""
         await self._commit(lambda db: self._operations.refuse(db, row, reason, at))
 
-    async def receive(self, receipts: Sequence[Receipt]) -> list[str]:
+    async def receive(self, receipts: Sequence[Receipt]) -> list[Received]:
         """Record providers' updates."""
         return await self._try(lambda db: self._matching.receive(db, receipts))
 
     async def recover(self, now: int, lanes: Collection[str]) -> Recovery:
         """Put in order what an earlier run left."""
-        return await self._commit(lambda db: upkeep.recover(db, self.namespace, now, lanes))
+        return await self._commit(lambda db: upkeep.recover(db, now, lanes))
 
     async def counts(self) -> Counts:
         """The sums of what is open."""

@@ -10,7 +10,7 @@ from deliveryd.journal.base import Counts, Doubtful, Recovery
 from deliveryd.journal.outbox import WATERMARK
 from deliveryd.journal.past import keep
 from deliveryd.journal.rows import ENTRY, entry_of
-from deliveryd.model import attempt_id
+from deliveryd.model import Entry
 from deliveryd.states import State
 
 _MOVING = "ended_at IS NULL AND due_at IS NULL"
@@ -60,7 +60,7 @@ _OF_NO_MESSAGE = (
 
 
 def namespace_of(db: sqlite3.Connection) -> str:
-    """What the ids of all attempts of this journal begin with."""
+    """What the keys of all messages of this journal begin with."""
     (namespace,) = db.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
     return str(namespace)
 
@@ -71,18 +71,18 @@ def last_seq(db: sqlite3.Connection) -> int:
     return int(last)
 
 
-def recover(db: sqlite3.Connection, namespace: str, now: int, lanes: Collection[str]) -> Recovery:
+def recover(db: sqlite3.Connection, now: int, lanes: Collection[str]) -> Recovery:
     """Put in order what an earlier run left."""
     db.execute(f"UPDATE message SET state = 3, due_at = ? WHERE {_MOVING} AND state = 2", (now,))  # noqa: S608
     for lane in _lanes_of_waiting(db) - set(lanes):
         db.execute(
-            "UPDATE message SET state = 5, due_at = NULL WHERE state = 3 AND lane = ? AND doubt IS NOT NULL",
+            "UPDATE message SET state = 5, due_at = NULL WHERE state = 3 AND lane = ? AND doubt",
             (lane,),
         )
         db.execute("UPDATE message SET lane = '', tries = 0 WHERE state = 3 AND lane = ?", (lane,))
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]
     doubtful = [
-        Doubtful(entry._replace(doubt=attempt_id(namespace, entry.id, entry.attempts)), state)
+        Doubtful(entry, state, _latest_doubt(db, entry))
         for state in (State.SENDING, State.IN_DOUBT)
         for entry in map(entry_of, db.execute(_OPEN, (state,)))
     ]
@@ -91,6 +91,16 @@ def recover(db: sqlite3.Connection, namespace: str, now: int, lanes: Collection[
         f"SELECT message_id FROM event WHERE seq > {WATERMARK} AND status IN ('sent', 'error') ORDER BY seq"  # noqa: S608
     )
     return Recovery(taken, doubtful, waiting, list(dict.fromkeys(row[0] for row in reporting)))
+
+
+def _latest_doubt(db: sqlite3.Connection, entry: Entry) -> str | None:
+    """Why the latest try in doubt under a message's key is so."""
+    row = db.execute(
+        "SELECT reason FROM unaccepted WHERE message_id = ? AND key = ? AND verdict = 'in_doubt'"
+        " ORDER BY number DESC LIMIT 1",
+        (entry.id, entry.key),
+    ).fetchone()
+    return None if row is None else row[0]
 
 
 def _lanes_of_waiting(db: sqlite3.Connection) -> set[str]:

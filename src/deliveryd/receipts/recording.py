@@ -9,9 +9,8 @@ import anyio
 import anyio.lowlevel
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.base import Journal, Receipt
-from deliveryd.journal.orders import Effect, receipt_effect
-from deliveryd.states import State
+from deliveryd.journal.base import Journal, Receipt, Received
+from deliveryd.journal.orders import Effect
 
 
 class _Batch:
@@ -21,7 +20,7 @@ class _Batch:
 
     def __init__(self) -> None:
         self.receipts: list[Receipt] = []
-        self.results: Sequence[str] | None = None
+        self.results: Sequence[Received] | None = None
         self.done = anyio.Event()
 
 
@@ -45,7 +44,7 @@ class Recorder:
             await self._record(batch)
         else:
             await batch.done.wait()
-        return batch.results[place] if batch.results is not None else None
+        return batch.results[place].result if batch.results is not None else None
 
     async def _record(self, batch: _Batch) -> None:
         try:
@@ -56,15 +55,10 @@ class Recorder:
             with suppress(JournalError, OSError):
                 if self._journal.has_room():  # the reserve is for outcomes, which nobody tells twice
                     batch.results = await self._journal.receive(batch.receipts)
-                    self._tell_the_line(batch.receipts, batch.results)
+                    self._tell_the_line(batch.results)
         finally:
             batch.done.set()
 
-    def _tell_the_line(self, receipts: Sequence[Receipt], results: Sequence[str]) -> None:
-        moved = [
-            effect
-            for receipt, result in zip(receipts, results, strict=True)
-            if (effect := receipt_effect(result, State.DELIVERED if receipt.delivered else State.FAILED))
-        ]
-        if moved:
+    def _tell_the_line(self, results: Sequence[Received]) -> None:
+        if moved := [effect for _result, effect in results if effect is not None]:
             self._on_moved(moved)

@@ -48,6 +48,13 @@ class HangUp:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyThenAnswer:
+    """The request is carried out, and answered with this status all the same."""
+
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
 class ApplyThenHangUp:
     """The request is carried out, then the connection is closed without an answer."""
 
@@ -83,7 +90,18 @@ class Hang:
     """The request is not carried out and not answered for as long as the sandbox is open."""
 
 
-Fault: TypeAlias = Pass | Answer | HangUp | ApplyThenHangUp | CutInHalf | Drip | Delay | ApplyThenDelay | Hang
+Fault: TypeAlias = (
+    Pass
+    | Answer
+    | HangUp
+    | ApplyThenAnswer
+    | ApplyThenHangUp
+    | CutInHalf
+    | Drip
+    | Delay
+    | ApplyThenDelay
+    | Hang
+)
 
 
 def html_page(status: int = 200) -> Answer:

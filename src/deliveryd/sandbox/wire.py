@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from deliveryd.sandbox.faults import (
     Answer,
+    ApplyThenAnswer,
     ApplyThenDelay,
     ApplyThenHangUp,
     CutInHalf,
@@ -140,6 +141,9 @@ class FaultyEndpoint:
                 return Response(body, status, dict(headers))
             case HangUp():
                 return None
+            case ApplyThenAnswer(status):
+                await self._handler(call)
+                return Response(b"", status)
             case ApplyThenHangUp():
                 await self._handler(call)
                 return None

@@ -68,16 +68,16 @@ def audited(world: World) -> Answered:
 # in doubt
 
 
-def test_what_is_held_is_listed_with_its_attempt_and_its_reason(world: World) -> None:
+def test_what_is_held_is_listed_with_its_key_and_its_reason(world: World) -> None:
     hold(world, 1)
     listed = desk(world, "in-doubt", "list", "--json").data
-    assert [(each["message_id"], each["channel"], each["sends"]) for each in listed] == [(1, "sms", 1)]
-    assert listed[0]["attempt_id"] == world.state.received[0].idempotency_key
+    assert [(each["message_id"], each["channel"], each["tries"]) for each in listed] == [(1, "sms", 1)]
+    assert listed[0]["key"] == world.state.received[0].idempotency_key
     assert "1 held in doubt" in desk(world, "in-doubt", "list").out
     assert desk(world, "in-doubt", "list", "--json", "--older-than", "1h").data == []
 
 
-def test_a_running_worker_takes_a_resent_message_at_once_under_its_own_id(world: World) -> None:
+def test_a_running_worker_takes_a_resent_message_at_once_under_its_key(world: World) -> None:
     hold(world, 1)
     worker = running(world)
     answered = desk(world, "in-doubt", "resend", 1)
@@ -89,8 +89,25 @@ def test_a_running_worker_takes_a_resent_message_at_once_under_its_own_id(world:
     end(worker)
     told = command("explain", "--config", world.config, 1).out
     assert "an operator decided: resend" in told
-    assert "sent 2 times" in told
+    assert f"key {first.idempotency_key}, try 2 under it" in told
     assert '"event": "desk.decided"' in world.log()
+    audited(world)
+
+
+def test_a_new_key_is_said_to_double_before_anything_is_done(world: World) -> None:
+    """In the help, and on standard error with and without --dry-run; the message then has another key."""
+    help_text = " ".join(desk(world, "in-doubt", "resend", "--help").out.split())
+    assert "gets it twice" in help_text
+    hold(world, 1)
+    tried = desk(world, "in-doubt", "resend", "--new-key", "--dry-run", 1)
+    assert (tried.status, tried.out) == (0, "would resend under a new key: 1\n  message:1\n")
+    ordered = desk(world, "in-doubt", "resend", "--new-key", 1)
+    assert ordered.out == "resend under a new key: 1\n  message:1\n"
+    assert all("gets it twice" in answered.err for answered in (tried, ordered))
+    world.run_until_idle()
+    keys = [received.idempotency_key or "" for received in world.state.received]
+    assert [key.rpartition("-")[2] for key in keys] == ["1", "2"]
+    assert world.state.statuses(1) == ["dequeued", "sent"]
     audited(world)
 
 

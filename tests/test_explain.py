@@ -7,10 +7,11 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from deliveryd.explaining import length, moment
-from deliveryd.sandbox.faults import Answer
+from deliveryd.sandbox.faults import Answer, ApplyThenHangUp
 from terminal import Answered, command, free_port
 from world import PATIENCE, World, message, open_world, sms_settings
 
@@ -88,7 +89,8 @@ def test_a_message_that_was_retried_fell_back_and_was_delivered(world: World) ->
     assert "event sent: accepted by the service" in told  # before or after the receipt: they race
     [sms] = world.state.accepted("sms")
     assert f"the provider's id {sms.provider_id}" in stopped.out
-    assert f"id {sms.idempotency_key}\n" in stopped.out
+    assert f"key {sms.idempotency_key}\n" in stopped.out
+    assert "by its clock" in stopped.out
 
 
 def test_names_of_variables_are_shown_and_values_only_when_asked_for(world: World) -> None:
@@ -136,7 +138,7 @@ def test_a_waiting_message_says_until_when_and_for_what(world: World) -> None:
 
 
 def test_an_attempt_in_doubt_that_is_held(world: World) -> None:
-    """It is named with the id under which the provider may know it."""
+    """It is named with the key under which the provider may know it."""
     world.change('timeout = "3s"', 'timeout = "200ms"\non_in_doubt = "hold"')
     world.customers([{**ANN, "phone": "+15550102"}])
     world.state.enqueue(message(5))
@@ -145,19 +147,54 @@ def test_an_attempt_in_doubt_that_is_held(world: World) -> None:
     told = explain(world, 5).out
     [attempt] = world.state.attempts
     assert told.startswith('message 5: in doubt and held (on_in_doubt = "hold")')
-    assert f"in doubt   {attempt.idempotency_key}: repeated under this id, if at all" in told
+    assert f"in doubt   {attempt.idempotency_key}: repeated under this key, if at all" in told
     assert "attempt 1 on sms: in doubt: nobody knows what became of it: " in told
 
 
-def test_an_attempt_that_was_repeated_under_its_own_id(world: World) -> None:
+def test_a_message_that_was_tried_again_under_its_key(world: World) -> None:
+    """Its doubt stays in sight, with its reason, beside the try that was accepted."""
     world.change('timeout = "3s"', 'timeout = "200ms"')
     world.customers([{**ANN, "phone": "+15550102"}])
     world.state.enqueue(message(5))
     world.run_until_idle()
     told = explain(world, 5).out
-    assert "attempt 1 on sms: accepted by the provider" in told
-    assert "repeated under this id: sent 2 times" in told
-    assert "attempt 2" not in told
+    assert [what for what in whats(told) if what.startswith("attempt")] == [
+        "attempt 1 on sms: begins",
+        "attempt 1 on sms: in doubt: nobody knows what became of it: no whole answer within 0.2 s",
+        "attempt 2 on sms: begins",
+        "attempt 2 on sms: accepted by the provider",
+    ]
+    assert ", try 2 under it\n" in told
+    assert told.startswith("message 5: sent; a channel accepted it\n")
+
+
+def test_a_doubt_that_a_receipt_settled_stays_in_sight(world: World) -> None:
+    """And that another receipt may follow is said only where the provider sends any."""
+    port = free_port()
+    world.change('[receipts]\nlisten = ""', f'[receipts]\nlisten = "127.0.0.1:{port}"')
+    world.change('timeout = "3s"', 'timeout = "3s"\non_in_doubt = "hold"')
+    clockless = RECEIPT.replace(', \\\nreported_at = "/at"', "").replace(
+        'reported_at = "/at" ', 'reference = "/ref" '
+    )
+    world.add(clockless)
+    world.state.fail("provider.sms", ApplyThenHangUp())
+    world.state.enqueue(message(5), message(6))
+    worker = world.start(log="info")
+    world.sandbox.wait_for(lambda state: "sent" in state.statuses(5) + state.statuses(6), PATIENCE)
+    held = 5 if "sent" in world.state.statuses(6) else 6
+    report = {"id": "q1", "status": "delivered", "ref": str(held)}
+    httpx.post(f"http://127.0.0.1:{port}/receipts/sms", json=report, trust_env=False)
+    world.sandbox.wait_for(lambda state: "delivered" in state.statuses(held), PATIENCE)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(PATIENCE) == 0
+    told = explain(world, held).out
+    attempts = [what for what in whats(told) if what.startswith("attempt")]
+    assert attempts[0] == "attempt 1 on sms: begins"
+    assert attempts[1].startswith("attempt 1 on sms: in doubt: nobody knows what became of it: ")
+    assert attempts[2:] == ["attempt 1 on sms: accepted by the provider: settled by the provider's receipt"]
+    assert "by its clock" not in told
+    [first, *_] = explain(world, 11 - held).out.splitlines()
+    assert first.endswith("sent; a channel accepted it, and a provider's receipt may still follow")
 
 
 def test_an_event_that_the_service_refused_says_why(world: World) -> None:

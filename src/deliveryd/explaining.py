@@ -25,14 +25,14 @@ STATES: Mapping[State, str] = {
     State.WAITING: "waiting for its time",
     State.SENDING: "being sent; if the worker was killed, the next start settles it",
     State.IN_DOUBT: 'in doubt and held (on_in_doubt = "hold"): an attempt left, its outcome is unknown',
-    State.SENT: "sent",
+    State.SENT: "sent; a channel accepted it",
     State.DELIVERED: "delivered; the provider confirmed it",
     State.FAILED: "failed; it ended with an error event",
     State.SET_ASIDE: "set aside; the service refused its dequeued event, so it isn't sent",
 }
 """What each state means to a person who asks about a message."""
 
-RECEIPT_MAY_FOLLOW = "sent; a provider's receipt may still follow"
+RECEIPT_MAY_FOLLOW = ", and a provider's receipt may still follow"
 
 FORGOTTEN = "forgotten; it ended longer ago than journal.retention, and only these events are kept"
 NEVER_TAKEN = "never taken; only malformed elements had this id"
@@ -92,7 +92,7 @@ def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
         yield f"message {life.id}: {FORGOTTEN if life.past else NEVER_TAKEN}"
         return
     may_follow = message.state is State.SENT and message.lane in reporting
-    yield f"message {life.id}: {RECEIPT_MAY_FOLLOW if may_follow else STATES[message.state]}"
+    yield f"message {life.id}: {STATES[message.state]}{RECEIPT_MAY_FOLLOW if may_follow else ''}"
     yield ""
     if message.variables is None:
         yield "  its element of the queue was malformed: it has no settings, customer or variables"

@@ -33,8 +33,8 @@ class SignatureOptions(BaseModel):
 class ReceiptOptions(BaseModel):
     """Where in a receipt's JSON its values stand, and which statuses mean what; others change nothing.
 
-    `reference` is where the gateway echoes the id of the attempt, or of the message, that it was given. By it
-    a receipt settles an attempt in doubt, whose answer, and with it the provider's id, never came.
+    `reference` is where the gateway echoes the message's key or its id, whichever it was given. By it a
+    receipt settles a message of which no acceptance, and so no id of the provider, is known.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)

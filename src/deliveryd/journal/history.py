@@ -49,7 +49,7 @@ class MessageRecord(NamedTuple):
 
 
 class AttemptRecord(NamedTuple):
-    """A try under a key; one that was in doubt and is settled as accepted is there twice, with both outcomes."""
+    """A try under a key; one that was in doubt and is settled as sent is there twice, with both outcomes."""
 
     key: str
     number: int

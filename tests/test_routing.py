@@ -310,7 +310,8 @@ def test_expiry_counts_before_everything_else() -> None:
         found = route(case, expires_at=EXPIRY, now=EXPIRY + 1)
         assert isinstance(found, Unsendable)
         reasons = "".join(f"{channel}: {reason}; " for channel, reason in case.entry.spent)
-        assert found.details == f"{reasons}expired at 2030-01-01T00:00:00.000000Z"
+        doubt = f"; {case.entry.lane}: outcome unknown" if case.entry.doubt else ""
+        assert found.details == f"{reasons}expired at 2030-01-01T00:00:00.000000Z{doubt}"
 
 
 @pytest.mark.parametrize(

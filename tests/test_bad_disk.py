@@ -372,7 +372,7 @@ def test_what_a_worker_makes_is_for_its_user_alone(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     folders = {"state", "deep", "cache"}
-    files = {f"journal.db{suffix}" for suffix in ("", "-wal", "-shm", ".lock", ".sock")}
+    files = {f"journal.db{suffix}" for suffix in ("", "-wal", "-shm", ".lock", ".worker", ".sock")}
     assert modes == {**dict.fromkeys(folders, 0o700), **dict.fromkeys(files, 0o600)}
 
 

@@ -26,6 +26,7 @@ from deliveryd.http.client import build_client
 from deliveryd.http.tls import TlsFiles
 from deliveryd.intake import Intake, Places
 from deliveryd.journal.base import Journal
+from deliveryd.journal.locking import only_worker
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.lanes import Lane, LanePolicy, RetryPolicy
 from deliveryd.metrics import Metrics
@@ -44,6 +45,9 @@ from deliveryd.wakeup import Pulse
 
 if TYPE_CHECKING:
     from deliveryd.receipts.app import Receipts
+
+COMMAND_PATIENCE = 30.0
+"""Seconds that a start waits for a command that works on the journal."""
 
 LARGEST_ANSWER = 4 << 20
 """Bytes of an answer of the service that are read at most: a batch of thousands of messages fits."""
@@ -96,6 +100,7 @@ async def assemble(
         service, channels, directory = outside
         cache = open_cache(config, blocking or in_thread)
         stack.push_async_callback(cache.aclose)
+        stack.enter_context(only_worker(config.journal.path))
         journal = await stack.enter_async_context(
             open_journal(
                 config.journal.path,
@@ -103,6 +108,7 @@ async def assemble(
                 observe=lambda seconds, _operations: metrics.committed(seconds),
                 blocking=blocking,
                 reserve=config.journal.reserve,
+                patience=COMMAND_PATIENCE,
             )
         )
         places = Places(config.queue.max_in_flight)

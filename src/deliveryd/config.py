@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -275,10 +276,10 @@ class JournalOptions(Section):
     reserve: Size = Field(64 << 20, description="room on the disk below which nothing more is taken")
     retention: Positive = Field(7 * 86400.0, description="how long ended messages can be explained")
 
-    @property
+    @cached_property
     def path(self) -> Path:
-        """The file that the url names."""
-        return Path(self.url.removeprefix(SQLITE))
+        """The file that the url names, or leads to by links: all files of the journal lie beside it."""
+        return Path(os.path.realpath(self.url.removeprefix(SQLITE)))
 
 
 class AdminOptions(Section):

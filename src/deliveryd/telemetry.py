@@ -89,6 +89,7 @@ class Event(StrEnum):
     RECEIPT_FORGED = "receipt.forged", WARNING, "a provider's update isn't signed as it must be"
 
     JOURNAL_RECOVERED = "journal.recovered", INFO, "the journal was opened and holds work from before"
+    JOURNAL_AWAITED = "journal.awaited", INFO, "a command works on the journal; the start waits for it"
     JOURNAL_ACCOUNT = "journal.account", INFO, "where all messages are that were ever taken"
     JOURNAL_GAP = "journal.gap", ERROR, "messages are missing from the journal; deliveryd audit says which"
     JOURNAL_FULL = "journal.full", ERROR, "the journal's disk has no room; the line waits for it"

@@ -15,7 +15,7 @@ from deliveryd.errors import JournalError
 from deliveryd.journal.damage import advice
 from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
 from deliveryd.journal.past import Kept, kept
-from deliveryd.journal.place import refuse_leftovers, verify_log
+from deliveryd.journal.place import refuse_leftovers, true_path, verify_log
 from deliveryd.journal.schema import verify
 from deliveryd.model import message_key
 from deliveryd.states import State
@@ -143,6 +143,7 @@ def without_values(life: Life) -> Life:
 
 def read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
     """What a query finds in the journal as of one instant. Raises JournalError, or JournalAbsent."""
+    path = true_path(path)
     try:
         size = path.stat().st_size
     except FileNotFoundError:
@@ -173,7 +174,7 @@ def _read_undisturbed(path: Path, query: Callable[[sqlite3.Connection], T]) -> T
 
 
 def _query(path: Path, mode: str, query: Callable[[sqlite3.Connection], T]) -> T:
-    uri = f"{path.resolve().as_uri()}?{mode}"
+    uri = f"{path.as_uri()}?{mode}"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0)) as db:
         db.execute("PRAGMA query_only = ON")
         db.execute("BEGIN")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from deliveryd.journal.place import LOCK
+
 LOCKS = Path("/proc/locks")
 
 
@@ -13,7 +15,7 @@ def holder_of(journal: Path) -> int | None:
     A process in another container isn't visible.
     """
     try:
-        inode = journal.with_name(journal.name + ".lock").stat().st_ino
+        inode = journal.with_name(journal.name + LOCK).stat().st_ino
         lines = LOCKS.read_text(encoding="ascii").splitlines()
     except OSError:
         return None

@@ -1,4 +1,7 @@
-"""Where the journal lies: its folder, how its file comes to be, who may read it, its log after a bad end."""
+"""Where the journal lies: its folder, how its file comes to be, who may read it, its log after a bad end.
+
+All paths here are true ones (see `true_path`), so that the companions of a file lie beside it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from pathlib import Path
 from deliveryd.errors import JournalError
 from deliveryd.telemetry import Event, log
 
-FILES = ("", "-wal", "-shm", "-journal", ".lock")
+LOCK = ".lock"
+WORKER_LOCK = ".worker"
+FILES = ("", "-wal", "-shm", "-journal", LOCK, WORKER_LOCK)
 """What belongs to a journal, behind its name."""
 
 _OTHERS = 0o077
@@ -19,6 +24,11 @@ _OTHERS_WRITE = 0o022
 _PORTION = 1 << 20
 _LOG_HEADER = 32
 _LOG_MARKS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+
+
+def true_path(path: Path) -> Path:
+    """The path without links: two names for one journal must lead to one lock and one log."""
+    return Path(os.path.realpath(path))
 
 
 def make_folder(folder: Path) -> None:
@@ -36,17 +46,16 @@ def make_file(path: Path, make: Callable[[Path], None]) -> None:
     Thus there is no half-made journal, whenever the power fails. Raises JournalError, OSError, and what
     `make` raises.
     """
-    place = path.resolve()  # a link stays one
-    if place.exists() and place.stat().st_size:
+    if path.exists() and path.stat().st_size:
         return
-    refuse_leftovers(place)
-    new = place.with_name(f"{place.name}.new")
+    refuse_leftovers(path)
+    new = path.with_name(f"{path.name}.new")
     for suffix in FILES:
         new.with_name(new.name + suffix).unlink(missing_ok=True)
     os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))  # SQLite would let others read it
     make(new)
-    new.rename(place)
-    sync_folder(place.parent)
+    new.rename(path)
+    sync_folder(path.parent)
 
 
 def refuse_leftovers(path: Path) -> None:
@@ -54,14 +63,23 @@ def refuse_leftovers(path: Path) -> None:
 
     That was a journal, and SQLite would throw the log away to begin anew.
     """
-    place = path.resolve()
     for suffix in ("-wal", "-journal"):
-        leftover = place.with_name(place.name + suffix)
+        leftover = path.with_name(path.name + suffix)
         if leftover.exists() and leftover.stat().st_size:
             raise JournalError(
                 f"{path} is empty or gone, and {leftover.name} beside it belongs to a journal. Both are left"
                 " as they are: bring back the journal or a backup, or move both away to begin anew"
             )
+
+
+def refuse_other_names(path: Path) -> None:
+    """Raise JournalError where the file has a second name (a hard link), since each name has its own lock."""
+    names = path.stat().st_nlink
+    if names > 1:
+        raise JournalError(
+            f"the file has {names} names (hard links), and a worker under each could send its messages:"
+            " remove the other names"
+        )
 
 
 def verify_log(path: Path) -> None:
@@ -113,13 +131,12 @@ def renew_log(path: Path) -> None:
 
 
 def _log_of(path: Path) -> Path:
-    place = path.resolve()
-    return place.with_name(f"{place.name}-wal")
+    return path.with_name(f"{path.name}-wal")
 
 
 def sync_names(path: Path) -> None:
     """Make the names of the journal's files durable. Raises OSError."""
-    sync_folder(path.resolve().parent)
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

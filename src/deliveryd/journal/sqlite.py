@@ -7,12 +7,11 @@ load (docs/decisions/0004-journal.md).
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, nullcontext, suppress
+from contextlib import asynccontextmanager, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -20,7 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import anyio
 
 from deliveryd.blocking import Blocking, in_thread, own_thread
-from deliveryd.errors import JournalError, JournalFull, JournalLocked
+from deliveryd.errors import JournalError, JournalFull
 from deliveryd.journal import account, upkeep
 from deliveryd.journal.base import (
     Account,
@@ -36,11 +35,21 @@ from deliveryd.journal.base import (
 from deliveryd.journal.damage import abandon, advice
 from deliveryd.journal.decisions import Decisions
 from deliveryd.journal.history import read
+from deliveryd.journal.locking import held, lock_of
 from deliveryd.journal.matching import Matching
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.outbox import Outbox
-from deliveryd.journal.place import keep_private, make_file, make_folder, renew_log, sync_names, verify_log
+from deliveryd.journal.place import (
+    keep_private,
+    make_file,
+    make_folder,
+    refuse_other_names,
+    renew_log,
+    sync_names,
+    true_path,
+    verify_log,
+)
 from deliveryd.journal.schema import EventWriter, prepare, verify_header
 from deliveryd.model import Malformed, QueuedMessage
 from deliveryd.telemetry import Event, log
@@ -319,43 +328,51 @@ async def open_journal(
     observe: Callable[[float, int], None] = lambda _s, _n: None,
     blocking: Blocking | None = None,
     reserve: int = 0,
+    patience: float = 0.0,
 ) -> AsyncIterator[SqliteJournal]:
     """Open the journal for the one process that works on it, and close it when the block ends.
 
+    Where `path` is a link, all files of the journal lie beside what it leads to.
+
     `observe` hears of each commit: its seconds, and how many operations shared it. With less than `reserve`
     bytes free on the disk, `has_room` is false. `blocking` None: the journal has a thread of its own.
-    Raises JournalLocked when another process has it open, JournalError when the file can't be used.
+    Raises JournalLocked when another process still has it open after `patience` seconds, JournalError when
+    the file can't be used.
     """
+    path = true_path(path)
     _checked(path, partial(make_folder, path.parent))
-    with _Lock(path.with_name(path.name + ".lock")):
-        async with nullcontext(blocking) if blocking is not None else own_thread("journal") as write:
-            db = await write(partial(_connect, path))
-            db.execute(f"PRAGMA wal_autocheckpoint = {_checkpoint_pages(reserve)}")
-            journal = None
-            try:
-                last_seq = _checked(path, partial(upkeep.last_seq, db))
-                _checked(path, partial(sync_names, path))  # SQLite passes over a failure to do so
-                outbox = Outbox(EventWriter(details_field), last_seq)
-                threads = Threads(write, blocking or in_thread)
-                journal = SqliteJournal(
-                    db, upkeep.namespace_of(db), outbox, observe, threads, path=path, reserve=reserve
-                )
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(journal.run)
-                    try:
-                        yield journal
-                    finally:
-                        journal.stop()
-            finally:
-                if journal is not None and journal.is_broken:
-                    abandon(db, path)
-                db.close()
+    async with (
+        held(lock_of(path), patience),
+        nullcontext(blocking) if blocking is not None else own_thread("journal") as write,
+    ):
+        db = await write(partial(_connect, path))
+        db.execute(f"PRAGMA wal_autocheckpoint = {_checkpoint_pages(reserve)}")
+        journal = None
+        try:
+            last_seq = _checked(path, partial(upkeep.last_seq, db))
+            _checked(path, partial(sync_names, path))  # SQLite passes over a failure to do so
+            outbox = Outbox(EventWriter(details_field), last_seq)
+            threads = Threads(write, blocking or in_thread)
+            journal = SqliteJournal(
+                db, upkeep.namespace_of(db), outbox, observe, threads, path=path, reserve=reserve
+            )
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(journal.run)
+                try:
+                    yield journal
+                finally:
+                    journal.stop()
+        finally:
+            if journal is not None and journal.is_broken:
+                abandon(db, path)
+            db.close()
 
 
 def _connect(path: Path) -> sqlite3.Connection:
     """Open the file, or make it; one that is no journal stays exactly as it is."""
     _checked(path, partial(verify_header, path))
     _checked(path, partial(make_file, path, _make))
+    _checked(path, partial(refuse_other_names, path))
     _checked(path, partial(keep_private, path))
     _checked(path, partial(verify_log, path))
     _checked(path, partial(renew_log, path))
@@ -401,34 +418,3 @@ def _checked(path: Path, use: Callable[[], T]) -> T:
         raise JournalError(f"{path} can't be used as a journal: {error}. {advice(error)}") from error
     except OSError as error:
         raise JournalError(f"{path} can't be used as a journal: {error.strerror}") from error
-
-
-class _Lock:
-    """Keeps a second process away from the journal, for as long as this one lives."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        try:
-            self._file = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise JournalError(f"{self._path} can't be made: {error.strerror}") from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(self._file, 32).decode("ascii", "replace").strip()
-            os.close(self._file)
-            raise JournalLocked(
-                f"the journal is in use by another deliveryd (process {owner or 'unknown'});"
-                " give each instance its own journal.url"
-            ) from None
-        except OSError as error:
-            os.close(self._file)
-            raise JournalError(f"{self._path} can't be locked: {error.strerror}") from error
-        with suppress(OSError):  # the number only helps whoever is kept out: a full disk is no matter
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._file)

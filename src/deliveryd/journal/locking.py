@@ -1,0 +1,105 @@
+"""The journal's locks: one for whoever works on it, and another one that only a worker has.
+
+A command has the first one for as long as an order takes, so a worker that starts waits for it. A second
+worker is refused at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import anyio
+
+from deliveryd.errors import JournalError, JournalLocked
+from deliveryd.journal.place import LOCK, WORKER_LOCK, make_folder
+from deliveryd.telemetry import Event, log
+
+PAUSE = 0.02
+"""Seconds between two tries: a command that has many orders carried out frees the lock for moments only."""
+
+
+@contextmanager
+def only_worker(journal: Path) -> Iterator[None]:
+    """Keep other workers away from a journal. Raises JournalLocked when there is one, JournalError."""
+    try:
+        make_folder(journal.parent)
+    except OSError as error:
+        raise JournalError(f"{journal} can't be used as a journal: {error.strerror}") from error
+    lock = Lock(journal.with_name(journal.name + WORKER_LOCK))
+    lock.take()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@asynccontextmanager
+async def held(lock: Lock, patience: float) -> AsyncIterator[None]:
+    """Hold a lock, after waiting for it so many seconds at most.
+
+    Raises JournalLocked when another process still has it then, JournalError.
+    """
+    deadline = anyio.current_time() + patience
+    is_awaited = False
+    while True:
+        try:
+            lock.take()
+            break
+        except JournalLocked as error:
+            if anyio.current_time() >= deadline:
+                raise
+            if not is_awaited:
+                log(Event.JOURNAL_AWAITED, reason=str(error))
+                is_awaited = True
+        await anyio.sleep(PAUSE)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class Lock:
+    """A lock on a file, for as long as this process lives or until it is released."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = -1
+
+    def take(self) -> None:
+        """Take it. Raises JournalLocked when another process has it, JournalError."""
+        file = self._open()
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(file, 32).decode("ascii", "replace").strip()
+            os.close(file)
+            raise JournalLocked(
+                f"the journal is in use by another deliveryd (process {owner or 'unknown'});"
+                " give each instance its own journal.url"
+            ) from None
+        except OSError as error:
+            os.close(file)
+            raise JournalError(f"{self._path} can't be locked: {error.strerror}") from error
+        with suppress(OSError):  # the number only helps whoever is kept out: a full disk is no matter
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        self._file = file
+
+    def release(self) -> None:
+        """Give it back."""
+        os.close(self._file)
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise JournalError(f"{self._path} can't be made: {error.strerror}") from error
+
+
+def lock_of(journal: Path) -> Lock:
+    """The lock of whoever works on a journal."""
+    return Lock(journal.with_name(journal.name + LOCK))

@@ -46,6 +46,7 @@ async def running(world: VirtualWorld) -> AsyncIterator[tuple[WorkerVitals, Part
         trio.open_nursery() as loops,
     ):
         line = parts.pipeline
+        await line.recover()
         lanes = [lane.run for lane in line.lanes.values()]
         for loop in (line.reporting.run, line.record_settled, *lanes, line.deliver, line.wake_due, line.take):
             loops.start_soon(loop)

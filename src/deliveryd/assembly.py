@@ -289,5 +289,8 @@ def _receipts(
         for name, options in reporting.items()
     }
     return Receipts(
-        inlets, journal, clock, metrics, max_body=config.receipts.max_body, on_moved=pipeline.moved
-    )
+        inlets, journal, clock, metrics,
+        max_body=config.receipts.max_body,
+        on_moved=pipeline.moved,
+        is_open=lambda: pipeline.recovered,
+    )  # fmt: skip

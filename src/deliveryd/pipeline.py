@@ -85,6 +85,8 @@ class Pipeline:
         self._settled_bell = Bell()
         self._settling = anyio.Lock(fast_acquire=True)
         self._taken_last = anyio.Event()
+        self.recovered = False
+        """Whether what an earlier run left was taken up; until then nothing else may move a message."""
 
     async def recover(self) -> None:
         """Take up what an earlier run left in the journal, before anything else."""
@@ -93,6 +95,7 @@ class Pipeline:
         self._places.hold([*self._awaiting, *left.reporting])
         self._waiting = left.waiting
         await self.record([change for doubtful in left.doubtful if (change := self._after_crash(doubtful))])
+        self.recovered = True
         self._due_bell.ring()
         self.reporting.expect_now(1)
         if left.taken or left.doubtful or left.waiting or left.reporting:

@@ -39,6 +39,8 @@ class WorkerVitals:
     def ready(self) -> tuple[bool, str]:
         """Whether work is being taken, and a sentence that says why or why not."""
         pipeline = self._parts.pipeline
+        if not pipeline.recovered:
+            return False, "starting: what an earlier run left is being taken up"
         if self.draining:
             return False, "finishing what is under way; no more is taken"
         if self._parts.journal.full or not self._parts.journal.has_room():

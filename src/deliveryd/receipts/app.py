@@ -50,12 +50,14 @@ class Receipts:
         *,
         max_body: int,
         on_moved: Callable[[Sequence[Effect]], None],
+        is_open: Callable[[], bool],
     ) -> None:
         self._inlets = inlets
         self._recorder = Recorder(journal, on_moved)
         self._clock = clock
         self._metrics = metrics
         self._max_body = max_body
+        self._is_open = is_open
         self._quiet: defaultdict[tuple[str, Event], _Quiet] = defaultdict(_Quiet)
 
     def app(self) -> Endpoint:
@@ -63,7 +65,9 @@ class Receipts:
         return Endpoint(self._inlets, self.take_in, self._max_body)
 
     async def take_in(self, channel: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Verify, record and match a report to a configured channel."""
+        """Verify, record and match a report to a configured channel; not before the start is over."""
+        if not self._is_open():
+            return Answer(503, "deliveryd is starting; report it again later")
         inlet = self._inlets[channel]
         signature = inlet.options.signature
         if signature is not None and not is_genuine(

@@ -25,7 +25,7 @@ from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.metrics import Metrics
-from deliveryd.model import QueuedMessage, WallClock
+from deliveryd.model import Entry, QueuedMessage, WallClock
 from deliveryd.reporting import ABOUT_THE_EVENTS, Reporting
 from deliveryd.states import State
 from deliveryd.wakeup import Pulse
@@ -96,12 +96,14 @@ class Station:
         self.service = Service()
         self.accepted: list[OutboxRow] = []
         self.refused: list[OutboxRow] = []
+        self.reopened: list[Entry] = []
         self._told = anyio.Event()
         self.metrics = Metrics([], "1")
         self.reporting = Reporting(
             self.service, journal, WallClock(), self.metrics, Pulse(),
             batch_size=BATCH, flush_interval=FLUSH,
             on_accepted=self._hear_accepted, on_refused=self._hear_refused,
+            on_reopened=self.reopened.extend,
         )  # fmt: skip
 
     def _hear_accepted(self, rows: Sequence[OutboxRow]) -> None:

@@ -25,7 +25,7 @@ LEGAL = {
     "SENT": {"DELIVERED", "FAILED"},
     "DELIVERED": set(),
     "FAILED": {"SENT", "DELIVERED"},
-    "SET_ASIDE": {"TAKEN"},
+    "SET_ASIDE": {"TAKEN", "READY"},
 }
 
 

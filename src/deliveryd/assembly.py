@@ -132,6 +132,7 @@ async def assemble(
             flush_interval=config.events.flush_interval,
             on_accepted=pipeline.accepted,
             on_refused=pipeline.refused,
+            on_reopened=pipeline.reopened,
         )  # fmt: skip
         pipeline.lanes = {
             name: Lane(

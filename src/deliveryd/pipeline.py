@@ -158,6 +158,12 @@ class Pipeline:
         elif row.status in FINAL:
             self._places.release([row.message_id])
 
+    def reopened(self, entries: Sequence[Entry]) -> None:
+        """The service accepted the `dequeued` of messages that were set aside: they may be sent after all."""
+        log(Event.MESSAGE_REOPENED, count=len(entries))
+        self._places.hold(entry.id for entry in entries)
+        self._make_ready(entries)
+
     # 3. settings, customer, expiry, language, channel, text: `Preparation` finds them all, then calls
 
     async def deliver(self) -> None:

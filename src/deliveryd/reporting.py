@@ -15,7 +15,7 @@ import anyio
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.metrics import Metrics
-from deliveryd.model import Clock
+from deliveryd.model import Clock, Entry
 from deliveryd.telemetry import Event, log
 from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse
 
@@ -26,6 +26,9 @@ Those are waited out: they would be the same for every event, and set aside all 
 """
 
 MAX_PAUSE = 30.0
+
+TOLD_AGAIN_AFTER = 3600.0
+"""Seconds after which the log says again how many events the service keeps refusing."""
 
 
 class EventSink(Protocol):
@@ -50,6 +53,7 @@ class Reporting:
         flush_interval: float,
         on_accepted: Callable[[Sequence[OutboxRow]], None],
         on_refused: Callable[[OutboxRow], None],
+        on_reopened: Callable[[Sequence[Entry]], None],
     ) -> None:
         self._sink = sink
         self._journal = journal
@@ -60,6 +64,7 @@ class Reporting:
         self._flush_interval = flush_interval
         self._on_accepted = on_accepted
         self._on_refused = on_refused
+        self._on_reopened = on_reopened
         self._bell = Bell()
         self._full = Bell()
         self._settled = Bell()
@@ -68,6 +73,8 @@ class Reporting:
         self._enough = batch_size
         self._failures = 0
         self._hurry = False
+        self._refused_again = 0
+        self._quiet_until = float("-inf")
 
     @property
     def down(self) -> bool:
@@ -149,18 +156,30 @@ class Reporting:
             await self._post(rows[:middle])
             await self._post(rows[middle:])
         else:
-            await self._journal.accept(rows, self._clock.now())
+            reopened = await self._journal.accept(rows, self._clock.now())
             self._metrics.events_accepted(len(rows))
             log(Event.EVENTS_ACCEPTED, count=len(rows))
             self._on_accepted(rows)
+            if reopened:
+                self._on_reopened(reopened)
             self._settled.ring()
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> None:
-        await self._journal.refuse(row, reason, self._clock.now())
+        refusals = await self._journal.refuse(row, reason, self._clock.now())
         self._metrics.events_refused(1)
-        log(Event.EVENTS_REFUSED, message_id=row.message_id, reason=f"{row.status}: {reason}")
+        if refusals > 1:
+            self._tell_refused_again()
+        else:
+            log(Event.EVENTS_REFUSED, message_id=row.message_id, reason=f"{row.status}: {reason}")
         self._on_refused(row)
         self._settled.ring()
+
+    def _tell_refused_again(self) -> None:
+        """Say at most once an hour how many events were refused once more: each was named the first time."""
+        self._refused_again += 1
+        if (now := anyio.current_time()) >= self._quiet_until:
+            log(Event.EVENTS_REFUSED_AGAIN, count=self._refused_again)
+            self._refused_again, self._quiet_until = 0, now + TOLD_AGAIN_AFTER
 
     async def _pause_after(self, error: ServiceError) -> None:
         self._failures += 1

@@ -22,7 +22,7 @@ class State(IntEnum):
     SENT = 6  # a channel accepted it
     DELIVERED = 7  # the provider confirmed it
     FAILED = 8  # it ended with an `error` event
-    SET_ASIDE = 9  # the service refused its `dequeued`: it may not be sent
+    SET_ASIDE = 9  # the service refused its `dequeued`: it may not be sent until it is accepted
 
 
 STEPS: dict[State, frozenset[State]] = {
@@ -34,7 +34,7 @@ STEPS: dict[State, frozenset[State]] = {
     State.SENT: frozenset({State.DELIVERED, State.FAILED}),
     State.DELIVERED: frozenset(),
     State.FAILED: frozenset({State.SENT, State.DELIVERED}),
-    State.SET_ASIDE: frozenset({State.TAKEN}),
+    State.SET_ASIDE: frozenset({State.TAKEN, State.READY}),
 }
 """From each state, the states that a message may go to."""
 

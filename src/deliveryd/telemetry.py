@@ -59,6 +59,7 @@ class Event(StrEnum):
     MESSAGE_FAILED = "message.failed", DEBUG, "the message ended with an error event"
     MESSAGE_WAITING = "message.waiting", DEBUG, "the message is tried again at its due time"
     MESSAGE_SET_ASIDE = "message.set_aside", WARNING, "the service refused its dequeued event: it isn't sent"
+    MESSAGE_REOPENED = "message.reopened", INFO, "the service accepted a dequeued event that it had refused"
     MESSAGE_IN_DOUBT = "message.in_doubt", WARNING, "an attempt left and nobody knows what became of it"
     ATTEMPT_RETRY = "attempt.retry", DEBUG, "an attempt surely failed and another one follows"
     CHANNEL_MISCONFIGURED = "channel.misconfigured", ERROR, "a provider rejects how it is set up"
@@ -75,6 +76,7 @@ class Event(StrEnum):
 
     EVENTS_ACCEPTED = "events.accepted", INFO, "the service accepted a batch of status events"
     EVENTS_REFUSED = "events.refused", ERROR, "the service refuses a status event, which was set aside"
+    EVENTS_REFUSED_AGAIN = "events.refused_again", WARNING, "events refused before were refused once more"
     EVENTS_UNAVAILABLE = "events.unavailable", WARNING, "status events can't be posted; the outbox keeps them"
     EVENTS_RECOVERED = "events.recovered", INFO, "status events can be posted again"
 

@@ -304,6 +304,101 @@ async def test_a_message_that_was_set_aside_and_comes_back_to_the_line_is_open_a
         assert await journal.forget(NOW + 1, 10) == 0
 
 
+async def refuse_first(journal: Journal, at: int) -> OutboxRow:
+    """The service refuses what waits first."""
+    (row,) = await journal.outbox(0, 1)
+    await journal.refuse(row, "400", at)
+    return row
+
+
+async def test_a_message_that_was_set_aside_is_ready_once_its_repeated_dequeued_is_accepted(
+    opened: Open,
+) -> None:
+    """It is given back to the line, once; its `dequeued` has the same words as before."""
+    async with opened() as journal:
+        await journal.take([message(1)], [], NOW)
+        refused = await refuse_first(journal, NOW)
+        assert await journal.take([message(1)], [], NOW + 1) == set()
+        again = await journal.outbox(0, 10)
+        assert [row.body for row in again] == [refused.body]
+        assert await journal.counts() == Counts({}, 1, 0, 0, 0)
+        assert await journal.accept(again, NOW + 2) == [entry_of(1)._replace(taken_at=NOW)]
+        assert await state_counts(journal) == {State.READY: 1}
+        await journal.take([message(1)], [], NOW + 3)
+        assert await journal.accept(await journal.outbox(0, 10), NOW + 4) == []
+        assert await state_counts(journal) == {State.READY: 1}
+        assert await journal.forget(NOW + 5, 10) == 0
+
+
+async def test_a_refused_dequeued_is_offered_at_once_and_then_after_pauses_that_double(opened: Open) -> None:
+    """In one row however often, and up to an hour apart; between those times a repeat changes nothing."""
+    minute = 60_000_000
+    async with opened() as journal:
+        await journal.take([message(1)], [], NOW)
+        at = NOW
+        for times, pause in enumerate([0, 1, 2, 4, 8, 16, 32, 60, 60], 1):
+            (row,) = await journal.outbox(0, 10)
+            assert await journal.refuse(row, "400", at) == times
+            if pause:
+                await journal.take([message(1)], [], at + pause * minute - 1)
+                assert await journal.outbox(0, 10) == []
+            at += pause * minute
+            await journal.take([message(1)], [], at)
+        assert await waiting_events(journal) == [(1, "dequeued")]
+        await refuse_first(journal, at)
+        assert await journal.counts() == Counts({}, 0, 1, 0, 0)
+        await journal.take([message(1)], [], at - minute)  # the clock was put back
+        assert await waiting_events(journal) == [(1, "dequeued")]
+
+
+async def test_an_operators_drop_outlasts_an_acceptance(opened: Open) -> None:
+    """What was given up is reported as dequeued, so that the queue lets go of it, and isn't sent."""
+    async with opened() as journal:
+        await journal.take([message(1)], [], NOW)
+        await refuse_first(journal, NOW)
+        await journal.decide(Order(Verb.DROP, Kind.MESSAGE, ("1",)), NOW, ["sms"])
+        await journal.take([message(1)], [], NOW + 1)
+        again = await journal.outbox(0, 10)
+        assert [row.status for row in again] == ["dequeued"]
+        assert await journal.accept(again, NOW + 2) == []
+        assert await state_counts(journal) == {}
+
+
+@pytest.mark.parametrize("verb", [Verb.RETRY, Verb.DROP])
+async def test_an_operator_can_decide_while_a_refused_dequeued_is_reported_again(
+    opened: Open, verb: Verb
+) -> None:
+    async with opened() as journal:
+        await journal.take([message(1)], [], NOW)
+        await refuse_first(journal, NOW)
+        await journal.take([message(1)], [], NOW + 1)
+        decided = await journal.decide(Order(verb, Kind.MESSAGE, ("1",)), NOW + 2, ["sms"])
+        assert decided.done == ("1",)
+        await accept_all(journal)
+        assert await state_counts(journal) == ({State.READY: 1} if verb is Verb.RETRY else {})
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True], ids=["kept", "forgotten"])
+async def test_a_repeated_dequeued_of_a_sent_message_that_is_refused_moves_nothing_and_pauses_too(
+    opened: Open, is_forgotten: bool
+) -> None:
+    """However often the queue hands it out, no more than one refused row is there."""
+    async with opened() as journal:
+        await send(journal, 1)
+        if is_forgotten:
+            assert await journal.forget(NOW + 6, 10) == 1
+        for times in range(1, 4):
+            at = NOW + times * 3_600_000_000
+            await journal.take([message(1)], [], at)
+            assert await waiting_events(journal) == [(1, "dequeued"), (1, "sent")]
+            await refuse_first(journal, at)
+            await accept_all(journal)
+            assert (await journal.counts()).events_refused == 1
+        await journal.take([message(1)], [], at + 60_000_000)
+        assert await waiting_events(journal) == []
+        assert await state_counts(journal) == {}
+
+
 async def test_a_refused_status_ends_nothing(opened: Open) -> None:
     """Only a refused `dequeued` says anything about whether a message may be sent."""
     async with opened() as journal:

@@ -23,6 +23,7 @@ SHOWN = 20
 _ENDS = "(6, 7, 8, 9)"
 _REAL = "settings_id IS NOT NULL"  # a malformed element with an id is a message without settings
 _FIRST_STATUS = f"(SELECT status FROM event WHERE message_id = m.id ORDER BY {HAPPENED} LIMIT 1)"  # noqa: S608
+_REFUSED_OR_AGAIN = f"(e.refused IS NOT NULL OR e.dropped_at IS NOT NULL OR e.seq > {WATERMARK})"
 _UNACCEPTED = "SELECT 1 FROM unaccepted a WHERE a.message_id = m.id"
 _IN_ITS_ROW = "(m.state = 4 OR m.accepted_at IS NOT NULL)"  # the latest attempt stands there
 
@@ -64,7 +65,7 @@ CHECKS: Mapping[str, str] = {
         f" AND {_events('dequeued', f'e.seq <= {WATERMARK} AND e.refused IS NULL')} = 0"
     ),
     "what is set aside had its dequeued refused": _messages(
-        f"m.state = 9 AND {_events('dequeued', 'e.refused IS NOT NULL')} = 0"
+        f"m.state = 9 AND {_events('dequeued', _REFUSED_OR_AGAIN)} = 0"
     ),
     "sent has one sent event and no other end": _messages(
         f"m.state = 6 AND ({_events('sent')} <> 1 OR {_events('delivered')} + {_events('error')} > 0)"

@@ -157,7 +157,8 @@ class Journal(Protocol):
         """Record a batch: each new message in TAKEN with its `dequeued` event; return the ids that are new.
 
         A message id seen before is not recorded again: its `dequeued` and its latest event are put into the
-        outbox once more, unless events of it are waiting there anyway.
+        outbox once more, unless events of it are waiting there anyway. A `dequeued` that was refused is put
+        there at once the first time, and then after 1, 2, 4 minutes and so on, up to an hour.
         """
 
     async def change(self, changes: Sequence[Change]) -> Recorded:
@@ -180,17 +181,19 @@ class Journal(Protocol):
     async def outbox(self, after: int, limit: int) -> list[OutboxRow]:
         """The oldest events that aren't accepted or refused yet, with a `seq` above `after`."""
 
-    async def accept(self, rows: Sequence[OutboxRow], at: int) -> None:
+    async def accept(self, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
         """Mark events as accepted by the service. A message whose `dequeued` is among them becomes READY.
 
+        So does one in SET_ASIDE, unless an operator dropped it; those are returned.
         Events are settled in the order of the outbox, and those that were settled already change nothing.
         Raises OutOfOrder when one that waits further ahead isn't among them.
         """
 
-    async def refuse(self, row: OutboxRow, reason: str, at: int) -> None:
+    async def refuse(self, row: OutboxRow, reason: str, at: int) -> int:
         """Set an event aside. A message whose `dequeued` was refused is set aside with it.
 
-        Raises OutOfOrder like `accept`.
+        Returns how often this event was refused by now; 0: it was settled already. Raises OutOfOrder like
+        `accept`.
         """
 
     async def receive(self, receipts: Sequence[Receipt]) -> list[Received]:

@@ -19,7 +19,9 @@ from deliveryd.states import State
 BY_OPERATOR = "settled by an operator"
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
-_SET_ASIDE_EVENTS = "status = 'dequeued' AND refused IS NOT NULL AND dropped_at IS NULL"
+_SET_ASIDE_EVENTS = (  # refused, or reported once more since the queue handed the message out again
+    f"status = 'dequeued' AND dropped_at IS NULL AND (refused IS NOT NULL OR seq > {WATERMARK})"
+)
 
 
 class _Case(NamedTuple):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.account import add_taken
 from deliveryd.journal.base import Change, Due, OutboxRow, Outcome, Recorded
 from deliveryd.journal.matching import Matching
 from deliveryd.journal.outbox import WATERMARK, Outbox, settle
-from deliveryd.journal.past import kept
+from deliveryd.journal.repeats import report_again
 from deliveryd.journal.rows import ENTRY, entry_of, progress_of, to_json, to_text
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
 from deliveryd.states import ENDED, State, step
@@ -56,6 +55,10 @@ _LET_GO = (
     "UPDATE message SET state = 2 WHERE state = 1 AND id IN"
     " (SELECT message_id FROM event WHERE seq BETWEEN ? AND ? AND status = 'dequeued')"
 )
+_SET_ASIDE_NO_MORE = (  # an operator's word stays
+    f"SELECT {ENTRY} FROM message WHERE state = 9 AND id IN (SELECT message_id FROM event"  # noqa: S608
+    " WHERE seq BETWEEN ? AND ? AND status = 'dequeued' AND dropped_at IS NULL) ORDER BY id"
+)
 _HIGHEST = "SELECT max(id) FROM message UNION ALL SELECT max(id) FROM past"
 
 
@@ -90,7 +93,7 @@ class Operations:
         self._outbox.put(db, (StatusEvent(id_, "dequeued", at) for id_ in new))
         failed = self._set_aside(db, malformed, known | new.keys(), at)
         add_taken(db, len(new) + failed)
-        self._report_again(db, known)
+        report_again(db, self._outbox, known, at)
         return set(new)
 
     def _set_aside(
@@ -117,26 +120,6 @@ class Operations:
                 db, [StatusEvent(bad.id, "error", at, details=f"malformed message: {bad.reason}")]
             )
         return len(known) - before
-
-    def _report_again(self, db: sqlite3.Connection, ids: Iterable[int]) -> None:
-        for id_ in ids:
-            rows = db.execute(
-                f"SELECT status, body, seq > {WATERMARK}, refused FROM event WHERE message_id = ?"  # noqa: S608
-                " ORDER BY seq",
-                (id_,),
-            ).fetchall()
-            if any(waits for _, _, waits, _ in rows):
-                continue
-            past = kept(db, id_)
-            if past is None:
-                told = {status: body for status, body, *_ in rows}
-                heard = [status for status, *_, refused in rows if refused is None]
-                again = ("dequeued", *heard[-1:])
-                bodies = {status: told[status] for status in again if status in told}
-            else:  # the rows are those of an earlier repeat, and would gather for ever
-                db.execute("DELETE FROM event WHERE message_id = ?", (id_,))
-                bodies = {json.loads(body)["status"]: body for body in past if body is not None}
-            self._outbox.put_again(db, ((id_, status, body) for status, body in bodies.items()))
 
     # delivery
 
@@ -180,27 +163,43 @@ class Operations:
         """The oldest events that wait."""
         return [OutboxRow(*row) for row in db.execute(_OUTBOX, (after, limit))]
 
-    def accept(self, db: sqlite3.Connection, rows: Sequence[OutboxRow], at: int) -> None:
-        """Mark events as accepted."""
+    def accept(self, db: sqlite3.Connection, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
+        """Mark events as accepted; return the messages that were set aside and may be sent now."""
         settled = settle(db, rows)
         if not settled:
-            return
+            return []
         db.execute("INSERT INTO post (last, first, at) VALUES (?, ?, ?)", (settled[-1], settled[0], at))
-        if any(row.status == "dequeued" for row in rows):
-            db.execute(_LET_GO, (settled[0], settled[-1]))
+        dequeued = sum(row.status == "dequeued" for row in rows)
+        if not dequeued or db.execute(_LET_GO, (settled[0], settled[-1])).rowcount == dequeued:
+            return []
+        return _reopen(db, settled)
 
-    def refuse(self, db: sqlite3.Connection, row: OutboxRow, reason: str, at: int) -> None:
-        """Set an event aside."""
+    def refuse(self, db: sqlite3.Connection, row: OutboxRow, reason: str, at: int) -> int:
+        """Set an event aside; return how often it was refused by now."""
         if not settle(db, [row]):
-            return
+            return 0
         db.execute(
-            "UPDATE event SET refused_at = ?, refused = ? WHERE seq = ?", (at, to_text(reason), row.seq)
+            "UPDATE event SET refused_at = ?, refused = ?, refusals = coalesce(refusals, 0) + 1"
+            " WHERE seq = ?",
+            (at, to_text(reason), row.seq),
         )
         if row.status == "dequeued":
             db.execute(
                 "UPDATE message SET state = ?, ended_at = ? WHERE id = ? AND state = 1",
                 (State.SET_ASIDE, at, row.message_id),
             )
+        found = db.execute("SELECT refusals FROM event WHERE seq = ?", (row.seq,)).fetchone()
+        return 0 if found is None else int(found[0])
+
+
+def _reopen(db: sqlite3.Connection, accepted: range) -> list[Entry]:
+    """Make READY what was set aside, and whose `dequeued` the service accepted after all."""
+    entries = [entry_of(row) for row in db.execute(_SET_ASIDE_NO_MORE, (accepted[0], accepted[-1]))]
+    after = step(State.SET_ASIDE, State.READY)
+    db.executemany(
+        "UPDATE message SET state = ?, ended_at = NULL WHERE id = ?", [(after, entry.id) for entry in entries]
+    )
+    return entries
 
 
 def _known(db: sqlite3.Connection, ids: Sequence[int]) -> set[int]:

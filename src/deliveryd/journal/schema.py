@@ -63,7 +63,8 @@ CREATE TABLE event (                      -- those above meta's settled_seq wait
     body TEXT NOT NULL,                   -- the JSON that the service gets
     refused_at INTEGER, refused TEXT,     -- when and why it was set aside
     dropped_at INTEGER,                   -- when an operator gave it up
-    first_seq INTEGER                     -- its number before it was put behind all others once more
+    first_seq INTEGER,                    -- its number before it was put behind all others once more
+    refusals INTEGER                      -- how often the service refused it
 );
 CREATE INDEX event_message ON event (message_id);
 CREATE INDEX event_refused ON event (seq) WHERE refused IS NOT NULL AND dropped_at IS NULL;

@@ -51,7 +51,7 @@ from deliveryd.journal.place import (
     verify_log,
 )
 from deliveryd.journal.schema import EventWriter, prepare, verify_header
-from deliveryd.model import Malformed, QueuedMessage
+from deliveryd.model import Entry, Malformed, QueuedMessage
 from deliveryd.telemetry import Event, log
 
 FULL_PAUSE = 1.0
@@ -145,13 +145,13 @@ class SqliteJournal:
         """The oldest events that wait."""
         return await self._commit(lambda db: self._operations.outbox(db, after, limit))
 
-    async def accept(self, rows: Sequence[OutboxRow], at: int) -> None:
-        """Mark events as accepted."""
-        await self._commit(lambda db: self._operations.accept(db, rows, at))
+    async def accept(self, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
+        """Mark events as accepted; return the messages that were set aside and may be sent now."""
+        return await self._commit(lambda db: self._operations.accept(db, rows, at))
 
-    async def refuse(self, row: OutboxRow, reason: str, at: int) -> None:
-        """Set an event aside."""
-        await self._commit(lambda db: self._operations.refuse(db, row, reason, at))
+    async def refuse(self, row: OutboxRow, reason: str, at: int) -> int:
+        """Set an event aside; return how often it was refused by now."""
+        return await self._commit(lambda db: self._operations.refuse(db, row, reason, at))
 
     async def receive(self, receipts: Sequence[Receipt]) -> list[Received]:
         """Record providers' updates."""

@@ -1,0 +1,76 @@
+"""Messages that the queue hands out again: their `dequeued` and their latest event are reported once more."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from deliveryd.journal.outbox import WATERMARK, Outbox
+from deliveryd.journal.past import kept
+
+MINUTE = 60_000_000
+LONGEST_PAUSE = 60
+"""Minutes between two reports of a `dequeued` that the service keeps refusing, at most."""
+
+_TOLD = (
+    f"SELECT seq, status, body, seq > {WATERMARK}, refused_at, refusals FROM event WHERE message_id = ?"  # noqa: S608
+    " ORDER BY seq"
+)
+
+
+class _Told(NamedTuple):
+    """An event of a message; `refused_at` None: the service accepted it, or it waits."""
+
+    seq: int
+    status: str
+    body: str
+    waits: bool
+    refused_at: int | None
+    refusals: int | None
+
+
+def report_again(db: sqlite3.Connection, outbox: Outbox, ids: Iterable[int], now: int) -> None:
+    """Report messages that the queue handed out again, unless events of them wait anyway.
+
+    A `dequeued` that was refused keeps its row. It is reported again at once the first time, then after 1, 2,
+    4 minutes and so on; a message that is handed out between those times isn't reported at all.
+    """
+    for id_ in ids:
+        rows = [_Told(*row) for row in db.execute(_TOLD, (id_,))]
+        refused = _refused_dequeued(rows)
+        if any(row.waits for row in rows) or (refused is not None and not _is_due(refused, now)):
+            continue
+        bodies = _bodies(db, id_, rows, refused)
+        if refused is not None:
+            outbox.put_last(db, [refused.seq])
+            bodies.pop("dequeued", None)
+        outbox.put_again(db, ((id_, status, body) for status, body in bodies.items()))
+
+
+def _refused_dequeued(rows: Sequence[_Told]) -> _Told | None:
+    """The message's latest `dequeued`, if the service refused it."""
+    latest = next((row for row in reversed(rows) if row.status == "dequeued"), None)
+    return latest if latest is not None and latest.refused_at is not None else None
+
+
+def _is_due(refused: _Told, now: int) -> bool:
+    times = refused.refusals or 1
+    pause = min(2 ** min(times - 2, 10), LONGEST_PAUSE) * MINUTE if times > 1 else 0
+    since = now - (refused.refused_at or 0)
+    return since < 0 or since >= pause  # before it: the clock was put back
+
+
+def _bodies(db: sqlite3.Connection, id_: int, rows: Sequence[_Told], refused: _Told | None) -> dict[str, str]:
+    """What is to be reported again, by status: `dequeued`, and the latest event that wasn't refused."""
+    past = kept(db, id_)
+    if past is None:
+        told = {row.status: row.body for row in rows}
+        heard = [row.status for row in rows if row.refused_at is None]
+        again = ("dequeued", *heard[-1:])
+        return {status: told[status] for status in again if status in told}
+    # The rows are those of an earlier repeat, and would gather for ever.
+    kept_row = refused.seq if refused is not None else 0
+    db.execute("DELETE FROM event WHERE message_id = ? AND seq <> ?", (id_, kept_row))
+    return {json.loads(body)["status"]: body for body in past if body is not None}

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import Popen
 
+import httpx
 import pytest
 
-from deliveryd.errors import JournalError
+from deliveryd.errors import JournalError, JournalLocked
+from deliveryd.journal.audit import audit
 from deliveryd.journal.locking import lock_of
 from deliveryd.journal.sqlite import open_journal
+from deliveryd.sandbox.faults import ApplyThenDelay
 from world import PATIENCE, World, message, open_world, sms_settings
 
 
@@ -125,3 +130,134 @@ async def test_a_journal_with_two_names_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="2 names"):
         async with open_journal(tmp_path / "other" / "journal.db"):
             pass
+
+
+# files that vanish
+
+
+def delete(world: World) -> None:
+    for file in world.folder.glob("journal.db*"):
+        file.unlink()
+
+
+def delete_the_log(world: World) -> None:
+    world.folder.joinpath("journal.db-wal").unlink()
+
+
+def move_the_folder_away(world: World) -> None:
+    world.folder.joinpath("state").rename(world.folder / "elsewhere")
+
+
+def replace_by_a_copy(world: World) -> None:
+    shutil.copy(world.folder / "journal.db", world.folder / "copy")
+    world.folder.joinpath("copy").rename(world.folder / "journal.db")
+
+
+def pages(world: World) -> str:
+    """Where the administrative pages are."""
+    return re.findall(r'"server": "admin", "listen": "(http://[^"]+)"', world.log())[-1]
+
+
+def get(url: str) -> httpx.Response:
+    return httpx.get(url, trust_env=False, timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("harm", [delete, delete_the_log, replace_by_a_copy, move_the_folder_away])
+def test_a_journal_that_vanishes_stops_the_taking_and_the_worker_finishes_what_it_has(
+    world: World, harm: Callable[[World], None]
+) -> None:
+    """It says so at error level and in /readyz, stays alive, and ends well when it is told to."""
+    world.change('[admin]\nlisten = ""', '[admin]\nlisten = "127.0.0.1:0"')
+    if harm is move_the_folder_away:
+        world.change("journal.db", "state/journal.db")
+    world.state.fail("provider.sms", ApplyThenDelay(2.0))
+    world.state.enqueue(message(1))
+    worker = world.start(log="info")
+    world.sandbox.wait_for(lambda state: state.requests["provider.sms"], PATIENCE)
+    harm(world)
+    ready = get(f"{pages(world)}/readyz")
+    assert ready.status_code == 503
+    assert "the journal was removed or replaced: don't restart" in ready.text
+    line = wait_until_logged(worker, world, "journal.misplaced")
+    assert line["level"] == "error"
+    world.state.enqueue(message(2))
+    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    assert get(f"{pages(world)}/livez").status_code == 200
+    assert get(f"{pages(world)}/status").json()["ready"] is False
+    assert worker.poll() is None
+    there = {file: file.read_bytes() for file in world.folder.glob("journal.db")}
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0, world.log()
+    if harm is replace_by_a_copy:
+        assert {file: file.read_bytes() for file in there} == there
+    assert world.state.statuses(2) == []
+
+
+def test_a_journal_that_is_moved_back_is_used_again(world: World) -> None:
+    """Taking goes on in the same process."""
+    world.state.enqueue(message(1))
+    worker = world.start(log="info")
+    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    world.folder.joinpath("journal.db").rename(world.folder / "elsewhere")
+    wait_until_logged(worker, world, "journal.misplaced")
+    world.state.enqueue(message(2))
+    world.folder.joinpath("elsewhere").rename(world.folder / "journal.db")
+    world.sandbox.wait_for(lambda state: state.statuses(2) == ["dequeued", "sent"], PATIENCE)
+    wait_until_logged(worker, world, "journal.in_place")
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    assert audit(world.folder / "journal.db").is_balanced
+
+
+def test_a_deleted_journal_can_be_copied_from_where_the_log_says_and_brought_back(world: World) -> None:
+    """The next worker knows all that the first one did, and sends nothing again."""
+    world.state.enqueue(*(message(id_) for id_ in range(1, 51)))
+    worker = world.start(log="info")
+    world.sandbox.wait_for(lambda state: state.statuses(50) == ["dequeued", "sent"], PATIENCE)
+    delete(world)
+    line = wait_until_logged(worker, world, "journal.misplaced")
+    copies = re.findall(r"/proc/[0-9]+/fd/[0-9]+", str(line["reason"]))
+    rescued = [world.folder / f"rescued{suffix}" for suffix in ("", "-wal")]
+    for copy, rescue in zip(copies, rescued, strict=True):
+        shutil.copyfile(copy, rescue)
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    for rescue in rescued:
+        rescue.rename(world.folder / rescue.name.replace("rescued", "journal.db"))
+    world.state.enqueue(*(message(id_) for id_ in range(1, 52)))
+    world.run_until_idle()
+    assert audit(world.folder / "journal.db").is_balanced
+    assert sorted(received.message_id for received in world.state.received) == list(range(1, 52))
+
+
+@pytest.mark.anyio
+async def test_a_lock_whose_file_is_deleted_still_keeps_others_away(tmp_path: Path) -> None:
+    """The process that has the journal takes the lock once more under its name."""
+    async with open_journal(tmp_path / "journal.db") as journal:
+        tmp_path.joinpath("journal.db.lock").unlink()
+        assert journal.misplaced() is None
+        with pytest.raises(JournalLocked):
+            async with open_journal(tmp_path / "journal.db"):
+                pass
+
+
+@pytest.mark.anyio
+async def test_a_journal_whose_lock_another_process_got_is_said_to_be_in_danger(tmp_path: Path) -> None:
+    async with open_journal(tmp_path / "journal.db") as journal:
+        tmp_path.joinpath("journal.db.lock").unlink()
+        other = lock_of(tmp_path / "journal.db")
+        other.take()
+        assert journal.misplaced() == "the journal's lock was removed, and another process has it now"
+        other.release()
+        assert journal.misplaced() is None
+
+
+def test_orders_are_taken_again_after_somebody_deleted_the_socket(world: World) -> None:
+    """It is made anew within the time for which a command waits."""
+    worker = world.start(log="info")
+    world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+    world.folder.joinpath("journal.db.sock").unlink()
+    told = world.command("in-doubt", "resend", "1", "--config", str(world.config))
+    assert "it isn't held in doubt" in told.stdout
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0

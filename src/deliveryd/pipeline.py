@@ -85,6 +85,7 @@ class Pipeline:
         self._settled_bell = Bell()
         self._settling = anyio.Lock(fast_acquire=True)
         self._taken_last = anyio.Event()
+        self._is_misplaced = False
         self.recovered = False
         """Whether what an earlier run left was taken up; until then nothing else may move a message."""
 
@@ -131,9 +132,22 @@ class Pipeline:
         self.reporting.expect_now(len(entries))
 
     def may_take(self) -> bool:
-        """Whether the journal may take in more: not while too many wait in it, or its disk is nearly full."""
+        """Whether the journal may take in more: not if too many wait, its disk is full, or its file gone."""
         journal = self._journal
-        return self._waiting < self._max_waiting and not journal.full and journal.has_room()
+        if self._waiting >= self._max_waiting or journal.full or not journal.has_room():
+            return False
+        return journal.misplaced() is None
+
+    def _watch_journal(self) -> None:
+        """Say once when the journal's file is gone from its place, and once when it is back."""
+        reason = self._journal.misplaced()
+        if (reason is not None) is self._is_misplaced:
+            return
+        self._is_misplaced = reason is not None
+        if reason is not None:
+            log(Event.JOURNAL_MISPLACED, reason=reason)
+        else:
+            log(Event.JOURNAL_IN_PLACE)
 
     def short_of(self, places: int) -> None:
         """Intake waits for so many places: as many ends free them, once the service has heard of these."""
@@ -235,6 +249,7 @@ class Pipeline:
         while True:
             self._pulse.beat("due")
             await self._due_bell.wait(min(max(pause, 0.01), LONGEST_WAIT))
+            self._watch_journal()
             pause = await self._fetch_due()
 
     async def _fetch_due(self) -> float:
@@ -273,7 +288,7 @@ class Pipeline:
             await anyio.sleep(IDLE_CHECK)
 
     async def _is_idle(self) -> bool:
-        if self._places.held or self._waiting:
+        if self._places.held or self._waiting or self._journal.misplaced() is not None:
             return False
         counts = await self._journal.counts()
         return not counts.events_waiting and not counts.states.keys() - {State.IN_DOUBT}

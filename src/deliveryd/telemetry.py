@@ -94,6 +94,8 @@ class Event(StrEnum):
     JOURNAL_AWAITED = "journal.awaited", INFO, "a command works on the journal; the start waits for it"
     JOURNAL_ACCOUNT = "journal.account", INFO, "where all messages are that were ever taken"
     JOURNAL_GAP = "journal.gap", ERROR, "messages are missing from the journal; deliveryd audit says which"
+    JOURNAL_MISPLACED = "journal.misplaced", ERROR, "the open journal isn't what its name leads to any more"
+    JOURNAL_IN_PLACE = "journal.in_place", INFO, "the journal is back in its place; the line goes on"
     JOURNAL_FULL = "journal.full", ERROR, "the journal's disk has no room; the line waits for it"
     JOURNAL_ROOM = "journal.room", INFO, "the journal's disk has room again; the line goes on"
     JOURNAL_EXPOSED = "journal.exposed", WARNING, "others could read the journal or change its folder"

@@ -41,6 +41,11 @@ class WorkerVitals:
         pipeline = self._parts.pipeline
         if not pipeline.recovered:
             return False, "starting: what an earlier run left is being taken up"
+        if self._parts.journal.misplaced() is not None:
+            return (
+                False,
+                "the journal was removed or replaced: don't restart (see journal.misplaced in the log)",
+            )
         if self.draining:
             return False, "finishing what is under way; no more is taken"
         if self._parts.journal.full or not self._parts.journal.has_room():

@@ -387,6 +387,7 @@ async def test_a_repeated_dequeued_of_a_sent_message_that_is_refused_moves_nothi
         await send(journal, 1)
         if is_forgotten:
             assert await journal.forget(NOW + 6, 10) == 1
+        at = NOW
         for times in range(1, 4):
             at = NOW + times * 3_600_000_000
             await journal.take([message(1)], [], at)

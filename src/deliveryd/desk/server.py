@@ -26,6 +26,7 @@ from deliveryd.journal.base import Journal
 from deliveryd.journal.orders import Effect, Order
 from deliveryd.model import Clock
 from deliveryd.telemetry import Event, log
+from deliveryd.wakeup import LONGEST_WAIT
 
 PATIENCE = 10.0
 """Seconds for a command to say what it wants, and again to hear the answer."""
@@ -51,16 +52,31 @@ class Desk:
         self._on_moved = on_moved
 
     async def run(self) -> None:
-        """Take orders until cancelled. Where there can be no socket, say so and leave it."""
-        try:
-            with _listening(self._path) as listener:
-                while True:
-                    await anyio.wait_readable(listener)
-                    with suppress(OSError):  # whoever asked is gone
-                        connection, _ = listener.accept()
-                        await self._attend(connection)
-        except OSError as error:
-            log(Event.DESK_CLOSED, file=str(self._path), error=error)
+        """Take orders until cancelled. A socket that somebody removed is made anew.
+
+        Where there can be none, say so once, and try again from time to time.
+        """
+        is_told = False
+        while True:
+            try:
+                with _listening(self._path) as listener:
+                    is_told = False
+                    await self._take_orders(listener)
+            except OSError as error:
+                if not is_told:
+                    log(Event.DESK_CLOSED, file=str(self._path), error=error)
+                is_told = True
+                await anyio.sleep(LONGEST_WAIT)
+
+    async def _take_orders(self, listener: socket.socket) -> None:
+        """Take orders for as long as the socket is where commands look for it."""
+        socket_file = self._path.lstat().st_ino
+        while self._path.lstat().st_ino == socket_file:
+            with anyio.move_on_after(LONGEST_WAIT):
+                await anyio.wait_readable(listener)
+            with suppress(OSError):  # nobody asked, or whoever did is gone
+                connection, _ = listener.accept()
+                await self._attend(connection)
 
     async def _attend(self, connection: socket.socket) -> None:
         with connection:

@@ -151,6 +151,12 @@ class Journal(Protocol):
     def has_room(self) -> bool:
         """Whether more may be taken in: what is under way already must find room later as well."""
 
+    def misplaced(self) -> str | None:
+        """Why what is recorded would be lost with this process, and what to do; None: it wouldn't be.
+
+        Nothing more may be taken in then. What is under way goes on, in what is open.
+        """
+
     async def take(
         self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int
     ) -> Collection[int]:

@@ -38,7 +38,7 @@ def only_worker(journal: Path) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def held(lock: Lock, patience: float) -> AsyncIterator[None]:
+async def held(lock: Lock, patience: float) -> AsyncIterator[Lock]:
     """Hold a lock, after waiting for it so many seconds at most.
 
     Raises JournalLocked when another process still has it then, JournalError.
@@ -57,7 +57,7 @@ async def held(lock: Lock, patience: float) -> AsyncIterator[None]:
                 is_awaited = True
         await anyio.sleep(PAUSE)
     try:
-        yield
+        yield lock
     finally:
         lock.release()
 
@@ -89,6 +89,18 @@ class Lock:
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         self._file = file
 
+    def renew(self) -> bool:
+        """Take it once more where its file was removed or replaced; tell whether we have it."""
+        if _identity_of(os.fstat(self._file)) == identity(self._path):
+            return True
+        before = self._file
+        try:
+            self.take()
+        except JournalError:
+            return False
+        os.close(before)
+        return True
+
     def release(self) -> None:
         """Give it back."""
         os.close(self._file)
@@ -98,6 +110,18 @@ class Lock:
             return os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise JournalError(f"{self._path} can't be made: {error.strerror}") from error
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file a name leads to: its device and number; None when it leads to none."""
+    try:
+        return _identity_of(path.stat())
+    except OSError:
+        return None
+
+
+def _identity_of(file: os.stat_result) -> tuple[int, int]:
+    return file.st_dev, file.st_ino
 
 
 def lock_of(journal: Path) -> Lock:

@@ -87,11 +87,11 @@ def verify_log(path: Path) -> None:
 
     Damage further inside can't be told from what a loss of power leaves, and ends the log there.
     """
-    with suppress(FileNotFoundError), _log_of(path).open("rb") as file:
+    with suppress(FileNotFoundError), log_of(path).open("rb") as file:
         header = file.read(_LOG_HEADER)
         if len(header) == _LOG_HEADER and any(header) and header[:4] not in _LOG_MARKS:
             raise JournalError(
-                f"{_log_of(path)} is damaged, and may hold what was acknowledged last. It is left as it is:"
+                f"{log_of(path)} is damaged, and may hold what was acknowledged last. It is left as it is:"
                 " bring back a backup, or move it away to go on with what the journal holds without it"
             )
 
@@ -116,7 +116,7 @@ def renew_log(path: Path) -> None:
     A sync may have failed in that end. Then the system still shows what it was about, takes it for written,
     and no later sync would bring it to the disk; commits that follow it there could be lost with it.
     """
-    wal = _log_of(path)
+    wal = log_of(path)
     if not wal.exists():
         return
     file = os.open(wal, os.O_RDWR | os.O_CLOEXEC)
@@ -130,7 +130,8 @@ def renew_log(path: Path) -> None:
     sync_folder(wal.parent)
 
 
-def _log_of(path: Path) -> Path:
+def log_of(path: Path) -> Path:
+    """The log beside a journal."""
     return path.with_name(f"{path.name}-wal")
 
 

@@ -7,7 +7,6 @@ load (docs/decisions/0004-journal.md).
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -50,6 +49,7 @@ from deliveryd.journal.place import (
     true_path,
     verify_log,
 )
+from deliveryd.journal.presence import Presence
 from deliveryd.journal.schema import EventWriter, prepare, verify_header
 from deliveryd.model import Entry, Malformed, QueuedMessage
 from deliveryd.telemetry import Event, log
@@ -107,6 +107,7 @@ class SqliteJournal:
         threads: Threads,
         *,
         path: Path,
+        presence: Presence,
         reserve: int,
     ) -> None:
         self.namespace = namespace
@@ -120,7 +121,7 @@ class SqliteJournal:
         self._threads = threads
         self._closing = False
         self._path = path
-        self._folder = path.parent
+        self._presence = presence
         self._forgetting = upkeep.Forgetting()
         self._reserve = reserve
         self._short_of_room = 0
@@ -167,6 +168,8 @@ class SqliteJournal:
 
     async def account(self) -> Account:
         """Where all messages are; read beside the writer, since it counts all that has ended."""
+        if self.misplaced() is not None:  # by its name another journal would be read, or none
+            return await self._commit(account.account)
         return await self._threads.read(partial(read, self._path, account.account))
 
     async def decide(self, order: Order, at: int, lanes: Collection[str]) -> Decided:
@@ -196,11 +199,14 @@ class SqliteJournal:
 
         When it hasn't, this also asks for the log to be made shorter, which may give room back.
         """
-        disk = os.statvfs(self._folder)
-        has_room = disk.f_bavail * disk.f_frsize > self._reserve
+        has_room = self._presence.room() > self._reserve
         if not has_room:
             self._ask_to_shrink()
         return has_room
+
+    def misplaced(self) -> str | None:
+        """What is wrong with where the open files lie, and what to do; None: nothing."""
+        return self._presence.misplaced()
 
     def _ask_to_shrink(self) -> None:
         self._shrink = True
@@ -342,7 +348,7 @@ async def open_journal(
     path = true_path(path)
     _checked(path, partial(make_folder, path.parent))
     async with (
-        held(lock_of(path), patience),
+        held(lock_of(path), patience) as lock,
         nullcontext(blocking) if blocking is not None else own_thread("journal") as write,
     ):
         db = await write(partial(_connect, path))
@@ -353,15 +359,17 @@ async def open_journal(
             _checked(path, partial(sync_names, path))  # SQLite passes over a failure to do so
             outbox = Outbox(EventWriter(details_field), last_seq)
             threads = Threads(write, blocking or in_thread)
-            journal = SqliteJournal(
-                db, upkeep.namespace_of(db), outbox, observe, threads, path=path, reserve=reserve
-            )
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(journal.run)
-                try:
-                    yield journal
-                finally:
-                    journal.stop()
+            with closing(_checked(path, partial(Presence, path, lock))) as presence:
+                journal = SqliteJournal(
+                    db, upkeep.namespace_of(db), outbox, observe, threads,
+                    path=path, presence=presence, reserve=reserve,
+                )  # fmt: skip
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(journal.run)
+                    try:
+                        yield journal
+                    finally:
+                        journal.stop()
         finally:
             if journal is not None and journal.is_broken:
                 abandon(db, path)

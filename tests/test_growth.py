@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.journal import account, sqlite, upkeep
+from deliveryd.journal import account, outbox, sqlite, upkeep
 from deliveryd.journal.base import Change, Journal, OutboxRow, Receipt
 from deliveryd.journal.history import read_life
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
@@ -102,7 +102,7 @@ def bytes_of(path: Path, table: str) -> int:
 
 async def everything_that_a_worker_asks(journal: SqliteJournal) -> None:
     """The start, the line with all its branches, the sums, and forgetting."""
-    upkeep.last_seq(journal._db)
+    outbox.written(journal._db)
     await journal.recover(NOW, ["sms"])
     await walk_through_everything(journal)
     await journal.recover(NOW, ["email"])

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import Popen
@@ -155,7 +156,9 @@ def replace_by_a_copy(world: World) -> None:
 
 def pages(world: World) -> str:
     """Where the administrative pages are."""
-    return re.findall(r'"server": "admin", "listen": "(http://[^"]+)"', world.log())[-1]
+    found = re.search(r'"server": "admin", "listen": "(http://[^"]+)"', world.log())
+    assert found is not None
+    return found[1]
 
 
 def get(url: str) -> httpx.Response:
@@ -227,7 +230,7 @@ def test_a_deleted_journal_can_be_copied_from_where_the_log_says_and_brought_bac
     world.state.enqueue(*(message(id_) for id_ in range(1, 52)))
     world.run_until_idle()
     assert audit(world.folder / "journal.db").is_balanced
-    assert sorted(received.message_id for received in world.state.received) == list(range(1, 52))
+    assert Counter(received.message_id for received in world.state.received) == dict.fromkeys(range(1, 52), 1)
 
 
 @pytest.mark.anyio

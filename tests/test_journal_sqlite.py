@@ -22,8 +22,8 @@ from deliveryd.errors import IllegalTransition, JournalError, JournalFull, Journ
 from deliveryd.journal.base import Change, Journal, Outcome, Receipt
 from deliveryd.journal.history import read_life
 from deliveryd.journal.orders import Kind, Order, Verb
+from deliveryd.journal.outbox import written
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
-from deliveryd.journal.upkeep import last_seq
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent, message_key
 from deliveryd.states import STEPS, State
 
@@ -575,7 +575,7 @@ async def test_the_start_and_the_sums_read_what_is_open_and_nothing_else(path: P
     statements: list[str] = []
     async with open_journal(path) as journal:
         journal._db.set_trace_callback(statements.append)
-        last_seq(journal._db)
+        written(journal._db)
         await journal.recover(NOW, ["sms"])
         await journal.counts()
         await journal.account()

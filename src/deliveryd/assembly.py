@@ -46,6 +46,9 @@ from deliveryd.wakeup import Pulse
 if TYPE_CHECKING:
     from deliveryd.receipts.app import Receipts
 
+LONGEST_ASKED = 3600.0
+"""Seconds that a provider or the service can have a message wait for, at most."""
+
 COMMAND_PATIENCE = 30.0
 """Seconds that a start waits for a command that works on the journal."""
 
@@ -115,8 +118,10 @@ async def assemble(
         settings = SettingsRoom(service, cache, compiler(config), metrics, config.settings.ttl)
         preparation = Preparation(settings, directory, build_router(config, channels), clock, metrics)
         pipeline = Pipeline(
-            journal, preparation, places, clock, metrics, pulse, max_waiting=config.queue.max_waiting
-        )
+            journal, preparation, places, clock, metrics, pulse,
+            max_waiting=config.queue.max_waiting,
+            longest_pause=_longest_pause(config),
+        )  # fmt: skip
         pipeline.intake = Intake(
             service, journal, places, clock, metrics, pulse,
             batch_size=config.queue.batch_size,
@@ -275,6 +280,12 @@ def _policy(channel: ChannelConfig) -> LanePolicy:
         BreakerPolicy(breaker.failures, breaker.pause, breaker.max_pause),
         resend_in_doubt=channel.common.on_in_doubt == "resend",
     )
+
+
+def _longest_pause(config: Config) -> float:
+    """Seconds after which whatever waits in the journal comes due at the latest."""
+    tables = [channel.common for channel in config.channels.configured.values()]
+    return max(LONGEST_ASKED, *(max(each.retry.max, each.breaker.max_pause) for each in tables))
 
 
 def _receipts(

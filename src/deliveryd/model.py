@@ -17,6 +17,10 @@ BLOCKS = ("inApp", "messenger", "sms", "email")
 """The channel blocks that a language of the settings may hold (interface 2.2)."""
 
 _MOST_REASONS = 5
+
+STEP = 1_000_000
+"""Microseconds from which a correction of the clock counts as a step; smaller ones are passed over."""
+
 _made = tuple.__new__
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -29,14 +33,16 @@ class Clock(Protocol):
 
 
 class WallClock:
-    """The computer's clock, kept from ever running backwards within one process."""
+    """The computer's clock. When that is put back by less than `STEP`, this one stands still instead."""
 
     def __init__(self) -> None:
         self._last = 0
 
     def now(self) -> int:
-        """The present instant, never before one that was given out already."""
-        self._last = max(self._last, time.time_ns() // 1000)
+        """The present instant. It lies before an earlier one only when the clock was put right."""
+        read = time.time_ns() // 1000
+        if not read < self._last < read + STEP:
+            self._last = read
         return self._last
 
 

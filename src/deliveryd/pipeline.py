@@ -19,11 +19,12 @@ from deliveryd.journal.base import Change, Doubtful, Journal, OutboxRow, Outcome
 from deliveryd.journal.orders import Effect
 from deliveryd.lanes import SECOND, Lane
 from deliveryd.metrics import Metrics
-from deliveryd.model import Clock, Entry, StatusEvent
+from deliveryd.model import STEP, Clock, Entry, StatusEvent
 from deliveryd.preparing import Preparation, Prepared, PutOff
 from deliveryd.reporting import Reporting
 from deliveryd.routing import Routed, Unsendable
 from deliveryd.states import ENDED, State
+from deliveryd.stepping import StepWatch
 from deliveryd.telemetry import DEBUG, Event, enabled, log
 from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse
 
@@ -68,6 +69,7 @@ class Pipeline:
         pulse: Pulse,
         *,
         max_waiting: int,
+        longest_pause: float,
     ) -> None:
         self._journal = journal
         self.preparation = preparation
@@ -76,6 +78,8 @@ class Pipeline:
         self._metrics = metrics
         self._pulse = pulse
         self._max_waiting = max_waiting
+        self._longest_pause = int(longest_pause * SECOND)
+        self._steps = StepWatch(clock)
         self._waiting = 0
         self._awaiting: dict[int, Entry] = {}  # taken; the service hasn't accepted their `dequeued` yet
         self._ready: list[Entry] = []
@@ -91,6 +95,8 @@ class Pipeline:
 
     async def recover(self) -> None:
         """Take up what an earlier run left in the journal, before anything else."""
+        ahead = self._journal.last_at - self._clock.now()
+        await self._follow_clock(-ahead if ahead >= STEP else 0)
         left = await self._journal.recover(self._clock.now(), self.lanes)
         self._awaiting = {entry.id: entry for entry in left.taken}
         self._places.hold([*self._awaiting, *left.reporting])
@@ -250,7 +256,15 @@ class Pipeline:
             self._pulse.beat("due")
             await self._due_bell.wait(min(max(pause, 0.01), LONGEST_WAIT))
             self._watch_journal()
+            if step := self._steps.stepped():
+                await self._follow_clock(step)
             pause = await self._fetch_due()
+
+    async def _follow_clock(self, step: int) -> None:
+        """Bring what waits in line with a clock that was put right: else it would wait for as long again."""
+        if step:
+            log(Event.CLOCK_STEPPED, seconds=step / SECOND)
+        await self._journal.retime(max(-step, 0), self._clock.now() + self._longest_pause)
 
     async def _fetch_due(self) -> float:
         """Fetch what is due; return the seconds until more may be."""
@@ -332,7 +346,7 @@ class Pipeline:
                 self._metrics.ended(state, count)
         for change in changes:
             if change.after is State.SENT:
-                self._metrics.accepted_after((change.at - change.entry.taken_at) / SECOND)
+                self._metrics.accepted_after(max(change.at - change.entry.taken_at, 0) / SECOND)
         if enabled(DEBUG):
             for change in changes:
                 if (event := TOLD.get(change.after)) is not None:

@@ -101,6 +101,8 @@ class Event(StrEnum):
     JOURNAL_EXPOSED = "journal.exposed", WARNING, "others could read the journal or change its folder"
     JOURNAL_CLEANED = "journal.cleaned", INFO, "messages older than the retention were removed"
 
+    CLOCK_STEPPED = "clock.stepped", WARNING, "the computer's clock was put right; what waits follows it"
+
     DESK_DECIDED = "desk.decided", INFO, "an operator's order was carried out"
     DESK_CLOSED = "desk.closed", WARNING, "operators can't give orders while the worker runs"
 

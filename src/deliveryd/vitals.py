@@ -44,7 +44,7 @@ class WorkerVitals:
         if self._parts.journal.misplaced() is not None:
             return (
                 False,
-                "the journal was removed or replaced: don't restart (see journal.misplaced in the log)",
+                "the journal was removed or replaced: don't restart (see journal.misplaced)",
             )
         if self.draining:
             return False, "finishing what is under way; no more is taken"

@@ -140,6 +140,8 @@ class Journal(Protocol):
     """The durable memory of the line. One process works on a journal at a time."""
 
     namespace: str
+    last_at: int
+    """When an earlier run last wrote, by the clock of that time; 0: never."""
 
     @property
     def full(self) -> bool:
@@ -218,6 +220,12 @@ class Journal(Protocol):
 
         Waiting messages whose lane isn't among `lanes` any more lose it; with an attempt in doubt there, they
         are in doubt instead.
+        """
+
+    async def retime(self, back: int, latest: int) -> None:
+        """Bring due times in line with a clock that was put back by so many microseconds (0: it wasn't).
+
+        None is later than `latest` then.
         """
 
     async def counts(self) -> Counts:

@@ -168,6 +168,7 @@ class Operations:
         settled = settle(db, rows)
         if not settled:
             return []
+        self._outbox.note(db, at)
         db.execute("INSERT INTO post (last, first, at) VALUES (?, ?, ?)", (settled[-1], settled[0], at))
         dequeued = sum(row.status == "dequeued" for row in rows)
         if not dequeued or db.execute(_LET_GO, (settled[0], settled[-1])).rowcount == dequeued:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from deliveryd.errors import OutOfOrder
 from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.schema import EventWriter
-from deliveryd.model import StatusEvent
+from deliveryd.model import STEP, StatusEvent, parse_instant
 
 WATERMARK = "(SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'settled_seq')"
 """SQL for the watermark: the service accepted or refused every event up to this number, and none above it."""
@@ -22,17 +23,58 @@ HAPPENED = "coalesce(first_seq, seq)"
 """SQL for an event's place in the order in which things happened, whenever it was reported."""
 
 
-class Outbox:
-    """Where steps put their events. `last_seq` is the number of the last event that was ever written."""
+AT = "substr(body, 15, 27)"
+"""SQL for the text of an event's instant: it stands first in its JSON (see `EventWriter`)."""
 
-    def __init__(self, events: EventWriter, last_seq: int) -> None:
+
+class Written(NamedTuple):
+    """What an earlier run wrote last: the number of an event, and instants; 0: none.
+
+    `last_at` is when it last wrote, by its clock. No event has an instant above `latest_at`; that is kept as
+    `noted_at` since the clock was put back.
+    """
+
+    seq: int
+    last_at: int
+    latest_at: int
+    noted_at: int
+
+
+class Outbox:
+    """Where steps put their events; `written` is what an earlier run left.
+
+    No event is before an earlier one of its message, though the clock may be put back. While the instants of
+    events rise, give or take a second, that takes no look at the earlier ones.
+    """
+
+    def __init__(self, events: EventWriter, written: Written) -> None:
         self._events = events
-        self._seq = last_seq
+        self._seq = written.seq
+        self._latest = self._suspect = written.latest_at
+        self._noted = written.noted_at
 
     def put(self, db: sqlite3.Connection, events: Iterable[StatusEvent]) -> None:
         """Put new events in."""
+        self.put_again(db, self._in_order(db, events))
+
+    def _in_order(
+        self, db: sqlite3.Connection, events: Iterable[StatusEvent]
+    ) -> Iterator[tuple[int, str, str]]:
         write = self._events.write
-        self.put_again(db, ((event.message_id, event.status, write(event)) for event in events))
+        for event in events:
+            at = event.timestamp
+            if at > self._latest:
+                self._latest = at
+            elif at < self._suspect or at < self._latest - STEP:
+                self.note(db, at)
+                event = _not_before(db, event)  # noqa: PLW2901  # the same event, at another instant
+            yield event.message_id, event.status, write(event)
+
+    def note(self, db: sqlite3.Connection, at: int) -> None:
+        """Remember, for later runs too, up to where instants of events lie, if the clock was put back."""
+        if at < self._latest - STEP and self._noted < self._latest:
+            self._suspect = self._noted = self._latest
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('latest_at', ?)", (self._latest,))
 
     def put_again(self, db: sqlite3.Connection, events: Iterable[tuple[int, str, str]]) -> None:
         """Put events in as they were written before: message id, status, JSON."""
@@ -53,6 +95,36 @@ class Outbox:
         for event in events:
             self._seq += 1
             yield self._seq, *event
+
+
+def written(db: sqlite3.Connection) -> Written:
+    """What an earlier run wrote last."""
+    (seq,) = db.execute(f"SELECT max({WATERMARK}, coalesce(max(seq), 0)) FROM event").fetchone()  # noqa: S608
+    posted, waits, latest, noted = db.execute(
+        "SELECT (SELECT at FROM post WHERE last = (SELECT max(last) FROM post)),"  # noqa: S608  # constants
+        f" (SELECT {AT} FROM event WHERE seq > {WATERMARK} ORDER BY seq DESC LIMIT 1),"
+        f" (SELECT max({AT}) FROM event WHERE seq > {WATERMARK}),"
+        " (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'latest_at')"
+    ).fetchone()
+    before_post = 0 if posted is None else posted + STEP  # what it holds is older, give or take a second
+    latest_at = max(before_post, _instant(latest), noted or 0)
+    return Written(seq, max(posted or 0, _instant(waits)), latest_at, noted or 0)
+
+
+def _not_before(db: sqlite3.Connection, event: StatusEvent) -> StatusEvent:
+    """The event, or the same one at the instant of its message's latest, if that is later."""
+    (latest,) = db.execute(
+        f"SELECT max({AT}) FROM event WHERE message_id = ?",  # noqa: S608  # a constant
+        (event.message_id,),
+    ).fetchone()
+    return event._replace(timestamp=max(event.timestamp, _instant(latest)))
+
+
+def _instant(text: str | None) -> int:
+    try:
+        return 0 if text is None else parse_instant(text)
+    except ValueError:  # no event that deliveryd wrote
+        return 0
 
 
 def settle(db: sqlite3.Connection, rows: Sequence[OutboxRow]) -> range:

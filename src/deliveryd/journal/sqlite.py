@@ -38,7 +38,7 @@ from deliveryd.journal.locking import held, lock_of
 from deliveryd.journal.matching import Matching
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Decided, Order
-from deliveryd.journal.outbox import Outbox
+from deliveryd.journal.outbox import Outbox, written
 from deliveryd.journal.place import (
     keep_private,
     make_file,
@@ -109,8 +109,10 @@ class SqliteJournal:
         path: Path,
         presence: Presence,
         reserve: int,
+        last_at: int,
     ) -> None:
         self.namespace = namespace
+        self.last_at = last_at
         self._db = db
         self._matching = Matching(outbox, namespace)
         self._operations = Operations(outbox, self._matching)
@@ -161,6 +163,10 @@ class SqliteJournal:
     async def recover(self, now: int, lanes: Collection[str]) -> Recovery:
         """Put in order what an earlier run left."""
         return await self._commit(lambda db: upkeep.recover(db, now, lanes))
+
+    async def retime(self, back: int, latest: int) -> None:
+        """Bring due times in line with a clock that was put back."""
+        await self._commit(lambda db: upkeep.retime(db, back, latest))
 
     async def counts(self) -> Counts:
         """The sums of what is open."""
@@ -355,14 +361,14 @@ async def open_journal(
         db.execute(f"PRAGMA wal_autocheckpoint = {_checkpoint_pages(reserve)}")
         journal = None
         try:
-            last_seq = _checked(path, partial(upkeep.last_seq, db))
+            left = _checked(path, partial(written, db))
             _checked(path, partial(sync_names, path))  # SQLite passes over a failure to do so
-            outbox = Outbox(EventWriter(details_field), last_seq)
+            outbox = Outbox(EventWriter(details_field), left)
             threads = Threads(write, blocking or in_thread)
             with closing(_checked(path, partial(Presence, path, lock))) as presence:
                 journal = SqliteJournal(
                     db, upkeep.namespace_of(db), outbox, observe, threads,
-                    path=path, presence=presence, reserve=reserve,
+                    path=path, presence=presence, reserve=reserve, last_at=left.last_at,
                 )  # fmt: skip
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(journal.run)

@@ -65,10 +65,12 @@ def namespace_of(db: sqlite3.Connection) -> str:
     return str(namespace)
 
 
-def last_seq(db: sqlite3.Connection) -> int:
-    """The highest number that an event ever had, the forgotten ones among them."""
-    (last,) = db.execute(f"SELECT max({WATERMARK}, coalesce(max(seq), 0)) FROM event").fetchone()  # noqa: S608
-    return int(last)
+def retime(db: sqlite3.Connection, back: int, latest: int) -> None:
+    """Bring due times in line with a clock that was put back, and let none be later than `latest`."""
+    db.execute(
+        "UPDATE message SET due_at = min(due_at - ?1, ?2) WHERE state = 3 AND (?1 > 0 OR due_at > ?2)",
+        (back, latest),
+    )
 
 
 def recover(db: sqlite3.Connection, now: int, lanes: Collection[str]) -> Recovery:

@@ -1,0 +1,266 @@
+"""A clock that is put right: what waits, what expires, and what the service hears of times."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from deliveryd import telemetry
+from deliveryd.blocking import inline
+from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
+from deliveryd.journal.audit import audit
+from deliveryd.journal.base import Change, Journal
+from deliveryd.journal.sqlite import open_journal
+from deliveryd.model import Entry, QueuedMessage, StatusEvent, format_instant, parse_instant
+from deliveryd.states import State
+from deliveryd.stepping import StepWatch
+from deliveryd.supervisor import Supervisor
+from virtual import START, VirtualClock, VirtualSupervisor, VirtualWorld, live
+
+HOUR = 3_600_000_000
+MINUTE = 60_000_000
+SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})
+
+
+class SteppingClock(VirtualClock):
+    """A clock that a test puts right."""
+
+    def __init__(self, ahead: int = 0) -> None:
+        self.ahead = ahead
+
+    def now(self) -> int:
+        """The present instant, by how wrong the clock is."""
+        return super().now() + self.ahead
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    world = VirtualWorld(tmp_path)
+    world.service.settings[1] = SMS
+    world.add('retry = { attempts = 10, base = "20s", max = "20s" }\n')
+    return world
+
+
+@pytest.fixture
+def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """What was logged so far."""
+    stream = io.StringIO()
+    telemetry.configure("info", "json", stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    telemetry.configure("error", "json", io.StringIO())
+
+
+def message(id_: int, settings_id: int = 1) -> dict[str, object]:
+    return {"id": id_, "settingsId": settings_id, "customerId": 1, "variables": {}}
+
+
+def worker_of(world: VirtualWorld, clock: SteppingClock) -> VirtualSupervisor:
+    return VirtualSupervisor(world.config(), clock, outside=world._outside, blocking=inline)
+
+
+def during(worker: Supervisor, play: Callable[[], Awaitable[None]]) -> None:
+    """Play a scene while a worker runs, then stop it."""
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker.run)
+            await play()
+            worker.stop()
+
+    live(run)
+
+
+async def a_minute() -> None:
+    await trio.sleep(60)
+
+
+def fails_at_first(dispatch: Dispatch) -> Verdict:
+    return TryAgain("not now") if dispatch.entry.tries == 0 else Accepted("p")
+
+
+def times_of(world: VirtualWorld, id_: int) -> list[int]:
+    """The instants of what was reported of a message, in order."""
+    return [parse_instant(event["timestamp"]) for event in world.service.events if event["messageId"] == id_]
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["in one life", "across a restart"])
+def test_a_retry_comes_due_in_its_time_though_the_clock_was_an_hour_ahead(
+    world: VirtualWorld, lines: Callable[[], list[dict[str, Any]]], restart: bool
+) -> None:
+    """The pause is what it was meant to be; the step is logged with its seconds."""
+    world.channels["sms"].verdict = fails_at_first
+    world.service.enqueue(message(1))
+    clock = SteppingClock(HOUR)
+    worker = worker_of(world, clock)
+
+    async def play() -> None:
+        await trio.sleep(5)
+        clock.ahead = 0
+        if not restart:
+            await trio.sleep(60)
+
+    during(worker, play)
+    if restart:
+        clock.ahead = 6_000_000  # virtual time begins anew
+        during(worker_of(world, clock), a_minute)
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+    (first, _), (second, _) = world.channels["sms"].attempts
+    waited = second if restart else second - first
+    assert waited < 26
+    stepped = [line for line in lines() if line["event"] == "clock.stepped"]
+    assert [line["seconds"] for line in stepped][:1] == [pytest.approx(-3600, abs=6)]
+    assert audit(world.folder / "journal.db").is_balanced
+
+
+def test_a_message_that_is_valid_for_half_an_hour_more_is_sent_after_the_clock_was_put_back(
+    world: VirtualWorld,
+) -> None:
+    """It doesn't expire by an hour that never was."""
+    expiring = json.loads(SMS) | {"delivery": {"expiresAt": format_instant(START + HOUR // 2)}}
+    world.service.settings[2] = json.dumps(expiring)
+    clock = SteppingClock(HOUR)
+
+    async def play() -> None:
+        await trio.sleep(5)
+        clock.ahead = 0
+        world.service.enqueue(message(1, settings_id=2))
+        await trio.sleep(60)
+
+    during(worker_of(world, clock), play)
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+def test_events_follow_the_corrected_clock_and_none_is_before_its_messages_previous_one(
+    world: VirtualWorld,
+) -> None:
+    """Of messages taken before the step and after it; also across a crash, and once the hour has passed."""
+    world.channels["sms"].verdict = fails_at_first
+    world.channels["sms"].seconds = 1.0
+    clock = SteppingClock(HOUR)
+
+    async def play() -> None:
+        world.service.enqueue(message(1))
+        await trio.sleep(3)
+        clock.ahead = 0
+        world.service.enqueue(message(2))
+        await trio.sleep(60)
+        world.service.enqueue(message(3))
+        await trio.sleep(2 * 3600)
+
+    during(worker_of(world, clock), play)
+    for id_ in (1, 2, 3):
+        assert world.service.statuses(id_) == ["dequeued", "sent"]
+        assert times_of(world, id_) == sorted(times_of(world, id_))
+    assert times_of(world, 1)[0] >= START + HOUR
+    for id_ in (2, 3):
+        assert START <= times_of(world, id_)[0] < times_of(world, id_)[1] < START + 10 * MINUTE
+    assert len({*times_of(world, 2), *times_of(world, 3)}) == 4
+
+
+def test_a_clock_that_is_put_forward_makes_nothing_late(world: VirtualWorld) -> None:
+    """As after a suspension: what waits is due no later than it was."""
+    world.channels["sms"].verdict = fails_at_first
+    world.service.enqueue(message(1))
+    clock = SteppingClock()
+
+    async def play() -> None:
+        await trio.sleep(5)
+        clock.ahead = HOUR
+        await trio.sleep(60)
+
+    during(worker_of(world, clock), play)
+    (first, _), (second, _) = world.channels["sms"].attempts
+    assert second - first < 26
+    assert times_of(world, 1)[1] - times_of(world, 1)[0] > HOUR
+
+
+def test_small_corrections_are_passed_over() -> None:
+    """They are how clocks are kept right all the time; what they add up to is no step either."""
+    clock = SteppingClock()
+
+    async def run() -> None:
+        watch = StepWatch(clock)
+        found = []
+        for correction in (400_000, -900_000, 999_999, -1_000_000, 7_000_000):
+            await trio.sleep(5)
+            clock.ahead += correction
+            found.append(watch.stepped())
+        assert found == [0, 0, 0, -1_000_000, 7_000_000]
+
+    live(run)
+
+
+# what the journal does
+
+
+async def timestamps(journal: Journal) -> list[int]:
+    return [parse_instant(json.loads(row.body)["timestamp"]) for row in await journal.outbox(0, 100)]
+
+
+def sent_at(id_: int, at: int) -> Sequence[Change]:
+    entry = Entry(id_, 1, 1, {}, lane="sms", attempts=1)
+    return [
+        Change(entry, State.READY, State.SENDING, at),
+        Change(entry.tried(), State.SENDING, State.SENT, at, events=(StatusEvent(id_, "sent", at),)),
+    ]
+
+
+@pytest.mark.anyio
+async def test_the_order_of_a_messages_events_outlasts_starts_after_a_step(
+    tmp_path: Path,
+) -> None:
+    """Whatever the life before wrote last: the event itself, an acceptance, or another message."""
+    path, later = tmp_path / "journal.db", START - HOUR
+    async with open_journal(path) as journal:
+        await journal.take([QueuedMessage(1, 1, 1, {}), QueuedMessage(2, 1, 1, {})], [], START)
+        await journal.accept(await journal.outbox(0, 100), START + 5)
+    async with open_journal(path) as journal:
+        assert journal.last_at == START + 5
+        await journal.take([QueuedMessage(3, 1, 1, {})], [], later)
+        assert await timestamps(journal) == [later]
+        await journal.accept(await journal.outbox(0, 100), later + 5)
+    async with open_journal(path) as journal:
+        assert journal.last_at == later + 5
+        for id_ in (1, 3):
+            for change in sent_at(id_, later + MINUTE):
+                await journal.change([change])
+        assert await timestamps(journal) == [START, later + MINUTE]
+    async with open_journal(path) as journal:
+        for change in sent_at(2, START - 1):
+            await journal.change([change])
+        assert (await timestamps(journal))[-1] == START
+
+
+@pytest.mark.anyio
+async def test_due_times_are_brought_in_line_and_capped(tmp_path: Path) -> None:
+    """By as much as the clock was put back, and to the longest pause that there is."""
+    due = {1: START + HOUR + MINUTE, 2: START + 9 * HOUR, 3: START + MINUTE}
+
+    async def due_times(journal: Journal) -> list[int]:
+        found = []
+        while (next_due := (await journal.due(0, {"": 9})).next_due) is not None:
+            found.append(next_due)
+            await journal.due(next_due, {"": 9})
+        return found
+
+    for back, expected in (
+        (0, [START + MINUTE, START + HOUR + MINUTE, START + 2 * HOUR]),
+        (HOUR, [START + MINUTE - HOUR, START + MINUTE, START + 2 * HOUR]),
+    ):
+        async with open_journal(tmp_path / f"{back}.db") as journal:
+            await journal.take([QueuedMessage(id_, 1, 1, {}) for id_ in due], [], START)
+            await journal.accept(await journal.outbox(0, 9), START)
+            entries = {id_: Entry(id_, 1, 1, {}) for id_ in due}
+            await journal.change(
+                [Change(entries[id_], State.READY, State.WAITING, START, due[id_]) for id_ in due]
+            )
+            await journal.retime(back, START + 2 * HOUR)
+            assert await due_times(journal) == expected
+            assert all(one <= other for one, other in pairwise(expected))

@@ -29,6 +29,7 @@ NEVER_PASSED: Mapping[str, str] = {
     "FileDirectory.probe": "for an operator's command",
     "Matching.match_again": "an operator's order like any other: see COMMIT.decide",
     "Outbox.put_last": "an operator's order like any other: see COMMIT.decide",
+    "Pipeline.reopened": "the scenario's queue hands out no message again whose dequeued was refused",
     **dict.fromkeys(
         ("Pipeline.short_of", "Reporting.hasten"),
         "the scenario has places for all; it writes nothing, and only brings a post forward",

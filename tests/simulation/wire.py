@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import anyio
 
 from deliveryd.errors import NotSent, OutcomeUnknown
-from deliveryd.http.wire import Answer, Headers, Target
+from deliveryd.http.wire import Answer, Check, Headers, Target
 from simulation.plan import Step, Trouble
 from simulation.world import World
 
@@ -83,8 +83,11 @@ class TroubledWire:
         *,
         deadline: float,
         max_body: int,
+        check: Check | None = None,
     ) -> Answer:
         """Send a request. Raises NotSent and OutcomeUnknown."""
+        if check is not None:
+            check()
         endpoint = self._stand_in.endpoint(target)
         trouble = self._world.next_trouble(endpoint)
         number, path = self._world.ledger.number(), target.path.decode()

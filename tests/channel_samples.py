@@ -8,7 +8,7 @@ from typing import Any
 
 from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.channels.registry import find_kind, open_channel
-from deliveryd.model import Customer, Entry, Rendered
+from deliveryd.model import Clock, Customer, Entry, Rendered, WallClock
 
 ADA = Customer(7, {"name": "Ada", "phone": "+15550111", "email": "ada@example.com"})
 
@@ -19,10 +19,12 @@ def dispatch(
     *,
     customer: Customer | None = ADA,
     key: str = "a-1",
+    expires_at: int | None = None,
+    clock: Clock | None = None,
 ) -> Dispatch:
     """One attempt for message 42."""
     entry = Entry(id=42, settings_id=5, customer_id=7, variables={})
-    return Dispatch(key, entry, customer, Rendered(block, "en", fields))
+    return Dispatch(key, entry, customer, Rendered(block, "en", fields), expires_at, clock or WallClock())
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from deliveryd.service.auth import AuthOptions
 from deliveryd.service.client import ConfigurationAccess, ServiceClient
 from deliveryd.service.configurations import Configurations
 from deliveryd.service.freshness import Freshness, freshness
-from deliveryd.service.hosts import AllowedHosts, Host, HostRules, parse_host, parse_network
+from deliveryd.service.hosts import AllowedHosts, Host, HostRules, NameServers, parse_host, parse_network
 from deliveryd.service.merchant import Merchant
 from scripted_gateway import Gateway, Reply, open_gateway
 
@@ -328,9 +328,9 @@ async def test_real_names_are_looked_up() -> None:
     """`localhost` leads where it leads, and a name that nobody has leads nowhere."""
     rules = HostRules([parse_host("localhost"), parse_host("nobody.invalid")])
     with pytest.raises(ServiceRefused, match=r"localhost leads to .*, a loopback address"):
-        await AllowedHosts(BASE, rules).addresses(target_of("https://localhost/"))
+        await AllowedHosts(BASE, rules, NameServers()).addresses(target_of("https://localhost/"))
     with pytest.raises(ServiceUnavailable, match=r"nobody\.invalid has no address"):
-        await AllowedHosts(BASE, rules).addresses(target_of("https://nobody.invalid/"))
+        await AllowedHosts(BASE, rules, NameServers()).addresses(target_of("https://nobody.invalid/"))
 
 
 # over sockets

@@ -12,7 +12,7 @@ import pytest
 
 from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient
-from deliveryd.http.wire import Answer, Headers, Target
+from deliveryd.http.wire import Answer, Check, Headers, Target
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.customer_data import Entity, EntityGroup
 from deliveryd.service.wire import GROUPS
@@ -32,7 +32,15 @@ class Service:
         self.trouble: list[Answer] = []
 
     async def exchange(
-        self, method: str, target: Target, headers: Headers, body: bytes, *, deadline: float, max_body: int
+        self,
+        method: str,
+        target: Target,
+        headers: Headers,
+        body: bytes,
+        *,
+        deadline: float,
+        max_body: int,
+        check: Check | None = None,
     ) -> Answer:
         await anyio.lowlevel.checkpoint()
         split = urlsplit(target.path.decode())

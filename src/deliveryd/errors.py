@@ -4,7 +4,10 @@
     ├── ConfigError               the configuration can't be used: exit status 78
     ├── WireError                 an HTTP exchange gave no answer
     │   ├── NotSent               nothing of the request left: safe to send again
+    │   │   ├── TooLate           its time ran out before the first byte
+    │   │   └── ProxyRefused      the proxy answered that it makes no connection
     │   └── OutcomeUnknown        it left, and no whole answer came back
+    │       └── BrokenOff         the head of the answer came back whole, its body didn't
     ├── ServiceError              the remote service
     │   ├── ServiceUnavailable    no usable answer, in spite of the retries inside one call: try later
     │   ├── ServiceRefused        it answered that this very request is wrong: don't repeat it
@@ -22,6 +25,8 @@ Errors of libraries are translated into these once, at the edge where the librar
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 class DeliverydError(Exception):
@@ -47,8 +52,33 @@ class NotSent(WireError):
     """Nothing of the request left this process, so it can be sent again without doubling anything."""
 
 
+class TooLate(NotSent):
+    """The time until which the request may be sent ran out before its first byte was written."""
+
+
+class ProxyRefused(NotSent):
+    """The proxy was asked for a connection and answered with another status than 2xx."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class OutcomeUnknown(WireError):
     """The request left, and no whole answer came back: the other side may have acted on it."""
+
+
+class BrokenOff(OutcomeUnknown):
+    """The head of the answer arrived whole; its body was cut off, late, too large or wrongly encoded.
+
+    `headers` have lower-case names; `body` is what had arrived of it, or had fit into the bound.
+    """
+
+    def __init__(self, message: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
+        self.body = body
 
 
 class ServiceError(DeliverydError):

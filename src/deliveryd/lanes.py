@@ -18,8 +18,10 @@ from anyio.abc import TaskGroup
 from deliveryd.breaker import Breaker, BreakerPolicy, grown
 from deliveryd.channels.base import (
     Accepted,
+    Attempted,
     Channel,
     Dispatch,
+    Expired,
     InDoubt,
     Misconfigured,
     Refused,
@@ -289,23 +291,31 @@ class Lane:
     async def _attempt(self, entry: Entry, routed: Routed) -> Change:
         """One attempt, unless the time ran out since its intent."""
         if routed.expires_at is not None and is_expired(routed.expires_at, now := self._clock.now()):
-            self._breaker.withdraw()
-            return self._fail(entry, Outcome("expired"), expired(routed.expires_at), now)
+            return self._expired(entry, routed, now)
         key = message_key(self._namespace, entry.id, entry.key)
         started = time.monotonic()
         try:
-            verdict = await self._channel.send(Dispatch(key, entry, routed.customer, routed.rendered))
+            verdict = await self._channel.send(
+                Dispatch(key, entry, routed.customer, routed.rendered, routed.expires_at, self._clock)
+            )
         except Exception as error:  # one broken adapter must not take the worker with it
             log(Event.MESSAGE_IN_DOUBT, channel=self.name, message_id=entry.id, error=error)
             verdict = InDoubt(f"the adapter failed with {type(error).__name__}")
         if type(verdict) not in VERDICTS:  # of a package's adapter, whose types nobody checked
             verdict = InDoubt(f"the adapter answered with a {type(verdict).__name__}, which is no verdict")
         self._metrics.attempted(self.name, verdict, time.monotonic() - started)
+        if isinstance(verdict, Expired):
+            return self._expired(entry, routed, self._clock.now())
         if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
             entry = entry._replace(content=self._content(routed))
         return self.decide(entry, verdict)
 
-    def decide(self, entry: Entry, verdict: Verdict) -> Change:
+    def _expired(self, entry: Entry, routed: Routed, now: int) -> Change:
+        """The end of a message whose time ran out before the provider could have it."""
+        self._breaker.withdraw()
+        return self._fail(entry, Outcome("expired"), expired(routed.expires_at or now), now)
+
+    def decide(self, entry: Entry, verdict: Attempted) -> Change:
         """The step that follows from a verdict."""
         now = self._clock.now()
         if isinstance(verdict, Accepted):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
+from deliveryd.channels.base import Accepted, Expired, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.states import ENDED, State
 
 Failure = Literal["unavailable", "refused", "unreadable"]
@@ -31,6 +31,7 @@ _VERDICTS: dict[type[Verdict], str] = {
     TryAgain: "try_again",
     InDoubt: "in_doubt",
     Misconfigured: "misconfigured",
+    Expired: "expired",
 }
 
 _ALONE = ()

@@ -9,7 +9,7 @@ from deliveryd.assembly import build_router, compiler, open_channels
 from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
-from deliveryd.model import Rendered, first_of, format_instant, message_key
+from deliveryd.model import Rendered, WallClock, first_of, format_instant, message_key
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, standard_tag
 from deliveryd.rendering.sms import SmsParts, sms_parts
@@ -128,7 +128,8 @@ def _preview(name: str, channel: Channel, block: CompiledBlock, trial: Trial, no
     if not isinstance(rendered, Rendered):
         return Preview(name, block.language, reached, rendered.reason)
     entry = trial.entry._replace(begun_at=now)
-    dispatch = Dispatch(message_key("preview", entry.id, entry.key), entry, trial.customer, rendered)
+    key = message_key("preview", entry.id, entry.key)
+    dispatch = Dispatch(key, entry, trial.customer, rendered, None, WallClock())
     return Preview(
         name,
         block.language,

@@ -1,23 +1,32 @@
-"""What a channel adapter is: it makes one attempt and says, in one of five verdicts, what became of it."""
+"""What a channel adapter is: it makes one attempt and says, in one of six verdicts, what became of it."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from deliveryd.model import Customer, Entry, Rendered
+from deliveryd.errors import TooLate
+from deliveryd.model import Clock, Customer, Entry, Rendered
 
 
 class Dispatch(NamedTuple):
     """All that an adapter needs for one attempt.
 
     `key` is the idempotency key: the same for all tries of the message on this channel, unless an operator
-    has it begin anew.
+    has it begin anew. After `expires_at` nothing may be sent any more, by `clock`: an adapter calls
+    `check_time` immediately before the first byte that can't be taken back.
     """
 
     key: str
     entry: Entry
     customer: Customer | None
     rendered: Rendered
+    expires_at: int | None
+    clock: Clock
+
+    def check_time(self) -> None:
+        """Raise TooLate when the message may not be sent any more."""
+        if self.expires_at is not None and self.clock.now() > self.expires_at:
+            raise TooLate("the message expired before it was sent")
 
 
 class Accepted(NamedTuple):
@@ -62,7 +71,16 @@ class Misconfigured(NamedTuple):
     reason: str
 
 
-Verdict = Accepted | Refused | TryAgain | InDoubt | Misconfigured
+class Expired(NamedTuple):
+    """The message's time ran out before the provider could have it: `check_time` raised TooLate."""
+
+    reason: str = "expired"
+
+
+Attempted = Accepted | Refused | TryAgain | InDoubt | Misconfigured
+"""What became of an attempt that was made."""
+
+Verdict = Attempted | Expired
 """What became of an attempt. A reason names statuses and rules, never text, names, addresses or secrets."""
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from deliveryd.channels.base import Dispatch, InDoubt, Refused, TryAgain, Verdict
+from deliveryd.channels.base import Dispatch, Expired, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.channels.http_options import HttpOptions
 from deliveryd.channels.http_request import RequestWriter
-from deliveryd.channels.http_verdicts import AnswerReader
+from deliveryd.channels.http_verdicts import AnswerReader, failure
 from deliveryd.channels.mapping import Unfit, customer_fields
-from deliveryd.errors import ConfigError, NotSent, OutcomeUnknown
+from deliveryd.errors import BrokenOff, ConfigError, NotSent, OutcomeUnknown, ProxyRefused, TooLate
 from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.reaching import connect_problem
 from deliveryd.http.tls import TlsFiles
 from deliveryd.model import Customer
 
 MASK = "***"
+
+_LATER = frozenset({408, 425, 429})
 
 
 class Endpoint(NamedTuple):
@@ -50,13 +52,18 @@ class HttpChannel:
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one request; its `Idempotency-Key` is the message's key."""
         try:
-            answer = await self._client.exchange(*self._writer.write(dispatch))
+            request = self._writer.write(dispatch)
         except Unfit as error:
             return Refused(str(error))
+        check = dispatch.check_time if dispatch.expires_at is not None else None
+        try:
+            answer = await self._client.exchange(*request, check)
+        except TooLate:
+            return Expired()
         except NotSent as error:
-            return TryAgain(str(error))
+            return _not_sent(error)
         except OutcomeUnknown as error:
-            return InDoubt(str(error))
+            return _unknown(error)
         return self._reader.verdict(answer)
 
     def preview(self, dispatch: Dispatch) -> str:
@@ -78,6 +85,20 @@ class HttpChannel:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._client.aclose()
+
+
+def _not_sent(error: NotSent) -> Verdict:
+    """What it means that nothing left. A proxy that refuses won't do otherwise until somebody mends it."""
+    if isinstance(error, ProxyRefused) and error.status < 500 and error.status not in _LATER:
+        return Misconfigured(str(error))
+    return TryAgain(str(error))
+
+
+def _unknown(error: OutcomeUnknown) -> Verdict:
+    """What it means that no whole answer came: a status other than 2xx counts for what it says."""
+    if isinstance(error, BrokenOff) and not 200 <= error.status < 300:
+        return failure(error.status, error.headers.get("retry-after"))
+    return InDoubt(str(error))
 
 
 def _endpoint(options: HttpOptions) -> Endpoint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
 
 import anyio
@@ -9,14 +10,16 @@ import sniffio
 from aiosmtplib import SMTPException, SMTPResponseException, SMTPServerDisconnected
 from anyio.lowlevel import checkpoint
 
-from deliveryd.channels.base import Accepted, Dispatch, Refused, Verdict
+from deliveryd.channels.base import Accepted, Dispatch, Expired, Refused, Verdict
 from deliveryd.channels.mailbox import parse_mailbox
 from deliveryd.channels.mime import Letter, Mail, compose, readable
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.channels.smtp_session import Account, NeedsUtf8, Session
 from deliveryd.channels.smtp_verdicts import Stage, verdict_on_failure, verdict_on_timeout
-from deliveryd.errors import ConfigError
+from deliveryd.errors import ConfigError, TooLate
 from deliveryd.model import Customer
+from deliveryd.network.deadline import within
+from deliveryd.network.resolver import Resolver
 
 PROBE_SECONDS = 5.0
 
@@ -82,12 +85,13 @@ class SmtpChannel:
             content = mail.content()
         except ValueError as error:
             return Refused(str(error))
-        attempt = _Attempt(self._account, self._idle, mail, content)
+        attempt = _Attempt(self._account, self._idle, mail, content, dispatch.check_time)
         try:
-            with anyio.fail_after(self._timeout):
-                await attempt.make()
+            await within(self._timeout, attempt.make)
         except TimeoutError:
             return verdict_on_timeout(attempt.stage, self._timeout)
+        except TooLate:
+            return Expired()
         except NeedsUtf8:
             return Refused("the mail address isn't ASCII, and the server offers no SMTPUTF8")
         except (SMTPException, OSError) as error:
@@ -141,8 +145,11 @@ class SmtpChannel:
 class _Attempt:
     """One mail on its way, with the stage that a failure is judged by."""
 
-    def __init__(self, account: Account, idle: IdleSessions, mail: Mail, content: bytes) -> None:
+    def __init__(
+        self, account: Account, idle: IdleSessions, mail: Mail, content: bytes, check: Callable[[], None]
+    ) -> None:
         self._account = account
+        self._check = check
         self._idle = idle
         self._mail = mail
         self._content = content
@@ -156,7 +163,7 @@ class _Attempt:
         """Hand the mail over; the connection is kept when the server is in a known state afterwards."""
         try:
             session = await self._begin_on_kept() or await self._begin_on_new()
-            await session.transmit(self._mail, self._content)
+            await session.transmit(self._mail, self._content, self._check)
         except BaseException as error:
             self._part_after(error)
             raise
@@ -207,5 +214,6 @@ def open_smtp(name: str, block: str, options: SmtpOptions, timeout: float) -> Sm
         sender=parse_mailbox(options.sender).address,
         password=options.password_file.read() if options.password_file else None,
         tls=options.tls_files().context() if options.tls != "none" else None,
+        resolver=Resolver(),
     )
     return SmtpChannel(account, timeout=timeout)

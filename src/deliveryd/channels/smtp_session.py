@@ -6,6 +6,7 @@ import asyncio
 import re
 import socket
 import ssl
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import anyio
@@ -14,6 +15,8 @@ from aiosmtplib import SMTP, SMTPDataError, SMTPException, SMTPServerDisconnecte
 from deliveryd.channels.mime import Mail
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.channels.smtp_verdicts import Stage
+from deliveryd.network.connecting import connect
+from deliveryd.network.resolver import Resolver
 
 GOODBYE_SECONDS = 2.0
 DRAIN_STEP = 0.005
@@ -26,6 +29,7 @@ class Account(NamedTuple):
     sender: str
     password: str | None
     tls: ssl.SSLContext | None
+    resolver: Resolver
 
 
 class NeedsUtf8(Exception):
@@ -44,7 +48,7 @@ class Session:
         self._account = account
         self._smtp = SMTP(
             hostname=options.host,
-            port=options.actual_port,
+            port=None,  # it gets a connected socket
             local_hostname=options.helo or _own_name(),
             use_tls=options.tls == "tls",
             start_tls=False,  # done by hand: whoever asks for STARTTLS gets it or no session
@@ -65,7 +69,8 @@ class Session:
         """Connect, secure the connection and log in. On any failure the connection is closed."""
         options = self._account.options
         try:
-            await self._smtp.connect()
+            made = await connect(self._account.resolver, options.host, options.actual_port)
+            await self._smtp.connect(sock=made)
             self._transport = self._current_transport()
             self.stage = Stage.EHLO
             await self._smtp.ehlo()
@@ -105,8 +110,11 @@ class Session:
         options = [f"SIZE={size}"] if self._smtp.supports_extension("size") else []
         return [*options, "BODY=8BITMIME", "SMTPUTF8"] if mail.needs_utf8 else options
 
-    async def transmit(self, mail: Mail, content: bytes) -> None:
-        """Name the recipient and hand the mail over; returns when the server has taken it."""
+    async def transmit(self, mail: Mail, content: bytes, check: Callable[[], None]) -> None:
+        """Name the recipient and hand the mail over; returns when the server has taken it.
+
+        `check` may raise before the final dot: without it the server has no mail.
+        """
         self.stage = Stage.RCPT
         encoding = "utf-8" if mail.needs_utf8 else "ascii"
         await self._smtp.rcpt(mail.recipient.address, encoding=encoding)
@@ -116,6 +124,7 @@ class Session:
             raise SMTPDataError(reply.code, "")
         self.stage = Stage.CONTENT
         await self._write(content)
+        check()
         await self._end_data()
 
     async def _write(self, content: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import anyio
@@ -13,6 +14,7 @@ from deliveryd.customers.memory import Memory
 from deliveryd.customers.outage import Outage
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
+from deliveryd.network.deadline import within
 from deliveryd.wakeup import Bell
 
 LINGER = 0.005
@@ -143,8 +145,7 @@ class RemoteDirectory:
     async def _found(self, question: Sequence[int]) -> Mapping[int, Customer]:
         """Ask the source. Raises DirectoryUnavailable, also for what a package does that it mustn't."""
         try:
-            with anyio.fail_after(self._terms.timeout):
-                found: object = await self._source.look_up(question)
+            found: object = await within(self._terms.timeout, partial(self._source.look_up, question))
         except DirectoryUnavailable:
             raise
         except TimeoutError:

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from deliveryd.customers.remote import Terms
+from deliveryd.customers.sql_connecting import connect_by_address
 from deliveryd.customers.sql_options import MANY, ONE, SqlOptions, address, sqlite_file, statement
 from deliveryd.errors import ConfigError, DirectoryUnavailable
 from deliveryd.model import Customer
@@ -161,6 +162,7 @@ def open_sql(options: SqlOptions, terms: Terms) -> SqlSource:
         hide_parameters=True,
     )
     _read_only(engine)
+    connect_by_address(engine)
     if (file := sqlite_file(options)) is not None:
         _look_first(engine, file)
     return SqlSource(options, engine)

@@ -18,14 +18,19 @@ from typing import cast
 
 import httptools
 
-from deliveryd.errors import NotSent, OutcomeUnknown, WireError
-from deliveryd.http.wire import Answer, Headers, Target
+from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, TooLate, WireError
+from deliveryd.http.wire import Answer, Check, Headers, Target
+from deliveryd.network.connecting import connect
+from deliveryd.network.resolver import Resolver
 
 IDLE_SECONDS = 4.0
 """Less than common servers keep idle connections for, so that it is us who close them."""
 
 MAX_HEAD = 64 * 1024
 """Bytes of an answer at most without a byte of its body among them: its head, its trailers."""
+
+LAST_LOOKS = 10_000
+"""Turns of the event loop after a deadline, at most, in which what lies in a socket is read."""
 
 Origin = tuple[str, str, int]
 
@@ -36,6 +41,7 @@ class AsyncioWire:
     def __init__(self, tls_context: Callable[[], ssl.SSLContext]) -> None:
         self._tls_context = tls_context
         self._context: ssl.SSLContext | None = None
+        self._resolver = Resolver()
         self._idle: dict[Origin, deque[_Connection]] = {}  # per origin, the longest idle one first
         self._open: set[_Connection] = set()
         self._busy: set[_Connection] = set()
@@ -46,7 +52,15 @@ class AsyncioWire:
         self._closed = False
 
     async def exchange(
-        self, method: str, target: Target, headers: Headers, body: bytes, *, deadline: float, max_body: int
+        self,
+        method: str,
+        target: Target,
+        headers: Headers,
+        body: bytes,
+        *,
+        deadline: float,
+        max_body: int,
+        check: Check | None = None,
     ) -> Answer:
         """Send a request and return the whole answer. Raises NotSent or OutcomeUnknown."""
         ends = self._loop.time() + deadline
@@ -56,6 +70,8 @@ class AsyncioWire:
         if self._loop.time() >= ends:  # the process may have stood still meanwhile
             self._put_back(origin, connection)
             raise NotSent(f"no time left of {deadline:g} s to send the request")
+        if check is not None:
+            self._check(check, origin, connection)
         connection.ends, connection.deadline = ends, deadline
         self._busy.add(connection)
         if self._deadline is None or self._deadline_at > ends:
@@ -66,6 +82,14 @@ class AsyncioWire:
             self._busy.discard(connection)
             self._put_back(origin, connection)
 
+    def _check(self, check: Check, origin: Origin, connection: _Connection) -> None:
+        """Ask whether the request may still be sent; else the connection can carry another one."""
+        try:
+            check()
+        except TooLate:
+            self._put_back(origin, connection)
+            raise
+
     def _set_deadline(self, ends: float) -> None:
         """Look at the deadlines then: one timer for all of them, since nearly none is ever reached."""
         if self._deadline is not None:
@@ -73,14 +97,16 @@ class AsyncioWire:
         self._deadline, self._deadline_at = self._loop.call_at(ends, self._give_up_late), ends
 
     def _give_up_late(self) -> None:
+        """End the requests whose time is over. Where something lies in the socket, the loop reads it first:
+        this process may have stood still since it arrived.
+        """
         self._deadline = None
         now = self._loop.time()
-        for connection in list(self._busy):
-            if connection.ends <= now:
-                connection.give_up()
+        late = [connection for connection in self._busy if connection.ends <= now]
+        is_unread = [connection for connection in late if not connection.give_up_if_quiet()]
         coming = [connection.ends for connection in self._busy if connection.ends > now]
-        if coming:
-            self._set_deadline(min(coming))
+        if is_unread or coming:
+            self._set_deadline(now if is_unread else min(coming))
 
     def _reuse(self, origin: Origin) -> _Connection | None:
         idle = self._idle.get(origin)
@@ -119,11 +145,11 @@ class AsyncioWire:
         connection = _Connection(self._loop, self._open)
         try:
             async with asyncio.timeout(deadline):
+                made = await connect(self._resolver, target.address or host, port)
                 with connection.unless_given_up():
                     await self._loop.create_connection(
                         lambda: connection,
-                        target.address or host,
-                        port,
+                        sock=made,
                         ssl=self._tls(scheme),
                         server_hostname=host if scheme == "https" else None,
                     )
@@ -131,8 +157,6 @@ class AsyncioWire:
             raise NotSent(f"no connection to {host}:{port} within {deadline:g} s") from None
         except ssl.SSLError as error:
             raise NotSent(f"TLS with {host}:{port} failed: {_tls_reason(error)}") from None
-        except UnicodeError:
-            raise NotSent(f"no connection to {host}:{port}: not a name that can be looked up") from None
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise NotSent(f"no connection to {host}:{port}: {reason}") from None
@@ -197,6 +221,7 @@ class _Connection(asyncio.Protocol):
         self.ends = self.deadline = 0.0
         self.idle_since = 0.0
         self.reusable = False
+        self._looks = 0
         self.closed = asyncio.Event()
         self._start_answer()
 
@@ -231,9 +256,15 @@ class _Connection(asyncio.Protocol):
         finally:
             self._waiter = None  # it holds the answer, and the connection outlives it
 
-    def give_up(self) -> None:
-        """End the request under way, whose time is over, as one whose outcome is unknown."""
-        self._fail(OutcomeUnknown(f"no whole answer within {self.deadline:g} s"))
+    def give_up_if_quiet(self) -> bool:
+        """End the request under way, whose time is over, unless something of an answer can still be read."""
+        if self._waiter is None or self._waiter.done():
+            return True
+        self._looks += 1
+        if not self.quiet and self._looks < LAST_LOOKS:
+            return False
+        self._fail(self._unknown(f"no whole answer within {self.deadline:g} s"))
+        return True
 
     def close(self) -> None:
         """Close the connection at once, without waiting for what isn't written yet."""
@@ -245,6 +276,12 @@ class _Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._body = bytearray()  # a list would hold an object for each chunk of one byte
         self._head_done = False
+
+    def _unknown(self, reason: str) -> OutcomeUnknown:
+        """What it means that there is no whole answer: its status counts if the head came whole."""
+        if not self._head_done or (status := self._parser.get_status_code()) < 200:
+            return OutcomeUnknown(reason)
+        return BrokenOff(reason, status, self._headers, bytes(self._body))
 
     def _fail(self, error: WireError) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -279,12 +316,12 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail(OutcomeUnknown("the answer asks for another protocol"))
+            self._fail(self._unknown("the answer asks for another protocol"))
         except httptools.HttpParserError:
-            self._fail(OutcomeUnknown("the answer isn't HTTP"))
+            self._fail(self._unknown("the answer isn't HTTP"))
         else:
             if self._overhead > MAX_HEAD and not self._waiter.done():
-                self._fail(OutcomeUnknown(f"the answer's head is larger than {MAX_HEAD} bytes"))
+                self._fail(self._unknown(f"the answer's head is larger than {MAX_HEAD} bytes"))
 
     def eof_received(self) -> None:
         self.reusable = False
@@ -294,7 +331,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._register.discard(self)
         self._transport = None
-        self._fail(OutcomeUnknown("the connection broke before the whole answer was there"))
+        self._fail(self._unknown("the connection broke before the whole answer was there"))
         self.closed.set()
 
     def _ends_with_connection(self) -> bool:
@@ -312,14 +349,15 @@ class _Connection(asyncio.Protocol):
             self._headers[name.decode("latin-1").lower()] = value.strip(b" \t").decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        if self._headers.get("content-encoding", "identity").lower() != "identity":
-            self._fail(OutcomeUnknown("the answer is compressed, which wasn't asked for"))
         self._head_done = True
+        if self._headers.get("content-encoding", "identity").lower() != "identity":
+            self._fail(self._unknown("the answer is compressed, which wasn't asked for"))
 
     def on_body(self, data: bytes) -> None:
         self._overhead = 0
         if len(self._body) + len(data) > self._max_body:
-            self._fail(OutcomeUnknown(f"the answer is larger than {self._max_body} bytes"))
+            self._body += data[: self._max_body - len(self._body)]
+            self._fail(self._unknown(f"the answer is larger than {self._max_body} bytes"))
         else:
             self._body += data
 

@@ -11,7 +11,7 @@ import sniffio
 from deliveryd.http.asyncio_wire import AsyncioWire
 from deliveryd.http.plain_address import plain_target
 from deliveryd.http.tls import TlsFiles
-from deliveryd.http.wire import Answer, Header, Headers, Target, Wire
+from deliveryd.http.wire import Answer, Check, Header, Headers, Target, Wire
 
 MAX_BODY = 1 << 20
 
@@ -47,13 +47,15 @@ class HttpClient:
             method, target_of(url), raw, body, deadline=deadline, max_body=self._max_body
         )
 
-    def exchange(self, method: str, target: Target, headers: Headers, body: bytes) -> Awaitable[Answer]:
+    def exchange(
+        self, method: str, target: Target, headers: Headers, body: bytes, check: Check | None = None
+    ) -> Awaitable[Answer]:
         """The same with an address and headers that were taken apart and checked before.
 
-        Awaiting it raises NotSent or OutcomeUnknown.
+        Awaiting it raises NotSent or OutcomeUnknown; TooLate if `check` does, before anything is written.
         """
         return self._wire.exchange(
-            method, target, headers, body, deadline=self._timeout, max_body=self._max_body
+            method, target, headers, body, deadline=self._timeout, max_body=self._max_body, check=check
         )
 
     def bounded(self, max_body: int) -> HttpClient:

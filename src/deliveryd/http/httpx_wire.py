@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import anyio
 import httpx
 
-from deliveryd.errors import NotSent, OutcomeUnknown
-from deliveryd.http.wire import Answer, Headers, Target
+from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, ProxyRefused
+from deliveryd.http.httpx_transport import ResolvingTransport
+from deliveryd.http.wire import Answer, Check, Headers, Target
+from deliveryd.network.deadline import within
 
 _NEVER_SENT = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
     httpx.PoolTimeout,
-    httpx.ProxyError,
     httpx.UnsupportedProtocol,
 )
 
@@ -24,9 +28,8 @@ leaks that of a cancelled TLS handshake."""
 
 
 def open_transport(context: ssl.SSLContext, proxy: str | None) -> httpx.AsyncHTTPTransport:
-    """httpx's own transport, which keeps connections as ours does."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=4.0)
-    return httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits, proxy=proxy)
+    """httpx's own transport, which keeps connections as ours does, and looks names up as ours does."""
+    return ResolvingTransport(context, proxy)
 
 
 class HttpxWire:
@@ -36,10 +39,18 @@ class HttpxWire:
         self._transport = transport
 
     async def exchange(
-        self, method: str, target: Target, headers: Headers, body: bytes, *, deadline: float, max_body: int
+        self,
+        method: str,
+        target: Target,
+        headers: Headers,
+        body: bytes,
+        *,
+        deadline: float,
+        max_body: int,
+        check: Check | None = None,
     ) -> Answer:
         """Send a request and return the whole answer. Raises NotSent or OutcomeUnknown."""
-        progress = _Progress()
+        progress = _Progress(check)
         url, more, extensions = _connected_to(target)
         request = httpx.Request(
             method,
@@ -50,34 +61,35 @@ class HttpxWire:
                 "trace": progress.follow, "timeout": {"connect": EARLIER * deadline}, **extensions
             },
         )  # fmt: skip
+        progress.check()  # for a transport that tells nothing of its steps
         try:
-            with anyio.fail_after(deadline):
-                return await self._receive(request, max_body)
+            return await within(deadline, partial(self._receive, request, max_body, progress))
         except TimeoutError:
             if progress.connecting:
                 raise NotSent(f"no connection to {target.authority} within {deadline:g} s") from None
-            raise OutcomeUnknown(f"no whole answer within {deadline:g} s") from None
+            raise progress.unknown(f"no whole answer within {deadline:g} s") from None
+        except httpx.ProxyError as error:
+            raise _refused_by_proxy(target, error) from None
         except _NEVER_SENT as error:
             raise NotSent(f"no connection to {target.authority} ({type(error).__name__})") from None
-        except UnicodeError:
-            raise NotSent(f"no connection to {target.authority}: not a name that can be looked up") from None
         except httpx.TransportError as error:
-            raise OutcomeUnknown(f"the connection broke ({type(error).__name__})") from None
+            raise progress.unknown(f"the connection broke ({type(error).__name__})") from None
 
-    async def _receive(self, request: httpx.Request, max_body: int) -> Answer:
+    async def _receive(self, request: httpx.Request, max_body: int, progress: _Progress) -> Answer:
         response = await self._transport.handle_async_request(request)
+        progress.answered(response)
+        received = progress.body
         try:
             if response.headers.get("content-encoding", "identity").lower() != "identity":
-                raise OutcomeUnknown("the answer is compressed, which wasn't asked for")
-            received = bytearray()
+                raise progress.unknown("the answer is compressed, which wasn't asked for")
             with anyio.CancelScope() as bound:  # leaving the loop would leave httpcore's generators open
                 async for chunk in response.stream:  # type: ignore[union-attr]  # async transports stream async
-                    received += chunk if len(received) <= max_body else b""
-                    if len(received) > max_body:
+                    if len(received) + len(chunk) > max_body:
                         bound.cancel()
-            if len(received) > max_body:
-                raise OutcomeUnknown(f"the answer is larger than {max_body} bytes")
-            return Answer(response.status_code, _headers_of(response), bytes(received))
+                    received += chunk[: max_body - len(received)]
+            if bound.cancel_called:
+                raise progress.unknown(f"the answer is larger than {max_body} bytes")
+            return Answer(response.status_code, progress.headers, bytes(received))
         finally:
             await response.aclose()
 
@@ -104,15 +116,42 @@ def _headers_of(response: httpx.Response) -> dict[str, str]:
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
 
 
+def _refused_by_proxy(target: Target, error: httpx.ProxyError) -> NotSent:
+    """httpcore tells the proxy's status as the first word of its text."""
+    status = str(error).partition(" ")[0]
+    if status.isascii() and status.isdigit():
+        return ProxyRefused(f"the proxy answered {status}", int(status))
+    return NotSent(f"no connection to {target.authority} ({type(error).__name__})")
+
+
 class _Progress:
     """How far httpcore came with a request. A transport that tells nothing counts as one that sent it."""
 
-    def __init__(self) -> None:
+    def __init__(self, check: Check | None) -> None:
+        self.check = check or _nothing_to_check
         self.connecting = False
+        self.status: int | None = None
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
 
-    async def follow(self, event: str, _details: object) -> None:
-        """Hear of a step."""
+    async def follow(self, event: str, details: Mapping[str, Any]) -> None:
+        """Hear of a step. Raises TooLate."""
         if event == "connection.connect_tcp.started":
             self.connecting = True
-        elif event.endswith(".send_request_headers.started"):
+        elif event.endswith(".send_request_headers.started") and details["request"].method != b"CONNECT":
+            self.check()
             self.connecting = False
+
+    def answered(self, response: httpx.Response) -> None:
+        """The head of the answer came whole."""
+        self.status, self.headers = response.status_code, _headers_of(response)
+
+    def unknown(self, reason: str) -> OutcomeUnknown:
+        """What it means that there is no whole answer: its status counts if the head came whole."""
+        if self.status is None:
+            return OutcomeUnknown(reason)
+        return BrokenOff(reason, self.status, self.headers, bytes(self.body))
+
+
+def _nothing_to_check() -> None:
+    """There is nothing that could make the request too late."""

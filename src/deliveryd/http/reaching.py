@@ -5,8 +5,11 @@ from __future__ import annotations
 import ssl
 
 import anyio
+from anyio.abc import ByteStream
 
 from deliveryd.http.tls import TlsFiles
+from deliveryd.network.connecting import first_connected
+from deliveryd.network.resolver import Address, Resolver
 
 PATIENCE = 5.0
 """Seconds until an address that doesn't answer counts as not reachable."""
@@ -29,11 +32,14 @@ async def connect_problem(host: str, port: int, tls: TlsFiles | None) -> str | N
 
 
 async def _connect(host: str, port: int, tls: TlsFiles | None) -> None:
-    if tls is None:
-        stream = await anyio.connect_tcp(host, port)
-        await stream.aclose()
-    else:
-        secure = await anyio.connect_tcp(
-            host, port, tls=True, ssl_context=tls.context(), tls_standard_compatible=False
+    context = tls.context() if tls is not None else None
+
+    async def connect(address: Address) -> ByteStream:
+        if context is None:
+            return await anyio.connect_tcp(address.host, port)
+        return await anyio.connect_tcp(
+            address.host, port, ssl_context=context, tls_hostname=host, tls_standard_compatible=False
         )
-        await secure.aclose()
+
+    stream = await first_connected(await Resolver().look_up(host), connect, anyio.aclose_forcefully)
+    await stream.aclose()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 Header = tuple[bytes, bytes]
 Headers = Sequence[Header]
+Check = Callable[[], None]
+"""Called immediately before the first byte of a request is written; raises TooLate to have none written."""
 
 
 class Target(NamedTuple):
@@ -38,11 +40,20 @@ class Wire(Protocol):
     """Carries requests. It tells apart: never sent; sent, outcome unknown; answered."""
 
     async def exchange(
-        self, method: str, target: Target, headers: Headers, body: bytes, *, deadline: float, max_body: int
+        self,
+        method: str,
+        target: Target,
+        headers: Headers,
+        body: bytes,
+        *,
+        deadline: float,
+        max_body: int,
+        check: Check | None = None,
     ) -> Answer:
         """Send a request and return the whole answer, within `deadline` seconds and `max_body` bytes.
 
-        Raises NotSent or OutcomeUnknown. When it is cancelled, its connection is closed, never reused.
+        What has arrived at the deadline is read first. Raises NotSent, or OutcomeUnknown: BrokenOff where the
+        head of an answer has come. When it is cancelled, its connection is closed, never reused.
         """
 
     async def aclose(self) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import anyio
 
-from deliveryd.errors import NotSent, ServiceRefused, ServiceUnavailable, WireError
+from deliveryd.errors import BrokenOff, NotSent, ServiceRefused, ServiceUnavailable, WireError
 from deliveryd.http.client import HttpClient, raw_header, target_of
 from deliveryd.http.patience import retry_after
 from deliveryd.http.wire import Answer, Target
@@ -112,6 +112,10 @@ class Caller:
                 return await self._http.exchange(method, target._replace(address=address), raw, body)
             except NotSent as error:
                 problem = error
+            except BrokenOff as error:
+                if 200 <= error.status < 300:
+                    raise ServiceUnavailable(str(error)) from None
+                return Answer(error.status, dict(error.headers), error.body)  # its status says enough
             except WireError as error:
                 raise ServiceUnavailable(str(error)) from None
         raise ServiceUnavailable(str(problem))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, urlencode
@@ -19,7 +19,7 @@ from deliveryd.service.auth import AuthOptions
 from deliveryd.service.calling import Caller, Sleep
 from deliveryd.service.configurations import NOT_MODIFIED, Configurations
 from deliveryd.service.customer_data import MOST_PAGES, CustomerData, check_groups
-from deliveryd.service.hosts import OWN_HOST, REFUSED, AllowedHosts, HostRules, LookUp, look_up
+from deliveryd.service.hosts import OWN_HOST, REFUSED, AllowedHosts, HostRules, LookUp, NameServers
 from deliveryd.service.merchant import Merchant, is_merchant, read_merchant
 from deliveryd.service.wire import (
     GROUPS,
@@ -49,7 +49,7 @@ class ConfigurationAccess:
     cache: DiskCache | None = None
     ttl: float = KEPT_SECONDS
     max_size: int = LARGEST_CONFIGURATION
-    look_up: LookUp = look_up
+    look_up: LookUp = field(default_factory=NameServers)
 
 
 class ServiceClient:

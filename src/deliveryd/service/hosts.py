@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
@@ -19,6 +18,7 @@ import anyio
 from deliveryd.errors import ServiceRefused, ServiceUnavailable
 from deliveryd.http.client import target_of
 from deliveryd.http.wire import Target
+from deliveryd.network.resolver import Resolver
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -74,22 +74,28 @@ OWN_HOST = HostRules()
 """Nothing but the service's own host."""
 
 
-async def look_up(name: str, port: int) -> Sequence[str]:
-    """The addresses of a host, each once. Raises ServiceUnavailable."""
-    try:
-        with anyio.fail_after(LOOK_UP_SECONDS):
-            found = await anyio.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    except TimeoutError:
-        raise ServiceUnavailable(f"no address of {name} within {LOOK_UP_SECONDS:g} s") from None
-    except (OSError, UnicodeError):
-        raise ServiceUnavailable(f"{name} has no address") from None
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+class NameServers:
+    """Looks names up as the system does, each by itself, so that one that takes long holds up no other."""
+
+    def __init__(self) -> None:
+        self._resolver = Resolver()
+
+    async def __call__(self, name: str, _port: int) -> Sequence[str]:
+        """The addresses of a host, each once. Raises ServiceUnavailable."""
+        try:
+            with anyio.fail_after(LOOK_UP_SECONDS):
+                found = await self._resolver.look_up(name)
+        except TimeoutError:
+            raise ServiceUnavailable(f"no address of {name} within {LOOK_UP_SECONDS:g} s") from None
+        except OSError:
+            raise ServiceUnavailable(f"{name} has no address") from None
+        return list(dict.fromkeys(address.host for address in found))
 
 
 class AllowedHosts:
     """Judges addresses by the rules. The service's own host is where `base` leads: scheme, name and port."""
 
-    def __init__(self, base: Target, rules: HostRules, look_up: LookUp = look_up) -> None:
+    def __init__(self, base: Target, rules: HostRules, look_up: LookUp) -> None:
         self._own = base[:3]
         self._rules = rules
         self._look_up = look_up

@@ -1,0 +1,1 @@
+"""Names, connections and deadlines, whatever is spoken over them."""

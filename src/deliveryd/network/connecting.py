@@ -1,0 +1,123 @@
+"""Connects to a host by the addresses that it has, tried in turn (RFC 8305)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import chain, zip_longest
+from typing import Generic, TypeVar
+
+import anyio
+
+from deliveryd.network.resolver import Address, Resolver
+
+STAGGER = 0.25
+"""Seconds that one address has before the next one is tried beside it."""
+
+T = TypeVar("T")
+
+
+async def connect(resolver: Resolver, host: str, port: int) -> socket.socket:
+    """A socket that is connected to the first of the host's addresses that answers. Raises OSError.
+
+    It waits for as long as there is hope, so the caller has a deadline.
+    """
+    addresses = await resolver.look_up(host)
+    return await first_connected(addresses, partial(_connect, port=port), _close)
+
+
+async def first_connected(
+    addresses: Sequence[Address],
+    connect: Callable[[Address], Awaitable[T]],
+    discard: Callable[[T], Awaitable[None]],
+) -> T:
+    """What `connect` makes of the first address that answers.
+
+    The families take turns, and each further address is tried after `STAGGER`. `connect` raises OSError for
+    an address that can't be reached; `discard` closes a connection that came too late. Raises the last
+    OSError when no address answers.
+    """
+    if len(addresses) == 1:
+        return await connect(addresses[0])
+    race = _Race(connect, discard)
+    try:
+        async with anyio.create_task_group() as tries:
+            for address in by_turns(addresses):
+                failed = anyio.Event()
+                tries.start_soon(race.run, address, failed, tries.cancel_scope)
+                with anyio.move_on_after(STAGGER):
+                    await failed.wait()
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await race.discard_winner()
+        raise
+    return race.result()
+
+
+def by_turns(addresses: Sequence[Address]) -> Sequence[Address]:
+    """The addresses in their order, but with the families by turns, that of the first one first."""
+    family = addresses[0].family
+    same = [address for address in addresses if address.family == family]
+    other = [address for address in addresses if address.family != family]
+    return [address for address in chain.from_iterable(zip_longest(same, other)) if address is not None]
+
+
+class _Race(Generic[T]):
+    """The tries for one host, of which the first connection counts."""
+
+    def __init__(
+        self, connect: Callable[[Address], Awaitable[T]], discard: Callable[[T], Awaitable[None]]
+    ) -> None:
+        self._connect = connect
+        self._discard = discard
+        self._won: list[T] = []
+        self._error = OSError(errno.EADDRNOTAVAIL, "the host has no address")
+
+    async def run(self, address: Address, failed: anyio.Event, all_tries: anyio.CancelScope) -> None:
+        """Try one address; the first connection ends all other tries."""
+        try:
+            connection = await self._connect(address)
+        except OSError as error:
+            self._error = error
+            failed.set()
+            return
+        if self._won:
+            await self._discard(connection)
+            return
+        self._won.append(connection)
+        all_tries.cancel()
+
+    async def discard_winner(self) -> None:
+        """Close the connection that nobody waits for any more."""
+        while self._won:
+            await self._discard(self._won.pop())
+
+    def result(self) -> T:
+        """The connection. Raises OSError when there is none."""
+        if self._won:
+            return self._won[0]
+        raise self._error
+
+
+async def _connect(address: Address, port: int) -> socket.socket:
+    made = socket.socket(address.family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        made.setblocking(False)
+        code = made.connect_ex(address.at(port))
+        if code == errno.EINPROGRESS:
+            await anyio.wait_writable(made)
+            code = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    except BaseException:
+        made.close()
+        raise
+    if code:
+        made.close()
+        raise OSError(code, os.strerror(code))
+    return made
+
+
+async def _close(made: socket.socket) -> None:
+    made.close()

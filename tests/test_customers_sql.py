@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -69,6 +70,20 @@ async def failure(url: str, query: str) -> str:
         with pytest.raises(DirectoryUnavailable) as caught:
             await source.look_up([7, 8])
     return str(caught.value)
+
+
+async def test_a_name_is_looked_up_in_no_pool_of_threads(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A silent name server of another host, which fills that pool, keeps nobody from the database."""
+
+    async def full(*_args: object, **_options: object) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", full)
+    async with opened(postgres.url.replace("127.0.0.1", "localhost"), ONE) as source:
+        with anyio.fail_after(5):
+            assert await source.look_up([7]) == {7: Customer(7, PEOPLE[7])}
 
 
 # What is asked

@@ -18,7 +18,7 @@ from typing import cast
 
 import httptools
 
-from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, TooLate, WireError
+from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, WireError
 from deliveryd.http.wire import Answer, Check, Headers, Target
 from deliveryd.network.connecting import connect
 from deliveryd.network.resolver import Resolver
@@ -70,25 +70,15 @@ class AsyncioWire:
         if self._loop.time() >= ends:  # the process may have stood still meanwhile
             self._put_back(origin, connection)
             raise NotSent(f"no time left of {deadline:g} s to send the request")
-        if check is not None:
-            self._check(check, origin, connection)
         connection.ends, connection.deadline = ends, deadline
         self._busy.add(connection)
         if self._deadline is None or self._deadline_at > ends:
             self._set_deadline(ends)
         try:
-            return await connection.request(message, max_body)
+            return await connection.request(message, max_body, check)
         finally:
             self._busy.discard(connection)
             self._put_back(origin, connection)
-
-    def _check(self, check: Check, origin: Origin, connection: _Connection) -> None:
-        """Ask whether the request may still be sent; else the connection can carry another one."""
-        try:
-            check()
-        except TooLate:
-            self._put_back(origin, connection)
-            raise
 
     def _set_deadline(self, ends: float) -> None:
         """Look at the deadlines then: one timer for all of them, since nearly none is ever reached."""
@@ -240,12 +230,15 @@ class _Connection(asyncio.Protocol):
             self.closed.set()
             raise
 
-    async def request(self, message: bytes, max_body: int) -> Answer:
+    async def request(self, message: bytes, max_body: int, check: Check | None) -> Answer:
         """Write a request and wait for its whole answer. Raises NotSent or OutcomeUnknown."""
         transport = self._transport
-        self.reusable = False
         if transport is None or transport.is_closing():
+            self.reusable = False
             raise NotSent("the connection was closed before the request")
+        if check is not None:
+            check()
+        self.reusable = False
         self._max_body = max_body
         self._overhead = 0
         self._head_done = False

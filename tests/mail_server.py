@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ class MailServer:
         self.data_seen: list[bytes] = []
         self.connections: list[SMTP] = []
         self.arrived = asyncio.Event()
+        self.on_recipient: Callable[[], None] = lambda: None
 
     def plan(self, stage: str, *acts: str) -> None:
         """What to do the next times a stage is reached."""
@@ -50,6 +51,7 @@ class MailServer:
     async def handle_RCPT(  # noqa: N802  # the name is aiosmtpd's
         self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
+        self.on_recipient()
         reply = await self._act("RCPT", server)
         if reply is None:
             envelope.rcpt_tos.append(address)

@@ -198,6 +198,46 @@ async def test_a_lost_answer_is_in_doubt(act: HangUp) -> None:
         assert isinstance(await send(gateway, {"json": SMS}), InDoubt)
 
 
+@pytest.mark.parametrize("status", [407, 401, 403, 400, 404, 429, 503, 502, 302])
+@pytest.mark.parametrize(
+    "head", ["HTTP/1.1 {} No\r\nContent-Length: 50\r\n\r\nhalf", "HTTP/1.0 {} No\r\n\r\nhalf"]
+)
+async def test_a_refusal_counts_by_its_status_though_its_body_broke_off(head: str, status: int) -> None:
+    """As if the answer had come whole: a proxy's 407 is for operators to mend, and nothing is in doubt."""
+    async with open_gateway() as gateway:
+        gateway.script += [HangUp(head.format(status).encode() + b"\r\n\r\nhalf"), Reply(status)]
+        async with opened("http", {"url": gateway.url, "json": SMS}, block="sms") as channel:
+            assert await channel.send(HI) == await channel.send(HI)
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [
+        (407, Misconfigured("the proxy answered 407")),
+        (403, Misconfigured("the proxy answered 403")),
+        (302, Misconfigured("the proxy answered 302")),
+        (429, TryAgain("the proxy answered 429")),
+        (502, TryAgain("the proxy answered 502")),
+    ],
+)
+async def test_a_proxy_that_makes_no_tunnel(status: int, verdict: Verdict) -> None:
+    """Nothing was sent; what only an operator can mend uses up no tries."""
+    async with open_gateway() as proxy:
+        proxy.script.append(Reply(status))
+        options = {"url": "https://provider.invalid/sms", "json": SMS, "proxy": proxy.url}
+        async with opened("http", options, block="sms") as channel:
+            assert await channel.send(HI) == verdict
+
+
+async def test_a_proxy_that_is_silent_about_a_tunnel_leaves_nothing_in_doubt() -> None:
+    """The time-out comes before the request could be written."""
+    async with open_gateway() as proxy:
+        proxy.script.append(Stall())
+        options = {"url": "https://provider.invalid/sms", "json": SMS, "proxy": proxy.url}
+        async with opened("http", options, block="sms", timeout=0.3) as channel:
+            assert isinstance(await channel.send(HI), TryAgain)
+
+
 async def test_a_slow_answer_is_in_doubt() -> None:
     """The time-out bounds the attempt as a whole."""
     async with open_gateway() as gateway:

@@ -15,7 +15,7 @@ import anyio.lowlevel
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
-from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown
+from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, TooLate
 from deliveryd.http import asyncio_wire
 from deliveryd.http.asyncio_wire import MAX_HEAD, AsyncioWire
 from deliveryd.http.client import target_of
@@ -276,6 +276,69 @@ async def test_anything_less_than_a_whole_answer_leaves_the_outcome_unknown(wire
         with pytest.raises(OutcomeUnknown):
             await ask(wire, server.target(), max_body=64)
         assert len(server.requests) == 1
+
+
+PROXY = b"HTTP/1.1 407 No\r\nRetry-After: 7\r\n"
+BROKEN_OFF = {
+    "a cut body": (closing(PROXY + b"content-length: 10\r\n\r\nhalf"), b"half"),
+    "a reset in the body": (_resetting(PROXY + b"content-length: 10\r\n\r\n"), b""),
+    "a reset in a body until the end": (_resetting(b"HTTP/1.0 407 No\r\nRetry-After: 7\r\n\r\n"), b""),
+    "a cut chunk": (closing(PROXY + b"transfer-encoding: chunked\r\n\r\n2\r\nab\r\n5\r\ncd"), b"abcd"),
+    "a chunk of no size": (closing(PROXY + b"transfer-encoding: chunked\r\n\r\n2\r\nab\r\nzz\r\n"), b"ab"),
+    "too much": (closing(PROXY + b"content-length: 65\r\n\r\n" + b"x" * 65), b"x" * 64),
+    "compressed": (closing(PROXY + b"content-encoding: gzip\r\ncontent-length: 1\r\n\r\nx"), b""),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN_OFF)
+async def test_the_head_of_an_answer_counts_though_its_body_broke_off(wire: Wire, case: str) -> None:
+    """Status and headers are told, and what there was of the body."""
+    serve, body = BROKEN_OFF[case]
+    async with serving(serve) as server:
+        with pytest.raises(BrokenOff) as caught:
+            await ask(wire, server.target(), max_body=64)
+    error = caught.value
+    assert (error.status, error.headers["retry-after"]) == (407, "7")
+    assert error.body == body
+
+
+async def test_the_head_of_an_answer_counts_though_its_body_is_late(wire: Wire) -> None:
+    """What came before the deadline is told."""
+
+    async def serve(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(PROXY + b"content-length: 10\r\n\r\nhalf")
+        await peer.hung_up()
+
+    async with serving(serve) as server:
+        with pytest.raises(BrokenOff) as caught:
+            await ask(wire, server.target(), deadline=0.3)
+        await server.hung_up.wait()
+    assert (caught.value.status, caught.value.body) == (407, b"half")
+
+
+async def test_without_a_whole_head_there_is_no_status(wire: Wire) -> None:
+    """Half a head, and an interim answer, say nothing of the request."""
+    for answer in (b"HTTP/1.1 407 No\r\nretry", b"HTTP/1.1 100 Continue\r\n\r\n", b""):
+        async with serving(closing(answer)) as server:
+            with pytest.raises(OutcomeUnknown) as caught:
+                await ask(wire, server.target())
+            assert type(caught.value) is OutcomeUnknown
+
+
+async def test_what_is_too_late_is_not_written(wire: Wire) -> None:
+    """The check comes after connecting; without a single byte the connection serves the next request."""
+
+    def too_late() -> None:
+        raise TooLate("too late")
+
+    async with serving(answering(OK)) as server:
+        target = server.target()
+        for _ in range(2):  # over a new connection, and over a kept one
+            with pytest.raises(TooLate):
+                await wire.exchange("POST", target, [], b"x", deadline=9.0, max_body=64, check=too_late)
+            assert (await ask(wire, target)).body == b"ok"
+        assert [request[:3] for request in server.requests] == [b"GET", b"GET"]
 
 
 @pytest.mark.parametrize("case", IN_DOUBT)

@@ -12,7 +12,7 @@ import trio
 
 from deliveryd.blocking import inline
 from deliveryd.breaker import BreakerPolicy
-from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
+from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.journal.base import Change
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.lanes import Lane, LanePolicy, RetryPolicy
@@ -389,6 +389,24 @@ def test_what_expires_between_intent_and_send_is_not_sent(tmp_path: Path) -> Non
         await trio.sleep(1)
         assert [change.after for change in bench.recorded] == [State.SENDING]
         assert not bench.channel.attempts
+        (end,) = bench.settled
+        assert (end.before, end.after) == (State.SENDING, State.FAILED)
+        assert end.events[0].details == f"expired at {format_instant(expires_at)}"
+        await bench.journal.change(bench.settled)
+
+    on_the_bench(tmp_path, scene)
+
+
+def test_what_expires_while_its_provider_is_being_reached_ends_as_expired(tmp_path: Path) -> None:
+    """The adapter looked at the time last, and the provider surely doesn't have the message."""
+
+    async def scene(bench: Bench) -> None:
+        expires_at = START + 60 * SECOND
+        bench.channel.verdict = lambda _dispatch: Expired()
+        await bench.offer(1, expires_at=expires_at)
+        await trio.sleep(1)
+        ((_, dispatch),) = bench.channel.attempts
+        assert (dispatch.expires_at, dispatch.clock) == (expires_at, bench.clock)
         (end,) = bench.settled
         assert (end.before, end.after) == (State.SENDING, State.FAILED)
         assert end.events[0].details == f"expired at {format_instant(expires_at)}"

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import anyio
 import pytest
+import trustme
 from pydantic import ValidationError
 
 from channel_samples import ADA, dispatch, opened
-from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Misconfigured, Refused, TryAgain, Verdict
+from deliveryd.channels.base import (
+    Accepted,
+    Dispatch,
+    Expired,
+    InDoubt,
+    Misconfigured,
+    Refused,
+    TryAgain,
+    Verdict,
+)
 from deliveryd.channels.registry import KINDS, Kind, check_channel, find_kind
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
@@ -21,6 +33,8 @@ from mail_server import HANG_UP, STALL, open_mail_server
 from scripted_gateway import HangUp, Reply, Stall, closed_port, open_gateway
 
 pytestmark = pytest.mark.anyio
+
+AUTHORITY = trustme.CA()
 
 
 class Provider(Protocol):
@@ -46,6 +60,9 @@ class Provider(Protocol):
     def say_nothing(self) -> None:
         """Read the next message to its end, and stay silent."""
 
+    def on_contact(self, act: Callable[[], None]) -> None:
+        """Call `act` when somebody connects, before the message can have come."""
+
     async def vanish(self) -> None:
         """Be gone before anyone connects."""
 
@@ -56,9 +73,11 @@ class Provider(Protocol):
 class HttpProvider:
     """A gateway behind the http adapter."""
 
-    def __init__(self, gateway: Any) -> None:
+    def __init__(self, gateway: Any, tls: ssl.SSLContext, ca_file: Path) -> None:
         self._gateway = gateway
+        self._tls = tls
         self.options = {
+            "tls": {"ca_file": str(ca_file)},
             "url": f"{gateway.url}/send",
             "json": {"to": "{customer.email}", "text": "{content.body}"},
             "provider_id": "/id",
@@ -81,6 +100,12 @@ class HttpProvider:
 
     def say_nothing(self) -> None:
         self._gateway.script.append(Stall())
+
+    def on_contact(self, act: Callable[[], None]) -> None:
+        def greet(*_hello: object) -> None:
+            act()
+
+        self._tls.sni_callback = greet
 
     async def vanish(self) -> None:
         self.options["url"] = f"http://127.0.0.1:{await closed_port()}/send"
@@ -119,6 +144,9 @@ class SmtpProvider:
     def say_nothing(self) -> None:
         self._server.plan("DATA", STALL)
 
+    def on_contact(self, act: Callable[[], None]) -> None:
+        self._server.on_recipient = act
+
     async def vanish(self) -> None:
         self.options["port"] = await closed_port()
 
@@ -129,9 +157,12 @@ class SmtpProvider:
 
 @asynccontextmanager
 async def http_provider() -> AsyncIterator[Provider]:
-    """A provider that speaks HTTP."""
-    async with open_gateway() as gateway:
-        yield HttpProvider(gateway)
+    """A provider that speaks HTTP over TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    AUTHORITY.issue_cert("127.0.0.1").configure_cert(context)
+    with AUTHORITY.cert_pem.tempfile() as ca_file:
+        async with open_gateway(context) as gateway:
+            yield HttpProvider(gateway, context, Path(ca_file))
 
 
 @asynccontextmanager
@@ -172,8 +203,19 @@ def setting(adapter_on_loop: tuple[str, str]) -> Setting:
     return Setting(adapter, PROVIDERS[adapter])
 
 
-def mail(key: str = "a-1", customer: Customer | None = ADA) -> Dispatch:
-    return dispatch("email", {"subject": "Hi", "body": "Bonjour"}, customer=customer, key=key)
+def mail(key: str = "a-1", customer: Customer | None = ADA, **more: Any) -> Dispatch:
+    fields = {"subject": "Hi", "body": "Bonjour"}
+    return dispatch("email", fields, customer=customer, key=key, **more)
+
+
+class Watch:
+    """A time of day that stands where a test puts it."""
+
+    def __init__(self) -> None:
+        self.instant = 0
+
+    def now(self) -> int:
+        return self.instant
 
 
 SCENARIOS: list[tuple[str, type[Verdict]]] = [
@@ -206,6 +248,30 @@ async def test_a_provider_that_is_gone(setting: Setting) -> None:
         async with opened(setting.adapter, provider.options, block="email") as channel:
             assert isinstance(await channel.send(mail()), TryAgain)
             assert await channel.probe()
+
+
+async def test_what_is_in_time_is_sent(setting: Setting) -> None:
+    """Up to its last instant a message may be sent."""
+    watch = Watch()
+    async with (
+        setting.provider() as provider,
+        opened(setting.adapter, provider.options, block="email") as channel,
+    ):
+        watch.instant = 1000
+        assert isinstance(await channel.send(mail(expires_at=1000, clock=watch)), Accepted)
+
+
+async def test_what_expires_while_the_provider_is_being_reached_is_not_sent(setting: Setting) -> None:
+    """The last look is immediately before the message can't be taken back; the next message goes out."""
+    watch = Watch()
+    async with (
+        setting.provider() as provider,
+        opened(setting.adapter, provider.options, block="email") as channel,
+    ):
+        provider.on_contact(lambda: setattr(watch, "instant", 1001))
+        assert isinstance(await channel.send(mail(expires_at=1000, clock=watch)), Expired)
+        assert provider.keys() == []
+        assert isinstance(await channel.send(mail(expires_at=2000, clock=watch)), Accepted)
 
 
 async def test_an_acceptance_names_the_message(setting: Setting) -> None:

@@ -282,6 +282,16 @@ async def test_what_would_not_change_is_not_tried_again(
     assert anyio.current_time() == started
 
 
+async def test_a_refusal_counts_though_its_body_broke_off() -> None:
+    """The head came whole, and says that this request is wrong: the same as with a whole answer."""
+    async with open_gateway() as gateway:
+        gateway.script.append(HangUp(b"HTTP/1.1 404 No\r\nContent-Length: 9\r\n\r\nhalf"))
+        async with ServiceClient(build_client(timeout=5.0), gateway.url) as client:
+            with pytest.raises(ServiceRefused, match="the service answered 404"):
+                await client.fetch_settings(1)
+        assert len(gateway.seen) == 1
+
+
 async def test_an_unreadable_answer_is_not_tried_again(
     service: respx.MockRouter, client: ServiceClient
 ) -> None:

@@ -61,7 +61,7 @@ class Provider(Protocol):
         """Read the next message to its end, and stay silent."""
 
     def on_contact(self, act: Callable[[], None]) -> None:
-        """Call `act` when somebody connects, before the message can have come."""
+        """Call `act` before the message can have come: as late as this provider can."""
 
     async def vanish(self) -> None:
         """Be gone before anyone connects."""
@@ -73,11 +73,9 @@ class Provider(Protocol):
 class HttpProvider:
     """A gateway behind the http adapter."""
 
-    def __init__(self, gateway: Any, tls: ssl.SSLContext, ca_file: Path) -> None:
+    def __init__(self, gateway: Any) -> None:
         self._gateway = gateway
-        self._tls = tls
-        self.options = {
-            "tls": {"ca_file": str(ca_file)},
+        self.options: dict[str, Any] = {
             "url": f"{gateway.url}/send",
             "json": {"to": "{customer.email}", "text": "{content.body}"},
             "provider_id": "/id",
@@ -102,16 +100,28 @@ class HttpProvider:
         self._gateway.script.append(Stall())
 
     def on_contact(self, act: Callable[[], None]) -> None:
-        def greet(*_hello: object) -> None:
-            act()
-
-        self._tls.sni_callback = greet
+        act()
 
     async def vanish(self) -> None:
         self.options["url"] = f"http://127.0.0.1:{await closed_port()}/send"
 
     def keys(self) -> list[str]:
         return [seen.headers["idempotency-key"] for seen in self._gateway.seen]
+
+
+class SecureHttpProvider(HttpProvider):
+    """The same over TLS, whose handshake comes after connecting and before any request."""
+
+    def __init__(self, gateway: Any, tls: ssl.SSLContext, ca_file: Path) -> None:
+        super().__init__(gateway)
+        self.options["tls"] = {"ca_file": str(ca_file)}
+        self._tls = tls
+
+    def on_contact(self, act: Callable[[], None]) -> None:
+        def greet(*_hello: object) -> None:
+            act()
+
+        self._tls.sni_callback = greet
 
 
 class SmtpProvider:
@@ -162,7 +172,7 @@ async def http_provider() -> AsyncIterator[Provider]:
     AUTHORITY.issue_cert("127.0.0.1").configure_cert(context)
     with AUTHORITY.cert_pem.tempfile() as ca_file:
         async with open_gateway(context) as gateway:
-            yield HttpProvider(gateway, context, Path(ca_file))
+            yield SecureHttpProvider(gateway, context, Path(ca_file))
 
 
 @asynccontextmanager

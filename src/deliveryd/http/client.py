@@ -35,16 +35,17 @@ class HttpClient:
         headers: Sequence[tuple[str, str]] = (),
         body: bytes = b"",
         timeout: float | None = None,
+        check: Check | None = None,
     ) -> Answer:
         """Send one request and return its whole answer, whatever the status.
 
-        `timeout` overrides the client's. Raises NotSent or OutcomeUnknown, and ValueError for an address or a
-        header that can't be sent.
+        `timeout` overrides the client's. Raises NotSent, TooLate if `check` does, or OutcomeUnknown, and
+        ValueError for an address or a header that can't be sent.
         """
         deadline = self._timeout if timeout is None else timeout
         raw = [raw_header(name, value) for name, value in headers]
         return await self._wire.exchange(
-            method, target_of(url), raw, body, deadline=deadline, max_body=self._max_body
+            method, target_of(url), raw, body, deadline=deadline, max_body=self._max_body, check=check
         )
 
     def exchange(

@@ -154,7 +154,7 @@ def test_the_element_that_is_no_message_and_the_receipt_of_a_failure_are_told(
     """The two messages whose end isn't an ordinary one."""
     statuses = {row.note: row.statuses for row in rows_of(played[0]).values()}
     malformed = statuses["Not readable: set aside, the rest of its batch goes on"]
-    assert malformed.startswith("error: malformed message: settingsId:")
+    assert malformed.startswith("dequeued → error: malformed message: settingsId:")
     failed = statuses["Sent, then reported as failed by the provider"]
     assert failed == "dequeued → sent → error: sms: the provider reported failed"
 

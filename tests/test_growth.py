@@ -220,14 +220,14 @@ async def test_what_is_kept_of_a_forgotten_message_comes_back_word_for_word(
         assert len(before) == 2
 
 
-async def test_a_forgotten_malformed_message_keeps_its_one_event(path: Path) -> None:
+async def test_a_forgotten_malformed_message_keeps_its_two_events(path: Path) -> None:
     async with open_journal(path) as journal:
         await journal.take([], [Malformed('{"id":1}', "no settings", 1)], NOW)
-        (error,) = await journal.outbox(0, 9)
-        await report(journal, [error])
+        dequeued, error = await journal.outbox(0, 9)
+        await report(journal, [dequeued, error])
         assert await journal.forget(NOW + 1, 9) == 2  # the message, and the element that it was made of
-        assert await words(journal, 1) == [error.body]
-    assert read_life(path, 1).past == (None, error.body)
+        assert await words(journal, 1) == [dequeued.body, error.body]
+    assert read_life(path, 1).past == (dequeued.body, error.body)
 
 
 async def test_a_flood_of_receipts_that_fit_nothing_is_forgotten_as_a_whole(path: Path) -> None:

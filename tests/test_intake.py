@@ -297,7 +297,7 @@ async def test_nothing_is_taken_while_the_journal_holds_too_much(
 async def test_malformed_elements_are_set_aside_and_logged_without_their_content(
     tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
-    """They are in the journal as they came, with an error event where they have an id."""
+    """They are in the journal as they came, with `dequeued` and `error` where they have an id."""
     bad = [
         Malformed('{"id": 5, "variables": "Ada"}', "settingsId: is missing", 5),
         Malformed('"Ada"', "expected an object", None),
@@ -309,6 +309,7 @@ async def test_malformed_elements_are_set_aside_and_logged_without_their_content
     ]
     assert station.rows("SELECT message_id, status FROM event ORDER BY seq") == [
         (1, "dequeued"),
+        (5, "dequeued"),
         (5, "error"),
     ]
     logged = [line for line in lines() if line["event"] == "queue.element_malformed"]

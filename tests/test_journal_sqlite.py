@@ -19,6 +19,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from deliveryd.errors import IllegalTransition, JournalError, JournalFull, JournalLocked
+from deliveryd.journal.audit import audit
 from deliveryd.journal.base import Change, Journal, Outcome, Receipt
 from deliveryd.journal.history import read_life
 from deliveryd.journal.orders import Kind, Order, Verb
@@ -465,6 +466,25 @@ async def test_the_same_malformed_element_is_one_record_with_a_count(path: Path)
             await journal.take([], [Malformed('{"id":1}', "why", 1), Malformed("[]", "why", None)], at)
     (record,) = read_life(path, 1).malformed
     assert (record.raw, record.times, record.first_at, record.last_at) == ('{"id":1}', 2, NOW, NOW + 7)
+
+
+async def test_a_malformed_message_is_dequeued_and_then_failed_once(path: Path) -> None:
+    """It is told as any message is; seen again, both events go out again, unless they wait anyway."""
+    bad = Malformed('{"id":1}', "why", 1)
+    async with open_journal(path) as journal:
+        for at in (NOW, NOW + 1):
+            assert not await journal.take([], [bad], at)
+            assert [row.status for row in await journal.outbox(0, 10)] == ["dequeued", "error"]
+        first = await journal.outbox(0, 10)
+        await journal.accept(first, NOW)
+        assert not await journal.take([message(1)], [], NOW + 2)
+        again = await journal.outbox(0, 10)
+        assert [row.body for row in again] == [row.body for row in first]
+        await journal.accept(again, NOW)
+    assert audit(path).is_balanced
+    life = read_life(path, 1)
+    assert life.message is not None
+    assert life.message.state is State.FAILED
 
 
 async def test_repeats_of_forgotten_messages_do_not_gather(path: Path) -> None:

@@ -91,8 +91,8 @@ def test_one_malformed_element_does_not_hold_up_the_other_nine(world: World) -> 
     )
     world.run_until_idle()
     assert all(world.state.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 10))
-    assert world.state.statuses(77) == ["error"]
-    assert "settingsId" in world.state.events_of(77)[0]["details"]
+    assert world.state.statuses(77) == ["dequeued", "error"]
+    assert "settingsId" in world.state.events_of(77)[1]["details"]
     assert [json.loads(raw)["id"] for (raw,) in world.rows("SELECT raw FROM malformed")] == [77]
 
 

@@ -238,8 +238,8 @@ def test_elements_that_are_no_messages_are_reported_before_the_end(world: Virtua
         httpx.Response(503) if request.url.path == "/events" and trio.current_time() < 100 else None
     )
     assert 100 < live(world.run_until_idle) < 140
-    assert world.service.statuses(5) == ["error"]
-    assert len(world.service.events) == 1
+    assert world.service.statuses(5) == ["dequeued", "error"]
+    assert len(world.service.events) == 2
 
 
 def test_it_is_not_idle_while_an_event_cannot_be_posted(world: VirtualWorld) -> None:

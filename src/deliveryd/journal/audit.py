@@ -56,7 +56,7 @@ CHECKS: Mapping[str, str] = {
     "content is kept as long as it may be repeated": _messages(
         f"m.content IS NOT NULL AND (m.state IN {_ENDS} OR m.number = 0)"
     ),
-    "dequeued is the first event": _messages(f"m.{_REAL} AND coalesce({_FIRST_STATUS}, '') <> 'dequeued'"),
+    "dequeued is the first event": _messages(f"coalesce({_FIRST_STATUS}, '') <> 'dequeued'"),
     "dequeued waits until it is accepted": _messages(
         f"m.state = 1 AND {_events('dequeued', f'e.seq > {WATERMARK}')} = 0"
     ),

@@ -116,9 +116,8 @@ class Operations:
                 "INSERT INTO message (id, state, taken_at, ended_at) VALUES (?, ?, ?, ?)",
                 (bad.id, State.FAILED, at, at),
             )
-            self._outbox.put(
-                db, [StatusEvent(bad.id, "error", at, details=f"malformed message: {bad.reason}")]
-            )
+            error = StatusEvent(bad.id, "error", at, details=f"malformed message: {bad.reason}")
+            self._outbox.put(db, [StatusEvent(bad.id, "dequeued", at), error])
         return len(known) - before
 
     # delivery

@@ -26,12 +26,13 @@ from deliveryd.errors import (
     ServiceUnavailable,
     ServiceUnreadable,
 )
-from deliveryd.intake import Intake, Places
+from deliveryd.intake import CALM, Intake, Places, TakeSize
+from deliveryd.journal.audit import audit
 from deliveryd.journal.base import Journal
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import Entry, Malformed, QueuedMessage, WallClock
-from deliveryd.service.wire import Batch
+from deliveryd.service.batch import Batch
 from deliveryd.wakeup import Pulse
 
 pytestmark = pytest.mark.anyio
@@ -366,6 +367,132 @@ async def test_stopping_ends_every_pause(tmp_path: Path) -> None:
     async with running(tmp_path, ServiceUnavailable("down", 86_400.0)) as station:
         await station.queue.asked_times(1)
     assert anyio.current_time() < 1
+
+
+def broken(*numbers: int) -> Batch:
+    """What came of an answer that was cut off."""
+    return Batch([message(number) for number in numbers], [], ServiceUnavailable("cut off"))
+
+
+async def test_a_batch_that_breaks_off_is_kept_and_its_loss_is_told(
+    tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """What was whole goes the way of any message; the log, the metrics and the journal tell of the rest."""
+    async with running(tmp_path, broken(1, 2), broken(), batch()) as station:
+        await station.queue.asked_times(3)
+    assert [entry.id for entry in station.taken] == [1, 2]
+    told = [line for line in lines() if line["event"] == "queue.batch_lost"]
+    assert [(line["asked"], line["kept"], line["level"]) for line in told] == [
+        (10, 2, "error"), (5, 0, "error"),
+    ]  # fmt: skip
+    assert {line["reason"] for line in told} == {"cut off"}
+    assert station.counted("queue_batches_lost_total") == 2
+    assert audit(station.path).lost.batches == 2
+    assert audit(station.path).is_balanced
+
+
+@in_virtual_time
+async def test_after_a_batch_without_anything_the_queue_counts_as_down(
+    tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """Readiness says so until something comes; the pauses grow as in any outage."""
+    async with running(tmp_path, *[broken()] * 6, broken(1), batch()) as station:
+        await station.queue.asked_times(6)
+        assert [station.intake.down, station.intake.found_empty] == [True, False]
+        await station.queue.asked_times(8)
+        assert [station.intake.down] == [False]
+    assert 10 < station.queue.pauses()[5] < 30.3
+    assert [line["event"] for line in lines()].count("queue.resumed") == 1
+
+
+@in_virtual_time
+async def test_a_batch_that_does_not_come_whole_makes_the_next_ones_smaller(tmp_path: Path) -> None:
+    """Each one halves what is asked for; full answers bring it back, slowly near the size that failed."""
+    numbers = iter(range(10_000))
+
+    def full(size: int) -> Batch:
+        return batch(*[next(numbers) for _ in range(size)])
+
+    script = [broken(), broken(), full(2), *[full(4) for _ in range(CALM)], full(5)]
+    async with running(tmp_path, *script, most=10_000) as station:
+        await station.queue.asked_times(len(script))
+    assert station.queue.asked[: len(script)] == [10, 5, 2, *[4] * CALM, 5]
+
+
+def test_the_size_that_failed_is_approached_slowly_and_an_outage_is_forgotten_fast() -> None:
+    """A size that fails may lose messages; that even one message didn't come says nothing of sizes."""
+    size = TakeSize(100)
+    size.fell_short(100)
+    assert size.now == 50
+    rounds = 0
+    while size.now < 100:
+        size.came_whole(size.now, size.now)
+        rounds += 1
+    assert rounds == 7 * CALM
+    for _ in range(8):
+        size.fell_short(size.now)
+    assert size.now == 1
+    for _ in range(7):
+        size.came_whole(size.now, size.now)
+    assert size.now == 100
+
+
+def test_an_answer_with_less_than_was_asked_for_says_nothing_of_larger_ones() -> None:
+    """Only full ones make the next ones larger, and only those that asked for all there was to ask for."""
+    size = TakeSize(100)
+    size.fell_short(100)
+    for _ in range(100):
+        size.came_whole(50, 49)
+        size.came_whole(7, 7)
+    assert size.now == 50
+
+
+def nameless(count: int, *numbers: int) -> Batch:
+    """Elements that can't be reported, and some messages."""
+    bad = [Malformed(f'"{number}"', "expected an object", None) for number in range(count)]
+    return Batch([message(number) for number in numbers], bad)
+
+
+@in_virtual_time
+async def test_what_is_behind_elements_without_an_id_is_taken_too(tmp_path: Path) -> None:
+    """While the queue gives some, as many more are asked for, and what they bring is asked for at once."""
+    script = nameless(10), nameless(20), nameless(25, 1, 2, 3, 4, 5), nameless(25, *range(6, 16)), batch()
+    async with running(tmp_path, *script) as station:
+        await station.queue.asked_times(6)
+    assert station.queue.asked[:6] == [10, 20, 30, 35, 35, 10]
+    assert station.queue.times[3] < 1
+    assert len(station.taken) == 15
+
+
+@in_virtual_time
+async def test_no_more_than_a_thousand_are_taken_beyond_a_batch(tmp_path: Path) -> None:
+    """However many can't be reported; a queue that holds nothing else is not hammered."""
+    async with running(tmp_path, nameless(5000), *[nameless(1010)] * 3) as station:
+        await station.queue.asked_times(4)
+    assert station.queue.asked[:4] == [10, 1010, 1010, 1010]
+    assert all(pause > 1.5 for pause in station.queue.pauses()[1:3])
+
+
+async def test_without_places_nothing_is_taken_for_elements_without_an_id_either(tmp_path: Path) -> None:
+    """They come on top of the places that there are, never instead of them."""
+    full = Batch([message(number) for number in range(7)], nameless(3).malformed)
+    async with running(tmp_path, full, batch(*range(10, 13)), most=7) as station:
+        await station.heard_of(7)
+        await anyio.wait_all_tasks_blocked()
+        assert station.queue.asked == [7]
+        station.places.release([0])
+        await station.queue.asked_times(2)
+    assert station.queue.asked == [7, 4]
+
+
+async def test_a_malformed_element_that_comes_again_is_not_logged_again(
+    tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """A queue that can't be told of it gives it with each answer: one line says it, the metric counts."""
+    async with running(tmp_path, nameless(1), nameless(1, 1), nameless(2, 2)) as station:
+        await station.queue.asked_times(4)
+    assert [line["event"] for line in lines()].count("queue.element_malformed") == 2
+    assert station.counted("messages_malformed_total") == 4
 
 
 def test_places() -> None:

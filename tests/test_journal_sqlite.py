@@ -487,6 +487,16 @@ async def test_a_malformed_message_is_dequeued_and_then_failed_once(path: Path) 
     assert life.message.state is State.FAILED
 
 
+async def test_batches_that_may_be_lost_are_counted_with_what_came_of_them(path: Path) -> None:
+    """The count is in the transaction of the messages that came, or in one of its own."""
+    async with open_journal(path) as journal:
+        assert audit(path).lost == (0, None)
+        await journal.take([message(1)], [], NOW, lost=1)
+        await journal.take([], [], NOW + 5, lost=1)
+        await journal.take([message(2)], [], NOW + 9)
+    assert audit(path).lost == (2, NOW + 5)
+
+
 async def test_repeats_of_forgotten_messages_do_not_gather(path: Path) -> None:
     async with open_journal(path) as journal:
         await make_ready(journal, 1)

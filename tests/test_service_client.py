@@ -23,7 +23,7 @@ from deliveryd.service.calling import PATIENCE, TRIES
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.merchant import Merchant
 from deliveryd.service.wire import GROUPS
-from scripted_gateway import HangUp, Reply, closed_port, open_gateway
+from scripted_gateway import Act, HangUp, Reply, closed_port, open_gateway
 
 pytestmark = pytest.mark.anyio
 
@@ -204,13 +204,13 @@ async def test_a_base_url_with_a_slash_and_a_path(service: respx.MockRouter) -> 
 
 
 Call = Callable[[ServiceClient], Any]
-CALLS: dict[str, Call] = {
-    "take": lambda client: client.take(1),
+REPEATED: dict[str, Call] = {
     "report": lambda client: client.report(["{}"]),
     "settings": lambda client: client.fetch_settings(1),
     "customer": lambda client: client.customer_page(1),
     "entity": lambda client: client.entity("http://service.example/x"),
 }
+CALLS = {"take": lambda client: client.take(1), **REPEATED}
 GOOD = {
     "take": b"[]",
     "report": b"",
@@ -218,7 +218,8 @@ GOOD = {
     "customer": b'{"value": {}}',
     "entity": b'{"value": {}}',
 }
-PASSING: list[Any] = [
+NEVER_LEFT: list[Any] = [httpx.ConnectError("refused"), httpx.ConnectTimeout("slow")]
+BUSY: list[Any] = [
     httpx.Response(408),
     httpx.Response(425),
     httpx.Response(429),
@@ -227,13 +228,14 @@ PASSING: list[Any] = [
     httpx.Response(503),
     httpx.Response(504),
     httpx.Response(599),
-    httpx.ConnectError("refused"),
-    httpx.ConnectTimeout("slow"),
+]
+UNKNOWN: list[Any] = [
     httpx.ReadTimeout("slow"),
     httpx.ReadError("broken"),
     httpx.WriteError("broken"),
     httpx.RemoteProtocolError("cut"),
 ]
+PASSING = [*BUSY, *NEVER_LEFT, *UNKNOWN]
 
 
 def _name(value: object) -> str:
@@ -241,15 +243,15 @@ def _name(value: object) -> str:
 
 
 @pytest.mark.parametrize("trouble", PASSING, ids=_name)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", REPEATED)
 async def test_what_may_pass_is_tried_again(
     service: respx.MockRouter, client: ServiceClient, call: str, trouble: Any
 ) -> None:
-    """After passing trouble every call comes to its answer, after a pause."""
+    """After passing trouble every call but the one that takes comes to its answer, after a pause."""
     route = service.route()
     route.side_effect = [trouble, httpx.Response(200, content=GOOD[call])]
     started = anyio.current_time()
-    await CALLS[call](client)
+    await REPEATED[call](client)
     assert route.call_count == 2
     assert 0 < anyio.current_time() - started < 1
 
@@ -263,10 +265,73 @@ async def test_after_a_few_tries_the_call_gives_up(
     route.side_effect = [trouble] * 9
     started = anyio.current_time()
     with pytest.raises(ServiceUnavailable) as caught:
-        await client.take(1)
+        await client.report([])
     assert route.call_count == TRIES
     assert caught.value.after is None
     assert anyio.current_time() - started < 2
+
+
+# taking: a request that left may have emptied the queue
+
+
+@pytest.mark.parametrize("trouble", NEVER_LEFT, ids=_name)
+async def test_a_take_that_never_left_is_tried_again(
+    service: respx.MockRouter, client: ServiceClient, trouble: Any
+) -> None:
+    """Nothing was taken, so the call asks again, a few times."""
+    route = service.route()
+    route.side_effect = [trouble, httpx.Response(200, content=b"[]")]
+    assert await client.take(1) == ([], [], None)
+    route.side_effect = [trouble] * 9
+    with pytest.raises(ServiceUnavailable):
+        await client.take(1)
+    assert route.call_count == 2 + TRIES
+
+
+@pytest.mark.parametrize("trouble", BUSY, ids=_name)
+async def test_a_take_that_was_answered_is_not_repeated_within_the_call(
+    service: respx.MockRouter, client: ServiceClient, trouble: httpx.Response
+) -> None:
+    """Whatever the status says, the request left; an answer that isn't a 2xx took nothing away."""
+    trouble.headers["retry-after"] = "1"
+    route = service.route().mock(return_value=trouble)
+    with pytest.raises(ServiceUnavailable) as caught:
+        await client.take(1)
+    assert (route.call_count, caught.value.after) == (1, 1.0)
+
+
+@pytest.mark.parametrize("trouble", UNKNOWN, ids=_name)
+async def test_a_take_without_an_answer_may_have_lost_a_batch(
+    service: respx.MockRouter, client: ServiceClient, trouble: Any
+) -> None:
+    """It isn't repeated, which would hide the loss: the batch comes back empty, with the fault."""
+    route = service.route().mock(side_effect=trouble)
+    messages, malformed, fault = await client.take(1)
+    assert (messages, malformed, route.call_count) == ([], [], 1)
+    assert isinstance(fault, ServiceUnavailable)
+
+
+@pytest.mark.parametrize("body", [b"", b" \n", b"null", b"[]"])
+@pytest.mark.parametrize("status", [200, 204])
+async def test_an_empty_queue_is_told_in_several_ways(
+    service: respx.MockRouter, client: ServiceClient, status: int, body: bytes
+) -> None:
+    """204, an empty body and `null` say that there is nothing, as `[]` does."""
+    service.route().respond(status, content=body)
+    assert await client.take(1) == ([], [], None)
+
+
+async def test_an_answer_that_can_not_be_read_may_have_been_a_batch(
+    service: respx.MockRouter, client: ServiceClient
+) -> None:
+    """A proxy's page instead of the queue is told at once, and asked for once."""
+    route = service.route().respond(200, html="<p>please log in")
+    batch = await client.take(1)
+    assert isinstance(batch.fault, ServiceUnreadable)
+    assert route.call_count == 1
+
+
+# what is not tried again
 
 
 @pytest.mark.parametrize("status", [300, 302, 304, 307, 400, 401, 403, 404, 405, 409, 410, 413, 415, 422])
@@ -298,7 +363,7 @@ async def test_an_unreadable_answer_is_not_tried_again(
     """A proxy's page instead of the queue is told at once."""
     route = service.route().respond(200, html="<p>please log in")
     with pytest.raises(ServiceUnreadable):
-        await client.take(1)
+        await client.customer_page(1)
     assert route.call_count == 1
 
 
@@ -313,7 +378,7 @@ async def test_the_pause_that_the_service_asks_for(
         httpx.Response(200, content=b"[]"),
     ]
     started = anyio.current_time()
-    await client.take(1)
+    await client.report([])
     assert anyio.current_time() - started == pytest.approx(float(asked), abs=0.01)
     assert route.call_count == 2
 
@@ -337,7 +402,7 @@ async def test_a_call_can_be_cancelled_between_its_tries(
     """Cancelling isn't taken for a failure that is worth another try."""
     route = service.route().respond(503, headers={"retry-after": "5"})
     with anyio.move_on_after(2) as scope:
-        await client.take(1)
+        await client.report([])
     assert scope.cancelled_caught
     assert route.call_count == 1
 
@@ -462,8 +527,8 @@ async def test_the_whole_cycle_over_a_socket() -> None:
 async def test_broken_connections_over_a_socket() -> None:
     """A service that hangs up twice is asked a third time; one that nobody runs is unavailable."""
     async with open_gateway() as gateway, connected(gateway.url) as client:
-        gateway.script += [HangUp(), HangUp(b"HTTP/1.1 200 OK\r\n"), Reply(200, b"[]")]
-        assert (await client.take(1)).size == 0
+        gateway.script += [HangUp(), HangUp(b"HTTP/1.1 200 OK\r\n"), Reply(200, b"{}")]
+        assert await client.fetch_settings(1) == b"{}"
         assert len(gateway.seen) == 3
     async with connected(f"http://127.0.0.1:{await closed_port()}") as client:
         with pytest.raises(ServiceUnavailable):
@@ -474,7 +539,85 @@ async def test_broken_connections_over_a_socket() -> None:
 async def test_an_answer_that_is_too_large_is_unavailable() -> None:
     """A service that answers without end costs bounded memory, and no more tries than any trouble."""
     async with open_gateway() as gateway, connected(gateway.url, max_body=1000) as client:
-        gateway.script += [Reply(200, b"[" + b" " * 1000 + b"]")] * 5
+        gateway.script += [Reply(200, b"{" + b" " * 1000 + b"}")] * 5
         with pytest.raises(ServiceUnavailable, match="larger than 1000 bytes"):
-            await client.take(1)
+            await client.fetch_settings(1)
         assert len(gateway.seen) == TRIES
+
+
+def element(id_: int, text: str = "") -> bytes:
+    """A message of the queue."""
+    body = {"id": id_, "settingsId": 2, "customerId": 3, "variables": {"a": text}}
+    return json.dumps(body).encode()
+
+
+def announcing(size: int, body: bytes, *headers: bytes) -> HangUp:
+    """An answer that ends before the length that its head tells."""
+    head = b"".join(header + b"\r\n" for header in headers)
+    return HangUp(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (head, size, body))
+
+
+BROKEN_OFF: dict[str, Act] = {
+    "cut": announcing(1000, b"[" + element(1) + b"," + element(2) + b', {"id": 3, "settingsId": 2'),
+    "cut in a chunk": HangUp(
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"%x\r\n[%b,%b\r\nff\r\n,{" % (len(element(1)) * 2 + 2, element(1), element(2))
+    ),
+    "ended by the connection": HangUp(
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n[" + element(1) + b"," + element(2) + b","
+    ),
+    "with rubbish behind it": Reply(200, b"[" + element(1) + b"," + element(2) + b"]<!-- 17 ms -->"),
+}
+
+
+@real_sockets
+@pytest.mark.parametrize("answer", BROKEN_OFF)
+async def test_an_answer_of_the_queue_that_breaks_off_keeps_what_was_whole(answer: str) -> None:
+    """Two messages came; that there may have been more is told, and it isn't asked for again."""
+    async with open_gateway() as gateway, connected(gateway.url) as client:
+        gateway.script += [BROKEN_OFF[answer]]
+        batch = await client.take(10)
+        assert [message.id for message in batch.messages] == [1, 2]
+        assert batch.fault is not None
+        assert len(gateway.seen) == 1
+
+
+@real_sockets
+async def test_a_large_answer_of_the_queue_is_read_whole() -> None:
+    """1,000 messages of 5 KB are a batch like any other, and so are 12 MB of them."""
+    async with open_gateway() as gateway, connected(gateway.url, max_body=4 << 20) as client:
+        for each in (5_000, 12_000):
+            body = b"[" + b",".join(element(id_, "x" * each) for id_ in range(1000)) + b"]"
+            gateway.script += [Reply(200, body)]
+            batch = await client.take(1000)
+            assert [message.id for message in batch.messages] == list(range(1000))
+            assert (batch.malformed, batch.fault) == ([], None)
+
+
+@real_sockets
+async def test_an_answer_beyond_the_bound_keeps_what_lies_within_it() -> None:
+    """64 MiB are read, which bounds the memory; that the rest of such a batch is lost is told."""
+    body = b"[" + b",".join(element(id_, "x" * 700_000) for id_ in range(110)) + b"]"
+    async with open_gateway() as gateway, connected(gateway.url) as client:
+        gateway.script += [Reply(200, body)]
+        batch = await client.take(110)
+        assert [message.id for message in batch.messages] == list(range(95))
+        assert str(batch.fault) == f"the answer is larger than {64 << 20} bytes"
+
+
+@real_sockets
+async def test_a_refusal_whose_body_breaks_off_counts_by_its_status(token: Path) -> None:
+    """A cut page of 401 has the new secret read, and one of 503 loses nothing."""
+    cut = b"HTTP/1.1 %d No\r\nretry-after: 7\r\ncontent-length: 99\r\n\r\n<html>"
+    async with open_gateway() as gateway:
+        http = build_client(timeout=5.0)
+        client = ServiceClient(http, f"{gateway.url}/api", AuthOptions(token_file=token))
+        async with client:
+            write(token, "new\n")
+            gateway.script += [HangUp(cut % 401), Reply(200, b"[]"), HangUp(cut % 503)]
+            assert await client.take(1) == ([], [], None)
+            with pytest.raises(ServiceUnavailable) as caught:
+                await client.take(1)
+            assert caught.value.after == 7.0
+        shown = [seen.headers["authorization"] for seen in gateway.seen]
+        assert shown == ["Bearer old", "Bearer new", "Bearer new"]

@@ -53,7 +53,7 @@ COMMAND_PATIENCE = 30.0
 """Seconds that a start waits for a command that works on the journal."""
 
 LARGEST_ANSWER = 4 << 20
-"""Bytes of an answer of the service that are read at most: a batch of thousands of messages fits."""
+"""Bytes of an answer of the service that are read at most, those of the queue aside."""
 
 
 class Parts(NamedTuple):
@@ -169,7 +169,7 @@ def open_service(
     try:
         http = build_client(
             timeout=config.service.timeout,
-            max_body=max(LARGEST_ANSWER, config.queue.batch_size << 12),
+            max_body=LARGEST_ANSWER,
             tls=config.service.tls.files(),
         )
         return ServiceClient(

@@ -103,6 +103,7 @@ class Metrics:
         self._taken = plain("messages_taken", "Messages taken from the queue for the first time.")
         self._repeated = plain("messages_repeated", "Messages that the queue gave again.")
         self._malformed = plain("messages_malformed", "Elements of the queue that are no messages.")
+        self._lost = plain("queue_batches_lost", "Batches that may be lost, in part or as a whole.")
         self._take_failures = by(
             "queue_take_failures", "Takes without a usable answer.", reason=get_args(Failure)
         )
@@ -144,6 +145,10 @@ class Metrics:
     def take_failed(self, reason: Failure) -> None:
         """The queue gave no usable answer."""
         self._take_failures[reason,] += 1
+
+    def batch_lost(self) -> None:
+        """A batch was asked for, and didn't come whole."""
+        self._lost[_ALONE] += 1
 
     def ended(self, state: State, count: int = 1) -> None:
         """Messages came to one of the states in which the line is done with them."""

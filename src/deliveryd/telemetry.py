@@ -51,6 +51,7 @@ class Event(StrEnum):
 
     QUEUE_TAKEN = "queue.taken", INFO, "a batch from the queue is in the journal"
     QUEUE_UNAVAILABLE = "queue.unavailable", WARNING, "the queue gave no usable answer; asked again later"
+    QUEUE_BATCH_LOST = "queue.batch_lost", ERROR, "a batch was asked for and didn't come whole"
     QUEUE_ELEMENT_MALFORMED = "queue.element_malformed", WARNING, "an element of a batch was set aside"
     QUEUE_PAUSED = "queue.paused", WARNING, "intake waits: outbox, places or disk must free up first"
     QUEUE_RESUMED = "queue.resumed", INFO, "intake goes on after a pause or an outage"
@@ -128,6 +129,7 @@ class Fields(TypedDict, total=False):
     """
 
     accepted: int
+    asked: int
     attempt_id: str
     cache: str
     channel: str
@@ -142,6 +144,7 @@ class Fields(TypedDict, total=False):
     gap: int
     in_doubt: int
     in_flight: int
+    kept: int
     key: str
     kind: str
     library: str

@@ -18,6 +18,9 @@ UNAVAILABLE = {
 }
 """The line of the log for each endpoint that gives no usable answer."""
 
+LOST = {**UNAVAILABLE, "queue": "queue.batch_lost"}
+"""The same where the request left, and no whole answer came: for the queue, a batch may be lost."""
+
 
 def meet(endpoint: str, trap: Trap, event: str, stage: Stage) -> str:
     """Set a trap until the log has told of it; the message that ran into it arrives in the end."""
@@ -70,7 +73,7 @@ def followed_nowhere(endpoint: str, event: str, stage: Stage) -> str:
 
 def hurtful_answers() -> Iterator[Case]:
     """Every answer that can't be used, from every endpoint."""
-    for endpoint, event in UNAVAILABLE.items():
+    for endpoint, event in LOST.items():
         for name, trap in HURTFUL.items():
             yield Case(f"{endpoint}: {name}", partial(meet, endpoint, trap, event), event)
 
@@ -81,7 +84,7 @@ def hurtful_json() -> Iterator[Case]:
         raw = deep(levels).decode()
         yield Case(f"queue: JSON {levels:,} deep", partial(offer, raw), "queue.element_malformed")
         open_end = answering(b"[" + deep_object(levels))
-        yield Case(f"queue: JSON {levels:,} deep without an end", _queue(open_end), "queue.unavailable")
+        yield Case(f"queue: JSON {levels:,} deep without an end", _queue(open_end), "queue.batch_lost")
         for endpoint in ("events", "provider"):
             yield Case(f"{endpoint}: JSON {levels:,} deep", _unread(endpoint, deep(levels)))
         yield Case(
@@ -90,11 +93,11 @@ def hurtful_json() -> Iterator[Case]:
             "settings.unusable",
         )
     quotes = b"[" * 3000 + b'"' + b'\\"' * (MEBI // 2)
-    yield Case("queue: a megabyte of quotes behind deep JSON", _queue(answering(quotes)), "queue.unavailable")
+    yield Case("queue: a megabyte of quotes behind deep JSON", _queue(answering(quotes)), "queue.batch_lost")
     for piece in (b"{}", b"[]", b"1", b'{"a":1}'):
         body = b"[" + b",".join([piece] * (4 * MEBI // (len(piece) + 2))) + b"]"
         name = f"queue: 4 MB of {piece.decode()}"
-        yield Case(name, _queue(answering(body)), "queue.unavailable")
+        yield Case(name, _queue(answering(body)), "queue.batch_lost")
     yield Case(
         "queue: 5,000 elements that are no messages",
         _queue_once(b"[" + b",".join([b"{}"] * 5000) + b"]"),
@@ -159,7 +162,7 @@ def _with_variables(variables: str) -> str:
 
 
 def _queue(trap: Trap) -> partial[str]:
-    return partial(meet, "queue", trap, "queue.unavailable")
+    return partial(meet, "queue", trap, "queue.batch_lost")
 
 
 def _unread(endpoint: str, body: bytes) -> partial[str]:

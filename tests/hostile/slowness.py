@@ -10,12 +10,12 @@ from typing import NamedTuple
 from deliveryd.channels.html_text import html_to_text
 from deliveryd.channels.mailbox import parse_mailbox
 from deliveryd.channels.mime import Letter, compose
-from deliveryd.errors import ServiceUnreadable
 from deliveryd.model import LanguageContent, Settings
 from deliveryd.rendering.content import compile_settings
 from deliveryd.rendering.sms import sms_parts
-from deliveryd.service.number_text import elements
-from deliveryd.service.wire import read_queue, read_settings
+from deliveryd.service.array_text import NoArray, spans
+from deliveryd.service.batch import read_queue
+from deliveryd.service.wire import read_settings
 
 Work = Callable[[str], object]
 
@@ -86,17 +86,14 @@ def addressed(text: str) -> object:
 
 def taken(text: str) -> object:
     """Read an answer of the queue whose one element is nested too deeply."""
-    try:
-        return read_queue(("[" * 2000 + '"' + text.replace("a", '\\"')).encode())
-    except ServiceUnreadable:
-        return None
+    return read_queue(("[" * 2000 + '"' + text.replace("a", '\\"')).encode())
 
 
 def cut_apart(text: str) -> object:
     """Cut what claims to be an array into its elements."""
     try:
-        return elements('["' + text)
-    except ValueError:
+        return list(spans(('["' + text).encode()))
+    except NoArray:
         return None
 
 

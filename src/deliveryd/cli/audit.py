@@ -10,8 +10,10 @@ import typer
 from deliveryd.cli.options import AsData, ConfigFile
 from deliveryd.cli.outcome import FAILED
 from deliveryd.config import load
+from deliveryd.journal.account import Lost
 from deliveryd.journal.audit import CHECKS, Audit, Finding
 from deliveryd.journal.audit import audit as reconcile
+from deliveryd.model import format_instant
 from deliveryd.states import State
 
 IN_HAND = (State.TAKEN, State.READY, State.SENDING)
@@ -49,6 +51,7 @@ def _as_lines(result: Audit) -> Iterator[str]:
     yield _line("missing", result.gap)
     yield ""
     yield f"events: {result.events_waiting} wait for the service, {result.events_refused} were refused"
+    yield _lost_line(result.lost)
     yield f"checks: {len(CHECKS) - len(result.findings)} of {len(CHECKS)} hold"
     for finding in result.findings:
         yield f"  broken: {finding.check}: {_named(finding)}"
@@ -59,6 +62,13 @@ def _as_lines(result: Audit) -> Iterator[str]:
 
 def _line(name: str, number: int) -> str:
     return f"{name:24}{number:>14,}"
+
+
+def _lost_line(lost: Lost) -> str:
+    if lost.last_at is None:
+        return "queue: every batch came whole"
+    times = "1 batch" if lost.batches == 1 else f"{lost.batches} batches"
+    return f"queue: {times} may be lost, in part or as a whole, the last at {format_instant(lost.last_at)}"
 
 
 def _named(finding: Finding) -> str:
@@ -74,6 +84,10 @@ def _as_json(result: Audit) -> Mapping[str, object]:
         "sums": {_key(name): number for name, number in _sums(result).items()},
         "states": {state.name.lower(): number for state, number in result.states.items()},
         "events": {"waiting": result.events_waiting, "refused": result.events_refused},
+        "batches_lost": {
+            "count": result.lost.batches,
+            "last_at": None if result.lost.last_at is None else format_instant(result.lost.last_at),
+        },
         "broken": [finding._asdict() for finding in result.findings],
     }
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import NamedTuple
 
 from deliveryd.journal.base import Account
 from deliveryd.states import State
 
+_LOSE = (
+    "INSERT INTO meta VALUES ('batches_lost', ?1), ('batch_lost_at', ?2) ON CONFLICT (key) DO UPDATE"
+    " SET value = iif(key = 'batches_lost', CAST(value AS INTEGER) + excluded.value, excluded.value)"
+)
 _ADD = "UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE key = ?"
 
 
@@ -18,6 +23,26 @@ def add_taken(db: sqlite3.Connection, number: int) -> None:
 def add_forgotten(db: sqlite3.Connection, number: int) -> None:
     """Of so many more messages only the ids are kept."""
     db.execute(_ADD, (number, "forgotten"))
+
+
+class Lost(NamedTuple):
+    """Batches of the queue that may be lost: how many, and when the last one was asked for."""
+
+    batches: int
+    last_at: int | None
+
+
+def add_lost(db: sqlite3.Connection, batches: int, at: int) -> None:
+    """So many more batches of the queue may be lost."""
+    if batches:
+        db.execute(_LOSE, (str(batches), str(at)))
+
+
+def lost(db: sqlite3.Connection) -> Lost:
+    """The batches that may be lost."""
+    query = "SELECT key, CAST(value AS INTEGER) FROM meta WHERE key IN ('batches_lost', 'batch_lost_at')"
+    found = dict(db.execute(query))
+    return Lost(found.get("batches_lost", 0), found.get("batch_lost_at"))
 
 
 def account(db: sqlite3.Connection) -> Account:

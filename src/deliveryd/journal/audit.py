@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.account import account
+from deliveryd.journal.account import Lost, account, lost
 from deliveryd.journal.base import Account
 from deliveryd.journal.history import read
 from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
@@ -145,13 +145,17 @@ class Finding(NamedTuple):
 
 
 class Audit(NamedTuple):
-    """What there is, by counting all of it; `ids_kept` are those of forgotten messages."""
+    """What there is, by counting all of it; `ids_kept` are those of forgotten messages.
+
+    `lost` are batches that never came whole from the queue: what they held besides was never a message here.
+    """
 
     account: Account
     states: Mapping[State, int]
     ids_kept: int
     events_waiting: int
     events_refused: int
+    lost: Lost
     findings: tuple[Finding, ...]
 
     @property
@@ -193,6 +197,7 @@ def _audit(db: sqlite3.Connection) -> Audit:
         kept,
         waiting,
         refused,
+        lost(db),
         tuple(finding for check, query in CHECKS.items() if (finding := _find(db, check, query)).messages),
     )
 

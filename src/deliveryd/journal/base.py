@@ -160,9 +160,12 @@ class Journal(Protocol):
         """
 
     async def take(
-        self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int
+        self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int, lost: int = 0
     ) -> Collection[int]:
         """Record a batch: each new message in TAKEN with its `dequeued` event; return the ids that are new.
+
+        `lost` is how many batches may be lost, besides what is given of them. A malformed element with an id
+        is a message too, which has failed: its `dequeued` is followed by an `error`.
 
         A message id seen before is not recorded again: its `dequeued` and its latest event are put into the
         outbox once more, unless events of it are waiting there anyway. A `dequeued` that was refused is put

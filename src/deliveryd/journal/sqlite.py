@@ -131,10 +131,10 @@ class SqliteJournal:
         self._broken: JournalError | None = None
 
     async def take(
-        self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int
+        self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int, lost: int = 0
     ) -> Collection[int]:
         """Record a batch of the queue; return the ids that are new."""
-        return await self._commit(lambda db: self._operations.take(db, messages, malformed, at))
+        return await self._commit(lambda db: self._operations.take(db, messages, malformed, at, lost))
 
     async def change(self, changes: Sequence[Change]) -> Recorded:
         """Record steps of messages, and apply the receipts that were kept for them."""

@@ -17,19 +17,19 @@ _backoff = wait_exponential_jitter(multiplier=0.1, max=2.0, jitter=0.1)
 
 async def try_again(
     once: Callable[[], Awaitable[T]],
-    first: ServiceUnavailable,
+    first: Exception,
     tries: int,
-    is_brief: Callable[[BaseException], bool],
+    is_worth_another: Callable[[BaseException], bool],
     sleep: Callable[[float], Awaitable[None]],
 ) -> T:
     """Go on after a try that came to `first`, until one ends otherwise or all `tries`, with it, are used up.
 
-    Raises what the last one came to, at once if that isn't brief.
+    Raises what the last one came to, at once if that isn't worth another try.
     """
     async for attempt in AsyncRetrying(
         stop=stop_after_attempt(tries),
         wait=_wait,
-        retry=retry_if_exception(is_brief),
+        retry=retry_if_exception(is_worth_another),
         sleep=sleep,
         reraise=True,
     ):

@@ -26,12 +26,19 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 Headers = Sequence[tuple[str, str]]
 Sleep = Callable[[float], Awaitable[None]]
 
+_ACCEPT = ("accept", "application/json")
 _LOOKED_UP: tuple[str | None, ...] = (None,)  # by whoever connects
 
 
 def _is_brief(error: BaseException) -> bool:
     """Whether another try is worth it, and the service didn't ask for more than `PATIENCE` before it."""
-    return isinstance(error, ServiceUnavailable) and (error.after or 0.0) <= PATIENCE
+    return isinstance(error, WireError) or (
+        isinstance(error, ServiceUnavailable) and (error.after or 0.0) <= PATIENCE
+    )
+
+
+def _never_left(error: BaseException) -> bool:
+    return isinstance(error, NotSent)
 
 
 class Caller:
@@ -62,18 +69,38 @@ class Caller:
         `addresses` are tried one after the other until one can be connected to. Raises ServiceUnavailable
         and ServiceRefused.
         """
-        sent = [("accept", "application/json"), *headers]
+        sent = [_ACCEPT, *headers]
         if body:
             sent.append(("content-type", "application/json"))
         once = partial(self._accepted, method, target, sent, body, addresses, also=also)
         try:
+            return await self._some_tries(once, _is_brief)
+        except WireError as error:
+            raise ServiceUnavailable(str(error)) from None
+
+    async def get_once(self, target: Target) -> Answer:
+        """The same for a GET that takes something away, so that it is repeated only if it never left.
+
+        An answer of 401 has it repeated too, once, when there are new credentials. Raises OutcomeUnknown
+        besides, where it left and no whole answer came.
+        """
+        once = partial(self._accepted, "GET", target, [_ACCEPT], b"", _LOOKED_UP, also=())
+        try:
+            return await self._some_tries(once, _never_left)
+        except NotSent as error:
+            raise ServiceUnavailable(str(error)) from None
+
+    async def _some_tries(
+        self, once: Callable[[], Awaitable[Answer]], is_worth_another: Callable[[BaseException], bool]
+    ) -> Answer:
+        try:
             return await once()
-        except ServiceUnavailable as error:
-            if not _is_brief(error):
+        except (ServiceUnavailable, WireError) as error:
+            if not is_worth_another(error):
                 raise
             from deliveryd.service.again import try_again  # noqa: PLC0415  # loads tenacity, needed no sooner
 
-            return await try_again(once, error, TRIES, _is_brief, self._sleep)
+            return await try_again(once, error, TRIES, is_worth_another, self._sleep)
 
     async def _accepted(
         self,
@@ -106,7 +133,7 @@ class Caller:
         self, method: str, target: Target, headers: Headers, body: bytes, addresses: Sequence[str | None]
     ) -> Answer:
         raw = [raw_header(name, value) for name, value in (*self._headers, *headers)]
-        problem: WireError | None = None
+        problem = NotSent("there is no address to connect to")
         for address in addresses:
             try:
                 return await self._http.exchange(method, target._replace(address=address), raw, body)
@@ -114,11 +141,9 @@ class Caller:
                 problem = error
             except BrokenOff as error:
                 if 200 <= error.status < 300:
-                    raise ServiceUnavailable(str(error)) from None
-                return Answer(error.status, dict(error.headers), error.body)  # its status says enough
-            except WireError as error:
-                raise ServiceUnavailable(str(error)) from None
-        raise ServiceUnavailable(str(problem))
+                    raise
+                return Answer(error.status, dict(error.headers), error.body)
+        raise problem
 
     def _refusal(self, answer: Answer) -> str:
         if answer.status in REDIRECTS:

@@ -11,11 +11,12 @@ from urllib.parse import quote, urlencode
 import anyio
 
 from deliveryd.cache import DiskCache
-from deliveryd.errors import ServiceRefused, ServiceUnreadable
+from deliveryd.errors import BrokenOff, OutcomeUnknown, ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient, target_of
 from deliveryd.http.wire import Answer, Target
 from deliveryd.model import Settings
 from deliveryd.service.auth import AuthOptions
+from deliveryd.service.batch import LARGEST_ANSWER, Batch, read_answer
 from deliveryd.service.calling import Caller, Sleep
 from deliveryd.service.configurations import NOT_MODIFIED, Configurations
 from deliveryd.service.customer_data import MOST_PAGES, CustomerData, check_groups
@@ -23,11 +24,9 @@ from deliveryd.service.hosts import OWN_HOST, REFUSED, AllowedHosts, HostRules, 
 from deliveryd.service.merchant import Merchant, is_merchant, read_merchant
 from deliveryd.service.wire import (
     GROUPS,
-    Batch,
     CustomerDataBody,
     read_customer_data,
     read_groups,
-    read_queue,
     read_settings,
 )
 
@@ -53,7 +52,7 @@ class ConfigurationAccess:
 
 
 class ServiceClient:
-    """Speaks with the service at `base_url`. Every call tries a few times what is worth trying again.
+    """Speaks with the service at `base_url`. Every call but `take` tries a few times what may pass.
 
     All calls raise ServiceUnavailable (try later), ServiceRefused (the request itself is wrong) or
     ServiceUnreadable (the answer isn't what the interface describes). `async with` closes it.
@@ -72,6 +71,7 @@ class ServiceClient:
         auth = auth or AuthOptions()
         self._base = target_of(base_url)
         self._service = Caller(http, "the service", auth, sleep)
+        self._queue = Caller(http.bounded(LARGEST_ANSWER), "the service", auth, sleep)
         self._own_host = Caller(http.bounded(access.max_size), "the service", auth, sleep)
         self._elsewhere = (
             None if access.elsewhere is None else Caller(access.elsewhere, "the host", AuthOptions(), sleep)
@@ -80,9 +80,18 @@ class ServiceClient:
         self._configurations = Configurations(self._ask_for_configuration, access.ttl, access.cache)
 
     async def take(self, count: int) -> Batch:
-        """Take up to `count` messages from the queue (interface 4.1)."""
-        answer = await self._call("GET", f"/queue?take={count}")
-        return read_queue(answer.body, count)
+        """Take up to `count` messages from the queue (interface 4.1).
+
+        The service may hand out each message once, so the request isn't repeated once it has left. Where no
+        whole answer came back, or one that can't be read, the batch is what there is of it, with the fault.
+        """
+        try:
+            answer = await self._queue.get_once(self._below(f"/queue?take={count}"))
+        except BrokenOff as error:
+            return await read_answer(error.body, count, ServiceUnavailable(str(error)))
+        except OutcomeUnknown as error:
+            return Batch([], [], ServiceUnavailable(str(error)))
+        return await read_answer(answer.body, count)
 
     async def report(self, bodies: Sequence[str]) -> None:
         """Report status events, each given as its JSON text (interface 4.2)."""
@@ -168,8 +177,10 @@ class ServiceClient:
         return answer.body
 
     async def _call(self, method: str, path: str, body: bytes = b"") -> Answer:
-        below = self._base.path.rstrip(b"/") + path.encode("ascii")
-        return await self._service.call(method, self._base._replace(path=below), body=body)
+        return await self._service.call(method, self._below(path), body=body)
+
+    def _below(self, path: str) -> Target:
+        return self._base._replace(path=self._base.path.rstrip(b"/") + path.encode("ascii"))
 
     async def aclose(self) -> None:
         """Close all connections."""

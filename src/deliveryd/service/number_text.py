@@ -6,6 +6,9 @@ import json
 import re
 from typing import Any
 
+MOST_DIGITS = 20
+"""Digits that an integer has at most: one more than any of 64 bits."""
+
 
 class NumberText(str):
     """A JSON number, as it was written."""
@@ -26,8 +29,8 @@ class TooDeep(ValueError):
 
 _decoder = json.JSONDecoder(parse_float=NumberText, parse_int=NumberText, parse_constant=NotANumber)
 _integers = json.JSONDecoder(parse_float=NumberText, parse_constant=NotANumber)
-# A string without an end is one mark too, or each quote in it would be tried, in time by the square.
-_MARK = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
+_BLANK = re.compile(r"[ \t\r\n]*+")
+_NUMBER = re.compile(r"-?(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?", re.ASCII)
 
 
 def loads(text: str) -> Any:
@@ -53,23 +56,58 @@ def loads_integers(text: str) -> Any:
         return loads(text)
 
 
-def elements(text: str) -> list[str]:
-    """The raw texts of the elements of a JSON array, however deep they are nested.
+def elements_of(text: str, largest: int) -> list[Any]:
+    """The elements of an array. Raises what `loads` does, and ValueError where one has more bytes."""
+    decoder = _decoder if "-0" in text else _integers
+    elements: list[Any] = []
+    at = _separator(text, 0, "[")
+    try:
+        while True:
+            element, end = decoder.raw_decode(text, at)
+            size = end - at
+            if 4 * size > largest and len(text[at:end].encode()) > largest:
+                raise ValueError("an element is too large")
+            elements.append(element)
+            at = _blank(text, end)
+            if text[at : at + 1] != ",":
+                break
+            at = _blank(text, at + 1)
+    except RecursionError:
+        raise TooDeep("nested too deeply") from None
+    if _separator(text, at, "]") != len(text):
+        raise ValueError("something stands behind the array")
+    return elements
 
-    What isn't JSON is cut somewhere; raises ValueError where it has no end.
+
+def _separator(text: str, at: int, mark: str) -> int:
+    at = _blank(text, at)
+    if text[at : at + 1] != mark:
+        raise ValueError(f"{mark} is missing")
+    return _blank(text, at + 1)
+
+
+def _blank(text: str, at: int) -> int:
+    blank = _BLANK.match(text, at)
+    return blank.end() if blank else at
+
+
+def integer_of(text: str) -> int | None:
+    """The integer that a JSON number is, however it was written: `6`, `6.0` and `60e-1` are 6.
+
+    It never becomes a float. None where the number has a fraction, or more than `MOST_DIGITS` digits.
     """
-    found: list[str] = []
-    depth = begin = 0
-    for mark in _MARK.finditer(text):
-        kind = mark[0][0]
-        if kind in "[{":
-            depth += 1
-            begin = mark.end() if depth == 1 else begin
-        elif kind in "]}":
-            depth -= 1
-        if (kind == "," and depth == 1) or depth == 0:
-            found.append(text[begin : mark.start()].strip(" \t\r\n"))
-            begin = mark.end()
-        if depth == 0:
-            return found if any(found) else []
-    raise ValueError("the array has no end")
+    number = _NUMBER.fullmatch(text)
+    if number is None:
+        return None
+    whole, fraction, exponent = number.groups(default="")
+    digits = (whole + fraction).lstrip("0")
+    significant = digits.rstrip("0")
+    if not significant:
+        return 0
+    if len(exponent.lstrip("+-0")) > MOST_DIGITS:
+        return None
+    zeros = int(exponent or "0") - len(fraction) + len(digits) - len(significant)
+    if zeros < 0 or len(significant) + zeros > MOST_DIGITS:
+        return None
+    value = int(significant + "0" * zeros)
+    return -value if text.startswith("-") else value

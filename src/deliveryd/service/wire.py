@@ -6,9 +6,8 @@ Fields that the interface doesn't name are let be.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, StrictInt, ValidationError
 from pydantic_core import ErrorDetails
@@ -17,7 +16,6 @@ from deliveryd.errors import ServiceUnreadable
 from deliveryd.model import (
     BLOCKS,
     LanguageContent,
-    Malformed,
     QueuedMessage,
     Settings,
     first_of,
@@ -29,22 +27,18 @@ from deliveryd.service.number_text import NumberText, TooDeep
 GROUPS = ("merchants", "offers", "privileges", "rewards", "regions", "benefits")
 """The groups of a customer's data (interface 2.4)."""
 
-MOST_ELEMENTS = 10_000
-"""Elements that an answer of the queue holds at most, unless more were asked for."""
-
 MOST_VALUES = 500_000
 """JSON values that an answer holds at most: once it is read, each takes some hundred bytes."""
 
 LARGEST_SETTINGS = 2 << 20
 MOST_LANGUAGES = 1000
 
-_INTEGER = re.compile(r"-?\d{1,19}")
 _INT64 = range(-(2**63), 2**63)
 
 
 def _integer(value: object) -> int:
-    if isinstance(value, NumberText) and _INTEGER.fullmatch(value):
-        value = int(value)
+    if isinstance(value, NumberText):
+        value = number_text.integer_of(value)
     if type(value) is int and value in _INT64:  # True and False are integers too
         return value
     raise ValueError("expected an integer of 64 bits")
@@ -211,69 +205,8 @@ class CustomerDataBody(_Wire):
     value: dict[str, GroupBody]
 
 
-class Batch(NamedTuple):
-    """An answer of the queue: its messages, and the elements that are none."""
-
-    messages: list[QueuedMessage]
-    malformed: list[Malformed]
-
-    @property
-    def size(self) -> int:
-        """How many elements the queue gave."""
-        return len(self.messages) + len(self.malformed)
-
-
-def read_queue(body: bytes, asked: int = 0) -> Batch:
-    """Read an answer of the queue; what isn't a message is set apart, the rest goes on (design 5).
-
-    Raises ServiceUnreadable when the answer as a whole isn't a JSON array, or is far more than was asked for.
-    """
-    text = _decoded(body, max(MOST_VALUES, 100 * asked))
-    parsed = _parsed_array(text)
-    if len(parsed) > max(MOST_ELEMENTS, asked):
-        raise ServiceUnreadable(f"the queue's answer holds {len(parsed)} elements, {asked} were asked for")
-    messages: list[QueuedMessage] = []
-    wrong: dict[int, str] = {}
-    for index, element in enumerate(parsed):
-        try:
-            messages.append(_message(element))
-        except ValidationError as error:
-            wrong[index] = _why(error)
-    raw = number_text.elements(text) if wrong else []
-    return Batch(messages, [Malformed(raw[at], reason, _id_of(parsed[at])) for at, reason in wrong.items()])
-
-
-def _parsed_array(text: str) -> list[Any]:
-    """The array's elements. One that is nested too deeply to be read becomes None, and spoils no other."""
-    try:
-        parsed = number_text.loads_integers(text)
-    except TooDeep:
-        parsed = _parsed_one_by_one(text)
-    except ValueError as error:
-        raise _not_json(error) from None
-    if not isinstance(parsed, list):
-        raise ServiceUnreadable("the queue's answer isn't a JSON array")
-    return parsed
-
-
-def _parsed_one_by_one(text: str) -> list[Any] | None:
-    if not text.lstrip(" \t\r\n").startswith("["):
-        return None
-    try:
-        return [_parsed_or_none(raw) for raw in number_text.elements(text)]
-    except ValueError as error:
-        raise _not_json(error) from None
-
-
-def _parsed_or_none(raw: str) -> Any:
-    try:
-        return number_text.loads(raw)
-    except TooDeep:
-        return None
-
-
-def _message(element: Any) -> QueuedMessage:
-    """The message that an element is. Raises ValidationError.
+def message_of(element: Any) -> QueuedMessage:
+    """The message that an element of the queue's answer is. Raises ValidationError.
 
     Only the model can say what is wrong with one, and it is asked only where something is.
     """
@@ -289,7 +222,8 @@ def _message(element: Any) -> QueuedMessage:
         return QueuedMessage(body.id, body.settings_id, body.customer_id, body.variables)
 
 
-def _why(error: ValidationError) -> str:
+def why(error: ValidationError) -> str:
+    """Why an element is no message, in a sentence that tells nothing of its values."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     sentences = [_sentence(problem["loc"], problem) for problem in problems]
     return "; ".join(list(dict.fromkeys(sentences))[:5])
@@ -321,9 +255,10 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _id_of(element: object) -> int | None:
+def id_of(value: object) -> int | None:
+    """The id that this value of JSON is; None when it is none."""
     try:
-        return _integer(element.get("id")) if isinstance(element, dict) else None
+        return _integer(value)
     except ValueError:
         return None
 
@@ -422,9 +357,14 @@ def read_group(name: str, raw: object) -> GroupBody:
         raise ServiceUnreadable(f"customer data: {name}: {problems_of(error)}") from None
 
 
-def _decoded(body: bytes, most_values: int = MOST_VALUES) -> str:
-    if sum(body.count(mark) for mark in (b",", b"[", b"{")) > most_values:
-        raise ServiceUnreadable(f"the answer holds more than {most_values} values")
+def values_in(body: bytes) -> int:
+    """How many JSON values it may hold at most: commas and brackets within texts count too."""
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
+def _decoded(body: bytes) -> str:
+    if values_in(body) > MOST_VALUES:
+        raise ServiceUnreadable(f"the answer holds more than {MOST_VALUES} values")
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError:

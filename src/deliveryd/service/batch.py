@@ -1,0 +1,179 @@
+"""An answer of the queue (interface 4.1): its messages, the elements that are none, and where it breaks off.
+
+An ordinary answer is parsed at once. Any other is read element by element: what is wrong with one spoils no
+other, and what breaks off keeps every element that was whole before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from deliveryd.blocking import in_thread
+from deliveryd.errors import ServiceError, ServiceUnreadable
+from deliveryd.model import Malformed, QueuedMessage
+from deliveryd.service import number_text
+from deliveryd.service.array_text import NoArray, member, spans, without_texts
+from deliveryd.service.number_text import NumberText, TooDeep
+from deliveryd.service.wire import MOST_VALUES, id_of, message_of, values_in, why
+
+LARGEST_ANSWER = 64 << 20
+"""Bytes of an answer that are read at most, so that it can't take the memory."""
+
+LARGEST_AT_ONCE = 8 << 20
+"""Bytes of an answer that is parsed as a whole; a larger one is read element by element, in a thread."""
+
+LARGEST_ELEMENT = 1 << 20
+"""Bytes of a message at most, as JSON."""
+
+KEPT_OF_LARGE = 64 << 10
+"""Bytes that are kept of an element that is larger than any message."""
+
+MOST_ELEMENTS = 10_000
+"""Elements of one answer that are read at most, unless more were asked for."""
+
+_EMPTY = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*+(?:null[ \t\r\n]*+)?")
+
+
+class Batch(NamedTuple):
+    """An answer of the queue. `fault`: why not all of it could be read; what it had besides may be lost."""
+
+    messages: list[QueuedMessage]
+    malformed: list[Malformed]
+    fault: ServiceError | None = None
+
+    @property
+    def size(self) -> int:
+        """How many elements the queue gave, as far as they could be read."""
+        return len(self.messages) + len(self.malformed)
+
+    @property
+    def nameless(self) -> int:
+        """How many elements have no usable id: they can't be reported, so the queue may give them again."""
+        return sum(element.id is None for element in self.malformed)
+
+
+def read_queue(body: bytes, asked: int = 0) -> Batch:
+    """Read a whole answer. What isn't a message is set apart, the rest goes on (design 5)."""
+    if _EMPTY.fullmatch(body):
+        return Batch([], [])
+    messages = _at_once(body, asked)
+    return salvaged(body, asked) if messages is None else Batch(messages, [])
+
+
+async def read_answer(body: bytes, asked: int, fault: ServiceError | None = None) -> Batch:
+    """Read an answer whatever its size, `fault` being what kept it from coming whole."""
+    if len(body) > (LARGEST_AT_ONCE if fault is None else LARGEST_ELEMENT):
+        return await in_thread(partial(salvaged, body, asked, fault))  # it may take a second
+    return read_queue(body, asked) if fault is None else salvaged(body, asked, fault)
+
+
+def salvaged(body: bytes, asked: int = 0, fault: ServiceError | None = None) -> Batch:
+    """What can be read of an answer, element by element; `fault` is what is known to be wrong with it."""
+    messages: list[QueuedMessage] = []
+    malformed: list[Malformed] = []
+    try:
+        for element in _elements(body, asked):
+            if isinstance(element, Malformed):
+                malformed.append(element)
+            else:
+                messages.append(element)
+    except NoArray as error:
+        fault = fault or ServiceUnreadable(f"the queue's answer {error}")
+    return Batch(messages, malformed, fault)
+
+
+def _elements(body: bytes, asked: int) -> Iterator[QueuedMessage | Malformed]:
+    """Each element until a bound is reached. Raises NoArray behind the last one that can be read."""
+    most_elements, most_values = max(MOST_ELEMENTS, asked), _most_values(asked)
+    values = 0
+    for count, (begin, end) in enumerate(spans(body)):
+        if count == most_elements:
+            raise NoArray(f"holds more than {most_elements} elements, {asked} were asked for")
+        element = _element(body, begin, end, most_values)
+        if isinstance(element, QueuedMessage):  # nothing remains of the values of any other
+            values += values_in(body[begin:end])
+        if values > most_values:
+            raise NoArray(f"holds more than {most_values} values")
+        yield element
+
+
+def _most_values(asked: int) -> int:
+    return max(MOST_VALUES, 100 * asked)
+
+
+def _at_once(body: bytes, asked: int) -> list[QueuedMessage] | None:
+    """The messages of an answer that has nothing else and is within all bounds; None for any other."""
+    if len(body) > LARGEST_AT_ONCE or values_in(body) > _most_values(asked):
+        return None
+    try:
+        text = body.decode("utf-8-sig")
+        if len(body) > LARGEST_ELEMENT:  # only then an element can be too large
+            parsed = number_text.elements_of(text, LARGEST_ELEMENT)
+        else:
+            parsed = number_text.loads_integers(text)
+        if type(parsed) is not list or len(parsed) > max(MOST_ELEMENTS, asked):
+            return None
+        return [message_of(element) for element in parsed]
+    except ValueError:  # what isn't UTF-8, isn't JSON, is nested too deeply, or holds what is no message
+        return None
+
+
+def _element(body: bytes, begin: int, end: int, most_values: int) -> QueuedMessage | Malformed:
+    """An element of an answer. Raises NoArray when it isn't JSON."""
+    if end - begin > LARGEST_ELEMENT:
+        reason = f"larger than {LARGEST_ELEMENT} bytes"
+        return Malformed(_text(body[begin : begin + KEPT_OF_LARGE]), reason, _id_in(body, begin))
+    raw = body[begin:end]
+    if values_in(raw) > most_values:
+        return Malformed(_text(raw), f"holds more than {most_values} values", _id_in(raw))
+    return _parsed(raw)
+
+
+def _parsed(raw: bytes) -> QueuedMessage | Malformed:
+    """An element within all bounds.
+
+    One that isn't JSON may end elsewhere than it seems, so that nothing behind it can be believed: NoArray.
+    Where only a text in it isn't JSON, or isn't UTF-8, its end is sure.
+    """
+    try:
+        element = number_text.loads_integers(raw.decode())
+    except UnicodeDecodeError:
+        reason = "isn't UTF-8"
+    except TooDeep:
+        return Malformed(_text(raw), "nested too deeply", _id_in(raw))
+    except ValueError:
+        reason = "holds a text that isn't JSON"
+    else:
+        try:
+            return message_of(element)
+        except ValidationError as error:
+            id_ = id_of(element.get("id")) if isinstance(element, dict) else None
+            return Malformed(raw.decode(), why(error), id_)
+    if not _ends_surely(raw):
+        raise NoArray("isn't JSON")
+    return Malformed(_text(raw), reason, _id_in(raw))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def _id_in(body: bytes, begin: int = 0) -> int | None:
+    """The id of an element that isn't parsed, if it can be found."""
+    id_ = member(body, begin, b"id")
+    return None if id_ is None else id_of(NumberText(id_.decode("ascii", "replace")))
+
+
+def _ends_surely(raw: bytes) -> bool:
+    try:
+        number_text.loads(without_texts(raw).decode())
+    except TooDeep:
+        return True
+    except ValueError:
+        return False
+    return True

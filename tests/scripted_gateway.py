@@ -39,7 +39,9 @@ class HangUp(NamedTuple):
 
 
 class Stall(NamedTuple):
-    """Never answer; the connection stays open."""
+    """Never answer more than `first` bytes; the connection stays open."""
+
+    first: bytes = b""
 
 
 Act = Reply | HangUp | Stall
@@ -77,6 +79,7 @@ class Gateway:
                         await stream.send(act.first)
                         return
                     else:
+                        await stream.send(act.first)
                         await anyio.sleep_forever()
             except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError):
                 return

@@ -25,8 +25,8 @@ from hostile.stage import Case, Stage, measure, open_stage, write_world
 from hostile.worker import Worker
 
 MOST_MEGABYTES = 176.0
-"""What a case may cost over a calm worker, after all cases before it; 32 of them are the settings' memory, and
-twice 64 the largest answer of the queue, as it comes in and as it is read."""
+"""What a case may cost over a calm worker, after all cases before it. 32 of them are the settings' memory; a
+largest answer of the queue is there twice, with 64 each: as it comes in, and as it is read."""
 
 CASES = {case.name: case for case in all_cases(settings_ids=2000)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 from collections import Counter, defaultdict
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.sandbox.faults import Answer
+from deliveryd.sandbox.faults import Answer, CutInHalf
 from deliveryd.sandbox.state import SandboxState
 from world import PATIENCE, World, message, open_world, sms_settings
 
@@ -94,6 +95,49 @@ def test_one_malformed_element_does_not_hold_up_the_other_nine(world: World) -> 
     assert world.state.statuses(77) == ["dequeued", "error"]
     assert "settingsId" in world.state.events_of(77)[1]["details"]
     assert [json.loads(raw)["id"] for (raw,) in world.rows("SELECT raw FROM malformed")] == [77]
+
+
+def test_a_batch_of_many_megabytes_that_is_handed_out_once_is_sent(world: World) -> None:
+    """1,000 messages of 5 KB are one answer, which is no larger than the worker reads."""
+    fill(world, 0)
+    world.change("[queue]", "[queue]\nbatch_size = 1000")
+    world.state.redeliver_after = math.inf
+    world.state.enqueue(*(message(id_, 1, 1, word="w", more="x" * 5000) for id_ in range(1, 1001)))
+    world.run_until_idle()
+    assert world.state.takes[0] == 1000
+    assert all(world.state.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 1001))
+
+
+def test_what_was_whole_of_a_batch_that_breaks_off_is_sent_and_the_rest_is_told(world: World) -> None:
+    """The log and the audit say that messages may be lost, and the queue isn't emptied by asking again."""
+    fill(world, 60)
+    world.state.redeliver_after = math.inf
+    world.state.fail("queue", CutInHalf())
+    world.run_until_idle()
+    sent = [id_ for id_ in range(1, 61) if world.state.statuses(id_) == ["dequeued", "sent"]]
+    assert sent == list(range(1, len(sent) + 1))
+    assert 25 <= len(sent) <= 30
+    [line] = [json.loads(line) for line in world.log().splitlines() if "queue.batch_lost" in line]
+    assert (line["level"], line["asked"], line["kept"]) == ("error", 100, len(sent))
+    audited = world.command("audit", "--config", str(world.config))
+    assert audited.returncode == 0
+    assert "queue: 1 batch may be lost, in part or as a whole, the last at 20" in audited.stdout
+    counted = json.loads(world.command("audit", "--json", "--config", str(world.config)).stdout)
+    assert counted["batches_lost"]["count"] == 1
+
+
+def test_malformed_messages_do_not_keep_those_behind_them_in_the_queue(world: World) -> None:
+    """A queue that offers each message until its `dequeued` hears that of malformed ones too, once."""
+    fill(world, 0)
+    world.change("[queue]", "[queue]\nbatch_size = 10")
+    world.state.redeliver_after = 0.05
+    malformed = [f'{{"id": {id_}, "settingsId": "x", "customerId": 1}}' for id_ in range(1, 11)]
+    world.state.enqueue(*malformed, *(message(id_, 1, 1) for id_ in range(101, 121)))
+    world.run_until_idle()
+    for id_ in range(1, 11):
+        assert world.state.statuses(id_)[:2] == ["dequeued", "error"]
+    for id_ in range(101, 121):
+        assert world.state.statuses(id_)[:2] == ["dequeued", "sent"]
 
 
 def test_one_event_refused_is_set_aside_and_the_others_are_accepted(world: World) -> None:

@@ -108,14 +108,14 @@ def test_a_message_is_offered_again_until_its_dequeued_arrives(
     assert client.get("/queue?take=9").json() == []
 
 
-def test_the_error_of_an_unreadable_message_ends_its_being_offered_and_sent_does_not(
+def test_no_other_event_than_dequeued_ends_a_message_being_offered(
     sandbox: SandboxThread, client: httpx.Client
 ) -> None:
     sandbox.state.redeliver_after = 0.0
-    sandbox.state.enqueue(message(1), message(2))
-    client.get("/queue?take=2")
-    client.post("/events", json=[event(1, "error"), event(2, "sent")])
-    assert [each["id"] for each in client.get("/queue?take=9").json()] == [2]
+    sandbox.state.enqueue(message(1), message(2), '{"id": 3.0}')
+    client.get("/queue?take=3")
+    client.post("/events", json=[event(1, "error"), event(2, "sent"), event(3)])
+    assert [each["id"] for each in client.get("/queue?take=9").json()] == [1, 2]
 
 
 @pytest.mark.parametrize("take", ["-1", "ten", "", "1.5"])

@@ -23,7 +23,7 @@ from deliveryd.service.calling import PATIENCE, TRIES
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.merchant import Merchant
 from deliveryd.service.wire import GROUPS
-from scripted_gateway import Act, HangUp, Reply, closed_port, open_gateway
+from scripted_gateway import Act, HangUp, Reply, Stall, closed_port, open_gateway
 
 pytestmark = pytest.mark.anyio
 
@@ -580,6 +580,27 @@ async def test_an_answer_of_the_queue_that_breaks_off_keeps_what_was_whole(answe
         assert [message.id for message in batch.messages] == [1, 2]
         assert batch.fault is not None
         assert len(gateway.seen) == 1
+
+
+@real_sockets
+async def test_an_answer_of_the_queue_that_is_late_keeps_what_had_come() -> None:
+    """The time-out ends the waiting, and not what arrived before it."""
+    async with open_gateway() as gateway:
+        slow = announcing(1000, b"[" + element(1) + b"," + element(2) + b",")
+        gateway.script += [Stall(slow.first)]
+        async with ServiceClient(build_client(timeout=0.5), f"{gateway.url}/api") as client:
+            batch = await client.take(10)
+    assert [message.id for message in batch.messages] == [1, 2]
+    assert str(batch.fault) == "no whole answer within 0.5 s"
+
+
+@real_sockets
+async def test_an_answer_of_the_queue_that_is_compressed_may_be_a_batch_lost() -> None:
+    """Nothing of it can be read, so that all of it is told to be lost."""
+    async with open_gateway() as gateway, connected(gateway.url) as client:
+        gateway.script += [Reply(200, b"\x1f\x8b", (("content-encoding", "gzip"),))]
+        batch = await client.take(10)
+    assert (batch.size, str(batch.fault)) == (0, "the answer is compressed, which wasn't asked for")
 
 
 @real_sockets

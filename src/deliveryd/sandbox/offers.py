@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+_EXACT = 2.0**53
+
 
 @dataclass(frozen=True, slots=True)
 class Element:
@@ -32,8 +34,14 @@ def element(value: dict[str, Any] | str) -> Element:
     except ValueError:
         parsed = None
     fields = parsed if isinstance(parsed, dict) else {}
-    identifier = fields.get("id")
-    return Element(text, identifier if type(identifier) is int else None, fields)
+    return Element(text, _identifier(fields.get("id")), fields)
+
+
+def _identifier(value: object) -> int | None:
+    """The integer that this is, also where it was written as `6.0`, as far as that is exact."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
+    return value if type(value) is int else None
 
 
 class Offers:

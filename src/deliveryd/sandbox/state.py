@@ -134,13 +134,13 @@ class SandboxState:
             return batch
 
     def record_events(self, events: Sequence[Event]) -> None:
-        """Keep a batch of events; a message with a `dequeued` or an `error` among them is offered no more."""
+        """Keep a batch of events; a message with a `dequeued` among them is offered no more."""
         with self.changed:
             self.event_batches.append(len(events))
             for event in events:
                 self.events.append(event)
                 self._events_of[event["messageId"]].append(event)
-                if event["status"] in ("dequeued", "error"):
+                if event["status"] == "dequeued":
                     self.offers.confirm(event["messageId"])
             self._notify()
 

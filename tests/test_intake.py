@@ -419,6 +419,18 @@ async def test_a_batch_that_does_not_come_whole_makes_the_next_ones_smaller(tmp_
     assert station.queue.asked[: len(script)] == [10, 5, 2, *[4] * CALM, 5]
 
 
+@in_virtual_time
+async def test_a_gateway_that_waits_in_vain_for_the_service_makes_the_next_ones_smaller(
+    tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """504 and 408 mean that a batch takes too long; 503 says nothing of its size, and none is lost."""
+    script = [ServiceUnavailable("no", None, status) for status in (504, 503, 408)]
+    async with running(tmp_path, *script, batch()) as station:
+        await station.queue.asked_times(4)
+    assert station.queue.asked[:4] == [10, 5, 5, 2]
+    assert "queue.batch_lost" not in [line["event"] for line in lines()]
+
+
 def test_the_size_that_failed_is_approached_slowly_and_an_outage_is_forgotten_fast() -> None:
     """A size that fails may lose messages; that even one message didn't come says nothing of sizes."""
     size = TakeSize(100)

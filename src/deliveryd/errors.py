@@ -86,11 +86,15 @@ class ServiceError(DeliverydError):
 
 
 class ServiceUnavailable(ServiceError):
-    """No usable answer, in spite of the retries inside one call. Worth trying again, in `after` seconds."""
+    """No usable answer, in spite of the retries inside one call. Worth trying again, in `after` seconds.
 
-    def __init__(self, message: str, after: float | None = None) -> None:
+    `status` is that of the answer, if there was one.
+    """
+
+    def __init__(self, message: str, after: float | None = None, status: int | None = None) -> None:
         super().__init__(message)
         self.after = after
+        self.status = status
 
 
 class ServiceRefused(ServiceError):

@@ -28,6 +28,9 @@ MOST_TOLD = 5
 MOST_EXTRA = 1000
 """How many more are taken, at most, to get past elements that can't be reported to the service."""
 
+TOO_SLOW = frozenset({408, 504})
+"""Statuses with which a service, or what stands before it, says that its answer took too long."""
+
 CALM = 20
 """Full answers in a row after which a batch that had to be smaller grows towards a size that failed."""
 
@@ -175,6 +178,8 @@ class Intake:
         try:
             batch = await self._queue.take(count)
         except ServiceError as error:
+            if isinstance(error, ServiceUnavailable) and error.status in TOO_SLOW:
+                self._size.fell_short(count)
             return self._after_failure(error)
         if batch.fault is not None:
             return await self._after_loss(count, batch, batch.fault)

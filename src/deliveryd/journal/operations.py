@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from deliveryd.errors import IllegalTransition
-from deliveryd.journal.account import add_lost, add_taken
+from deliveryd.journal.account import add_taken
 from deliveryd.journal.base import Change, Due, OutboxRow, Outcome, Recorded
 from deliveryd.journal.matching import Matching
 from deliveryd.journal.outbox import WATERMARK, Outbox, settle
@@ -77,7 +77,6 @@ class Operations:
         messages: Sequence[QueuedMessage],
         malformed: Sequence[Malformed],
         at: int,
-        lost: int = 0,
     ) -> set[int]:
         """Record a batch of the queue; return the ids that are new."""
         ids = [message.id for message in messages] + [bad.id for bad in malformed if bad.id is not None]
@@ -94,7 +93,6 @@ class Operations:
         self._outbox.put(db, (StatusEvent(id_, "dequeued", at) for id_ in new))
         failed = self._set_aside(db, malformed, known | new.keys(), at)
         add_taken(db, len(new) + failed)
-        add_lost(db, lost, at)
         report_again(db, self._outbox, known, at)
         return set(new)
 

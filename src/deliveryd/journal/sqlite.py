@@ -134,7 +134,12 @@ class SqliteJournal:
         self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int, lost: int = 0
     ) -> Collection[int]:
         """Record a batch of the queue; return the ids that are new."""
-        return await self._commit(lambda db: self._operations.take(db, messages, malformed, at, lost))
+
+        def record(db: sqlite3.Connection) -> Collection[int]:
+            account.add_lost(db, lost, at)
+            return self._operations.take(db, messages, malformed, at)
+
+        return await self._commit(record)
 
     async def change(self, changes: Sequence[Change]) -> Recorded:
         """Record steps of messages, and apply the receipts that were kept for them."""

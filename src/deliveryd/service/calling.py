@@ -126,7 +126,7 @@ class Caller:
             answer = await self._send(method, target, headers, body, addresses)
         if answer.status in WORTH_RETRYING or answer.status >= 500:
             asked = retry_after(answer.headers.get("retry-after"), LONGEST_WAIT)
-            raise ServiceUnavailable(f"{self._whom} answered {answer.status}", asked)
+            raise ServiceUnavailable(f"{self._whom} answered {answer.status}", asked, answer.status)
         return answer
 
     async def _send(

@@ -39,8 +39,10 @@ def arrives(variables: Mapping[str, object] | str, expected: str, stage: Stage) 
 def large_messages() -> Iterator[Case]:
     """Messages and templates of a size that nobody writes."""
     long = "\u20ac" * (MEGA // 3)
-    yield Case("a message with a megabyte in one variable", partial(arrives, {"word": long}, long))
-    many = json.dumps({"word": "w", **{f"v{number}": number for number in range(100_000)}})
+    one = json.dumps({"word": long}, ensure_ascii=False)
+    yield Case("a message with a megabyte in one variable", partial(arrives, one, long))
+    numbers = {f"{number:x}": 1 for number in range(100_000)}
+    many = json.dumps({"word": "w", **numbers}, separators=(",", ":"))
     yield Case("a message with 100,000 variables", partial(arrives, many, "w"))
     names = "".join(f"{{n{number}}}" for number in range(100_000))
     yield Case("a template with 100,000 placeholders, none with a value", partial(deliver, sms(names), "{}"))

@@ -26,10 +26,10 @@ _INSTANT = "2026-01-01T00:00:00.000000Z"
 
 _ENDED = f"""
 INSERT INTO message
-    (id, settings_id, customer_id, variables, state, taken_at, lane, tries, attempts, ended_at,
-    started_at, accepted_at, sends, provider_id)
+    (id, settings_id, customer_id, variables, state, taken_at, lane, tries, number, ended_at,
+    started_at, accepted_at, provider_id)
 {_NUMBERS} SELECT :base + i * :stride, i % 20, i, '{_VARIABLES}', 6, :begin + i * :step, 'sms', 1, 1,
-    :begin + i * :step + {_LIFE}, :begin + i * :step, :begin + i * :step + {_LIFE}, 1,
+    :begin + i * :step + {_LIFE}, :begin + i * :step, :begin + i * :step + {_LIFE},
     lower(hex(randomblob(16))) FROM number;
 INSERT INTO event (message_id, seq, status, body)
 {_NUMBERS} SELECT :base + (i + 1) / 2 * :stride, i, iif(i % 2, 'dequeued', 'sent'),

@@ -10,6 +10,7 @@ from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.channels.registry import find_kind, open_channel
 from deliveryd.model import Clock, Customer, Entry, Rendered, WallClock
 
+BEGUN_AT = 1_700_000_000_000_000
 ADA = Customer(7, {"name": "Ada", "phone": "+15550111", "email": "ada@example.com"})
 
 
@@ -23,7 +24,7 @@ def dispatch(
     clock: Clock | None = None,
 ) -> Dispatch:
     """One attempt for message 42."""
-    entry = Entry(id=42, settings_id=5, customer_id=7, variables={})
+    entry = Entry(id=42, settings_id=5, customer_id=7, variables={}, number=1, begun_at=BEGUN_AT)
     return Dispatch(key, entry, customer, Rendered(block, "en", fields), expires_at, clock or WallClock())
 
 

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.base import Receipt
+from deliveryd.journal.base import Receipt, Received
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.model import parse_instant
 from deliveryd.receipts.recording import Recorder
@@ -46,7 +46,7 @@ class Watched:
         self.looks += 1
         return True
 
-    async def receive(self, receipts: Sequence[Receipt]) -> list[str]:
+    async def receive(self, receipts: Sequence[Receipt]) -> list[Received]:
         self.handed.append(len(receipts))
         if self.failure is not None:
             raise self.failure

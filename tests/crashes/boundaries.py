@@ -27,6 +27,7 @@ NEVER_PASSED: Mapping[str, str] = {
     "DiskCache.delete": "only after somebody else has written into the cache, which holds nothing that lasts",
     "DiskCache.extent": "for an operator's command",
     "FileDirectory.probe": "for an operator's command",
+    "Lane.after_hold": "for the start after a life in which messages were held in doubt",
     "Matching.match_again": "an operator's order like any other: see COMMIT.decide",
     "Outbox.put_last": "an operator's order like any other: see COMMIT.decide",
     "Pipeline.reopened": "the scenario's queue hands out no message again whose dequeued was refused",

@@ -65,8 +65,8 @@ class Refused(NamedTuple):
 class Asked(NamedTuple):
     """A provider was asked to take a message, and what it answered.
 
-    `intents`: how often the intent for this very attempt had been committed to the journal's file at that
-    moment; 0: never, or its outcome is known. `lost`: the answer was lost on purpose.
+    `intents`: how many tries under this key had been committed to the journal's file at that moment; 0: none,
+    or the outcome of the latest is known. `lost`: the answer was lost on purpose.
     """
 
     id: int

@@ -33,6 +33,9 @@ from deliveryd.states import State
 WITHOUT_KEYS = frozenset({"email"})
 """Channels whose providers can't know that they have a message already."""
 
+BUSY = 503
+"""What a provider answers that doesn't have the message, and may take it later."""
+
 BAD_ENTRIES = ('"event": "worker.died"', '"event": "journal.gap"', "Traceback")
 
 
@@ -251,10 +254,13 @@ def _sent_once(case: Case) -> Iterator[str]:
         under_key = [each for each in case.asked if each[0].order <= at.order and each[1].key == earlier.key]
         doubtful = any(case.is_doubtful(*each, until) for each in under_key)
         never_asked = bool(case.killed) and earlier.intents > len(under_key)
-        if later.key == earlier.key and not doubtful and not never_asked:
-            yield "an attempt was repeated that was not in doubt"
+        was_busy = earlier.status == BUSY
+        if later.key == earlier.key and not doubtful and not never_asked and not was_busy:
+            yield "an attempt was repeated that was neither put off nor in doubt"
         if later.key != earlier.key and (earlier.lost or earlier.status < 300):
             yield "an attempt in doubt was followed by another one"
+        if later.key != earlier.key and later.channel == earlier.channel:
+            yield f"had a second key at the provider of {later.channel}"
     if case.fate is Fate.HELD and len(case.asked) > 1:
         repeated = case.asked[1][0].order
         if not any(at.order < repeated for at, _ in case.ordered):

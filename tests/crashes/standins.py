@@ -109,11 +109,10 @@ class WatchedState(SandboxState):
         return isinstance(self._fault, ApplyThenHangUp | CutInHalf)
 
     def _intents(self, id_: int, key: str) -> int:
-        """How often the journal's file says that this attempt was begun, if it says that it is under way."""
+        """How many tries under this key the journal's file has, if it says that the latest is under way."""
         query = (
-            "SELECT a.sends FROM message m JOIN attempt a ON a.message_id = m.id AND a.number = m.attempts"
-            " JOIN meta ON meta.key = 'namespace' WHERE m.id = ? AND m.state = ? AND a.verdict IS NULL"
-            " AND meta.value || '-' || m.id || '-' || a.number = ?"
+            "SELECT m.number FROM message m JOIN meta ON meta.key = 'namespace'"
+            " WHERE m.id = ? AND m.state = ? AND meta.value || '-' || m.id || '-' || m.key = ?"
         )
         with contextlib.closing(sqlite3.connect(f"file:{self._journal}?mode=ro", uri=True)) as db:
             row = db.execute(query, (id_, State.SENDING, key)).fetchone()

@@ -73,7 +73,7 @@ def mailed(text: str) -> object:
         "subject": text[:5000].replace("\r", "").replace("\n", "").replace("\u2028", ""),
         "body": "<p>" + text,
     }
-    return compose(Letter("a-1-1", 1, box, box, None, {}, fields)).content()
+    return compose(Letter("a-1-1", 0, 1, box, box, None, {}, fields)).content()
 
 
 def addressed(text: str) -> object:

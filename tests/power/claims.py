@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from deliveryd.model import attempt_id
+from deliveryd.model import message_key
 from power.tracing import Sent, Step
 
 
@@ -114,11 +114,10 @@ def facts_of(journal: Path) -> Counter[tuple[str, str]]:
     with closing(sqlite3.connect(journal)) as db:
         (namespace,) = db.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
         facts: Counter[tuple[str, str]] = Counter()
-        attempts = "SELECT message_id, number, sends, verdict FROM attempt"
-        for id_, number, sends, verdict in db.execute(attempts):
-            facts["intent", attempt_id(namespace, id_, number)] = sends
-            if verdict == "accepted":
-                facts["outcome", str(id_)] += 1
+        tries = "SELECT message_id, key, max(number), sum(verdict IS 'accepted') FROM attempt GROUP BY 1, 2"
+        for id_, key, number, accepted in db.execute(tries):
+            facts["intent", message_key(namespace, id_, key)] = number
+            facts["outcome", str(id_)] += accepted
         for (body,) in db.execute("SELECT body FROM event"):
             facts["event", _event_key(json.loads(body))] += 1
         for (provider_id,) in db.execute("SELECT provider_id FROM receipt"):

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from deliveryd.journal.base import Change, Receipt, Received
+from deliveryd.journal.base import Change, Receipt, Received, Recorded
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
 from deliveryd.model import Entry, StatusEvent, message_key
@@ -92,26 +92,38 @@ class Matching:
             db.execute("UPDATE receipt SET message_id = ? WHERE seq = ?", (tried.message_id, seq))
         return effect
 
-    def keeps_any(self, db: sqlite3.Connection) -> bool:
-        """Whether there is any receipt that could fit a step."""
-        row = db.execute(f"SELECT 1 FROM receipt WHERE {_UNMATCHED} LIMIT 1").fetchone()  # noqa: S608
-        return row is not None
+    def match_around(
+        self,
+        db: sqlite3.Connection,
+        changes: Sequence[Change],
+        record: Callable[[sqlite3.Connection, Sequence[Change]], None],
+    ) -> Recorded:
+        """Record steps of messages, and apply the receipts that were kept for them, instead or afterwards."""
+        if not db.execute(f"SELECT 1 FROM receipt WHERE {_UNMATCHED} LIMIT 1").fetchone():  # noqa: S608
+            record(db, changes)
+            return Recorded()
+        overtaken = self._match_before(db, changes)
+        changes = [change for change in changes if change.entry.id not in overtaken]
+        record(db, changes)
+        followed = self._match_after(db, changes)
+        settled = {id_ for id_, effect in followed.items() if State.SENT in effect.ended}
+        return Recorded(overtaken.keys() | settled, [*overtaken.values(), *followed.values()])
 
-    def match_before(self, db: sqlite3.Connection, changes: Sequence[Change]) -> dict[int, Effect]:
+    def _match_before(self, db: sqlite3.Connection, changes: Sequence[Change]) -> dict[int, Effect]:
         """End messages that kept receipts prove to be sent, instead of the steps that they would take."""
         ready = [change for change in changes if change.before is State.READY and _was_tried(change)]
         effects = {change.entry.id: self._match_kept(db, change, _BEFORE_A_STEP) for change in ready}
         return {id_: effect for id_, effect in effects.items() if State.SENT in effect.ended}
 
-    def match_after(self, db: sqlite3.Connection, changes: Sequence[Change]) -> dict[int, Effect]:
+    def _match_after(self, db: sqlite3.Connection, changes: Sequence[Change]) -> dict[int, Effect]:
         """Apply receipts that were kept while their message was being sent."""
         effects: dict[int, Effect] = {}
         for change in changes:
             if change.before is not State.SENDING:
                 continue
             effect = self._match_kept(db, change, _AFTER_A_STEP)
-            if State.SENT in effect.ended:  # it stands for the step as well, which reported events of its own
-                effect |= Effect(events=len(change.events))
+            if State.SENT in effect.ended:  # instead of the step, whose events count too
+                effect = effect._replace(waiting=0, events=effect.events + len(change.events))
             if effect != _NOTHING:
                 effects[change.entry.id] = effect
         return effects

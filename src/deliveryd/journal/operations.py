@@ -124,15 +124,7 @@ class Operations:
 
     def change(self, db: sqlite3.Connection, changes: Sequence[Change]) -> Recorded:
         """Record steps of messages, with their tries and events, and apply the receipts kept for them."""
-        if not self._matching.keeps_any(db):
-            self._record(db, changes)
-            return Recorded()
-        overtaken = self._matching.match_before(db, changes)
-        changes = [change for change in changes if change.entry.id not in overtaken]
-        self._record(db, changes)
-        followed = self._matching.match_after(db, changes)
-        settled = {id_ for id_, effect in followed.items() if State.SENT in effect.ended}
-        return Recorded(overtaken.keys() | settled, [*overtaken.values(), *followed.values()])
+        return self._matching.match_around(db, changes, self._record)
 
     def _record(self, db: sqlite3.Connection, changes: Sequence[Change]) -> None:
         _conclude(db, changes)

@@ -17,6 +17,9 @@ from anyio.abc import TaskGroup
 
 from deliveryd.assembly import Parts
 from deliveryd.config import load
+from deliveryd.desk.asking import Office, order
+from deliveryd.desk.wire import Answer
+from deliveryd.journal.orders import Kind, Verb
 from deliveryd.sandbox.faults import Hang
 from deliveryd.supervisor import Addresses, Supervisor
 from deliveryd.vitals import WorkerVitals
@@ -31,6 +34,7 @@ receipt = { provider_id = "/id", status = "/status", delivered = ["delivered"], 
 reference = "/reference", signature = { header = "X-Signature", secret_file = "receipts-secret" } }
 """
 HELD = range(1, 6)
+PAGES = {"livez": 200, "metrics": 200, "status": 200, "readyz": 503}
 
 
 @pytest.fixture
@@ -104,15 +108,28 @@ async def report_until_taken(client: httpx.AsyncClient, address: str, key: str) 
         pass
 
 
-async def test_receipts_wait_until_what_was_in_doubt_is_taken_up(held: World) -> None:
-    """They are answered with 503 meanwhile. Taken afterwards, they settle the doubts: nothing is repeated."""
+async def give_an_order(world: World) -> Answer:
+    """As a command does, about a message that there isn't."""
+    office = Office(world.folder / "journal.db", "details", ["sms"])
+    return await anyio.to_thread.run_sync(order, office, Verb.RESEND, Kind.MESSAGE, ["99"])
+
+
+async def test_receipts_and_orders_wait_until_what_was_in_doubt_is_taken_up(held: World) -> None:
+    """Receipts are answered with 503 meanwhile. Taken afterwards, they settle the doubts."""
     keys = [seen.headers["idempotency-key"] for seen in held.state.seen if seen.endpoint == "provider.sms"]
-    gate, ready = Gate(), anyio.Event()
+    gate, ready, answered = Gate(), anyio.Event(), anyio.Event()
+    answers: list[Answer] = []
+
+    async def ask() -> None:
+        answers.append(await give_an_order(held))
+        answered.set()
+
     worker = Starting(load(held.config), blocking=gate, on_ready=lambda _: ready.set())
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks, httpx.AsyncClient(trust_env=False) as client:
             tasks.start_soon(worker.run)
             await gate.reached.wait()
+            tasks.start_soon(ask)
             admin, receipts = worker.addresses
             assert admin is not None
             assert receipts is not None
@@ -121,16 +138,16 @@ async def test_receipts_wait_until_what_was_in_doubt_is_taken_up(held: World) ->
             assert {page: answer.status_code for page, answer in pages.items()} == PAGES
             assert "starting" in pages["readyz"].text
             assert pages["status"].json()["ready"] is False
+            assert not answers
             async with anyio.create_task_group() as providers:
                 for key in keys:
                     providers.start_soon(report_until_taken, client, receipts, key)
                 gate.open()
             await ready.wait()
             assert (await client.get(f"{admin}/readyz")).status_code == 200
+            await answered.wait()
+            assert answers[0].skipped == {"99": "it isn't held in doubt"}
             worker.stop()
     for id_ in HELD:
         assert held.state.statuses(id_) == ["dequeued", "sent", "delivered"]
     assert held.state.requests["provider.sms"] == len(HELD)
-
-
-PAGES = {"livez": 200, "metrics": 200, "status": 200, "readyz": 503}

@@ -58,7 +58,9 @@ def until_first_told(recording: Recording) -> Calls:
     )
     before = [step for step in recording.steps[:told] if recording.is_of_disk(step)]
     syncs = sum(isinstance(step, Synced) and step.call == "fdatasync" for step in before)
-    writes = sum(isinstance(step, Wrote) and not step.path.endswith((".lock", "-shm")) for step in before)
+    writes = sum(
+        isinstance(step, Wrote) and not step.path.endswith((".lock", ".worker", "-shm")) for step in before
+    )
     return Calls(syncs, writes)
 
 

@@ -7,20 +7,23 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import pytest
 import trio
 
 from deliveryd.assembly import Parts, assemble
-from deliveryd.blocking import inline
-from deliveryd.channels.base import Accepted, InDoubt, TryAgain
+from deliveryd.blocking import Blocking, inline
+from deliveryd.channels.base import Accepted, Dispatch, InDoubt, TryAgain, Verdict
 from deliveryd.journal.base import Counts
 from deliveryd.notify import Notifier
 from deliveryd.states import State
 from deliveryd.supervisor import Supervisor
 from deliveryd.vitals import WorkerVitals
 from virtual import VirtualClock, VirtualWorld, live
+
+T = TypeVar("T")
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "canary-text"}}}})
 
@@ -37,12 +40,14 @@ def world(tmp_path: Path) -> VirtualWorld:
 
 
 @asynccontextmanager
-async def running(world: VirtualWorld) -> AsyncIterator[tuple[WorkerVitals, Parts]]:
-    """The vitals of a worker whose loops turn, and its parts."""
+async def running(
+    world: VirtualWorld, blocking: Blocking = inline
+) -> AsyncIterator[tuple[WorkerVitals, Parts]]:
+    """The vitals of a worker whose loops turn, and its parts; `blocking` is where its journal is written."""
     config = world.config()
     async with (
         world._outside(config) as outside,
-        assemble(config, VirtualClock(), outside, inline) as parts,
+        assemble(config, VirtualClock(), outside, blocking) as parts,
         trio.open_nursery() as loops,
     ):
         line = parts.pipeline
@@ -54,11 +59,15 @@ async def running(world: VirtualWorld) -> AsyncIterator[tuple[WorkerVitals, Part
         loops.cancel_scope.cancel()
 
 
-def scene(world: VirtualWorld, play: Callable[[WorkerVitals, Parts], Awaitable[None]]) -> None:
+def scene(
+    world: VirtualWorld,
+    play: Callable[[WorkerVitals, Parts], Awaitable[None]],
+    blocking: Blocking = inline,
+) -> None:
     """Play a scene with a running worker."""
 
     async def run() -> None:
-        async with running(world) as (vitals, parts):
+        async with running(world, blocking) as (vitals, parts):
             await play(vitals, parts)
 
     live(run)
@@ -170,6 +179,74 @@ def test_a_loop_that_stands_still_is_named(world: VirtualWorld) -> None:
         assert vitals.status()["alive"] is False
 
     scene(world, play)
+
+
+class Disk:
+    """A disk that takes its time to sync, and answers nothing from `hang` to `mend`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._answers = trio.Event()
+        self.mend()
+
+    def hang(self) -> None:
+        self._answers = trio.Event()
+
+    def mend(self) -> None:
+        self._answers.set()
+
+    async def __call__(self, work: Callable[[], T], /) -> T:
+        await self._answers.wait()
+        await trio.sleep(self.seconds)
+        return work()
+
+
+def with_a_backlog(world: VirtualWorld, count: int) -> None:
+    """So many messages wait in the queue, and the provider takes 20 to 80 ms for each."""
+    world.add("concurrency = 40\n")
+    world.service.enqueue(*(message(id_) for id_ in range(1, count + 1)))
+    channel = world.channels["sms"]
+    send = channel.send
+
+    async def send_at_its_own_pace(dispatch: Dispatch) -> Verdict:
+        channel.seconds = 0.02 + 0.001 * (dispatch.entry.id * 37 % 61)
+        return await send(dispatch)
+
+    channel.send = send_at_its_own_pace  # type: ignore[method-assign]
+
+
+def test_a_lane_that_always_has_a_next_batch_is_alive(world: VirtualWorld) -> None:
+    """20 ms a sync and 400 messages a second: for half a minute no loop is seen to stand still."""
+    with_a_backlog(world, 12_000)
+
+    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+        oldest = 0.0
+        for _ in range(25):
+            await trio.sleep(1)
+            oldest = max(oldest, *(age for _, age in vitals.alive()[1]))
+        sent = len(world.channels["sms"].attempts)
+        assert sent > 25 * 300
+        assert oldest <= 6
+
+    scene(world, play, Disk(0.02))
+
+
+def test_a_lane_whose_disk_hangs_in_the_middle_of_its_work_is_seen(world: VirtualWorld) -> None:
+    """Beats mark progress: a commit that never comes back ends them, however much there is to do."""
+    with_a_backlog(world, 12_000)
+    disk = Disk(0.02)
+
+    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+        await trio.sleep(10)
+        assert vitals.alive()[0]
+        disk.hang()
+        await trio.sleep(120)
+        alive, ages = vitals.alive()
+        assert not alive
+        assert dict(ages)["lane sms"] > 110
+        disk.mend()
+
+    scene(world, play, disk)
 
 
 def test_the_status_tells_where_messages_are_and_nothing_of_what_they_say(world: VirtualWorld) -> None:

@@ -113,6 +113,7 @@ class Lane:
         settle: Callable[[Change], None],
     ) -> None:
         self.name = name
+        self._loop = f"lane {name}"
         self._channel = channel
         self._used = channel.customer_fields
         self._policy = policy
@@ -194,11 +195,12 @@ class Lane:
         """Send until cancelled."""
         async with anyio.create_task_group() as workers:
             while True:
-                self._pulse.beat(f"lane {self.name}")
+                self._pulse.beat(self._loop)
                 await self._bell.wait(self._longest_wait())
                 if self._breaker.is_open and not self._stopping:
                     await self._set_back()
                 while not self._stopping and (batch := self._next_batch()):
+                    self._pulse.beat(self._loop)  # on a slow disk a backlog always has a next batch
                     await self._begin(batch, workers)
 
     def _longest_wait(self) -> float:

@@ -14,7 +14,7 @@ import pytest
 import trustme
 from pydantic import ValidationError
 
-from channel_samples import ADA, dispatch, opened
+from channel_samples import ADA, dispatch, nameless, opened
 from deliveryd import __version__
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.channels.http_options import HttpOptions
@@ -147,7 +147,20 @@ async def test_statuses(status: int, verdict: Verdict) -> None:
     async with open_gateway() as gateway:
         body = b"" if status == 204 else b"no such number +15550111"
         gateway.script.append(Reply(status, body))
-        assert await send(gateway, {"json": SMS}) == verdict
+        assert nameless(await send(gateway, {"json": SMS})) == verdict
+
+
+@pytest.mark.parametrize("status", [307, 400, 401, 404, 422])
+async def test_a_status_that_rejects_is_told_with_its_host(status: int) -> None:
+    """The log names who said so; with what we refuse ourselves, nobody did."""
+    async with open_gateway() as gateway:
+        gateway.script.append(Reply(status))
+        verdict = await send(gateway, {"json": SMS})
+        assert isinstance(verdict, Refused | Misconfigured)
+        assert verdict.by == urlsplit(gateway.url).netloc
+        unfit = await send(gateway, {"json": SMS}, dispatch("sms", {"text": "\ud800"}))
+        assert isinstance(unfit, Refused)
+        assert unfit.by is None
 
 
 @pytest.mark.parametrize(
@@ -184,7 +197,8 @@ async def test_gateways_that_answer_200_to_everything(body: bytes, verdict: Verd
     success = {"pointer": "/status", "equals": [0], "try_again": ["1"]}
     async with open_gateway() as gateway:
         gateway.script.append(Reply(200, body))
-        assert await send(gateway, {"json": SMS, "provider_id": "/id", "success": success}) == verdict
+        options = {"json": SMS, "provider_id": "/id", "success": success}
+        assert nameless(await send(gateway, options)) == verdict
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 import trustme
 from pydantic import ValidationError
 
-from channel_samples import dispatch, opened
+from channel_samples import dispatch, nameless, opened
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.channels.html_text import html_to_text
 from deliveryd.channels.smtp_options import SmtpOptions
@@ -214,7 +214,26 @@ async def test_what_a_server_may_do(server: MailServer, stage: str, reply: str, 
     server.plan(stage, reply)
     timeout = 1.0 if reply == STALL else 5.0
     async with opened("smtp", options_for(server), block="email", timeout=timeout) as channel:
-        assert await channel.send(mail_to("ada@example.com")) == verdict
+        assert nameless(await channel.send(mail_to("ada@example.com"))) == verdict
+
+
+@pytest.mark.parametrize(
+    ("stage", "reply", "host"),
+    [
+        ("RCPT", "550 no such user", None),
+        ("MAIL", "552 too large", "127.0.0.1"),
+        ("DATA", "554 spam", "127.0.0.1"),
+        ("RCPT", "530 log in first", "127.0.0.1"),
+    ],
+)
+async def test_a_refusal_names_the_server_unless_it_is_about_the_recipient(
+    server: MailServer, stage: str, reply: str, host: str | None
+) -> None:
+    """Only those that name it are counted against the template, or tell of a set-up that is wrong."""
+    server.plan(stage, reply)
+    verdict = await send(server)
+    assert isinstance(verdict, Refused | Misconfigured)
+    assert verdict.by == host
 
 
 async def test_a_server_that_is_down(server: MailServer) -> None:
@@ -296,7 +315,7 @@ async def test_a_connection_that_breaks_before_the_end_of_a_mail() -> None:
 async def test_a_mail_that_is_too_large_is_refused_by_its_size() -> None:
     """A server that names its limit hears the size first, so nothing is sent in vain."""
     async with open_mail_server(data_size_limit=1000) as small:
-        assert await send(small, {**TEXT, "body": "x" * 2000}) == Refused("552 at MAIL FROM")
+        assert await send(small, {**TEXT, "body": "x" * 2000}) == Refused("552 at MAIL FROM", "127.0.0.1")
         assert small.data_seen == []
 
 
@@ -346,7 +365,7 @@ async def test_starttls_with_log_in(authority: trustme.CA, ca_file: Path, passwo
             assert await channel.send(mail_to("ada@example.com")) == Accepted(NAME)
         assert len(server.connections) == 2
         await anyio.Path(password).write_text("wrong")
-        assert await send(server, **access) == Misconfigured("535 at AUTH")
+        assert nameless(await send(server, **access)) == Misconfigured("535 at AUTH")
         async with opened("smtp", options_for(server, **access), block="email") as channel:
             assert await channel.probe() == "535 at AUTH"
 
@@ -375,7 +394,7 @@ async def test_a_certificate_that_is_not_trusted(
 
 async def test_no_starttls_no_mail(server: MailServer) -> None:
     """STARTTLS is required where it is configured, never left out because the server doesn't offer it."""
-    assert await send(server, tls="starttls") == Misconfigured("the server offers no STARTTLS")
+    assert await send(server, tls="starttls") == Misconfigured("the server offers no STARTTLS", "127.0.0.1")
 
 
 async def test_a_preview_is_readable_and_a_probe_sends_nothing(server: MailServer) -> None:

@@ -287,7 +287,7 @@ def test_the_pages_answer_on_any_free_port_which_the_log_names(world: World) -> 
     assert 'deliveryd_attempts_total{channel="sms",verdict="accepted"} 5.0' in get(f"{url}/metrics").text
     status = get(f"{url}/status").json()
     assert status["pid"] == worker.pid
-    assert status["lanes"] == {"sms": {"queued": 0, "under_way": 0, "open": False}}
+    assert status["lanes"] == {"sms": {"queued": 0, "under_way": 0, "open": False, "refused_settings": []}}
     assert {"intake", "reporting", "delivery", "due", "settling", "lane sms"} == status["loops"].keys()
     worker.terminate()
     assert worker.wait(PATIENCE) == 0

@@ -15,7 +15,7 @@ import trio
 
 from deliveryd.assembly import Parts, assemble
 from deliveryd.blocking import Blocking, inline
-from deliveryd.channels.base import Accepted, Dispatch, InDoubt, TryAgain, Verdict
+from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.journal.base import Counts
 from deliveryd.notify import Notifier
 from deliveryd.states import State
@@ -132,6 +132,27 @@ def test_a_provider_that_is_down_is_shown_and_costs_neither_life_nor_readiness(w
         await trio.sleep(180)
         assert vitals.ready() == (True, "taking messages")
         assert vitals.levels().channels_open == {"sms": False}
+
+    scene(world, play)
+
+
+def test_settings_that_a_provider_refuses_are_named_and_cost_no_readiness(world: VirtualWorld) -> None:
+    """The sentence says that there are some, the status which; when they are accepted none does."""
+    world.service.settings[2] = SMS
+    world.service.enqueue(*({**message(id_), "settingsId": 1 + id_ % 2} for id_ in range(1, 101)))
+    world.channels["sms"].verdict = lambda dispatch: (
+        Refused("provider answered 400", "sms.example.com")
+        if dispatch.entry.settings_id == 1 and trio.current_time() < 60
+        else Accepted(dispatch.attempt_id)
+    )
+
+    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+        await trio.sleep(50)
+        assert vitals.ready() == (True, "taking messages, but a provider refuses all of some settings")
+        assert '"open": false, "refused_settings": [1]' in json.dumps(vitals.status()["lanes"])
+        await trio.sleep(120)
+        assert vitals.ready() == (True, "taking messages")
+        assert '"refused_settings": []' in json.dumps(vitals.status()["lanes"])
 
     scene(world, play)
 
@@ -264,7 +285,9 @@ def test_the_status_tells_where_messages_are_and_nothing_of_what_they_say(world:
         vitals.refresh(await parts.journal.counts())
         status = vitals.status()
         assert status["messages"] == {"ready": 1, "waiting": 1, "sending": 1, "in_doubt": 1}
-        assert status["lanes"] == {"sms": {"queued": 1, "under_way": 1, "open": False}}
+        assert status["lanes"] == {
+            "sms": {"queued": 1, "under_way": 1, "open": False, "refused_settings": []}
+        }
         assert (status["in_flight"], status["places_free"]) == (2, 998)
         assert status["events"] == {"waiting": 0, "refused": 0}
         assert status["malformed"] == 1

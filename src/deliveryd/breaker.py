@@ -73,6 +73,17 @@ class Breaker:
             self._probing = False
             self._next_probe = anyio.current_time()
 
+    def hasten(self) -> None:
+        """There is reason to think that the provider works again: the next probe may begin at once."""
+        self._next_probe = anyio.current_time()
+
+    def open(self) -> float:
+        """Leave the provider alone from now on, however few failures there were; return the pause."""
+        self.failures = max(self.failures, 1)
+        if self._opened_at is None:
+            self._open(anyio.current_time())
+        return self._pause(None)
+
     def answered(self) -> float:
         """The provider answered, so the breaker is closed; return for how many seconds it was open."""
         self.failures = 0
@@ -93,14 +104,21 @@ class Breaker:
         if self._opened_at is None:
             if not self._policy.failures or self.failures < self._policy.failures:
                 return None
-            self._opened_at = now
-            if now - self._closed_at > self.pause:
-                self._pauses = 0
+            self._open(now)
         elif not self._probing:
             self._next_probe = max(self._next_probe, now + (after or 0.0))
             return None
+        return self._pause(after)
+
+    def _open(self, now: float) -> None:
+        self._opened_at = now
+        if now - self._closed_at > self.pause:
+            self._pauses = 0
+
+    def _pause(self, after: float | None) -> float:
+        """Begin the next pause."""
         self._probing = False
         self._pauses += 1
         self.pause = grown(self._policy.pause, self._policy.max_pause, self._pauses, after)
-        self._next_probe = now + self.pause
+        self._next_probe = anyio.current_time() + self.pause
         return self.pause

@@ -32,6 +32,7 @@ from deliveryd.journal.base import Change, Outcome
 from deliveryd.journal.rows import digest_of
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Content, Entry, StatusEvent, message_key
+from deliveryd.refusals import Refusals
 from deliveryd.routing import Routed, expired, is_expired
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
@@ -128,6 +129,7 @@ class Lane:
         self._settle = settle
         self._pace = Pace(policy.rate) if policy.rate is not None else None
         self._breaker = Breaker(policy.breaker)
+        self._refusals = Refusals(name, self._breaker, policy.breaker, self._settings_queued)
         self._queue: deque[Routed] = deque()
         self._begun: deque[tuple[Entry, Routed]] = deque()
         self._rest = Rest()
@@ -162,6 +164,17 @@ class Lane:
         """Seconds after which a message for which there is no room should come again."""
         return min(self._breaker.pause, self._policy.breaker.max_pause) if self._breaker.is_open else 0.0
 
+    def pause_for(self, routed: Routed) -> float:
+        """Seconds after which this message, for which there is no room, should come again."""
+        if routed.entry.settings_id in self._refusals.waiting and not self._breaker.is_open:
+            return self._refusals.patience(routed.entry.settings_id)
+        return self.patience
+
+    @property
+    def refused_settings(self) -> Collection[int]:
+        """The settings ids of which the provider refuses everything: their messages wait, but for probes."""
+        return self._refusals.waiting
+
     @property
     def under_way(self) -> int:
         """How many attempts have an intent and no outcome yet."""
@@ -174,12 +187,30 @@ class Lane:
 
     def offer(self, routed: Routed) -> bool:
         """Put a message into the queue; False when there is no room for it."""
+        if self._refusals.waiting and not self._may_try(routed.entry.settings_id):
+            return False
         is_within_share = len(self._queue) + self._under_way < self._share and not self._breaker.is_open
         if not is_within_share and not self.room:
             return False
-        self._queue.append(routed)
+        if self._refusals.refuses_all:
+            self._queue.appendleft(routed)
+        else:
+            self._queue.append(routed)
         self._bell.ring()
         return True
+
+    def _may_try(self, settings_id: int) -> bool:
+        """Whether a message may come, by its settings id: one that waits sends probes only.
+
+        While everything is refused, what leaves is a probe anyway, and the ids take turns.
+        """
+        refusals = self._refusals
+        if refusals.refuses_all:
+            return not self._queue or refusals.comes_before(settings_id, self._queue[0].entry.settings_id)
+        return self._breaker.is_open or settings_id not in refusals.waiting or refusals.may_probe(settings_id)
+
+    def _settings_queued(self) -> set[int]:
+        return {routed.entry.settings_id for routed in self._queue}
 
     def stop(self) -> None:
         """Begin no more attempts."""
@@ -195,12 +226,14 @@ class Lane:
         """Send until cancelled."""
         async with anyio.create_task_group() as workers:
             while True:
-                self._pulse.beat(self._loop)
+                self._refusals.tick(self._pulse.beat(self._loop))
                 await self._bell.wait(self._longest_wait())
                 if self._breaker.is_open and not self._stopping:
                     await self._set_back()
                 while not self._stopping and (batch := self._next_batch()):
-                    self._pulse.beat(self._loop)  # on a slow disk a backlog always has a next batch
+                    self._refusals.tick(
+                        self._pulse.beat(self._loop)
+                    )  # on a slow disk a backlog always has a next batch
                     await self._begin(batch, workers)
 
     def _longest_wait(self) -> float:
@@ -322,7 +355,10 @@ class Lane:
         now = self._clock.now()
         if isinstance(verdict, Accepted):
             return self._sent(entry, verdict, now)
-        if isinstance(verdict, Refused) or (isinstance(verdict, TryAgain) and verdict.only_this):
+        if isinstance(verdict, Refused) and verdict.by is not None and not entry.may_have_arrived:
+            if self._refused(entry.settings_id, verdict):
+                return self._postponed(entry, verdict, now)
+        elif isinstance(verdict, Refused) or (isinstance(verdict, TryAgain) and verdict.only_this):
             self._answered()
         else:
             was_open = self._breaker.is_open
@@ -341,6 +377,7 @@ class Lane:
         return self.after_doubt(entry, verdict.reason, now, verdict.after)
 
     def _sent(self, entry: Entry, verdict: Accepted, now: int) -> Change:
+        self._refusals.accepted(entry.settings_id)
         self._answered()
         events = (*self._progress(entry, "accepted", now), StatusEvent(entry.id, "sent", now))
         outcome = Outcome("accepted", verdict.provider_id)
@@ -379,7 +416,7 @@ class Lane:
         pause = self._policy.retry.pause(max(entry.tries, 1), after)
         return Change(entry, before, State.WAITING, now, now + int(pause * SECOND))
 
-    def _postponed(self, entry: Entry, verdict: TryAgain | Misconfigured, now: int) -> Change:
+    def _postponed(self, entry: Entry, verdict: TryAgain | Misconfigured | Refused, now: int) -> Change:
         """Wait without using up a try: it isn't the message's fault."""
         if isinstance(verdict, TryAgain):
             outcome, after = Outcome("try_again", None, verdict.reason), verdict.after
@@ -389,11 +426,43 @@ class Lane:
         pause = grown(breaker.pause, breaker.max_pause, entry.number, after)
         return Change(entry, State.SENDING, State.WAITING, now, now + int(pause * SECOND), outcome)
 
-    def _failed(self, verdict: TryAgain | InDoubt | Misconfigured) -> None:
+    def _refused(self, settings_id: int, verdict: Refused) -> bool:
+        """Count a refusal by the provider's status; tell whether the message waits, as others do.
+
+        Those that were refused before it showed stay refused.
+        """
+        if self._refusals.refuses_all:
+            self._failed(verdict)
+            self._refusals.probed(settings_id)
+            self._put_off(settings_id)
+            return True
+        self._answered()
+        waited = settings_id in self._refusals.waiting
+        if self._refusals.refused(settings_id, verdict):
+            self._put_off(settings_id)
+        return waited
+
+    def _put_off(self, settings_id: int) -> None:
+        """What queues with these settings waits in the journal instead."""
+        now = self._clock.now()
+        queue, self._queue = self._queue, deque[Routed]()
+        for routed in queue:
+            if routed.entry.settings_id != settings_id:
+                self._queue.append(routed)
+                continue
+            due_at = now + int(self.pause_for(routed) * SECOND)
+            if routed.expires_at is not None:
+                due_at = min(due_at, routed.expires_at + 1)
+            self._settle(Change(routed.bound, State.READY, State.WAITING, now, due_at))
+
+    def _failed(self, verdict: TryAgain | InDoubt | Misconfigured | Refused) -> None:
         """What the failure says of the provider."""
         if isinstance(verdict, Misconfigured) and verdict.reason != self._misconfigured:
             self._misconfigured = verdict.reason
-            log(Event.CHANNEL_MISCONFIGURED, channel=self.name, reason=verdict.reason)
+            log(
+                Event.CHANNEL_MISCONFIGURED,
+                channel=self.name, reason=verdict.reason, host=verdict.by or "unknown",
+            )  # fmt: skip
         was_open = self._breaker.is_open
         pause = self._breaker.failed(verdict.after if isinstance(verdict, TryAgain) else None)
         if pause is not None:
@@ -401,8 +470,14 @@ class Lane:
             log(event, channel=self.name, reason=verdict.reason, delay=pause)
 
     def _answered(self) -> None:
-        """The provider answered; the first answer after failures is told of."""
+        """The provider answered; the first answer after failures is told of.
+
+        One that refuses everything has to accept something before it counts as working.
+        """
         if not self._breaker.failures:
+            return
+        if self._refusals.refuses_all:
+            self._breaker.withdraw()
             return
         seconds = self._breaker.answered()
         if seconds or self._misconfigured is not None:

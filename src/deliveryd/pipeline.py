@@ -213,7 +213,7 @@ class Pipeline:
 
     def _no_room(self, route: Routed) -> Change:
         """Wait in the journal for room in the lane, but no longer than until the message expires."""
-        change = self._postponed(route.bound, self.lanes[route.lane].patience)
+        change = self._postponed(route.bound, self.lanes[route.lane].pause_for(route))
         if route.expires_at is None or change.due_at is None:
             return change
         return change._replace(due_at=min(change.due_at, route.expires_at + 1))

@@ -64,6 +64,16 @@ class Event(StrEnum):
     MESSAGE_IN_DOUBT = "message.in_doubt", WARNING, "an attempt left and nobody knows what became of it"
     ATTEMPT_RETRY = "attempt.retry", DEBUG, "an attempt surely failed and another one follows"
     CHANNEL_MISCONFIGURED = "channel.misconfigured", ERROR, "a provider rejects how it is set up"
+    CHANNEL_REFUSES_SETTINGS = (
+        "channel.refuses_settings",
+        WARNING,
+        "a provider refuses all messages of a settings id, which waits there; only probes are sent",
+    )
+    CHANNEL_ACCEPTS_SETTINGS = (
+        "channel.accepts_settings",
+        INFO,
+        "a provider accepted a message of a settings id that waited; the others follow",
+    )
     CHANNEL_UNAVAILABLE = "channel.unavailable", WARNING, "a provider keeps failing; only probes are sent"
     CHANNEL_PROBE_FAILED = "channel.probe_failed", DEBUG, "a provider that was tried again failed again"
     CHANNEL_RECOVERED = "channel.recovered", INFO, "a provider that couldn't be used can be used again"
@@ -142,6 +152,7 @@ class Fields(TypedDict, total=False):
     file: str
     forgotten: int
     gap: int
+    host: str
     in_doubt: int
     in_flight: int
     kept: int

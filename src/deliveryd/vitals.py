@@ -58,6 +58,8 @@ class WorkerVitals:
             return False, "too many messages wait in the journal (queue.max_waiting)"
         if any(lane.is_open for lane in pipeline.lanes.values()):
             return True, "taking messages, but a provider keeps failing"
+        if any(lane.refused_settings for lane in pipeline.lanes.values()):
+            return True, "taking messages, but a provider refuses all of some settings"
         return True, "taking messages"
 
     def sentence(self) -> str:
@@ -89,7 +91,12 @@ class WorkerVitals:
             "malformed": counts.malformed,
             "receipts_unmatched": counts.receipts_unmatched,
             "lanes": {
-                name: {"queued": lane.queued, "under_way": lane.under_way, "open": lane.is_open}
+                name: {
+                    "queued": lane.queued,
+                    "under_way": lane.under_way,
+                    "open": lane.is_open,
+                    "refused_settings": sorted(lane.refused_settings),
+                }
                 for name, lane in self._parts.pipeline.lanes.items()
             },
             "loops": {name: round(age, 3) for name, age in ages},

@@ -78,9 +78,10 @@ class Pulse:
     def __init__(self) -> None:
         self._turned: dict[str, float] = {}
 
-    def beat(self, loop: str) -> None:
-        """This loop turns."""
-        self._turned[loop] = anyio.current_time()
+    def beat(self, loop: str) -> float:
+        """This loop turns; return the instant of the event loop's clock."""
+        now = self._turned[loop] = anyio.current_time()
+        return now
 
     def forget(self, loop: str) -> None:
         """This loop ended, as it should."""

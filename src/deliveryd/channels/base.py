@@ -36,9 +36,15 @@ class Accepted(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The provider won't ever take this message; the next channel of the order may."""
+    """The provider won't ever take this message; the next channel of the order may.
+
+    `by` names the host whose status said so. Such refusals are counted for each settings id: many in a row
+    mean that the template or the channel's set-up is at fault. None: it is about this message or its
+    recipient alone, as with an address that is missing, or an SMTP server's answer to RCPT.
+    """
 
     reason: str
+    by: str | None = None
 
 
 class TryAgain(NamedTuple):
@@ -66,9 +72,13 @@ class InDoubt(NamedTuple):
 
 
 class Misconfigured(NamedTuple):
-    """The adapter's own configuration is at fault, for any message: no attempt is used up by it."""
+    """The adapter's own configuration is at fault, for any message: no attempt is used up by it.
+
+    `by` names the host that said so, for the log.
+    """
 
     reason: str
+    by: str | None = None
 
 
 class Expired(NamedTuple):

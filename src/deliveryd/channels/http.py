@@ -42,6 +42,7 @@ class HttpChannel:
         self.customer_fields = customer_fields(options.mapped()) - {"id"}
         self._needs_customer = bool(customer_fields(options.mapped()))
         self._endpoint = _endpoint(options)
+        self._host = urlsplit(options.url).netloc.rpartition("@")[2]
 
     def reaches(self, customer: Customer | None) -> bool:
         """Whether every `{customer.FIELD}` of the mappings has a value."""
@@ -63,8 +64,10 @@ class HttpChannel:
         except NotSent as error:
             return _not_sent(error)
         except OutcomeUnknown as error:
-            return _unknown(error)
-        return self._reader.verdict(answer)
+            verdict = _unknown(error)
+        else:
+            verdict = self._reader.verdict(answer)
+        return verdict._replace(by=self._host) if isinstance(verdict, Refused | Misconfigured) else verdict
 
     def preview(self, dispatch: Dispatch) -> str:
         """The request as text, every secret shown as `***`."""

@@ -10,12 +10,12 @@ import sniffio
 from aiosmtplib import SMTPException, SMTPResponseException, SMTPServerDisconnected
 from anyio.lowlevel import checkpoint
 
-from deliveryd.channels.base import Accepted, Dispatch, Expired, Refused, Verdict
+from deliveryd.channels.base import Accepted, Dispatch, Expired, Misconfigured, Refused, Verdict
 from deliveryd.channels.mailbox import parse_mailbox
 from deliveryd.channels.mime import Letter, Mail, compose, readable
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.channels.smtp_session import Account, NeedsUtf8, Session
-from deliveryd.channels.smtp_verdicts import Stage, verdict_on_failure, verdict_on_timeout
+from deliveryd.channels.smtp_verdicts import Failure, Stage, verdict_on_failure, verdict_on_timeout
 from deliveryd.errors import ConfigError, TooLate
 from deliveryd.model import Customer
 from deliveryd.network.deadline import within
@@ -95,8 +95,16 @@ class SmtpChannel:
         except NeedsUtf8:
             return Refused("the mail address isn't ASCII, and the server offers no SMTPUTF8")
         except (SMTPException, OSError) as error:
-            return verdict_on_failure(attempt.stage, error)
+            return self._named(verdict_on_failure(attempt.stage, error), attempt.stage)
         return Accepted(mail.name)
+
+    def _named(self, failure: Failure, stage: Stage) -> Failure:
+        """The failure with the server's name, unless it refused this recipient alone."""
+        if isinstance(failure, Refused) and stage is Stage.RCPT:
+            return failure
+        if isinstance(failure, Refused | Misconfigured):
+            return failure._replace(by=self._account.options.host)
+        return failure
 
     def _compose(self, dispatch: Dispatch) -> Mail:
         customer = dispatch.customer

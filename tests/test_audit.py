@@ -91,8 +91,19 @@ def test_a_worker_says_what_it_has_at_its_start_and_its_end(world: World) -> Non
     world.run_until_idle(log="info")
     first, last = (line for line in world.log().splitlines() if "journal.account" in line)
     assert '"taken": 0' in first
-    assert '"taken": 10, "ended": 10, "waiting": 0' in last
+    assert '"taken": 10, "sent": 10, "delivered": 0, "failed": 0, "set_aside": 0, "waiting": 0' in last
     assert "journal.gap" not in world.log()
+
+
+def test_a_run_until_idle_ends_with_what_became_of_the_messages(world: World) -> None:
+    """Those that failed are told apart from those that were sent, and the status is 0 even so."""
+    world.customers([{"id": 1, "phone": "+15550111"}])
+    world.state.enqueue(*(message(id_) for id_ in range(1, 8)), *(message(id_, 1, 2) for id_ in (11, 12, 13)))
+    world.run_until_idle()
+    assert world.log().splitlines()[-1] == (
+        "deliveryd: of 10 messages ever taken: 7 sent, 0 delivered, 3 failed, 0 in doubt, 0 set aside,"
+        " 0 forgotten"
+    )
 
 
 def tampered(world: World, script: str) -> Answered:

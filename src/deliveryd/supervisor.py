@@ -25,7 +25,7 @@ from deliveryd.desk.server import Desk
 from deliveryd.journal.base import Account, Journal
 from deliveryd.model import Clock, WallClock
 from deliveryd.notify import Notifier
-from deliveryd.states import State
+from deliveryd.states import ENDED, State
 from deliveryd.telemetry import Event, log
 from deliveryd.vitals import WorkerVitals
 
@@ -70,7 +70,13 @@ class Supervisor:
         self._outside = outside
         self._blocking = blocking
         self._stop = anyio.Event()
-        self.held_in_doubt = 0
+        self.account: Account | None = None
+        """Where all messages are, once the worker has ended."""
+
+    @property
+    def held_in_doubt(self) -> int:
+        """How many messages were held in doubt when the worker ended."""
+        return self.account.states.get(State.IN_DOUBT, 0) if self.account is not None else 0
 
     def stop(self) -> None:
         """Begin to end, as SIGTERM does."""
@@ -104,8 +110,7 @@ class Supervisor:
                 self._on_ready(addresses)
                 await self._stop.wait()
                 await self._drain(parts, vitals)
-                account = await _reconcile(parts.journal)
-                self.held_in_doubt = account.states.get(State.IN_DOUBT, 0)
+                self.account = await _reconcile(parts.journal)
                 loops.cancel_scope.cancel()
             close_servers.set()
         log(Event.WORKER_STOPPED)
@@ -214,9 +219,11 @@ async def _reconcile(journal: Journal) -> Account:
     """Say where all messages are, and loudly when some are nowhere (design 4, promise 1)."""
     account = await journal.account()
     waiting, in_doubt = (account.states.get(state, 0) for state in (State.WAITING, State.IN_DOUBT))
+    sent, delivered, failed, set_aside = (account.ends.get(end, 0) for end in sorted(ENDED))
     log(
         Event.JOURNAL_ACCOUNT,
-        taken=account.taken, ended=account.ended, waiting=waiting, in_doubt=in_doubt,
+        taken=account.taken, sent=sent, delivered=delivered, failed=failed, set_aside=set_aside,
+        waiting=waiting, in_doubt=in_doubt,
         in_flight=sum(account.states.values()) - waiting - in_doubt, forgotten=account.forgotten,
     )  # fmt: skip
     if account.gap:

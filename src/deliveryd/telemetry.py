@@ -146,9 +146,10 @@ class Fields(TypedDict, total=False):
     channels: list[str]
     count: int
     delay: float
-    ended: int
+    delivered: int
     endpoint: str
     error: BaseException
+    failed: int
     file: str
     forgotten: int
     gap: int
@@ -172,6 +173,8 @@ class Fields(TypedDict, total=False):
     repeated: int
     rows: int
     seconds: float
+    sent: int
+    set_aside: int
     server: str
     settings_id: int
     signal: str

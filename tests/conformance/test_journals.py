@@ -1116,7 +1116,7 @@ async def test_the_account_is_balanced_whatever_happened(opened: Open) -> None:
         await park(journal, 3, NOW)
         await journal.take([message(4), message(4), message(1)], [Malformed('{"id":5}', "why", 5)], NOW)
         assert await journal.account() == Account(
-            5, {State.TAKEN: 1, State.WAITING: 1, State.IN_DOUBT: 1}, 2, 0
+            5, {State.TAKEN: 1, State.WAITING: 1, State.IN_DOUBT: 1}, {State.SENT: 1, State.FAILED: 1}, 0
         )
         await accept_all(journal)
         assert await journal.forget(NOW + SECOND, 9) == 3

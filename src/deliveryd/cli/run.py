@@ -11,7 +11,17 @@ import typer
 from deliveryd import telemetry
 from deliveryd.cli.options import ConfigFile
 from deliveryd.config import load
+from deliveryd.journal.base import Account
+from deliveryd.states import State
 from deliveryd.supervisor import Supervisor
+
+TOLD = {
+    "sent": State.SENT,
+    "delivered": State.DELIVERED,
+    "failed": State.FAILED,
+    "in doubt": State.IN_DOUBT,
+    "set aside": State.SET_ASIDE,
+}
 
 YOUNG = 50_000
 """Objects made after which Python looks for garbage in circles: messages under way are many, circles few."""
@@ -31,16 +41,27 @@ def run(
     loaded = load(config)
     telemetry.configure(loaded.log.level, loaded.log.format)
 
-    async def work() -> int:
+    async def work() -> Supervisor:
         supervisor = Supervisor(loaded)
         await supervisor.run(until_idle=until_idle)
-        return supervisor.held_in_doubt
+        return supervisor
 
     _collect_less_often()
-    held = anyio.run(work, backend="asyncio", backend_options={"use_uvloop": True})
-    if until_idle and held:
-        typer.echo(f"deliveryd: messages held in doubt, for a person to settle: {held}", err=True)
+    ended = anyio.run(work, backend="asyncio", backend_options={"use_uvloop": True})
+    if until_idle and ended.account is not None:
+        typer.echo(_sums(ended.account))
+    if until_idle and ended.held_in_doubt:
+        typer.echo(
+            f"deliveryd: messages held in doubt, for a person to settle: {ended.held_in_doubt}", err=True
+        )
         raise typer.Exit(1)
+
+
+def _sums(account: Account) -> str:
+    """What became of all messages that the journal has, for a person."""
+    numbers = {**account.states, **account.ends}
+    sums = ", ".join(f"{numbers.get(state, 0)} {words}" for words, state in TOLD.items())
+    return f"deliveryd: of {account.taken} messages ever taken: {sums}, {account.forgotten} forgotten"
 
 
 def _collect_less_often() -> None:

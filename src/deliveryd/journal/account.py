@@ -6,12 +6,15 @@ import sqlite3
 from typing import NamedTuple
 
 from deliveryd.journal.base import Account
-from deliveryd.states import State
+from deliveryd.states import ENDED, State
 
 _LOSE = (
     "INSERT INTO meta VALUES ('batches_lost', ?1), ('batch_lost_at', ?2) ON CONFLICT (key) DO UPDATE"
     " SET value = iif(key = 'batches_lost', CAST(value AS INTEGER) + excluded.value, excluded.value)"
 )
+_ENDS = sorted(ENDED)
+_EACH = ", ".join(f"count(*) FILTER (WHERE state = {end:d})" for end in _ENDS)
+_ENDED = f"SELECT {_EACH} FROM message WHERE ended_at IS NOT NULL"  # noqa: S608  # one pass, without sorting
 _ADD = "UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE key = ?"
 
 
@@ -48,12 +51,14 @@ def lost(db: sqlite3.Connection) -> Lost:
 def account(db: sqlite3.Connection) -> Account:
     """The account by counters and indexes.
 
-    Ended messages are counted in an index, a third of a second for ten million: too long for the writer.
+    Ended messages are counted in an index, half a second for ten million: too long for the writer.
     """
     counters = "SELECT key, CAST(value AS INTEGER) FROM meta WHERE key IN ('taken', 'forgotten')"
     meta = dict(db.execute(counters))
-    (ended,) = db.execute("SELECT count(*) FROM message WHERE ended_at IS NOT NULL").fetchone()
-    return Account(meta["taken"], open_states(db), ended, meta["forgotten"])
+    found = zip(_ENDS, db.execute(_ENDED).fetchone(), strict=True)
+    return Account(
+        meta["taken"], open_states(db), {end: number for end, number in found if number}, meta["forgotten"]
+    )
 
 
 def open_states(db: sqlite3.Connection) -> dict[State, int]:

@@ -122,13 +122,18 @@ class Counts(NamedTuple):
 class Account(NamedTuple):
     """Where the messages are that were ever taken. `taken` is counted apart, so that a loss shows as a gap.
 
-    `states` holds those that haven't ended; of those `forgotten` only the ids are kept.
+    `states` holds those that haven't ended, `ends` the others; of those `forgotten` only the ids are kept.
     """
 
     taken: int
     states: Mapping[State, int]
-    ended: int
+    ends: Mapping[State, int]
     forgotten: int
+
+    @property
+    def ended(self) -> int:
+        """How many have ended, and aren't forgotten."""
+        return sum(self.ends.values())
 
     @property
     def gap(self) -> int:

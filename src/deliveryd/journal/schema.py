@@ -36,7 +36,7 @@ CREATE TABLE message (
 );
 CREATE INDEX message_moving ON message (id) WHERE ended_at IS NULL AND due_at IS NULL;
 CREATE INDEX message_waiting ON message (lane, state, due_at) WHERE state = 3;
-CREATE INDEX message_ended ON message (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX message_ended ON message (ended_at, state) WHERE ended_at IS NOT NULL;
 
 CREATE INDEX message_provider ON message (started_at / 14400000000, provider_id, lane)
     WHERE provider_id IS NOT NULL;        -- by eras of four hours: see Matching

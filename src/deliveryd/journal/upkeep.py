@@ -26,13 +26,13 @@ SLACK = 4096
 """Free pages that a journal may keep for what comes next, and besides an eighth of its pages: 16 MiB."""
 
 _INCREMENTAL = 2
-_BEGINNING = (-(2**63), 0)
+_BEGINNING = (-(2**63), 0, 0)
 _OLD = f"""
-SELECT ended_at, id, EXISTS (
+SELECT ended_at, state, id, EXISTS (
     SELECT 1 FROM event WHERE message_id = message.id
     AND (seq > {WATERMARK} OR (refused IS NOT NULL AND dropped_at IS NULL))
-) FROM message WHERE ended_at >= ?1 AND (ended_at, id) > (?1, ?2) AND ended_at < ?3
-ORDER BY ended_at, id LIMIT ?4
+) FROM message WHERE ended_at >= ?1 AND (ended_at, state, id) > (?1, ?2, ?3) AND ended_at < ?4
+ORDER BY ended_at, state, id LIMIT ?5
 """  # noqa: S608  # a constant
 _POSTS = """
 SELECT last, at, EXISTS (SELECT 1 FROM event WHERE seq BETWEEN first AND last) FROM post
@@ -145,8 +145,8 @@ class Forgetting:
         rows: list[tuple[int]] = []
         for _ in range(ROUNDS):
             old = db.execute(_OLD, (*self._after, before, limit)).fetchall()
-            rows = [(id_,) for _ended_at, id_, stays in old if not stays]
-            self._after = old[-1][:2] if len(old) == limit else _BEGINNING
+            rows = [(id_,) for *_, id_, stays in old if not stays]
+            self._after = old[-1][:3] if len(old) == limit else _BEGINNING
             if rows or self._after is _BEGINNING:
                 break
         keep(db, rows)

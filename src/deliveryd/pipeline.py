@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import anyio
 
+from deliveryd.failures import Failures
 from deliveryd.intake import Intake, Places
 from deliveryd.journal.base import Change, Doubtful, Journal, OutboxRow, Outcome
 from deliveryd.journal.orders import Effect
@@ -39,7 +40,7 @@ may have expired, and take their turns as probes."""
 
 TOLD = {
     State.SENT: Event.MESSAGE_SENT,
-    State.FAILED: Event.MESSAGE_FAILED,
+    State.FAILED: Event.MESSAGE_ENDED,
     State.WAITING: Event.MESSAGE_WAITING,
 }
 
@@ -77,6 +78,7 @@ class Pipeline:
         self._clock = clock
         self._metrics = metrics
         self._pulse = pulse
+        self.failures = Failures()
         self._max_waiting = max_waiting
         self._longest_pause = int(longest_pause * SECOND)
         self._steps = StepWatch(clock)
@@ -244,6 +246,8 @@ class Pipeline:
             self._due_bell.ring()
         for end, count in Counter(end for effect in effects for end in effect.ended).items():
             self._metrics.ended(end, count)
+            if end is State.FAILED:
+                self.failures.add_reported(count)
         if events := sum(effect.events for effect in effects):
             self.reporting.expect(events)
 
@@ -344,6 +348,8 @@ class Pipeline:
         for state, count in Counter([change.after for change in changes]).items():
             if state in ENDED:
                 self._metrics.ended(state, count)
+            if state is State.FAILED:
+                self.failures.add(changes)
         for change in changes:
             if change.after is State.SENT:
                 self._metrics.accepted_after(max(change.at - change.entry.taken_at, 0) / SECOND)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 COUNT_INTERVAL = 10.0
 STATUS_INTERVAL = 10.0
 FORGET_INTERVAL = 60.0
+TELL_INTERVAL = 60.0
 FORGET_BATCH = 100
 GIVE_BACK_BATCH = 64
 FORGET_PAUSE = 0.025
@@ -110,6 +111,7 @@ class Supervisor:
                 self._on_ready(addresses)
                 await self._stop.wait()
                 await self._drain(parts, vitals)
+                parts.pipeline.failures.tell()
                 self.account = await _reconcile(parts.journal)
                 loops.cancel_scope.cancel()
             close_servers.set()
@@ -184,6 +186,7 @@ class Supervisor:
         async with anyio.create_task_group() as chores:
             chores.start_soon(_every, COUNT_INTERVAL, self._count, parts, vitals)
             chores.start_soon(_every, FORGET_INTERVAL, self._forget, parts)
+            chores.start_soon(_every, TELL_INTERVAL, _tell_failures, parts)
 
     async def _count(self, parts: Parts, vitals: WorkerVitals) -> None:
         vitals.refresh(await parts.journal.counts())
@@ -229,6 +232,10 @@ async def _reconcile(journal: Journal) -> Account:
     if account.gap:
         log(Event.JOURNAL_GAP, gap=account.gap)
     return account
+
+
+async def _tell_failures(parts: Parts) -> None:
+    parts.pipeline.failures.tell()
 
 
 async def _every(seconds: float, chore: Callable[..., Awaitable[None]], *args: object) -> None:

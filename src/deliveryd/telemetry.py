@@ -57,7 +57,8 @@ class Event(StrEnum):
     QUEUE_RESUMED = "queue.resumed", INFO, "intake goes on after a pause or an outage"
 
     MESSAGE_SENT = "message.sent", DEBUG, "a channel accepted the message"
-    MESSAGE_FAILED = "message.failed", DEBUG, "the message ended with an error event"
+    MESSAGE_FAILED = "message.failed", WARNING, "so many messages ended with an error event for this reason"
+    MESSAGE_ENDED = "message.ended", DEBUG, "the message ended with an error event"
     MESSAGE_WAITING = "message.waiting", DEBUG, "the message is tried again at its due time"
     MESSAGE_SET_ASIDE = "message.set_aside", WARNING, "the service refused its dequeued event: it isn't sent"
     MESSAGE_REOPENED = "message.reopened", INFO, "the service accepted a dequeued event that it had refused"

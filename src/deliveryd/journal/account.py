@@ -51,7 +51,7 @@ def lost(db: sqlite3.Connection) -> Lost:
 def account(db: sqlite3.Connection) -> Account:
     """The account by counters and indexes.
 
-    Ended messages are counted in an index, half a second for ten million: too long for the writer.
+    Ended messages are counted in an index, a few seconds for ten million: too long for the writer.
     """
     counters = "SELECT key, CAST(value AS INTEGER) FROM meta WHERE key IN ('taken', 'forgotten')"
     meta = dict(db.execute(counters))

@@ -1,0 +1,60 @@
+"""Sums up messages that ended with an error event, so that the log tells them without a line for each."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from deliveryd.journal.base import Change
+from deliveryd.states import State
+from deliveryd.telemetry import Event, log
+
+MOST_REASONS = 50
+"""Reasons that are told apart at a time; what fails for others is told as one sum."""
+
+OTHER = "other reasons"
+REPORTED = "reported as failed by its provider or an operator"
+NO_CHANNEL = "none"
+
+_VALUE = re.compile(r"expired(?= at )|missing placeholders(?=: )|not a language tag(?=: )")
+"""What goes before a value of the message in the details of an event."""
+
+
+def reason_of(change: Change) -> tuple[str, str]:
+    """The channel on which a message failed, and why, without what differs from message to message."""
+    entry = change.entry
+    details = next((event.details for event in change.events if event.details), None) or ""
+    channel, reason = entry.lane or NO_CHANNEL, details
+    if entry.spent and entry.lane is None:
+        channel, reason = entry.spent[-1]
+    found = _VALUE.match(details)
+    return channel, found[0] if found else reason.removeprefix(f"{channel}: ")
+
+
+class Failures:
+    """How many messages failed for which reason since it was last told."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def add(self, changes: Iterable[Change]) -> None:
+        """Of these steps, those that end a message with an error."""
+        for change in changes:
+            if change.after is State.FAILED:
+                self._count(*reason_of(change))
+
+    def add_reported(self, count: int) -> None:
+        """So many messages failed by a receipt or an operator's order, after the line was done with them."""
+        self._count(NO_CHANNEL, REPORTED, count)
+
+    def _count(self, channel: str, reason: str, count: int = 1) -> None:
+        if (channel, reason) not in self._counts and len(self._counts) >= MOST_REASONS:
+            channel, reason = NO_CHANNEL, OTHER
+        self._counts[channel, reason] += count
+
+    def tell(self) -> None:
+        """Log the sums, the largest first, and begin anew."""
+        counts, self._counts = self._counts, Counter()
+        for (channel, reason), count in counts.most_common():
+            log(Event.MESSAGE_FAILED, channel=channel, reason=reason, count=count)

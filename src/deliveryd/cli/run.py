@@ -61,7 +61,11 @@ def _sums(account: Account) -> str:
     """What became of all messages that the journal has, for a person."""
     numbers = {**account.states, **account.ends}
     sums = ", ".join(f"{numbers.get(state, 0)} {words}" for words, state in TOLD.items())
-    return f"deliveryd: of {account.taken} messages ever taken: {sums}, {account.forgotten} forgotten"
+    open_ = sum(account.states.values()) - account.states.get(State.IN_DOUBT, 0)
+    return (
+        f"deliveryd: of {account.taken} messages ever taken: {sums}, {open_} not at their end,"
+        f" {account.forgotten} forgotten"
+    )
 
 
 def _collect_less_often() -> None:

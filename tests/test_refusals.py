@@ -60,7 +60,7 @@ def enqueue(world: VirtualWorld, settings_id: int, ids: Iterable[int]) -> None:
 def refusing(world: VirtualWorld, refuses: Callable[[Dispatch], bool], verdict: Verdict = NOT_FOUND) -> None:
     """The provider gives this verdict about some messages, and accepts the others."""
     world.channels["sms"].verdict = lambda dispatch: (
-        verdict if refuses(dispatch) else Accepted(dispatch.attempt_id)
+        verdict if refuses(dispatch) else Accepted(dispatch.key)
     )
 
 
@@ -228,10 +228,10 @@ def test_a_refused_repeat_of_what_may_have_arrived_waits_like_the_others(world: 
     keys: dict[int, list[str]] = {}
 
     def verdict(dispatch: Dispatch) -> Verdict:
-        keys.setdefault(dispatch.entry.id, []).append(dispatch.attempt_id)
+        keys.setdefault(dispatch.entry.id, []).append(dispatch.key)
         if trio.current_time() < 600:
             return NOT_FOUND
-        return Accepted(dispatch.attempt_id)
+        return Accepted(dispatch.key)
 
     world.channels["sms"].verdict = verdict
     live(world.run_until_idle)
@@ -246,7 +246,7 @@ def test_another_failure_of_a_probe_neither_opens_nor_ends_anything(world: Virtu
         now = trio.current_time()
         if now < QUARTER:
             return TryAgain("provider answered 503") if 200 < now < 600 else NOT_FOUND
-        return Accepted(dispatch.attempt_id)
+        return Accepted(dispatch.key)
 
     world.channels["sms"].verdict = verdict
     live(world.run_until_idle)

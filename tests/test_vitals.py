@@ -143,7 +143,7 @@ def test_settings_that_a_provider_refuses_are_named_and_cost_no_readiness(world:
     world.channels["sms"].verdict = lambda dispatch: (
         Refused("provider answered 400", "sms.example.com")
         if dispatch.entry.settings_id == 1 and trio.current_time() < 60
-        else Accepted(dispatch.attempt_id)
+        else Accepted(dispatch.key)
     )
 
     async def play(vitals: WorkerVitals, _parts: Parts) -> None:

@@ -69,7 +69,7 @@ def held_by(worker: VirtualSupervisor) -> Held:
         len(line._ready),
         len(line._settled),
         sum(lane.queued + lane.under_way for lane in line.lanes.values()),
-        len(settings._known) + len(settings._fetches),
+        len(settings._known) + len(settings._open),
         trio.lowlevel.current_statistics().tasks_living,
     )
 

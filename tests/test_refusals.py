@@ -59,9 +59,7 @@ def enqueue(world: VirtualWorld, settings_id: int, ids: Iterable[int]) -> None:
 
 def refusing(world: VirtualWorld, refuses: Callable[[Dispatch], bool], verdict: Verdict = NOT_FOUND) -> None:
     """The provider gives this verdict about some messages, and accepts the others."""
-    world.channels["sms"].verdict = lambda dispatch: (
-        verdict if refuses(dispatch) else Accepted(dispatch.key)
-    )
+    world.channels["sms"].verdict = lambda dispatch: verdict if refuses(dispatch) else Accepted(dispatch.key)
 
 
 def until(seconds: float) -> Callable[[Dispatch], bool]:

@@ -147,6 +147,7 @@ async def assemble(
                 intermediate=frozenset(config.events.intermediate),
                 record=pipeline.record,
                 settle=pipeline.settle,
+                works_again=pipeline.works_again,
             )
             for name, channel in config.channels.configured.items()
         }  # fmt: skip

@@ -13,14 +13,16 @@ from typing import NamedTuple
 
 import anyio
 
+from deliveryd.waits import LONGEST
+
 
 def grown(base: float, most: float, number: int, at_least: float | None = None) -> float:
     """The pause after so many failures: `base`, doubled after each, up to `most`; up to half of it shorter.
 
-    Never less than the provider asked for. All of it in seconds.
+    Never less than the provider asked for, which may be an hour at most. All of it in seconds.
     """
     pause = min(base * 2.0 ** min(number - 1, 40), most) * random.uniform(0.5, 1.0)
-    return max(pause, at_least or 0.0)
+    return max(pause, min(at_least or 0.0, LONGEST))
 
 
 class BreakerPolicy(NamedTuple):
@@ -106,7 +108,7 @@ class Breaker:
                 return None
             self._open(now)
         elif not self._probing:
-            self._next_probe = max(self._next_probe, now + (after or 0.0))
+            self._next_probe = max(self._next_probe, now + min(after or 0.0, LONGEST))
             return None
         return self._pause(after)
 

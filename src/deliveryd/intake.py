@@ -53,11 +53,23 @@ class Places:
         self.most = most
         self._held: set[int] = set()
         self.freed = Bell()
+        self.owed = 0
+        """How many messages that were taken long ago are due, and find no place."""
 
     @property
     def free(self) -> int:
         """How many more messages may be held."""
         return max(self.most - len(self._held), 0)
+
+    @property
+    def free_to_take(self) -> int:
+        """How many new messages may be taken: places are left to those that are due, half of all at most."""
+        return max(self.free - min(self.owed, max(self.most // 2, 1)), 0)
+
+    @property
+    def free_for_some(self) -> int:
+        """A part of the free places, for messages that may have to wait again at once."""
+        return (self.free + 1) // 2
 
     @property
     def spare(self) -> int:
@@ -206,10 +218,10 @@ class Intake:
             return 0
         whole = min(self._size.now, self._places.most)
         with anyio.move_on_after(TOP_UP):
-            while (short := whole - self._places.free) > 0 and not self._stopping:
+            while (short := whole - self._places.free_to_take) > 0 and not self._stopping:
                 self._on_short(max(short, whole // 2))  # many small posts would cost more than they bring
                 await self._places.freed.wait()
-        room = min(whole, self._places.free)
+        room = min(whole, self._places.free_to_take)
         return room + self._extra if room and not self._stopping else 0
 
     def _set_paused(self, paused: bool) -> None:

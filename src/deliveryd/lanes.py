@@ -15,6 +15,7 @@ from typing import NamedTuple, get_args
 import anyio
 from anyio.abc import TaskGroup
 
+from deliveryd import waits
 from deliveryd.breaker import Breaker, BreakerPolicy, grown
 from deliveryd.channels.base import (
     Accepted,
@@ -81,13 +82,15 @@ class Pace:
         self._burst = max(1.0, 0.05 / self._interval)
         self._next = 0.0
 
-    def grant(self, wanted: int) -> int:
+    def allowed(self, wanted: int) -> int:
         """How many attempts may be made now, `wanted` at most."""
         now = anyio.current_time()
         self._next = max(self._next, now - self._burst * self._interval)
-        granted = min(wanted, int((now - self._next) / self._interval + 1e-9))
-        self._next += granted * self._interval
-        return granted
+        return min(wanted, int((now - self._next) / self._interval + 1e-9))
+
+    def spend(self, number: int) -> None:
+        """So many of them are made."""
+        self._next += number * self._interval
 
     def wait(self) -> float:
         """Seconds until another attempt may be made."""
@@ -112,9 +115,13 @@ class Lane:
         intermediate: frozenset[str],
         record: Callable[[Sequence[Change]], Awaitable[Collection[int]]],
         settle: Callable[[Change], None],
+        works_again: Callable[[str], None],
     ) -> None:
         self.name = name
         self._loop = f"lane {name}"
+        self.share = share
+        self.owed = 0
+        """How many messages that were taken long ago are due, and find no room: new ones leave them some."""
         self._channel = channel
         self._used = channel.customer_fields
         self._policy = policy
@@ -122,15 +129,18 @@ class Lane:
         self._clock = clock
         self._metrics = metrics
         self._pulse = pulse
-        self._share = share
         self._spare = spare
         self._intermediate = intermediate
         self._record = record
         self._settle = settle
+        self._works_again = works_again
         self._pace = Pace(policy.rate) if policy.rate is not None else None
         self._breaker = Breaker(policy.breaker)
         self._refusals = Refusals(name, self._breaker, policy.breaker, self._settings_queued)
+        self._repeats: deque[Routed] = deque()
         self._queue: deque[Routed] = deque()
+        self._repeated_last = False
+        self._look_for_expired = float("inf")  # the event loop's time
         self._begun: deque[tuple[Entry, Routed]] = deque()
         self._rest = Rest()
         self._workers = 0
@@ -143,32 +153,23 @@ class Lane:
     @property
     def room(self) -> int:
         """How many more messages may come: up to the lane's share of the places, beyond it what is spare."""
-        held = len(self._queue) + self._under_way
         if self._breaker.is_open:
-            return max(min(self._share, KEPT) - held, 0)
-        return max(self._share - held, self._spare(), 0)
+            return max(min(self.share, KEPT) - self._held, 0)
+        return max(self.share - self._held, self._spare(), 0)
 
     @property
     def room_to_fetch(self) -> int:
         """How many may be fetched from the journal: they take places themselves, and must find room then."""
-        held = len(self._queue) + self._under_way
-        return self.room if self._breaker.is_open else max(self._share - held, self._spare() - 1, 0)
+        return self.room if self._breaker.is_open else max(self.share - self._held, self._spare() - 1, 0)
+
+    @property
+    def _held(self) -> int:
+        return len(self._queue) + len(self._repeats) + self._under_way
 
     @property
     def is_open(self) -> bool:
         """Whether the channel's breaker is open: its provider is left alone, but for probes."""
         return self._breaker.is_open
-
-    @property
-    def patience(self) -> float:
-        """Seconds after which a message for which there is no room should come again."""
-        return min(self._breaker.pause, self._policy.breaker.max_pause) if self._breaker.is_open else 0.0
-
-    def pause_for(self, routed: Routed) -> float:
-        """Seconds after which this message, for which there is no room, should come again."""
-        if routed.entry.settings_id in self._refusals.waiting and not self._breaker.is_open:
-            return self._refusals.patience(routed.entry.settings_id)
-        return self.patience
 
     @property
     def refused_settings(self) -> Collection[int]:
@@ -183,21 +184,33 @@ class Lane:
     @property
     def queued(self) -> int:
         """How many messages wait for a place."""
-        return len(self._queue)
+        return len(self._queue) + len(self._repeats)
 
     def offer(self, routed: Routed) -> bool:
         """Put a message into the queue; False when there is no room for it."""
-        if self._refusals.waiting and not self._may_try(routed.entry.settings_id):
+        settings_id, is_repeat = routed.entry.settings_id, routed.entry.was_tried
+        if self._refusals.waiting and not self._may_try(settings_id):
             return False
-        is_within_share = len(self._queue) + self._under_way < self._share and not self._breaker.is_open
-        if not is_within_share and not self.room:
+        owed = 0 if is_repeat else min(self.owed, self.share // 2)
+        is_within_share = self._held + owed < self.share and not self._breaker.is_open
+        if not is_within_share and self.room <= owed:
             return False
         if self._refusals.refuses_all:
-            self._queue.appendleft(routed)
+            self._repeats.appendleft(routed)
         else:
-            self._queue.append(routed)
+            (self._repeats if is_repeat else self._queue).append(routed)
+        if routed.expires_at is not None:
+            self._expect_expiry(routed.expires_at)
         self._bell.ring()
         return True
+
+    def put_off(self, routed: Routed) -> Change:
+        """The step of a message that finds no room: it waits for room, or for its settings to be probed."""
+        settings_id, now = routed.entry.settings_id, self._clock.now()
+        if settings_id not in self._refusals.waiting or self._breaker.is_open:
+            return _wait_for_room(routed, now)
+        due_at = bounded(now + int(self._refusals.patience(settings_id) * SECOND), routed.expires_at)
+        return Change(routed.bound, State.READY, State.WAITING, now, due_at)
 
     def _may_try(self, settings_id: int) -> bool:
         """Whether a message may come, by its settings id: one that waits sends probes only.
@@ -206,11 +219,12 @@ class Lane:
         """
         refusals = self._refusals
         if refusals.refuses_all:
-            return not self._queue or refusals.comes_before(settings_id, self._queue[0].entry.settings_id)
+            first = next(iter(self._repeats or self._queue), None)
+            return first is None or refusals.comes_before(settings_id, first.entry.settings_id)
         return self._breaker.is_open or settings_id not in refusals.waiting or refusals.may_probe(settings_id)
 
     def _settings_queued(self) -> set[int]:
-        return {routed.entry.settings_id for routed in self._queue}
+        return {routed.entry.settings_id for queue in (self._repeats, self._queue) for routed in queue}
 
     def stop(self) -> None:
         """Begin no more attempts."""
@@ -228,7 +242,8 @@ class Lane:
             while True:
                 self._refusals.tick(self._pulse.beat(self._loop))
                 await self._bell.wait(self._longest_wait())
-                if self._breaker.is_open and not self._stopping:
+                if not self._stopping:
+                    await self._end_expired()
                     await self._set_back()
                 while not self._stopping and (batch := self._next_batch()):
                     self._refusals.tick(
@@ -237,31 +252,63 @@ class Lane:
                     await self._begin(batch, workers)
 
     def _longest_wait(self) -> float:
-        if self._stopping or not self._queue or self._under_way >= self._policy.concurrency:
+        if self._stopping or not self.queued or self._under_way >= self._policy.concurrency:
             return LONGEST_WAIT
         paced = self._pace.wait() if self._pace is not None else 0.0
         return min(max(paced, self._breaker.wait()), LONGEST_WAIT)
 
     def _next_batch(self) -> list[Routed]:
-        count = self._breaker.allowed(min(len(self._queue), self._policy.concurrency - self._under_way))
+        count = self._breaker.allowed(min(self.queued, self._policy.concurrency - self._under_way))
         if self._pace is not None and count:
-            count = self._pace.grant(count)
+            count = self._pace.allowed(count)
+            self._pace.spend(count)
         if count and self._breaker.is_open:
             self._breaker.probe()
-        return [self._queue.popleft() for _ in range(count)]
+        return [self._next() for _ in range(count)]
+
+    def _next(self) -> Routed:
+        """Repeats go first, with half of the attempts at most while new messages wait."""
+        if self._repeats and not (self._queue and self._repeated_last):
+            self._repeated_last = True
+            return self._repeats.popleft()
+        self._repeated_last = False
+        return self._queue.popleft()
+
+    def _expect_expiry(self, expires_at: int) -> None:
+        seconds = max((expires_at + 1 - self._clock.now()) / SECOND, 0.0)
+        self._look_for_expired = min(self._look_for_expired, anyio.current_time() + seconds)
+
+    async def _end_expired(self) -> None:
+        """End all that has expired, so that it takes neither a permit of the rate nor its turn."""
+        if anyio.current_time() < self._look_for_expired:
+            return
+        self._look_for_expired = float("inf")
+        now = self._clock.now()
+        steps: list[Change] = []
+        coming: list[int] = []
+        for queue in (self._repeats, self._queue):
+            waiting = list(queue)
+            queue.clear()
+            for routed in waiting:
+                if is_expired(routed.expires_at, now):
+                    steps.append(_lapse(routed, now))
+                else:
+                    queue.append(routed)
+                    coming += [routed.expires_at] if routed.expires_at is not None else []
+        if coming:
+            self._expect_expiry(max(min(coming), now + SECOND))
+        if steps:
+            await self._record(steps)
 
     async def _set_back(self) -> None:
-        """While the provider is left alone, end what expired, and let most others wait in the journal."""
+        """While the provider is left alone, let most messages wait in the journal."""
+        if not self._breaker.is_open:
+            return
         now = self._clock.now()
-        queue, self._queue = self._queue, deque[Routed]()
         steps = []
-        for routed in queue:
-            if is_expired(routed.expires_at, now):
-                steps.append(_lapse(routed, now))
-            elif len(self._queue) < KEPT:
-                self._queue.append(routed)
-            else:
-                steps.append(Change(routed.bound, State.READY, State.WAITING, now, now))
+        for queue in (self._queue, self._repeats):
+            while queue and self.queued > KEPT:
+                steps.append(_wait_for_room(queue.pop(), now))
         if steps:
             await self._record(steps)
 
@@ -318,7 +365,7 @@ class Lane:
                 await self._rest.stay()
             self._settle(await self._attempt(*self._begun.popleft()))
             self._under_way -= 1
-            if self._queue:
+            if self._queue or self._repeats:
                 self._bell.ring()
             if self._stopping:
                 self._finished.ring()
@@ -392,7 +439,13 @@ class Lane:
             Event.ATTEMPT_RETRY,
             channel=self.name, message_id=entry.id, reason=verdict.reason, tries=entry.tries, delay=pause,
         )  # fmt: skip
-        return Change(entry, State.SENDING, State.WAITING, now, now + int(pause * SECOND), outcome)
+        return self._wait(entry, now, pause, outcome, verdict.after)
+
+    def _wait(self, entry: Entry, now: int, pause: float, outcome: Outcome, asked: float | None) -> Change:
+        """Wait for the next try; what the provider asked for is over when it works again after an outage."""
+        waits_for = waits.recovery(self.name) if asked or self._breaker.is_open else None
+        due_at = now + int(pause * SECOND)
+        return Change(entry, State.SENDING, State.WAITING, now, due_at, outcome, waits_for=waits_for)
 
     def after_doubt(self, entry: Entry, reason: str, now: int, after: float | None = None) -> Change:
         """The step for a try whose outcome is unknown, by the channel's policy (design 4, promise 2)."""
@@ -424,7 +477,7 @@ class Lane:
             outcome, after = Outcome("misconfigured", None, verdict.reason), None
         breaker = self._policy.breaker
         pause = grown(breaker.pause, breaker.max_pause, entry.number, after)
-        return Change(entry, State.SENDING, State.WAITING, now, now + int(pause * SECOND), outcome)
+        return self._wait(entry, now, pause, outcome, after)
 
     def _refused(self, settings_id: int, verdict: Refused) -> bool:
         """Count a refusal by the provider's status; tell whether the message waits, as others do.
@@ -434,26 +487,24 @@ class Lane:
         if self._refusals.refuses_all:
             self._failed(verdict)
             self._refusals.probed(settings_id)
-            self._put_off(settings_id)
+            self._put_off_all(settings_id)
             return True
         self._answered()
         waited = settings_id in self._refusals.waiting
         if self._refusals.refused(settings_id, verdict):
-            self._put_off(settings_id)
+            self._put_off_all(settings_id)
         return waited
 
-    def _put_off(self, settings_id: int) -> None:
+    def _put_off_all(self, settings_id: int) -> None:
         """What queues with these settings waits in the journal instead."""
-        now = self._clock.now()
-        queue, self._queue = self._queue, deque[Routed]()
-        for routed in queue:
-            if routed.entry.settings_id != settings_id:
-                self._queue.append(routed)
-                continue
-            due_at = now + int(self.pause_for(routed) * SECOND)
-            if routed.expires_at is not None:
-                due_at = min(due_at, routed.expires_at + 1)
-            self._settle(Change(routed.bound, State.READY, State.WAITING, now, due_at))
+        for queue in (self._repeats, self._queue):
+            waiting = list(queue)
+            queue.clear()
+            for routed in waiting:
+                if routed.entry.settings_id == settings_id:
+                    self._settle(self.put_off(routed))
+                else:
+                    queue.append(routed)
 
     def _failed(self, verdict: TryAgain | InDoubt | Misconfigured | Refused) -> None:
         """What the failure says of the provider."""
@@ -482,6 +533,7 @@ class Lane:
         seconds = self._breaker.answered()
         if seconds or self._misconfigured is not None:
             log(Event.CHANNEL_RECOVERED, channel=self.name, seconds=seconds)
+            self._works_again(self.name)
         self._misconfigured = None
 
     def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Change:
@@ -498,6 +550,18 @@ class Lane:
     ) -> Change:
         events = (StatusEvent(entry.id, "error", now, details=entry.ending(details)),)
         return Change(entry.ended(), before, State.FAILED, now, outcome=outcome, events=events)
+
+
+def bounded(due_at: int, expires_at: int | None) -> int:
+    """When a message goes on that waits: when it expires, at the latest."""
+    return due_at if expires_at is None else min(due_at, expires_at + 1)
+
+
+def _wait_for_room(routed: Routed, now: int) -> Change:
+    """Wait in the journal for room in the lane, but no longer than until the message expires."""
+    key = waits.repeat if routed.entry.was_tried else waits.room
+    due_at = bounded(now + int(waits.LONGEST * SECOND), routed.expires_at)
+    return Change(routed.bound, State.READY, State.WAITING, now, due_at, waits_for=key(routed.lane))
 
 
 def _lapse(routed: Routed, now: int) -> Change:

@@ -185,6 +185,11 @@ class Entry(NamedTuple):
         return self if self.content is None else self._replace(content=None)
 
     @property
+    def was_tried(self) -> bool:
+        """Whether there was an attempt, on any channel."""
+        return self.number > 0 or self.key > 1
+
+    @property
     def may_have_arrived(self) -> bool:
         """Whether a try under the present key may have arrived, though it wasn't accepted."""
         return self.doubt or self.content is not None

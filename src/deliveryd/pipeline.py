@@ -9,21 +9,23 @@ Only this module knows the order. Each step hands on frozen values; every step o
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import anyio
 
+from deliveryd import waits
 from deliveryd.failures import Failures
 from deliveryd.intake import Intake, Places
 from deliveryd.journal.base import Change, Doubtful, Journal, OutboxRow, Outcome
 from deliveryd.journal.orders import Effect
-from deliveryd.lanes import SECOND, Lane
+from deliveryd.lanes import SECOND, Lane, bounded
 from deliveryd.metrics import Metrics
 from deliveryd.model import STEP, Clock, Entry, StatusEvent
-from deliveryd.preparing import Preparation, Prepared, PutOff
+from deliveryd.preparing import ALL, Preparation, Prepared, PutOff
 from deliveryd.reporting import Reporting
-from deliveryd.routing import Routed, Unsendable
+from deliveryd.routing import Unsendable
 from deliveryd.states import ENDED, State
 from deliveryd.stepping import StepWatch
 from deliveryd.telemetry import DEBUG, Event, enabled, log
@@ -35,8 +37,15 @@ SHORT_OF_ROOM = 0.1
 
 LOOKED_AT = 100
 LOOK_PAUSE = 1.0
-"""How many messages that wait for a provider which is left alone are looked at, and how often (seconds): they
-may have expired, and take their turns as probes."""
+"""How many messages that are due for a provider which is left alone are looked at, and how often (seconds):
+they may have expired, take their turns as probes, or wait for its lane."""
+
+WOKEN_TOGETHER = 1000
+"""How many messages one commit wakes at most."""
+
+WARN_AT = (0.5, 0.8)
+LESS = 0.05
+"""Shares of `queue.max_waiting` at which a warning is logged, and by how much it falls before the next."""
 
 TOLD = {
     State.SENT: Event.MESSAGE_SENT,
@@ -83,6 +92,11 @@ class Pipeline:
         self._longest_pause = int(longest_pause * SECOND)
         self._steps = StepWatch(clock)
         self._waiting = 0
+        self._held_until: float = 0.0  # when the next message may be due that waits for something
+        self._want_room: set[str] = set()  # lanes for whose room messages may wait
+        self._working_again: set[str] = set()  # channels whose provider answers after an outage
+        self._short = 0  # messages that could go on, but for places
+        self._level = 0
         self._awaiting: dict[int, Entry] = {}  # taken; the service hasn't accepted their `dequeued` yet
         self._ready: list[Entry] = []
         self._ready_bell = Bell()
@@ -103,6 +117,7 @@ class Pipeline:
         self._awaiting = {entry.id: entry for entry in left.taken}
         self._places.hold([*self._awaiting, *left.reporting])
         self._waiting = left.waiting
+        self._want_room.update(self.lanes)
         await self.record([change for doubtful in left.doubtful if (change := self._after_crash(doubtful))])
         self.recovered = True
         self._due_bell.ring()
@@ -191,6 +206,7 @@ class Pipeline:
     async def deliver(self) -> None:
         """Bring ready messages to their lanes, as each is prepared."""
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.preparation.run, self._wake)
             while True:
                 self._pulse.beat("delivery")
                 await self._ready_bell.wait()
@@ -201,24 +217,24 @@ class Pipeline:
 
     async def _hand_over(self, prepared: Sequence[Prepared]) -> None:
         """Put messages into their lanes, and record the steps that the others take instead."""
-        await self.record([step for message in prepared if (step := self._offer(message)) is not None])
+        steps = [step for message in prepared if (step := self._offer(message)) is not None]
+        await self.record(steps)
+        if waits_for := {step.waits_for for step in steps if step.waits_for is not None}:
+            self.preparation.now_waiting(waits_for)
 
     def _offer(self, message: Prepared) -> Change | None:
         """Put a message into its lane; or the step that it takes instead."""
         if isinstance(message, Unsendable):
             return self._failed(message.entry, message.details)
         if isinstance(message, PutOff):
-            return self._postponed(message.entry, message.seconds)
-        if self.lanes[message.lane].offer(message):
-            return None
-        return self._no_room(message)
+            return self._put_off(message)
+        lane = self.lanes[message.lane]
+        return None if lane.offer(message) else lane.put_off(message)
 
-    def _no_room(self, route: Routed) -> Change:
-        """Wait in the journal for room in the lane, but no longer than until the message expires."""
-        change = self._postponed(route.bound, self.lanes[route.lane].pause_for(route))
-        if route.expires_at is None or change.due_at is None:
-            return change
-        return change._replace(due_at=min(change.due_at, route.expires_at + 1))
+    def _put_off(self, message: PutOff) -> Change:
+        now = self._clock.now()
+        due_at = bounded(now + int(message.seconds * SECOND), message.expires_at)
+        return Change(message.entry, State.READY, State.WAITING, now, due_at, waits_for=message.waits_for)
 
     def settle(self, change: Change) -> None:
         """What became of an attempt; recorded together with all that came in meanwhile."""
@@ -262,36 +278,127 @@ class Pipeline:
             self._watch_journal()
             if step := self._steps.stepped():
                 await self._follow_clock(step)
+            if self._working_again:
+                channels, self._working_again = self._working_again, set()
+                await self._wake([waits.recovery(name) for name in channels])
             pause = await self._fetch_due()
+            await self._warn_of_many()
+
+    async def _wake(self, waits_for: Collection[str], seconds: float = 0.0, most: int = ALL) -> int:
+        """Let messages go on that wait for one of these, after so many seconds; return how many."""
+        at = self._clock.now() + int(seconds * SECOND)
+        woken = 0
+        while woken < most:
+            portion = min(WOKEN_TOGETHER, most - woken)
+            found = await self._journal.wake(waits_for, at, portion)
+            woken += found
+            if found < portion:
+                break
+        if woken:
+            self._due_bell.ring()
+        return woken
+
+    def works_again(self, channel: str) -> None:
+        """A channel's provider works again: those go on that it had asked to wait."""
+        self._working_again.add(channel)
+        self._due_bell.ring()
 
     async def _follow_clock(self, step: int) -> None:
         """Bring what waits in line with a clock that was put right: else it would wait for as long again."""
         if step:
             log(Event.CLOCK_STEPPED, seconds=step / SECOND)
         await self._journal.retime(max(-step, 0), self._clock.now() + self._longest_pause)
+        self._held_until = 0.0
 
     async def _fetch_due(self) -> float:
         """Fetch what is due; return the seconds until more may be."""
-        if not self._waiting:
-            return LONGEST_WAIT
-        return min([await self._fetch_due_of(name) for name in (*self.lanes, "")])
+        self._short = 0
+        pause = LONGEST_WAIT
+        if self._waiting:
+            pauses = [await self._fetch_due_of(name, lane) for name, lane in self.lanes.items()]
+            pause = min(*pauses, await self._fetch_due_without_lane(), await self._fetch_overdue())
+        self._places.owed = self._short
+        return pause
 
-    async def _fetch_due_of(self, name: str) -> float:
-        """Fetch what is due of one lane, or, with "", of none yet: each sees the places that are left."""
-        free, lane = self._places.free, self.lanes.get(name)
-        room, pause = free if lane is None else min(lane.room_to_fetch, free), SHORT_OF_ROOM
-        if lane is not None and lane.is_open:
-            room, pause = min(LOOKED_AT, free), LOOK_PAUSE
-        if not room:
-            return pause
+    async def _fetch_due_of(self, name: str, lane: Lane) -> float:
+        """Fetch what is due of one lane, then what waits for room in it: each sees the places that are left.
+
+        What finds none is owed some of those that are freed next.
+        """
+        if lane.is_open:
+            lane.owed = 0
+            return await self._look_at(name, lane)
+        room = min(lane.room_to_fetch, self._places.free)
+        pause, left = await self._fetch({name: room})
+        room = min(lane.room_to_fetch, self._places.free)
+        if name in self._want_room and not left:
+            left = await self._fetch_for_room(name, room)
+        lane.owed = left if len(self.lanes) > 1 else 0  # one alone has room for whoever holds a place
+        self._short += min(left, lane.room_to_fetch)
+        return SHORT_OF_ROOM if left else pause
+
+    async def _fetch_for_room(self, name: str, room: int) -> int:
+        """Fetch what waits for room in a lane, repeats first; return how many more may, at most."""
+        if room:
+            self._want_room.discard(name)  # before it is looked: others may begin to wait meanwhile
+            found = await self._journal.resume([waits.repeat(name), waits.room(name)], room)
+            self._fetched(found)
+            if len(found) < room:
+                return 0
+            self._want_room.add(name)
+        return self.lanes[name].share
+
+    async def _look_at(self, name: str, lane: Lane) -> float:
+        """Fetch a few of a lane whose provider is left alone."""
+        if free := self._places.free_for_some:
+            await self._fetch({name: min(LOOKED_AT, free)})
+        if name in self._want_room and (room := min(lane.room_to_fetch, self._places.free)):
+            await self._fetch_for_room(name, room)
+        return LOOK_PAUSE
+
+    async def _fetch_due_without_lane(self) -> float:
+        """Fetch what is due and bound to no lane, into a part of the places: it may have to wait again."""
+        pause, left = await self._fetch({"": self._places.free_for_some})
+        self._short += left
+        return SHORT_OF_ROOM if left else pause
+
+    async def _fetch_overdue(self) -> float:
+        """Fetch those that wait for something, and have waited for long enough: most of them have expired."""
         now = self._clock.now()
-        due = await self._journal.due(now, {name: room})
-        self._waiting -= len(due.entries)
-        self._places.hold(entry.id for entry in due.entries)
-        self._make_ready(due.entries)
-        if due.entries:
-            return pause
-        return LONGEST_WAIT if due.next_due is None else (due.next_due - now) / SECOND
+        if now >= self._held_until:
+            self._held_until = math.inf  # before it is looked: others may begin to wait meanwhile
+            due = await self._journal.overdue(now, self._places.free_for_some)
+            self._fetched(due.entries)
+            if due.next_due is not None:
+                self._held_until = min(self._held_until, due.next_due)
+        return max((self._held_until - now) / SECOND, SHORT_OF_ROOM)
+
+    async def _fetch(self, room: Mapping[str, int]) -> tuple[float, int]:
+        """Fetch what is due; return the seconds until more is, and how many more are already."""
+        now = self._clock.now()
+        due = await self._journal.due(now, room)
+        self._fetched(due.entries)
+        if due.entries or due.left:
+            return SHORT_OF_ROOM, due.left
+        return (LONGEST_WAIT if due.next_due is None else (due.next_due - now) / SECOND), 0
+
+    def _fetched(self, entries: Sequence[Entry]) -> None:
+        self._waiting -= len(entries)
+        self._places.hold(entry.id for entry in entries)
+        self._make_ready(entries)
+
+    async def _warn_of_many(self) -> None:
+        """Say once, each time that it comes to it, that many messages wait, and what most wait for."""
+        share = self._waiting / self._max_waiting
+        level = sum(share >= each for each in WARN_AT)
+        if level > self._level:
+            cause, count = await self._journal.largest_cause()
+            log(
+                Event.JOURNAL_FILLING,
+                waiting=self._waiting, limit=self._max_waiting, reason=f"{count} of them wait for {cause}",
+            )  # fmt: skip
+        if level > self._level or share < WARN_AT[self._level - 1] - LESS:
+            self._level = level
 
     # the end
 
@@ -336,13 +443,21 @@ class Pipeline:
         self._make_ready([change.entry for change in changes if change.after is State.READY])
         parked = [change.entry.id for change in changes if change.after in (State.WAITING, State.IN_DOUBT)]
         if parked:
-            self._waiting += sum(change.after is State.WAITING for change in changes)
+            self._note_waiting([change for change in changes if change.after is State.WAITING])
             self._places.release(parked)
             self._due_bell.ring()
         self._tell(changes)
         if events := sum(len(change.events) for change in changes):
             self.reporting.expect(events)
         return settled
+
+    def _note_waiting(self, changes: Sequence[Change]) -> None:
+        self._waiting += len(changes)
+        for change in changes:
+            if change.waits_for is not None and change.due_at is not None:
+                self._held_until = min(self._held_until, change.due_at)
+                if change.entry.lane is not None:
+                    self._want_room.add(change.entry.lane)
 
     def _tell(self, changes: Sequence[Change]) -> None:
         for state, count in Counter([change.after for change in changes]).items():
@@ -367,7 +482,3 @@ class Pipeline:
         now = self._clock.now()
         events = (StatusEvent(entry.id, "error", now, details=details),)
         return Change(entry.ended(), State.READY, State.FAILED, now, events=events)
-
-    def _postponed(self, entry: Entry, seconds: float) -> Change:
-        now = self._clock.now()
-        return Change(entry, State.READY, State.WAITING, now, now + int(seconds * SECOND))

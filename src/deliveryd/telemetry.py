@@ -108,6 +108,11 @@ class Event(StrEnum):
     JOURNAL_GAP = "journal.gap", ERROR, "messages are missing from the journal; deliveryd audit says which"
     JOURNAL_MISPLACED = "journal.misplaced", ERROR, "the open journal isn't what its name leads to any more"
     JOURNAL_IN_PLACE = "journal.in_place", INFO, "the journal is back in its place; the line goes on"
+    JOURNAL_FILLING = (
+        "journal.filling",
+        WARNING,
+        "half, or four fifths, of queue.max_waiting wait, and for what",
+    )
     JOURNAL_FULL = "journal.full", ERROR, "the journal's disk has no room; the line waits for it"
     JOURNAL_ROOM = "journal.room", INFO, "the journal's disk has room again; the line goes on"
     JOURNAL_EXPOSED = "journal.exposed", WARNING, "others could read the journal or change its folder"
@@ -161,6 +166,7 @@ class Fields(TypedDict, total=False):
     key: str
     kind: str
     library: str
+    limit: int
     line: int
     listen: str
     loop: str

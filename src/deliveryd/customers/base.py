@@ -18,6 +18,10 @@ Answered = Callable[[Mapping[int, Answer]], Awaitable[None]]
 class Directory(Protocol):
     """Says who the customers of messages are, by their `customerId` (interface 2.6)."""
 
+    @property
+    def is_down(self) -> bool:
+        """Whether the directory counts as down: what is asked now can't be answered, but for a probe."""
+
     def at_hand(self, ids: Collection[int]) -> Mapping[int, Customer | None]:
         """Those of `ids` of whom it is known already who they are, or that nobody knows them."""
 

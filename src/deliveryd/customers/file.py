@@ -55,6 +55,8 @@ class FileDirectory:
     that can't be used, or is gone, leaves the known customers as they are and is told to `on_problem`.
     """
 
+    is_down = False
+
     def __init__(
         self,
         path: Path,

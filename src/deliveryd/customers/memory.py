@@ -9,6 +9,7 @@ from typing import NamedTuple
 import anyio
 
 from deliveryd.model import Customer
+from deliveryd.waits import KEPT_FOR_WAITING
 
 MEMORY_BYTES = 32 << 20
 """Memory that all kept answers may take, about; those that weren't used for longest go first."""
@@ -46,11 +47,13 @@ class Memory:
                 found[id_] = kept.customer
         return found
 
-    def keep(self, answers: Mapping[int, Customer | None]) -> None:
-        """Remember who these are."""
+    def keep(self, answers: Mapping[int, Customer | None], late: Collection[int] = ()) -> None:
+        """Remember who these are; `late` are those for whose answer messages wait in the journal."""
         now = anyio.current_time()
         for id_, customer in answers.items():
             seconds = min(self._ttl, UNKNOWN_SECONDS) if customer is None else self._ttl
+            if id_ in late:
+                seconds = max(seconds, KEPT_FOR_WAITING)
             before = self._kept.pop(id_, None)
             kept = self._kept[id_] = _Kept(now + seconds, customer, _size(customer))
             self._size += kept.size - (before.size if before is not None else 0)

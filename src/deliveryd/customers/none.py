@@ -18,6 +18,8 @@ class NoOptions(BaseModel):
 class NoDirectory:
     """Knows nobody."""
 
+    is_down = False
+
     def at_hand(self, ids: Collection[int]) -> Mapping[int, None]:
         """Nobody, whoever is asked for."""
         return dict.fromkeys(ids)

@@ -8,6 +8,7 @@ import anyio
 
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.telemetry import Event, log
+from deliveryd.waits import LONGEST
 
 DOWN_AFTER = 5
 """Failed questions in a row after which the directory counts as down: fewer may be about their customers."""
@@ -77,4 +78,4 @@ class Outage:
         self._trying = False
         self._pauses += 1
         pause = min(FIRST_PAUSE * 2.0 ** min(self._pauses - 1, 10), LONGEST_PAUSE) * random.uniform(0.7, 1.0)
-        self._next_try = now + max(pause, error.after or 0.0)
+        self._next_try = now + max(pause, min(error.after or 0.0, LONGEST))

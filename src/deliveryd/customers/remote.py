@@ -15,6 +15,7 @@ from deliveryd.customers.outage import Outage
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 from deliveryd.network.deadline import within
+from deliveryd.waits import PROMPT
 from deliveryd.wakeup import Bell
 
 LINGER = 0.005
@@ -45,6 +46,11 @@ class RemoteDirectory:
         self._halves: deque[Sequence[int]] = deque()
         self._waits: dict[int, list[_Wait]] = {}
         self._askers = 0
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the source keeps failing, and is left alone but for probes."""
+        return self._outage.is_on
 
     def at_hand(self, ids: Collection[int]) -> Mapping[int, Customer | None]:
         """Those of `ids` who are remembered."""
@@ -139,8 +145,13 @@ class RemoteDirectory:
             raise
         self._outage.answered()
         answers = {id_: found.get(id_) for id_ in question}
-        self._memory.keep(answers)
+        self._memory.keep(answers, self._late(question))
         return answers
+
+    def _late(self, question: Sequence[int]) -> Collection[int]:
+        """Those of a question whose messages wait in the journal by now."""
+        since = anyio.current_time() - PROMPT
+        return {id_ for id_ in question if any(wait.since <= since for wait in self._waits.get(id_, ()))}
 
     async def _found(self, question: Sequence[int]) -> Mapping[int, Customer]:
         """Ask the source. Raises DirectoryUnavailable, also for what a package does that it mustn't."""
@@ -169,6 +180,7 @@ class _Wait:
 
     def __init__(self, ids: Iterable[int]) -> None:
         self.left = set(ids)
+        self.since = anyio.current_time()
         self._answers: dict[int, Answer] = {}
         self._bell = Bell()
 

@@ -68,6 +68,7 @@ def open_states(db: sqlite3.Connection) -> dict[State, int]:
     """
     rows = db.execute(
         "SELECT state, count(*) FROM message WHERE ended_at IS NULL AND due_at IS NULL GROUP BY state"
-        " UNION ALL SELECT 3, count(*) FROM message WHERE state = 3"
+        " UNION ALL SELECT 3, (SELECT count(*) FROM message WHERE state = 3 AND waits_for IS NULL)"
+        " + (SELECT count(*) FROM message WHERE waits_for IS NOT NULL AND due_at IS NOT NULL)"
     )
     return {State(state): number for state, number in rows if number}

@@ -25,8 +25,9 @@ class Change(NamedTuple):
     """One step of one message, with everything that belongs to it.
 
     `entry` is the message as it is after the step. `outcome` ends the latest try, `due_at` says when a
-    waiting message goes on, and `events` enter the outbox together with the step. A step from READY to
-    IN_DOUBT makes no try: its outcome says why the message isn't repeated.
+    waiting message goes on, and `events` enter the outbox together with the step. `waits_for` names what
+    wakes a waiting message before it is due (see `deliveryd.waits`). A step from READY to IN_DOUBT makes no
+    try: its outcome says why the message isn't repeated.
     """
 
     entry: Entry
@@ -36,6 +37,7 @@ class Change(NamedTuple):
     due_at: int | None = None
     outcome: Outcome | None = None
     events: tuple[StatusEvent, ...] = ()
+    waits_for: str | None = None
 
 
 class OutboxRow(NamedTuple):
@@ -88,10 +90,17 @@ class Recovery(NamedTuple):
 
 
 class Due(NamedTuple):
-    """Waiting messages whose time has come, now READY, and when the next one of the same lanes is due."""
+    """Waiting messages whose time has come, now READY, and when the next one of the same lanes is due.
+
+    `left` says how many more are due; they are counted up to `MOST_COUNTED`.
+    """
 
     entries: list[Entry]
     next_due: int | None
+    left: int = 0
+
+
+MOST_COUNTED = 500
 
 
 class Receipt(NamedTuple):
@@ -191,8 +200,21 @@ class Journal(Protocol):
     async def due(self, now: int, room: Mapping[str, int]) -> Due:
         """Make waiting messages READY whose time has come, the longest due first.
 
-        At most `room[lane]` of each lane; the lane "" has those that aren't bound to one.
+        At most `room[lane]` of each lane; the lane "" has those that aren't bound to one. Those that wait for
+        something aren't among them.
         """
+
+    async def overdue(self, now: int, limit: int) -> Due:
+        """The same for messages that wait for something, on whichever lane: they have waited long enough."""
+
+    async def resume(self, waits_for: Sequence[str], limit: int) -> list[Entry]:
+        """Make messages READY that wait for one of these: the first named first, then the first due."""
+
+    async def wake(self, waits_for: Collection[str], at: int, limit: int) -> int:
+        """Let messages that wait for one of these be due at `at`; return how many, `limit` at most."""
+
+    async def largest_cause(self) -> tuple[str, int]:
+        """What most of the waiting messages wait for, in an operator's words, and how many they are."""
 
     async def outbox(self, after: int, limit: int) -> list[OutboxRow]:
         """The oldest events that aren't accepted or refused yet, with a `seq` above `after`."""
@@ -227,7 +249,7 @@ class Journal(Protocol):
         """Put in order what an earlier run left; called once, before anything else.
 
         Waiting messages whose lane isn't among `lanes` any more lose it; with an attempt in doubt there, they
-        are in doubt instead.
+        are in doubt instead. Who waited for an answer is due now, since nobody has asked yet.
         """
 
     async def retime(self, back: int, latest: int) -> None:

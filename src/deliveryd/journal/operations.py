@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.account import add_taken
-from deliveryd.journal.base import Change, Due, OutboxRow, Outcome, Recorded
+from deliveryd.journal.base import MOST_COUNTED, Change, Due, OutboxRow, Outcome, Recorded
 from deliveryd.journal.matching import Matching
 from deliveryd.journal.outbox import WATERMARK, Outbox, settle
 from deliveryd.journal.repeats import report_again
@@ -28,7 +29,7 @@ _ON_ITS_WAY = (  # it leaves `due_at` alone, which decides what is in an index
     "UPDATE message SET state = ?1, lane = ?3, tries = ?4, key = ?5, number = ?6, spent = ?7, doubt = ?8,"
     " content = ?9, digest = ?10 WHERE id = ?11 AND state = ?12"
 )
-_TO_WAIT = f"{_PROGRESS} WHERE id = ? AND state = ?"
+_TO_WAIT = f"{_PROGRESS}, waits_for = ? WHERE id = ? AND state = ?"
 _AT_AN_END = f"{_PROGRESS}, ended_at = ? WHERE id = ? AND state = ?"
 _SENT = (
     "UPDATE message SET state = 6, tries = ?, doubt = 0, content = NULL, digest = NULL, ended_at = ?,"
@@ -45,9 +46,26 @@ _HELD = (
 )
 
 _DUE = (
-    f"SELECT {ENTRY} FROM message WHERE state = 3 AND lane = ? AND due_at <= ?"  # noqa: S608  # a constant
+    f"SELECT {ENTRY} FROM message WHERE state = 3 AND waits_for IS NULL AND lane = ? AND due_at <= ?"  # noqa: S608  # a constant
     " ORDER BY due_at, id LIMIT ?"
 )
+_LEFT = (
+    "SELECT count(*) FROM (SELECT 1 FROM message"
+    " WHERE state = 3 AND waits_for IS NULL AND lane = ? AND due_at <= ? LIMIT ?)"
+)
+_NEXT_DUE = "SELECT min(due_at) FROM message WHERE state = 3 AND waits_for IS NULL AND lane = ?"
+_HELD = "waits_for IS NOT NULL AND due_at IS NOT NULL"
+_OVERDUE = (
+    f"SELECT {ENTRY} FROM message INDEXED BY message_held_until WHERE {_HELD} AND due_at <= ?"  # noqa: S608
+    " ORDER BY due_at LIMIT ?"
+)
+_HELD_UNTIL = f"SELECT min(due_at) FROM message INDEXED BY message_held_until WHERE {_HELD}"  # noqa: S608
+_HELD_FOR = f"SELECT {ENTRY} FROM message WHERE waits_for = ? AND due_at IS NOT NULL ORDER BY due_at LIMIT ?"  # noqa: S608
+_WAKE = (
+    "UPDATE message SET due_at = ?, waits_for = NULL WHERE id IN (SELECT id FROM message"
+    " WHERE waits_for IN (SELECT value FROM json_each(?)) AND due_at IS NOT NULL LIMIT ?)"
+)
+_GO_ON = "UPDATE message SET state = 2, due_at = NULL, waits_for = NULL WHERE id = ?"
 _OUTBOX = (
     f"SELECT seq, message_id, status, body FROM event WHERE seq > max(?, {WATERMARK}) ORDER BY seq LIMIT ?"  # noqa: S608
 )
@@ -135,18 +153,32 @@ class Operations:
         """Make waiting messages READY whose time has come."""
         entries: list[Entry] = []
         coming: list[int] = []
+        left = 0
         for lane, limit in room.items():
-            found = [entry_of(row) for row in db.execute(_DUE, (lane, now, limit))]
-            db.executemany(
-                "UPDATE message SET state = 2, due_at = NULL WHERE id = ?", [(entry.id,) for entry in found]
-            )
+            found = _go_on(db, db.execute(_DUE, (lane, now, limit)))
             entries += found
             if len(found) < limit:
-                (next_due,) = db.execute(
-                    "SELECT min(due_at) FROM message WHERE state = 3 AND lane = ?", (lane,)
-                ).fetchone()
+                (next_due,) = db.execute(_NEXT_DUE, (lane,)).fetchone()
                 coming += [next_due] if next_due is not None else []
-        return Due(entries, min(coming, default=None))
+            else:
+                left += db.execute(_LEFT, (lane, now, MOST_COUNTED)).fetchone()[0]
+        return Due(entries, min(coming, default=None), left)
+
+    def overdue(self, db: sqlite3.Connection, now: int, limit: int) -> Due:
+        """Make messages READY that have waited for something for long enough."""
+        entries = _go_on(db, db.execute(_OVERDUE, (now, limit)))
+        return Due(entries, db.execute(_HELD_UNTIL).fetchone()[0])
+
+    def resume(self, db: sqlite3.Connection, waits_for: Sequence[str], limit: int) -> list[Entry]:
+        """Make messages READY that wait for one of these."""
+        entries: list[Entry] = []
+        for each in waits_for:
+            entries += _go_on(db, db.execute(_HELD_FOR, (each, limit - len(entries))))
+        return entries
+
+    def wake(self, db: sqlite3.Connection, waits_for: Collection[str], at: int, limit: int) -> int:
+        """Let messages be due that wait for one of these."""
+        return db.execute(_WAKE, (at, to_json(list(waits_for)), limit)).rowcount
 
     # reporting
 
@@ -194,6 +226,12 @@ def _reopen(db: sqlite3.Connection, accepted: range) -> list[Entry]:
     return entries
 
 
+def _go_on(db: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
+    entries = [entry_of(row) for row in rows]
+    db.executemany(_GO_ON, [(entry.id,) for entry in entries])
+    return entries
+
+
 def _known(db: sqlite3.Connection, ids: Sequence[int]) -> set[int]:
     """Which of these ids were seen before: none, as a rule, and where ids grow two looks tell that."""
     highest = [id_ for (id_,) in db.execute(_HIGHEST) if id_ is not None]
@@ -227,7 +265,7 @@ def _move(db: sqlite3.Connection, changes: Sequence[Change]) -> None:
             ended_at = change.at if after in ENDED else None
             at_an_end.append((*progress_of(change), ended_at, entry.id, before))
         elif after is State.WAITING or before is State.WAITING:
-            to_wait.append((*progress_of(change), entry.id, before))
+            to_wait.append((*progress_of(change), change.waits_for, entry.id, before))
         elif after is State.SENDING:
             begun.append((*_try_of(entry), change.at, entry.id, before))
         else:

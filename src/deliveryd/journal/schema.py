@@ -32,10 +32,15 @@ CREATE TABLE message (
     ended_at INTEGER,
     -- the try that is under way, or was accepted:
     started_at INTEGER, accepted_at INTEGER,
-    provider_id TEXT, reason TEXT
+    provider_id TEXT, reason TEXT,
+    waits_for TEXT                        -- while it waits: what wakes it before it is due (see waits.py)
 );
 CREATE INDEX message_moving ON message (id) WHERE ended_at IS NULL AND due_at IS NULL;
-CREATE INDEX message_waiting ON message (lane, state, due_at) WHERE state = 3;
+CREATE INDEX message_waiting ON message (lane, state, waits_for, due_at)
+    WHERE state = 3 AND waits_for IS NULL;
+CREATE INDEX message_held ON message (waits_for, due_at) WHERE waits_for IS NOT NULL AND due_at IS NOT NULL;
+CREATE INDEX message_held_until ON message (due_at, waits_for)
+    WHERE waits_for IS NOT NULL AND due_at IS NOT NULL;
 CREATE INDEX message_ended ON message (ended_at, state) WHERE ended_at IS NOT NULL;
 
 CREATE INDEX message_provider ON message (started_at / 14400000000, provider_id, lane)

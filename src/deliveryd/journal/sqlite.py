@@ -149,6 +149,22 @@ class SqliteJournal:
         """Make waiting messages READY whose time has come."""
         return await self._commit(lambda db: self._operations.due(db, now, room))
 
+    async def overdue(self, now: int, limit: int) -> Due:
+        """Make messages READY that have waited for something for long enough."""
+        return await self._commit(lambda db: self._operations.overdue(db, now, limit))
+
+    async def resume(self, waits_for: Sequence[str], limit: int) -> list[Entry]:
+        """Make messages READY that wait for one of these."""
+        return await self._commit(lambda db: self._operations.resume(db, waits_for, limit))
+
+    async def wake(self, waits_for: Collection[str], at: int, limit: int) -> int:
+        """Let messages be due that wait for one of these."""
+        return await self._commit(lambda db: self._operations.wake(db, waits_for, at, limit))
+
+    async def largest_cause(self) -> tuple[str, int]:
+        """What most messages wait for; read beside the writer, since it looks at all that wait."""
+        return await self._threads.read(partial(read, self._path, upkeep.largest_cause))
+
     async def outbox(self, after: int, limit: int) -> list[OutboxRow]:
         """The oldest events that wait."""
         return await self._commit(lambda db: self._operations.outbox(db, after, limit))

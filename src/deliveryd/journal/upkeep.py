@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Collection
 
+from deliveryd import waits
 from deliveryd.journal.account import add_forgotten, open_states
 from deliveryd.journal.base import Counts, Doubtful, Recovery
 from deliveryd.journal.outbox import WATERMARK
 from deliveryd.journal.past import keep
-from deliveryd.journal.rows import ENTRY, entry_of
+from deliveryd.journal.rows import ENTRY, entry_of, to_json
 from deliveryd.model import Entry
 from deliveryd.states import State
 
 _MOVING = "ended_at IS NULL AND due_at IS NULL"
 _OPEN = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? ORDER BY id"  # noqa: S608  # constants
+
+_DUE_NOW = (  # all that wait for something, but those that wait for room in a lane
+    "UPDATE message SET due_at = ?, waits_for = NULL WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"
+    " AND waits_for NOT IN (SELECT value FROM json_each(?))"
+)
+_CAUSES = """
+SELECT NULL, lane, count(*) FROM message WHERE state = 3 AND waits_for IS NULL GROUP BY lane
+UNION ALL SELECT min(waits_for), '', count(*) FROM message
+    WHERE waits_for IS NOT NULL AND due_at IS NOT NULL
+    GROUP BY iif(waits_for LIKE 'customer %', 'directory', waits_for)
+"""
 
 ROUNDS = 10
 """How many times its limit one step of forgetting looks at, when all that it finds has to stay."""
@@ -75,20 +88,29 @@ def retime(db: sqlite3.Connection, back: int, latest: int) -> None:
 
 def recover(db: sqlite3.Connection, now: int, lanes: Collection[str]) -> Recovery:
     """Put in order what an earlier run left."""
-    db.execute(f"UPDATE message SET state = 3, due_at = ? WHERE {_MOVING} AND state = 2", (now,))  # noqa: S608
+    db.execute(
+        f"UPDATE message SET state = 3, due_at = ?, waits_for = NULL WHERE {_MOVING} AND state = 2",  # noqa: S608
+        (now,),
+    )
+    for_room = [key for lane in lanes for key in (waits.room(lane), waits.repeat(lane))]
+    db.execute(_DUE_NOW, (now, to_json(for_room)))
     for lane in _lanes_of_waiting(db) - set(lanes):
         db.execute(
-            "UPDATE message SET state = 5, due_at = NULL WHERE state = 3 AND lane = ? AND doubt",
+            "UPDATE message SET state = 5, due_at = NULL"
+            " WHERE state = 3 AND waits_for IS NULL AND lane = ? AND doubt",
             (lane,),
         )
-        db.execute("UPDATE message SET lane = '', tries = 0 WHERE state = 3 AND lane = ?", (lane,))
+        db.execute(
+            "UPDATE message SET lane = '', tries = 0 WHERE state = 3 AND waits_for IS NULL AND lane = ?",
+            (lane,),
+        )
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]
     doubtful = [
         Doubtful(entry, state, _latest_doubt(db, entry))
         for state in (State.SENDING, State.IN_DOUBT)
         for entry in map(entry_of, db.execute(_OPEN, (state,)))
     ]
-    (waiting,) = db.execute("SELECT count(*) FROM message WHERE state = 3").fetchone()
+    waiting = open_states(db).get(State.WAITING, 0)
     reporting = db.execute(
         f"SELECT message_id FROM event WHERE seq > {WATERMARK} AND status IN ('sent', 'error') ORDER BY seq"  # noqa: S608
     )
@@ -110,7 +132,9 @@ def _lanes_of_waiting(db: sqlite3.Connection) -> set[str]:
     lanes: set[str] = set()
     lane = ""
     while True:
-        (lane,) = db.execute("SELECT min(lane) FROM message WHERE state = 3 AND lane > ?", (lane,)).fetchone()
+        (lane,) = db.execute(
+            "SELECT min(lane) FROM message WHERE state = 3 AND waits_for IS NULL AND lane > ?", (lane,)
+        ).fetchone()
         if lane is None:
             return lanes
         lanes.add(lane)
@@ -127,6 +151,14 @@ def counts(db: sqlite3.Connection) -> Counts:
             " (SELECT count(*) FROM receipt WHERE message_id IS NULL AND dropped_at IS NULL)"
         ).fetchone(),
     )
+
+
+def largest_cause(db: sqlite3.Connection) -> tuple[str, int]:
+    """What most of the waiting messages wait for, and how many they are."""
+    causes: Counter[str] = Counter()
+    for waits_for, lane, count in db.execute(_CAUSES):
+        causes[waits.cause(waits_for, lane)] += count
+    return max(causes.items(), key=lambda item: item[1], default=("nothing", 0))
 
 
 class Forgetting:

@@ -12,13 +12,11 @@ from deliveryd.http.client import HttpClient, raw_header, target_of
 from deliveryd.http.patience import retry_after
 from deliveryd.http.wire import Answer, Target
 from deliveryd.service.auth import AuthOptions
+from deliveryd.waits import LONGEST
 
 TRIES = 3
 PATIENCE = 5.0
 """Seconds between two tries of one call at most: who is told to wait longer hears ServiceUnavailable."""
-
-LONGEST_WAIT = 86_400.0
-"""Seconds that a service is believed when it asks to be left alone."""
 
 WORTH_RETRYING = frozenset({408, 425, 429})
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -125,7 +123,7 @@ class Caller:
         if answer.status == 401 and self._renew_credentials(shown):
             answer = await self._send(method, target, headers, body, addresses)
         if answer.status in WORTH_RETRYING or answer.status >= 500:
-            asked = retry_after(answer.headers.get("retry-after"), LONGEST_WAIT)
+            asked = retry_after(answer.headers.get("retry-after"), LONGEST)
             raise ServiceUnavailable(f"{self._whom} answered {answer.status}", asked, answer.status)
         return answer
 

@@ -339,7 +339,7 @@ class Bench:
         self.lane = Lane(
             "sms", self.channel, policy, journal.namespace, self.clock, Metrics(["sms"], "0"), Pulse(),
             share=100, spare=lambda: 0, intermediate=frozenset(), record=self.record,
-            settle=self.settled.append, recovered=lambda _name: None,
+            settle=self.settled.append, works_again=lambda _name: None,
         )  # fmt: skip
 
     async def record(self, changes: Sequence[Change]) -> Collection[int]:

@@ -147,7 +147,7 @@ def stop(crew: Crew, folder: Path, kind: str, count: int) -> Account:
 
 
 def tear(crew: Crew, folder: Path, how: str) -> Account:
-    """Break off the queue's first answers, more of them than one call asks for again."""
+    """Break off the queue's first answers."""
     with open_stage(crew, folder, plain(12), tears=[how] * 4) as stage:
         stage.live_through()
         stage.finish()

@@ -51,7 +51,7 @@ DUE: Mapping[Fate, Due] = {
     Fate.REFUSED: Due(("dequeued", "error"), FAILED, ("sms",)),
     Fate.EXPIRED: Due(("dequeued", "error"), FAILED),
     Fate.UNSETTLED: Due(("dequeued", "error"), FAILED),
-    Fate.MALFORMED: Due(("error",), FAILED),
+    Fate.MALFORMED: Due(("dequeued", "error"), FAILED),
 }
 
 _SETTINGS = {

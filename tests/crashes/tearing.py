@@ -106,10 +106,15 @@ class TornQueue:
             await writer.drain()
 
     def _tear(self, head: bytes, body: bytes) -> bytes:
-        how = self._tears.pop(0)
+        how = self._tears[0]
+        try:
+            torn = TEARS[how](head, body)
+        except ValueError:  # what is left in the queue can't be torn there
+            return head + body
+        self._tears.pop(0)
         self._add(Torn(how))
         self._on_torn()
-        return TEARS[how](head, body)
+        return torn
 
     async def _ask(self, request: bytes) -> tuple[bytes, bytes]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)

@@ -143,7 +143,7 @@ class QueueOptions(Section):
     poll_interval: Positive = Field(1.0, description="pause after a batch that wasn't full")
     max_poll_interval: Positive = Field(30.0, description="longest pause while the queue is empty")
     max_in_flight: StrictInt = Field(1000, ge=1, le=1_000_000, description="messages held at a time")
-    max_waiting: StrictInt = Field(100_000, ge=1, description="waiting messages that stop the taking")
+    max_waiting: StrictInt = Field(2_000_000, ge=1, description="waiting messages that stop the taking")
 
     @model_validator(mode="after")
     def _fits(self) -> QueueOptions:

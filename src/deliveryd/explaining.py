@@ -18,6 +18,7 @@ from deliveryd.journal.history import (
 from deliveryd.journal.past import Kept
 from deliveryd.model import format_instant, parse_instant
 from deliveryd.states import State
+from deliveryd.waits import awaited
 
 STATES: Mapping[State, str] = {
     State.TAKEN: "taken; nothing is sent before the service has accepted its dequeued event",
@@ -219,6 +220,8 @@ def _remembered(past: Kept) -> Iterator[Step]:
 def _outlook(message: MessageRecord) -> Iterator[Step]:
     if message.state is State.WAITING and message.due_at is not None:
         where = f"goes on with {message.lane}" if message.lane is not None else "goes on"
+        if message.waits_for is not None:
+            yield Step(None, f"waits for {awaited(message.waits_for)}, at most until it is due")
         yield Step(message.due_at, f"due: {where} then, or as soon as there is room")
 
 

@@ -46,6 +46,20 @@ def repeat(channel: str) -> str:
     return f"repeat {channel}"
 
 
+def awaited(waits_for: str) -> str:
+    """What a message waits for, in an operator's words."""
+    kind, _, name = waits_for.partition(" ")
+    match kind:
+        case "settings":
+            return f"the service's answer about settings {name}"
+        case "customer" | "directory":
+            return "the customer directory"
+        case "channel":
+            return f"{name} to work again"
+        case _:
+            return f"room in the lane of {name}"
+
+
 def cause(waits_for: str | None, lane: str) -> str:
     """What holds such messages up, in an operator's words."""
     kind, _, name = (waits_for or "").partition(" ")

@@ -46,6 +46,7 @@ class MessageRecord(NamedTuple):
     spent: tuple[tuple[str, str], ...]
     doubt: bool
     ended_at: int | None
+    waits_for: str | None = None
 
 
 class AttemptRecord(NamedTuple):
@@ -198,7 +199,7 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
     (namespace,) = db.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
     messages = rows(
         "SELECT settings_id, customer_id, variables, state, taken_at, due_at, lane, tries, key, spent, doubt,"
-        " ended_at FROM message WHERE id = ?"
+        " ended_at, waits_for FROM message WHERE id = ?"
     )
     attempts = rows(
         "SELECT key, number, channel, started_at, ended_at, verdict, provider_id, reason"

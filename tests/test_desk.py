@@ -94,6 +94,20 @@ def test_a_running_worker_takes_a_resent_message_at_once_under_its_key(world: Wo
     audited(world)
 
 
+def test_what_is_held_is_logged_once_and_keeps_its_reason_and_time_at_later_starts(world: World) -> None:
+    hold(world, 1)
+    before = desk(world, "in-doubt", "list", "--json").data
+    for _ in range(2):
+        assert world.start("--until-idle").wait(PATIENCE) == 1
+    assert desk(world, "in-doubt", "list", "--json").data == before
+    assert world.log().count('"event": "message.in_doubt"') == 1
+    world.change('on_in_doubt = "hold"', 'on_in_doubt = "resend"')
+    world.run_until_idle()
+    told = command("explain", "--config", world.config, 1).out
+    assert f"in doubt: nobody knows what became of it: {before[0]['reason']}" in told
+    assert world.state.statuses(1) == ["dequeued", "sent"]
+
+
 def test_a_new_key_is_said_to_double_before_anything_is_done(world: World) -> None:
     """In the help, and on standard error with and without --dry-run; the message then has another key."""
     help_text = " ".join(desk(world, "in-doubt", "resend", "--help").out.split())

@@ -12,7 +12,7 @@ from pprint import pformat
 
 from simulation.drawing import seeded_plan
 from simulation.figures import Figures
-from simulation.ledger import Accepted, Asked, Handed, Ordered, Posted, Reported
+from simulation.ledger import Accepted, Asked, Handed, Ordered, Polled, Posted, Reported
 from simulation.run import History, run_plan
 from simulation.soak import live_through_all
 
@@ -71,8 +71,9 @@ def replay(seed: int) -> int:
 def story(history: History) -> list[str]:
     """The ledger's records in their order."""
     ledger = history.ledger
-    records: list[Handed | Posted | Asked | Accepted | Reported | Ordered] = [
+    records: list[Handed | Polled | Posted | Asked | Accepted | Reported | Ordered] = [
         *ledger.handed,
+        *ledger.polled,
         *ledger.posted,
         *ledger.asked,
         *ledger.accepted,
@@ -81,8 +82,9 @@ def story(history: History) -> list[str]:
     ]
     lives = [f"life {number}: {life}" for number, life in enumerate(history.lives)]
     told = [str(record) for record in sorted(records, key=lambda record: record.order)]
+    taken = [str(batch) for batch in ledger.taken.values() if batch.whole < len(batch.raws)]
     crashed = f"crashed: {sorted(ledger.crashed)}; answered requests: {sorted(ledger.answered)}"
-    return [*lives, crashed, *told, *map(str, history.rows.values())]
+    return [*lives, crashed, *taken, *told, *map(str, history.rows.values())]
 
 
 def say(line: str) -> None:

@@ -7,29 +7,40 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from deliveryd.journal.orders import Verb
-from simulation.ledger import UNHEARD, Accepted, Asked, Event, Ordered, Posted, Reported, read_event
+from simulation.ledger import UNHEARD, Accepted, Asked, Event, Ledger, Ordered, Posted, Reported, read_event
 from simulation.plan import Message, Named, Trouble
 from simulation.run import History
 
 IN_DOUBT, SENT, DELIVERED, FAILED, SET_ASIDE = 5, 6, 7, 8, 9
 
-TAKEN_FOR_SENT = frozenset({None, Trouble.SLOW, Trouble.LATE, Trouble.GARBAGE_AFTER})
+TAKEN_FOR_SENT = frozenset({None, Trouble.SLOW_CONNECTION, Trouble.SLOW, Trouble.LATE, Trouble.GARBAGE_AFTER})
 """Troubles after which the worker hears all the same that a provider has a message."""
 
 
+DOUBTFUL_ANSWERS = frozenset(
+    {Trouble.GATEWAY_AFTER, Trouble.BROKEN_AFTER, Trouble.OVERDUE_AFTER, Trouble.BROKEN, Trouble.CONFLICT}
+)
+"""Troubles whose answer leaves in doubt what became of a request (design 5)."""
+
+BUSY = frozenset({Trouble.BUSY, Trouble.BUSY_AFTER})
+"""Troubles after which the message wasn't taken, if the provider tells the truth."""
+
+
 class Heard(NamedTuple):
-    """An event of a message that the service accepted for the first time."""
+    """An event of a message that the service accepted for the first time, at a second of the run."""
 
     order: int
     body: str
     event: Event
+    at: float
 
 
 class Case(NamedTuple):
-    """All that is known of one message."""
+    """All that is known of one message. `offered_at`: when the queue first handed it out."""
 
     history: History
     message: Message
+    offered_at: float
     heard: tuple[Heard, ...]
     asked: tuple[Asked, ...]
     accepted: tuple[Accepted, ...]
@@ -38,6 +49,8 @@ class Case(NamedTuple):
     ordered: tuple[Ordered, ...]
     last_heard: str | None
     """The status that the service heard last, new or not."""
+    acknowledged: frozenset[str]
+    """Statuses of which the worker knows that the service accepted them."""
     state: int | None
 
     @property
@@ -56,9 +69,9 @@ class Case(NamedTuple):
         return any(ordered.verb is Verb.DROP and ordered.provider_ids for ordered in self.ordered)
 
     @property
-    def arrivals(self) -> Iterator[Reported]:
-        """Reports that the worker has, and that show by themselves that an attempt arrived."""
-        return (report for report in self._namings if report.answer < 300)
+    def noted(self) -> list[Reported]:
+        """Reports that the worker has, and that show by themselves which attempt they are about."""
+        return [report for report in self._namings if report.answer < 300]
 
     @property
     def has_arrived(self) -> bool:
@@ -71,14 +84,26 @@ class Case(NamedTuple):
             if report.status != "enroute" and report.names is not Named.NOTHING:
                 yield report
 
+    def acceptance_of(self, report: Reported) -> Accepted:
+        """What a report is about."""
+        return next(one for one in self.accepted if one.provider_id == report.provider_id)
+
+    def under_key(self, key: str) -> list[Asked]:
+        """All requests with an idempotency key."""
+        return [asked for asked in self.asked if asked.key == key]
+
     def is_doubtful(self, asked: Asked) -> bool:
         """Whether the worker can't know what became of this request."""
-        return (
-            asked.request not in self.history.ledger.answered and asked.trouble is not Trouble.NO_CONNECTION
-        )
+        if asked.trouble in BUSY or asked.trouble is Trouble.NO_CONNECTION:
+            return False
+        return asked.request not in self.history.ledger.answered or asked.trouble in DOUBTFUL_ANSWERS
+
+    def may_have_arrived(self, asked: Asked) -> bool:
+        """Whether its repeats must say the same."""
+        return asked.trouble in BUSY or self.is_doubtful(asked)
 
     def may_be_doubtful(self, asked: Asked) -> bool:
-        """The same, or it knew, and died perhaps before that was in the journal."""
+        """Whether the worker can't know it, or knew it, and died perhaps before that was in the journal."""
         return self.is_doubtful(asked) or asked.life in self.history.ledger.crashed
 
     def may_have_been_begun_before(self, asked: Asked) -> bool:
@@ -89,7 +114,8 @@ class Case(NamedTuple):
 def cases(history: History) -> Iterator[Case]:
     """All messages of a run, each with what is known of it."""
     ledger = history.ledger
-    heard = _first_heard(ledger.posted)
+    heard = first_heard(ledger.posted)
+    offered = {handed.id: handed.at for handed in reversed(ledger.handed)}
     asked: dict[int, list[Asked]] = defaultdict(list)
     for request in ledger.asked:
         asked[request.message_id].append(request)
@@ -111,11 +137,13 @@ def cases(history: History) -> Iterator[Case]:
         for message_id in about.union(order.message_ids):
             ordered[message_id].append(order)
     last = {event.message_id: event.status for event in map(read_event, _all_bodies(ledger.posted))}
+    acknowledged = _acknowledged(ledger)
     for message in history.plan.messages:
         row = history.rows.get(message.id)
         yield Case(
             history,
             message,
+            offered.get(message.id, 0.0),
             tuple(heard[message.id]),
             tuple(asked[message.id]),
             tuple(accepted[message.id]),
@@ -123,6 +151,7 @@ def cases(history: History) -> Iterator[Case]:
             tuple(refused[message.id]),
             tuple(ordered[message.id]),
             last.get(message.id),
+            frozenset(acknowledged[message.id]),
             None if row is None else row.state,
         )
 
@@ -135,11 +164,21 @@ def was_failed_by_report(case: Case) -> bool:
     )
 
 
+def _acknowledged(ledger: Ledger) -> dict[int, set[str]]:
+    acknowledged: dict[int, set[str]] = defaultdict(set)
+    for post in ledger.posted:
+        if post.request in ledger.answered and post.life not in ledger.crashed:
+            for event in map(read_event, post.bodies):
+                acknowledged[event.message_id].add(event.status)
+    return acknowledged
+
+
 def _all_bodies(posts: Sequence[Posted]) -> Iterator[str]:
     return (body for post in posts for body in post.bodies)
 
 
-def _first_heard(posts: Sequence[Posted]) -> dict[int, list[Heard]]:
+def first_heard(posts: Sequence[Posted]) -> dict[int, list[Heard]]:
+    """The events of each message, without those that were heard before."""
     heard: dict[int, list[Heard]] = defaultdict(list)
     known: set[str] = set()
     for post in posts:
@@ -147,5 +186,5 @@ def _first_heard(posts: Sequence[Posted]) -> dict[int, list[Heard]]:
             if body not in known:
                 known.add(body)
                 event = read_event(body)
-                heard[event.message_id].append(Heard(post.order, body, event))
+                heard[event.message_id].append(Heard(post.order, body, event, post.at))
     return heard

@@ -3,41 +3,49 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Protocol, TypeVar
 
 from hypothesis import strategies as st
 
 from deliveryd.journal.orders import Kind, Verb
+from simulation.choosing import Choices, Drawn, Seeded
+from simulation.contents import CONTENTS, MALFORMED, VARIABLES
 from simulation.plan import (
     CHANNELS,
     End,
     Errand,
+    Hang,
     Jump,
     Life,
     Message,
     Named,
+    Offers,
     Person,
     Plan,
+    Renewal,
     Report,
     Shortage,
     Step,
+    Suspension,
     Template,
     Trouble,
     Tuning,
 )
-
-T = TypeVar("T")
+from simulation.scenes import ABOUT_DOUBTS, in_a_scene
 
 ANY = (
     Trouble.NO_CONNECTION,
+    Trouble.SLOW_CONNECTION,
     Trouble.RESET_BEFORE,
     Trouble.RESET_AFTER,
     Trouble.SILENCE_BEFORE,
     Trouble.SILENCE_AFTER,
     Trouble.GATEWAY_AFTER,
+    Trouble.BROKEN_AFTER,
+    Trouble.BUSY_AFTER,
+    Trouble.CUT_AFTER,
+    Trouble.DRIP_AFTER,
+    Trouble.OVERSIZED_AFTER,
+    Trouble.GARBAGE_AFTER,
     Trouble.SLOW,
     Trouble.LATE,
     Trouble.BUSY,
@@ -46,38 +54,20 @@ ANY = (
     Trouble.UNAUTHORIZED,
 )
 TROUBLES = {
-    "queue": (*ANY, Trouble.GARBAGE_AFTER, Trouble.BAD_REQUEST),
-    "events": (*ANY, Trouble.GARBAGE_AFTER, Trouble.NOT_FOUND, Trouble.BAD_REQUEST, Trouble.CONFLICT),
-    "settings": (*ANY, Trouble.GARBAGE_AFTER, Trouble.NOT_FOUND),
-    "provider": (*ANY, Trouble.SLOW, Trouble.LATE, Trouble.GARBAGE_AFTER, Trouble.BAD_REQUEST),
+    "queue": (*ANY, Trouble.BAD_REQUEST),
+    "events": (*ANY, Trouble.NOT_FOUND, Trouble.BAD_REQUEST, Trouble.CONFLICT),
+    "settings": (*ANY, Trouble.NOT_FOUND),
+    "provider": (
+        *ANY,
+        Trouble.SLOW,
+        Trouble.LATE,
+        Trouble.BUSY_AFTER,
+        Trouble.OVERDUE_AFTER,
+        Trouble.BAD_REQUEST,
+        Trouble.CUT_REFUSAL,
+    ),
 }
 
-SMS = {"text": "Hello {word}, {greeting}"}
-MAIL = {"subject": "News of {word}", "body": "{greeting} {word} <b>{tid.0}</b>"}
-PLAIN_MAIL = {"subject": "News", "body": "{word} {braces"}
-CHAT = {"text": "{word} {tid.0}", "button.text": "Go {customer.name}", "button.url": "https://example.org"}
-WHOLE = {"word": "one", "tid.0": "10.50"}
-GREETINGS = {"general": "dear customer", "personal": "dear {customer.name}"}
-GERMAN = {"text": "Hallo {word}"}
-CONTENTS: tuple[dict[str, dict[str, dict[str, str]]], ...] = (
-    {"en": {"sms": GERMAN}},
-    {"en": {"sms": SMS, "greetings": GREETINGS}},
-    {"en": {"sms": GERMAN, "email": PLAIN_MAIL}},
-    {"en": {"messenger": CHAT, "sms": GERMAN}},
-    {"en": {"messenger": GERMAN, "sms": GERMAN, "email": PLAIN_MAIL}},
-    {"en": {"messenger": GERMAN, "sms": GERMAN, "email": MAIL, "greetings": GREETINGS}},
-    {"de": {"sms": GERMAN}, "en": {"email": PLAIN_MAIL}},
-    {"de": {"email": PLAIN_MAIL}},
-)
-
-DOUBTS = (Trouble.RESET_BEFORE, Trouble.RESET_AFTER, Trouble.SILENCE_AFTER, Trouble.GATEWAY_AFTER, None)
-SAID_TWICE = tuple(
-    Report(delay, "delivered", copies=1, answer_lost=False, names=names)
-    for delay, names in ((0.5, Named.NOTHING), (4.0, Named.ATTEMPT))
-)
-"""The first fits nothing while its attempt is in doubt, the second settles that."""
-
-ABOUT_DOUBTS = (Verb.RESEND, Verb.RESEND, Verb.SETTLE_SENT, Verb.SETTLE_FAILED)
 ERRANDS = (
     *((verb, Kind.MESSAGE) for verb in ABOUT_DOUBTS * 2),
     (Verb.RETRY, Kind.MESSAGE),
@@ -89,45 +79,8 @@ ERRANDS = (
     (Verb.DROP, Kind.MALFORMED),
 )
 
-
-class Choices(Protocol):
-    """Where the choices come from. The least number and the first value are the simplest ones."""
-
-    def number(self, least: int, most: int) -> int:
-        """A number."""
-
-    def one_of(self, values: Sequence[T]) -> T:
-        """One of these."""
-
-
-class Seeded:
-    """Choices out of a seed."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def number(self, least: int, most: int) -> int:
-        """A number."""
-        return self._random.randint(least, most)
-
-    def one_of(self, values: Sequence[T]) -> T:
-        """One of these."""
-        return self._random.choice(values)
-
-
-class Drawn:
-    """Choices of Hypothesis."""
-
-    def __init__(self, draw: st.DrawFn) -> None:
-        self._draw = draw
-
-    def number(self, least: int, most: int) -> int:
-        """A number."""
-        return self._draw(st.integers(least, most))
-
-    def one_of(self, values: Sequence[T]) -> T:
-        """One of these."""
-        return values[self._draw(st.integers(0, len(values) - 1))]
+PHONES = ("+447700900101", "+447700900102", "+447700900103", "+447700900104", None)
+ADDRESSES = ("ann@example.org", "a.n@example.org", "an.n@example.org", None)
 
 
 def seeded_plan(seed: int) -> Plan:
@@ -144,51 +97,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 def draw_plan(choices: Choices, seed: int) -> Plan:
     """Draw a plan. `seed` is what the worker's own jitter comes from."""
-    plan = _mixed(choices, seed)
-    match choices.number(0, 11):
-        case 11:
-            return _crowded(choices, plan)
-        case 10:
-            return _doubtful(choices, plan)
-        case 9:
-            return replace(plan, shortages=(Shortage(choices.number(0, 20) / 10, 30.0, seen=True),))
-        case _:
-            return plan
-
-
-def _doubtful(choices: Choices, plan: Plan) -> Plan:
-    """The same, where little is heard of the providers, but later, and operators come."""
-    hold = choices.one_of((CHANNELS, CHANNELS, ()))
-    return replace(
-        plan,
-        troubles={
-            "queue": (),
-            "settings": (),
-            "events": plan.troubles["events"],
-            "provider": tuple(choices.one_of(DOUBTS) for _ in range(6)),
-        },
-        messages=tuple(
-            replace(message, reports=choices.one_of((message.reports, SAID_TWICE)))
-            for message in plan.messages
-        ),
-        lives=tuple(replace(life, channels=CHANNELS, hold=hold) for life in plan.lives),
-        errands=tuple(
-            Errand(choices.number(0, len(plan.lives)), choices.one_of((None, 4.0, 8.0)), verb, Kind.MESSAGE)
-            for verb in (choices.one_of(ABOUT_DOUBTS) for _ in range(3))
-        ),
-    )
-
-
-def _crowded(choices: Choices, plan: Plan) -> Plan:
-    """The same, where messages wait in line before a slow provider while their time runs out."""
-    expires = choices.one_of((0.7, 1.5, 3.0))
-    return replace(
-        plan,
-        tuning=replace(plan.tuning, take=100, in_flight=100, concurrency=1),
-        templates={id_: Template(CONTENTS[0], expires) for id_ in plan.templates},
-        provider_seconds=0.4,
-        troubles={**plan.troubles, "queue": (), "settings": (), "events": ()},
-    )
+    return in_a_scene(choices, _mixed(choices, seed))
 
 
 def _mixed(choices: Choices, seed: int) -> Plan:
@@ -198,9 +107,10 @@ def _mixed(choices: Choices, seed: int) -> Plan:
         (1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 8) * 4 + (12, 40)
     )  # short plans are fast ones
     lives = tuple(_life(choices) for _ in range(choices.one_of((1, 1, 1, 2, 2, 3))))
+    renewal = _renewal(choices, people)
     return Plan(
         seed=seed,
-        tuning=_tuning(choices),
+        tuning=_tuning(choices, renewal),
         messages=tuple(_message(choices, id_, templates, people) for id_ in range(1, count + 1)),
         malformed=_malformed(choices),
         templates=templates,
@@ -213,10 +123,15 @@ def _mixed(choices: Choices, seed: int) -> Plan:
         shortages=_shortages(choices),
         errands=tuple(_errand(choices, len(lives)) for _ in range(choices.one_of((0, 0, 0, 2, 4)))),
         lives=lives,
+        offers=choices.one_of((Offers.AGAIN, Offers.AGAIN, Offers.ONCE)),
+        hangs=_hangs(choices),
+        suspensions=_suspensions(choices),
+        renewal=renewal,
+        directory_seconds=choices.one_of((0.0,) * 5 + (0.3,)),
     )
 
 
-def _tuning(choices: Choices) -> Tuning:
+def _tuning(choices: Choices, renewal: Renewal | None) -> Tuning:
     return Tuning(
         take=choices.one_of((100, 7, 2)),
         in_flight=choices.one_of((100, 10, 3, 1)),
@@ -225,6 +140,7 @@ def _tuning(choices: Choices) -> Tuning:
         post=choices.one_of((500, 500, 4, 1)),
         intermediate=choices.one_of(((), (), ("sending", "accepted"))),
         breaker=choices.one_of((10, 10, 3, 1, 0)),
+        cache_ttl=300.0 if renewal is None else 0.1,
     )
 
 
@@ -250,53 +166,63 @@ def _person(choices: Choices) -> Person:
     return Person(
         name=choices.one_of(("Ann", None)),
         language=choices.one_of((None, "en", "en", "de", "de-AT", "fr")),
-        phone=choices.one_of(("+447700900101", "+447700900102", "+447700900103", "+447700900104", None)),
-        email=choices.one_of(("ann@example.org", "a.n@example.org", "an.n@example.org", None)),
+        phone=choices.one_of(PHONES),
+        email=choices.one_of(ADDRESSES),
     )
+
+
+def _renewal(choices: Choices, people: dict[int, Person]) -> Renewal | None:
+    """The same customers under other names, with other languages or at other addresses."""
+    if choices.number(0, 9) < 9:
+        return None
+    renewed = {
+        id_: Person(
+            name=choices.one_of((person.name, "Anna", "Anna")),
+            language=choices.one_of((person.language, person.language, "de")),
+            phone=person.phone and choices.one_of((person.phone, "+447700900109")),
+            email=person.email and choices.one_of((person.email, "anna@example.org")),
+        )
+        for id_, person in people.items()
+    }
+    return Renewal(choices.number(1, 40) / 10, renewed)
 
 
 def _message(
     choices: Choices, id_: int, templates: dict[int, Template], people: dict[int, Person]
 ) -> Message:
-    variables = choices.one_of(
-        (*(WHOLE,) * 8, {"word": "{tid.0}", "tid.0": "7"}, {"word": "w"}, {"tid.0": "7"})
+    refused = choices.one_of(
+        ((),) * 18 + (("dequeued",), ("dequeued",), ("sent",), ("error",), ("delivered",))
     )
+    again = tuple(choices.number(1, 6) for _ in range(choices.one_of((0, 0, 0, 0, 1, 2))))
     return Message(
         id=id_,
         settings_id=choices.number(1, len(templates) + (choices.number(0, 20) == 20)),
         customer_id=choices.number(1, len(people) + (choices.number(0, 5) == 5)),
-        variables=variables,
+        variables=choices.one_of(VARIABLES),
         reports=_reports(choices),
-        again=tuple(choices.number(1, 6) for _ in range(choices.one_of((0, 0, 0, 0, 1, 2)))),
-        refused=choices.one_of(((),) * 12 + (("dequeued",), ("sent",), ("error",), ("delivered",))),
-        pardon=choices.one_of((0, 0, 1, 2)),
+        again=again if "dequeued" not in refused else (2, 4),
+        refused=refused,
+        pardon=choices.one_of((0, 0, 1, 1, 2)),
     )
 
 
 def _reports(choices: Choices) -> tuple[Report, ...]:
-    count = choices.one_of((0, 0, 1, 1, 2))
+    count = choices.one_of((0, 0, 1, 1, 2, 3))
     return tuple(
         Report(
-            delay=choices.one_of((0.0, 0.5, 4.0)),
+            delay=choices.one_of((0.0, 0.5, 1.0, 2.5, 4.0, 9.0)),
             status=choices.one_of(("delivered", "delivered", "failed", "enroute")),
             copies=choices.one_of((1, 1, 2)),
             answer_lost=choices.number(0, 5) == 5,
-            names=choices.one_of((Named.NOTHING, Named.NOTHING, Named.ATTEMPT, Named.MESSAGE)),
+            names=choices.one_of((Named.NOTHING, Named.NOTHING, Named.KEY, Named.KEY, Named.MESSAGE)),
         )
         for _ in range(count)
     )
 
 
 def _malformed(choices: Choices) -> tuple[str, ...]:
-    kinds = (
-        {"id": 900, "settingsId": "x", "customerId": 1, "variables": {}},
-        {"id": 901},
-        {"customerId": 2},
-        "text",
-        {"id": 902, "settingsId": 1, "customerId": 1, "variables": {"a": [1]}},
-    )
-    count = choices.one_of((0, 0, 0, 1, 2))
-    return tuple(json.dumps(choices.one_of(kinds)) for _ in range(count))
+    count = choices.one_of((0, 0, 0, 0, 1, 2, 5))
+    return tuple(json.dumps(choices.one_of(MALFORMED)) for _ in range(count))
 
 
 def _troubles(choices: Choices, endpoint: str) -> tuple[Trouble | None, ...]:
@@ -308,7 +234,7 @@ def _troubles(choices: Choices, endpoint: str) -> tuple[Trouble | None, ...]:
 def _jumps(choices: Choices) -> tuple[Jump, ...]:
     count = choices.one_of((0, 0, 0, 1, 2))
     return tuple(
-        Jump(choices.number(0, 80) / 10, choices.one_of((-10.0, -1.0, 3.0, 3600.0, 8 * 86400.0)))
+        Jump(choices.number(0, 80) / 10, choices.one_of((-3600.0, -10.0, -1.0, 3.0, 3600.0, 8 * 86400.0)))
         for _ in range(count)
     )
 
@@ -322,6 +248,22 @@ def _shortages(choices: Choices) -> tuple[Shortage, ...]:
             seen=choices.number(0, 1) > 0,
         )
         for _ in range(count)
+    )
+
+
+def _hangs(choices: Choices) -> tuple[Hang, ...]:
+    count = choices.one_of((0,) * 7 + (1, 2))
+    what = ("settings 1", "settings 2", "directory", *(f"host {name}" for name in CHANNELS), "host service")
+    return tuple(
+        Hang(choices.one_of(what), choices.number(0, 40) / 10, choices.one_of((1.0, 5.0, 30.0)))
+        for _ in range(count)
+    )
+
+
+def _suspensions(choices: Choices) -> tuple[Suspension, ...]:
+    count = choices.one_of((0,) * 7 + (1,))
+    return tuple(
+        Suspension(choices.number(0, 400) / 100, choices.one_of((5.0, 60.0, 300.0))) for _ in range(count)
     )
 
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from simulation.plan import CHANNELS, Message, Person, Plan
 
-_PLACEHOLDER = re.compile(r"\{([\w.-]+)\}")
+_BRACED = re.compile(r"\{([^{}]*)\}")
+_WORD = re.compile(r"[\w.-]+")
+_WORDS = re.compile(r"[\w.-]+(\s[\w.-]+)*")
 _NOBODY = Person(None, None, None, None)
+_REQUIRED = {"sms": {"text"}, "email": {"subject", "body"}, "messenger": set[str]()}
+_BUTTON = {"button.text", "button.url"}
 
 
 class Choice(NamedTuple):
-    """A channel and the language that a message has there."""
+    """A channel and the language that a message has there, for a customer as the directory knows them."""
 
     channel: str
     language: str
+    person: Person
 
 
 def languages(person: Person) -> list[str]:
@@ -26,9 +32,10 @@ def languages(person: Person) -> list[str]:
     return list(dict.fromkeys([*tags, "en"]))
 
 
-def person_of(plan: Plan, message: Message) -> Person:
-    """Whom the message is for."""
-    return plan.people.get(message.customer_id, _NOBODY)
+def persons_of(plan: Plan, message: Message) -> list[Person]:
+    """Whom the message is for, as the directory says at first and, if that changes, later."""
+    known = [plan.people, plan.renewal.people] if plan.renewal is not None else [plan.people]
+    return [people.get(message.customer_id, _NOBODY) for people in known]
 
 
 def reaches(channel: str, person: Person) -> bool:
@@ -36,9 +43,19 @@ def reaches(channel: str, person: Person) -> bool:
     return {"sms": person.phone, "email": person.email, "messenger": "none needed"}[channel] is not None
 
 
-def choices(plan: Plan, message: Message, configured: Sequence[str]) -> list[Choice]:
-    """The channels that can be taken, the best first: by language, in each by the order of channels."""
-    person = person_of(plan, message)
+def is_readable(channel: str, fields: Mapping[str, str]) -> bool:
+    """Whether a block has all that it must have (interface 2.2)."""
+    buttons = _BUTTON & fields.keys()
+    return fields.keys() >= _REQUIRED[channel] and buttons in (set(), _BUTTON)
+
+
+def choices(plan: Plan, message: Message, configured: Sequence[str]) -> Iterator[list[Choice]]:
+    """The channels that can be taken, the best first, for each state of the directory."""
+    return (_choices(plan, message, configured, person) for person in persons_of(plan, message))
+
+
+def _choices(plan: Plan, message: Message, configured: Sequence[str], person: Person) -> list[Choice]:
+    """By language, in each by the order of channels."""
     template = plan.templates.get(message.settings_id)
     if template is None:
         return []
@@ -46,8 +63,11 @@ def choices(plan: Plan, message: Message, configured: Sequence[str]) -> list[Cho
     for language in languages(person):
         blocks = template.content.get(language, {})
         for channel in CHANNELS:
-            if channel in blocks and channel in configured and reaches(channel, person):
-                found.setdefault(channel, Choice(channel, language))
+            fields = blocks.get(channel)
+            if not fields or not is_readable(channel, fields):
+                continue
+            if channel in configured and reaches(channel, person):
+                found.setdefault(channel, Choice(channel, language, person))
     return list(found.values())
 
 
@@ -56,39 +76,53 @@ def rendered(plan: Plan, message: Message, choice: Choice) -> tuple[dict[str, st
     template = plan.templates[message.settings_id]
     content = template.content[choice.language]
     greetings = content.get("greetings", {})
-    person = person_of(plan, message)
+    person = choice.person
     values = dict(message.variables)
     if person.name is not None:
         values.setdefault("customer.name", person.name)
     missing: list[str] = []
     greeting = greetings.get("general" if person.name is None else "personal")
     if greeting is not None and "greeting" not in values:
-        values["greeting"] = _filled(greeting, values, missing=[])
-    is_html = choice.channel == "email" and "<b>" in content["email"]["body"]
-    fields = {
-        name: _filled(text, _escaped(values, is_html and name == "body"), missing)
-        for name, text in content[choice.channel].items()
-    }
+        values["greeting"] = _filled(greeting, values, _WORDS, missing=[])
+    block = content[choice.channel]
+    is_html = choice.channel == "email" and "<b>" in block["body"]
+    fields = {}
+    for name, text in block.items():
+        if is_html and name == "body":
+            escaped = {key: html.escape(value) for key, value in values.items()}
+            fields[name] = _filled(text, escaped, _WORD, missing)
+        else:
+            fields[name] = _filled(text, values, _WORDS, missing)
     return fields, list(dict.fromkeys(missing))
 
 
-def _escaped(values: Mapping[str, str], is_html: bool) -> Mapping[str, str]:
-    return {name: html.escape(value) for name, value in values.items()} if is_html else values
-
-
-def _filled(text: str, values: Mapping[str, str], missing: list[str]) -> str:
+def _filled(text: str, values: Mapping[str, str], names: re.Pattern[str], missing: list[str]) -> str:
     def value(match: re.Match[str]) -> str:
-        name = match[1]
-        if name not in values:
+        written = match[1]
+        if written in values:
+            return values[written]
+        name = _without_invisible(written).strip()
+        if name not in values and names.fullmatch(name):
             missing.append(name)
         return values.get(name, match[0])
 
-    return _PLACEHOLDER.sub(value, text)
+    return _BRACED.sub(value, text)
+
+
+def _without_invisible(text: str) -> str:
+    return "".join(sign for sign in text if unicodedata.category(sign) != "Cf")
 
 
 _WIRE_NAMES = {"button.text": "label", "button.url": "link"}
+_ADDRESSES = {"sms": "phone", "email": "email"}
 
 
 def on_the_wire(fields: Mapping[str, str]) -> dict[str, str]:
     """The fields as the simulation's provider requests carry them."""
     return {_WIRE_NAMES.get(name, name): text for name, text in fields.items()}
+
+
+def addresses(plan: Plan, message: Message, channel: str) -> set[str | None]:
+    """Where a channel may send it to."""
+    field = _ADDRESSES.get(channel)
+    return {None if field is None else getattr(person, field) for person in persons_of(plan, message)}

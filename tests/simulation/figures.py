@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from simulation.case import cases
 from simulation.oracle import violations
+from simulation.plan import Trouble
 from simulation.run import History
 
 _SECONDS_OF_AN_HOUR = 3600.0
@@ -36,6 +37,12 @@ class Figures:
     without_room: int = 0
     """Commits that found the disk full."""
     clock_jumps: int = 0
+    suspensions: int = 0
+    hangs: int = 0
+    batches_lost: int = 0
+    """Batches of which the journal says that they may have been lost."""
+    lies: int = 0
+    """Messages that were taken and answered 503."""
     accounts: int = 0
     violations: int = 0
     requests: Counter[str] = field(default_factory=Counter)
@@ -61,6 +68,10 @@ class Figures:
         self.commits += ledger.commits
         self.without_room += ledger.without_room
         self.clock_jumps += len(history.plan.jumps)
+        self.suspensions += len(history.plan.suspensions)
+        self.hangs += len(history.plan.hangs)
+        self.batches_lost += ledger.batches_lost
+        self.lies += sum(asked.trouble is Trouble.BUSY_AFTER for asked in ledger.asked)
         self.accounts += ledger.accounts
         self.violations += len(found)
         self.requests += ledger.requests

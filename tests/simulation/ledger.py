@@ -16,13 +16,27 @@ UNHEARD = 999
 
 
 class Handed(NamedTuple):
-    """The queue put an element into an answer."""
+    """The queue put an element into an answer, at a second of the run."""
 
     order: int
     life: int
     request: int
     raw: str
     id: int | None
+    at: float
+
+
+class Taken(NamedTuple):
+    """The queue was asked and hands over these elements; the first `whole` of them come through unharmed.
+
+    `trouble` is what happens to the request.
+    """
+
+    life: int
+    request: int
+    raws: tuple[str, ...]
+    whole: int
+    trouble: Trouble | None
 
 
 class Posted(NamedTuple):
@@ -32,10 +46,14 @@ class Posted(NamedTuple):
     life: int
     request: int
     bodies: tuple[str, ...]
+    at: float
 
 
 class Asked(NamedTuple):
-    """A provider was asked to take a message, whether it did so or not."""
+    """A provider was asked to take a message, whether it did so or not, when the first byte was written.
+
+    Also when there was no connection for it.
+    """
 
     order: int
     life: int
@@ -46,7 +64,8 @@ class Asked(NamedTuple):
     key: str
     content: Mapping[str, str]
     now: int
-    """What the worker took for the time of day."""
+    """The time of day."""
+    at: float
     journaled: bool
     """Whether the intent to send this very attempt was in the journal's file."""
 
@@ -89,6 +108,9 @@ class Polled(NamedTuple):
     """The queue was asked for messages."""
 
     order: int
+    life: int
+    request: int
+    trouble: Trouble | None
     at: float
 
 
@@ -106,6 +128,8 @@ class Ledger:
     """All records of a run."""
 
     handed: list[Handed] = field(default_factory=list)
+    taken: dict[int, Taken] = field(default_factory=dict)
+    """By the number of the request."""
     posted: list[Posted] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     accepted: list[Accepted] = field(default_factory=list)
@@ -129,6 +153,8 @@ class Ledger:
     """Commits that found no room on the disk."""
     accounts: int = 0
     """Accounts that workers gave of their journals."""
+    batches_lost: int = 0
+    """Batches of which the journal says at the end that they may have been lost."""
     seconds: float = 0.0
     """How long the run took, by its own clock."""
     complaints: list[str] = field(default_factory=list)

@@ -16,7 +16,7 @@ from simulation.ledger import Ordered
 from simulation.plan import CHANNELS, Errand
 from simulation.world import World
 
-_IN_DOUBT = frozenset({Verb.RESEND, Verb.SETTLE_SENT, Verb.SETTLE_FAILED})
+_IN_DOUBT = frozenset({Verb.RESEND, Verb.RESEND_ANEW, Verb.SETTLE_SENT, Verb.SETTLE_FAILED})
 _PROVIDER_IDS = "SELECT provider_id FROM receipt WHERE seq IN (SELECT value FROM json_each(?))"
 
 

@@ -6,11 +6,22 @@ from collections.abc import Iterator
 
 from deliveryd.journal.orders import Verb
 from simulation import rules_of_reporting, rules_of_sending
-from simulation.case import DELIVERED, FAILED, IN_DOUBT, SENT, SET_ASIDE, cases
+from simulation.case import DELIVERED, FAILED, IN_DOUBT, SENT, SET_ASIDE, cases, first_heard
 from simulation.ledger import Posted, read_event
+from simulation.plan import Offers, Trouble
 from simulation.run import History
+from simulation.service import id_of
+from simulation.wire import BROKEN_OFF
 
 RULES = (*rules_of_reporting.RULES, *rules_of_sending.RULES)
+UNANSWERED = BROKEN_OFF | {
+    Trouble.RESET_BEFORE,
+    Trouble.RESET_AFTER,
+    Trouble.SILENCE_BEFORE,
+    Trouble.SILENCE_AFTER,
+}
+"""Troubles after which nobody can know whether a batch was in the part of the answer that never came."""
+
 TAKE_UNDER_WAY = 12.0
 """Seconds that a request for messages may go on trying after it was begun."""
 
@@ -20,6 +31,8 @@ def violations(history: History) -> list[str]:
     found = list(history.ledger.complaints)
     found += _account(history)
     found += _needless_reports(history)
+    found += _losses_said(history)
+    found += _malformed_told(history)
     found += _taken_without_room(history)
     for case in cases(history):
         for rule in RULES:
@@ -31,13 +44,46 @@ def _account(history: History) -> Iterator[str]:
     """Taken = ended + in doubt + set aside: nothing is on its way any more, nothing fell out."""
     handed = {handed.id for handed in history.ledger.handed if handed.id is not None}
     known = history.rows.keys() | history.past
-    if lost := handed - known:
+    if lost := handed - known - _cut_off(history):
         yield f"handed out and not in the journal: {sorted(lost)}"
     if invented := known - handed:
         yield f"in the journal and never handed out: {sorted(invented)}"
     for row in history.rows.values():
         if row.state not in {IN_DOUBT, SENT, DELIVERED, FAILED, SET_ASIDE}:
             yield f"message {row.id} never came to an end (state {row.state})"
+
+
+def _cut_off(history: History) -> set[int | None]:
+    """What a queue that hands out each element once handed out in a part of an answer that never came."""
+    if history.plan.offers is not Offers.ONCE:
+        return set()
+    return {id_of(raw) for taken in history.ledger.taken.values() for raw in taken.raws[taken.whole :]}
+
+
+def _losses_said(history: History) -> Iterator[str]:
+    """Each request that left and brought no whole answer may have lost a batch, and the journal says so."""
+    ledger = history.ledger
+    survived = [polled for polled in ledger.polled if polled.life not in ledger.crashed]
+    least = sum(polled.trouble in UNANSWERED for polled in survived)
+    most = sum(
+        polled.request not in ledger.answered or polled.trouble is Trouble.GARBAGE_AFTER
+        for polled in ledger.polled
+    )
+    if not least <= ledger.batches_lost <= most:
+        yield f"{ledger.batches_lost} batches are said to be lost, of {least} to {most}"
+
+
+def _malformed_told(history: History) -> Iterator[str]:
+    """`dequeued`, then `error`, each once, of every element without the rest but with an id."""
+    heard = first_heard(history.ledger.posted)
+    own = {message.id for message in history.plan.messages}
+    refused = {event.message_id for event in map(read_event, history.ledger.refused_events)}
+    for id_ in (history.rows.keys() | history.past) - own - refused:
+        events = [one.event for one in heard[id_]]
+        if [event.status for event in events] != ["dequeued", "error"]:
+            yield f"malformed message {id_}: {', '.join(event.status for event in events)} was reported"
+        elif not (events[1].details or "").startswith("malformed message"):
+            yield f"malformed message {id_}: an error that isn't true: {events[1].details}"
 
 
 def _needless_reports(history: History) -> Iterator[str]:

@@ -11,23 +11,34 @@ from deliveryd.journal.orders import Kind, Verb
 CHANNELS = ("messenger", "sms", "email")
 """The channels, in the order in which they are tried."""
 
+HEALTHY = 1
+"""The settings of the messages that need nothing that hangs, where a plan is fair."""
+
 
 class Trouble(StrEnum):
     """What goes wrong with one request. "After" means that the other side did its work all the same."""
 
     NO_CONNECTION = "no connection"
+    SLOW_CONNECTION = "slow to connect"
     RESET_BEFORE = "reset before the work"
     RESET_AFTER = "reset after the work"
     SILENCE_BEFORE = "time-out before the work"
     SILENCE_AFTER = "time-out after the work"
     GATEWAY_AFTER = "502 after the work"
+    BROKEN_AFTER = "500 after the work"
+    BUSY_AFTER = "503 after the work"
+    OVERDUE_AFTER = "408 after the work"
     GARBAGE_AFTER = "garbage after the work"
+    CUT_AFTER = "answer cut off after the work"
+    DRIP_AFTER = "answer too late after the work, its first part in time"
+    OVERSIZED_AFTER = "answer too large after the work"
     SLOW = "slow answer"
     LATE = "late work"
     BUSY = "503"
     BROKEN = "500"
     TOO_MANY = "429 with Retry-After"
     BAD_REQUEST = "400"
+    CUT_REFUSAL = "400 whose body broke off"
     UNAUTHORIZED = "401"
     NOT_FOUND = "404"
     CONFLICT = "409"
@@ -78,14 +89,25 @@ class Tuning:
     intermediate: tuple[str, ...]
     breaker: int
     """Failures in a row that open a channel's breaker; 0: none do."""
+    service_timeout: float = 2.0
+    cache_ttl: float = 300.0
+    """Seconds for which what the directory said of a customer is kept."""
 
 
 class Named(StrEnum):
     """What a provider's report calls a message by, besides the provider's own id."""
 
     NOTHING = "nothing"
-    ATTEMPT = "the attempt's id"
+    KEY = "the idempotency key"
     MESSAGE = "the message's id"
+
+
+class Offers(StrEnum):
+    """How often the queue hands out an element."""
+
+    AGAIN = "again after a lost answer"
+    ONCE = "once"
+    UNTIL_DEQUEUED = "until its dequeued is accepted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +158,38 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """The wall clock jumps."""
+    """The wall clock jumps, forwards or back."""
 
     at: float
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """The worker's process stands still, while all others go on; then it meets what lies there."""
+
+    at: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """For some seconds of the run something gives no answer at all.
+
+    `what`: "settings 3", "directory", or "host sms" for the name server that is asked for that host.
+    """
+
+    what: str
+    at: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """From some second of the run on the directory says this of its customers."""
+
+    at: float
+    people: Mapping[int, Person]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +234,11 @@ class Plan:
     shortages: tuple[Shortage, ...]
     errands: tuple[Errand, ...]
     lives: tuple[Life, ...]
+    offers: Offers = Offers.AGAIN
+    hangs: tuple[Hang, ...] = ()
+    suspensions: tuple[Suspension, ...] = ()
+    renewal: Renewal | None = None
+    directory_seconds: float = 0.0
+    """What the directory takes for an answer."""
+    is_fair: bool = False
+    """Nothing is wrong but the hangs, so messages of `HEALTHY` settings are sent soon."""

@@ -7,16 +7,15 @@ from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple
 
+import anyio
+
 from deliveryd.http.wire import Answer, Target
 from simulation.ledger import Accepted, Asked
 from simulation.plan import Report, Step
 from simulation.wire import Request
 from simulation.world import World
 
-_ATTEMPT = """
-SELECT 1 FROM message JOIN attempt ON message_id = id AND number = attempts
-WHERE id = ? AND state = 4 AND number = ? AND channel = ? AND verdict IS NULL
-"""
+_INTENT = "SELECT 1 FROM message WHERE id = ? AND state = 4 AND key = ? AND lane = ?"
 
 
 class Sent(NamedTuple):
@@ -52,9 +51,9 @@ class Providers:
         content = json.loads(request.body)
         message_id = int(content.pop("reference"))
         key = next(value.decode() for name, value in request.headers if name == b"Idempotency-Key")
-        number = int(key.rpartition("-")[2])
         world = self._world
-        journaled = bool(world.ask_journal(_ATTEMPT, message_id, number, request.host))
+        number = int(key.rpartition("-")[2])
+        journaled = bool(world.ask_journal(_INTENT, message_id, number, request.host))
         world.ledger.asked.append(
             Asked(
                 world.ledger.number(),
@@ -65,7 +64,8 @@ class Providers:
                 message_id,
                 key,
                 content,
-                world.wall.now(),
+                world.wall.at(anyio.current_time()),
+                anyio.current_time(),
                 journaled,
             )
         )
@@ -87,5 +87,9 @@ class Providers:
     def spoiled(self, request: Request, status: int) -> None:
         """Nothing to note: the attempt's record knows its trouble."""
 
-    def lost(self, request: Request) -> None:
+    def lost(self, request: Request, received: bytes) -> None:
         """Nothing to note: the attempt's record knows its trouble."""
+
+    def hang(self, request: Request) -> str | None:
+        """No provider gives no answer for long, but for what single requests suffer."""
+        return None

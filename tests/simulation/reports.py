@@ -122,4 +122,4 @@ class Reports:
 
 
 def _reference(sent: Sent, names: Named) -> str | None:
-    return {Named.NOTHING: None, Named.ATTEMPT: sent.key, Named.MESSAGE: str(sent.message_id)}[names]
+    return {Named.NOTHING: None, Named.KEY: sent.key, Named.MESSAGE: str(sent.message_id)}[names]

@@ -14,15 +14,27 @@ from simulation.case import (
     SET_ASIDE,
     TAKEN_FOR_SENT,
     Case,
+    Heard,
     was_failed_by_report,
 )
-from simulation.expectation import choices, rendered
-from simulation.plan import Trouble
-from simulation.service import iso
-from simulation.world import START
+from simulation.expectation import choices, is_readable, rendered
+from simulation.ledger import Reported
+from simulation.plan import Offers, Trouble
+from simulation.service import instant_of, iso
+from simulation.world import RETENTION, START, Wall
 
-RANK = {"dequeued": 0, "sending": 1, "accepted": 1, "sent": 2, "error": 2, "delivered": 3}
+RANK = {"dequeued": 0.0, "sending": 1.0, "accepted": 1.0, "sent": 2.0, "error": 2.5, "delivered": 3.0}
 WITHOUT_ID = Trouble.GARBAGE_AFTER
+
+FOLLOWS = {
+    "dequeued": {"sending", "accepted", "sent", "error"},
+    "sending": {"sending", "accepted", "sent", "error"},
+    "accepted": {"sending", "accepted", "sent", "error"},
+    "sent": {"delivered", "error"},
+    "error": {"sent", "delivered"},
+    "delivered": set[str](),
+}
+"""What may be reported after a status. `error` isn't the end when the provider says later that it arrived."""
 
 DUE = {
     IN_DOUBT: frozenset({"dequeued"}),
@@ -32,25 +44,45 @@ DUE = {
 }
 """The events that the service has to have heard, by the state at the end."""
 
-RETENTION = 7 * 86400.0
-"""Seconds that the journal keeps what is over, unless it is told otherwise."""
+APPLIED = 200
+"""The status with which the worker answers a report that it can do something with at once."""
+
+MILLISECOND = 1_000
+"""By so many microseconds the run's own seconds and its instants may differ."""
+
+
+def _not_retried(case: Case) -> list[Heard]:
+    """The events in the order in which they were heard, but for those that an operator had reported again."""
+    retried = {event.status for event in case.refused} if Verb.RETRY in case.orders else set()
+    return [heard for heard in case.heard if heard.event.status not in retried]
 
 
 def _events_in_order(case: Case) -> Iterator[str]:
     """In the order in which they happened, except for what was refused and later retried by an operator."""
-    retried = {event.status for event in case.refused} if Verb.RETRY in case.orders else set()
-    statuses = [status for status in case.statuses if status not in retried]
+    refused = {event.status for event in case.refused}
+    statuses = [heard.event.status for heard in _not_retried(case)]
     for earlier, later in pairwise(statuses):
-        if RANK[later] < RANK[earlier] and later != "error":
-            yield f"{later} was reported after {earlier}"
-        if earlier in {"error", "delivered"}:
+        if later not in FOLLOWS[earlier] and not refused & FOLLOWS[earlier]:
             yield f"{later} was reported after {earlier}"
     for status in ("dequeued", "sent", "delivered", "error"):
         if case.statuses.count(status) > 1:
             yield f"{status} was reported as several events"
-    refused = {event.status for event in case.refused}
     if statuses and statuses[0] != "dequeued" and "dequeued" not in refused:
         yield f"the first event was {statuses[0]}"
+
+
+def _times_in_order(case: Case) -> Iterator[str]:
+    """By the clock as it stood, put right or not, but never before the message's previous event."""
+    wall = Wall(case.history.plan.jumps)
+    previous = 0
+    for heard in _not_retried(case):
+        instant = instant_of(heard.event.fields["timestamp"])
+        if instant < previous:
+            yield f"{heard.event.status} is told to have happened before what came before it"
+        shown = wall.highest(case.offered_at, heard.at)
+        if instant > max(shown + MILLISECOND, previous + MILLISECOND):
+            yield f"{heard.event.status} bears an instant that no clock had shown"
+        previous = instant
 
 
 def _latest_is_heard_last(case: Case) -> Iterator[str]:
@@ -76,71 +108,149 @@ def _events_complete(case: Case) -> Iterator[str]:
         yield f"{', '.join(sorted(ends))} was reported of a message that hasn't ended"
     if case.state == SENT and ("delivered" in heard or "error" in heard):
         yield "reported more than the journal knows"
+
+
+def _set_aside_rightly(case: Case) -> Iterator[str]:
+    """For as long as its `dequeued` is refused, and no longer."""
+    refused = {event.status for event in case.refused}
+    heard = set(case.statuses)
     if case.state == SET_ASIDE and "dequeued" not in refused:
         yield "was set aside, though its dequeued was not refused"
-    if case.state is not None and "dequeued" in refused and case.state != SET_ASIDE:
-        accepted_too = "dequeued" in heard
-        if not accepted_too:
-            yield "went on, though its dequeued was refused"
+    if case.state == SET_ASIDE and "dequeued" in case.acknowledged and Verb.DROP not in case.orders:
+        yield "is set aside, though its dequeued was accepted when it was offered again"
+    is_offered = case.history.plan.offers is Offers.UNTIL_DEQUEUED and case.message.pardon == 1
+    if case.state == SET_ASIDE and is_offered and Verb.DROP not in case.orders:
+        yield "is set aside, though the service offers it and would accept its dequeued"
+    if case.state not in {None, SET_ASIDE} and "dequeued" in refused and "dequeued" not in heard:
+        yield "went on, though its dequeued was refused"
 
 
 def _receipts_told(case: Case) -> Iterator[str]:
-    """What a provider reported, and heard that it was noted, becomes an event."""
-    noted = [report for report in case.reported if report.answer < 300 and report.status != "enroute"]
-    named = [asked for asked in case.asked if asked.trouble in TAKEN_FOR_SENT - {WITHOUT_ID}]
-    known = [asked for asked in named if not case.may_be_doubtful(asked)]
+    """What a provider reported, and heard that it was noted, becomes an event, whatever was told before."""
     # What fits nothing for as long as the journal keeps anything is forgotten; so is what ended before.
     is_old = case.history.past or any(jump.seconds >= RETENTION for jump in case.history.plan.jumps)
-    if case.state == SENT and noted and known and not is_old and not case.has_dropped_reports:
-        yield f"a report of {noted[0].status} was noted and forgotten"
+    if is_old or case.has_dropped_reports or case.state is None:
+        return
+    known = [*case.noted, *_known_by_provider_id(case)]
+    delivered = [report for report in known if report.status == "delivered"]
+    if delivered and case.state != DELIVERED:
+        yield f"a report of delivered was noted, and it ended in state {case.state}"
+    latest = case.asked[-1].key if case.asked else None
+    failed = [
+        report for report in known if report.status == "failed" and case.acceptance_of(report).key == latest
+    ]
+    if failed and case.state in {IN_DOUBT, SENT}:
+        yield f"a report of failed was noted, and it ended in state {case.state}"
+
+
+def _known_by_provider_id(case: Case) -> Iterator[Reported]:
+    """Reports about what the worker knows by the provider's own id."""
+    for report in case.reported:
+        if report.answer >= 300 or report.status == "enroute":
+            continue
+        asked = case.under_key(case.acceptance_of(report).key)
+        if any(
+            one.trouble in TAKEN_FOR_SENT - {WITHOUT_ID} and not case.may_be_doubtful(one) for one in asked
+        ):
+            yield report
+
+
+def _delivered_truly(case: Case) -> Iterator[str]:
+    """With the instant that the provider gave, and with the first of the channels that reported it."""
     for heard in case.heard:
-        if heard.event.status == "delivered":
-            fields = heard.event.fields
-            instants = {report.reported_at for report in case.reported if report.status == "delivered"}
-            if fields.get("reportedAt") not in instants:
-                yield "delivered with a wrong reportedAt"
-            if fields.get("channel") not in {accepted.channel for accepted in case.accepted}:
-                yield "delivered with a wrong channel"
+        if heard.event.status != "delivered":
+            continue
+        fields = heard.event.fields
+        told = [report for report in case.reported if report.status == "delivered"]
+        if fields.get("reportedAt") not in {report.reported_at for report in told}:
+            yield "delivered with a wrong reportedAt"
+        applied = (number for number, report in enumerate(told) if report.answer == APPLIED)
+        first = next(applied, len(told))  # what was kept for later may have been applied since, or may not
+        channels = {case.acceptance_of(report).channel for report in told[: first + 1]}
+        if fields.get("channel") not in channels:
+            yield f"delivered with the channel {fields.get('channel')}, which isn't the first that said so"
 
 
 def _errors_explained(case: Case) -> Iterator[str]:
-    for event in [heard.event for heard in case.heard] + list(case.refused):
-        if event.status == "error" and not _is_true(case, event.details or ""):
+    for heard in case.heard:
+        if heard.event.status == "error" and not _is_true(case, heard.event.details or "", heard.at):
+            yield f"an error that isn't true: {heard.event.details}"
+    for event in case.refused:
+        if event.status == "error" and not _is_true(case, event.details or "", case.history.ledger.seconds):
             yield f"an error that isn't true: {event.details}"
 
 
-def _is_true(case: Case, details: str) -> bool:
+def _doubts_told(case: Case) -> Iterator[str]:
+    """The service hears of a doubt that was left when the message's time ran out, or its tries."""
+    for heard in case.heard:
+        if heard.event.status != "error" or not case.asked:
+            continue
+        before = [asked for asked in case.under_key(case.asked[-1].key) if asked.order < heard.order]
+        is_left = any(map(case.is_doubtful, before)) and not any(
+            asked.trouble in TAKEN_FOR_SENT and not case.may_be_doubtful(asked) for asked in before
+        )
+        details = heard.event.details or ""
+        is_told = any(words in details for words in ("unknown", "operator", "the provider reported"))
+        if is_left and not case.has_arrived and not is_told:
+            yield f"an error that says nothing of its doubt: {details}"
+
+
+def _is_true(case: Case, details: str, told_at: float) -> bool:
+    return all(_is_reason(case, reason, told_at) for reason in details.split("; "))
+
+
+def _is_reason(case: Case, reason: str, told_at: float) -> bool:
+    """Whether a part of an error's details is true."""
     plan, ledger = case.history.plan, case.history.ledger
     template = plan.templates.get(case.message.settings_id)
-    if details.startswith("missing placeholders: "):
-        named = details.removeprefix("missing placeholders: ").split(", ")
+    _, said, names = reason.rpartition("missing placeholders: ")
+    if said:
         return any(
-            rendered(plan, case.message, choice)[1] == named
+            rendered(plan, case.message, choice)[1] == names.split(", ")
             for life in case.history.lives
-            for choice in choices(plan, case.message, life.channels)
+            for known in choices(plan, case.message, life.channels)
+            for choice in known
         )
-    if details.startswith("expired at "):
+    if "expired at " in reason:
         expires = template.expires if template else None
-        return expires is not None and details == f"expired at {iso(START + int(expires * 1e6))}"
-    if details.startswith(("settings ", "the answer is")):
-        return case.message.settings_id in ledger.unusable_settings
-    if "the provider reported" in details:
+        if expires is None or not reason.endswith(f"expired at {iso(START + int(expires * 1e6))}"):
+            return False
+        shown = Wall(plan.jumps).highest(case.offered_at, told_at)
+        return shown > START + int(expires * 1e6)
+    if reason.startswith(("settings ", "the answer is")):
+        return case.message.settings_id in ledger.unusable_settings or _has_bad_block(case)
+    if "the provider reported" in reason:
         return was_failed_by_report(case)
-    if "settled by an operator" in details:
+    if "settled by an operator" in reason:
         return Verb.SETTLE_FAILED in case.orders
-    if details.startswith("no content") or "no address" in details:
+    if reason.startswith("no content") or "no address" in reason:
         lives = case.history.lives
-        return bool(case.asked) or any(not choices(plan, case.message, life.channels) for life in lives)
-    if "unknown" in details:
-        return any(case.may_be_doubtful(asked) for asked in case.asked) or bool(ledger.crashed)
+        found = (known for life in lives for known in choices(plan, case.message, life.channels))
+        return bool(case.asked) or not all(found)
+    if "unknown" in reason:
+        return any(map(case.may_have_arrived, case.asked)) or bool(ledger.crashed)
     tried = {asked.channel for asked in case.asked}
-    return any(details.startswith(f"{channel}: ") for channel in tried)
+    return any(reason.startswith(f"{channel}: ") for channel in tried) or _has_bad_block(case)
+
+
+def _has_bad_block(case: Case) -> bool:
+    template = case.history.plan.templates.get(case.message.settings_id)
+    return template is not None and any(
+        not is_readable(channel, fields)
+        for blocks in template.content.values()
+        for channel, fields in blocks.items()
+        if channel != "greetings"
+    )
 
 
 RULES = (
     _events_in_order,
+    _times_in_order,
     _latest_is_heard_last,
     _events_complete,
+    _set_aside_rightly,
     _receipts_told,
+    _delivered_truly,
     _errors_explained,
+    _doubts_told,
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from deliveryd.journal.orders import Verb
 from simulation.case import (
+    BUSY,
     DELIVERED,
     FAILED,
     IN_DOUBT,
@@ -16,33 +17,69 @@ from simulation.case import (
     Case,
     was_failed_by_report,
 )
-from simulation.expectation import choices, on_the_wire, person_of, rendered
-from simulation.plan import Trouble
+from simulation.expectation import addresses, choices, on_the_wire, rendered
+from simulation.ledger import Accepted, Asked, Reported
+from simulation.plan import HEALTHY, Named, Trouble
 from simulation.world import START
 
 KEPT_FOR_LATER = 202
 """The status with which the worker answers a report that fits nothing yet."""
 
-FOR_GOOD = frozenset({Trouble.BAD_REQUEST, Trouble.UNPROCESSABLE})
+FOR_GOOD = frozenset({Trouble.BAD_REQUEST, Trouble.CUT_REFUSAL, Trouble.UNPROCESSABLE})
+
+SOON = 5.0
+"""Seconds after which a message is sent, where nothing that it needs is broken."""
 
 
-def _sent_once(case: Case) -> Iterator[str]:
-    if len(case.accepted) > 1:
-        ways = ", ".join(f"{one.channel} as {one.key[13:]}" for one in case.accepted)
-        yield f"was taken by providers more than once: {ways}"
+def _taken_once(case: Case) -> Iterator[str]:
+    """By one provider, but for a 503 that lied, and for what an operator had begin anew."""
+    if Verb.RESEND_ANEW in case.orders:
+        return
+    for earlier, later in pairwise(case.accepted):
+        if not _was_denied(case, earlier) or earlier.channel == later.channel:
+            ways = ", ".join(f"{one.channel} as {one.key[13:]}" for one in case.accepted)
+            yield f"was taken by providers more than once: {ways}"
+
+
+def _was_denied(case: Case, accepted: Accepted) -> bool:
+    """Whether the provider that took it said 503, so that another one could take it as well."""
+    asked = case.under_key(accepted.key)
+    return any(one.trouble is Trouble.BUSY_AFTER for one in asked) and not any(map(case.is_doubtful, asked))
+
+
+def _keys_kept(case: Case) -> Iterator[str]:
+    """One key for each provider; another only with another channel, and never while there is a doubt."""
     for earlier, later in pairwise(case.asked):
-        under_key = [
-            asked for asked in case.asked if asked.key == earlier.key and asked.order <= earlier.order
-        ]
-        in_doubt = any(map(case.may_be_doubtful, under_key)) or case.may_have_been_begun_before(under_key[0])
-        if later.key == earlier.key and not in_doubt:
-            yield "an attempt was repeated that was not in doubt"
-        if later.key != earlier.key and any(map(case.is_doubtful, under_key)):
-            yield "an attempt in doubt was followed by a new one"
-    keys = [asked.key for asked in case.asked]
-    runs = 1 + sum(earlier != later for earlier, later in pairwise(keys)) if keys else 0
-    if runs != len(set(keys)):
+        under_key = [asked for asked in case.under_key(earlier.key) if asked.order <= earlier.order]
+        if later.key == earlier.key:
+            yield from _repeated_rightly(case, under_key, later)
+        elif Verb.RESEND_ANEW not in case.orders:
+            if later.channel == earlier.channel:
+                yield "was repeated on its channel under another key"
+            if any(map(case.is_doubtful, under_key)):
+                yield "an attempt in doubt was followed by one on another channel"
+    numbers = [int(asked.key.rpartition("-")[2]) for asked in case.asked]
+    if numbers != sorted(numbers):
         yield "an old key was used again"
+
+
+def _repeated_rightly(case: Case, before: Sequence[Asked], again: Asked) -> Iterator[str]:
+    last = before[-1]
+    if again.channel != last.channel:
+        yield "a key was used on two channels"
+    if last.trouble in TAKEN_FOR_SENT and not case.may_be_doubtful(last):
+        yield "was repeated though a provider said that it has it"
+    if last.trouble in FOR_GOOD and not any(
+        case.may_have_arrived(one) or case.may_be_doubtful(one) for one in before
+    ):
+        yield "was repeated though the provider refused it"
+    arrived = [asked for asked in before if case.may_have_arrived(asked)]
+    if arrived and _said(again) != _said(arrived[0]):
+        yield "what may have arrived was repeated with other words"
+
+
+def _said(asked: Asked) -> dict[str, str]:
+    return {name: text for name, text in asked.content.items() if name != "to"}
 
 
 def _sent_with_leave(case: Case) -> Iterator[str]:
@@ -54,7 +91,9 @@ def _sent_with_leave(case: Case) -> Iterator[str]:
             yield "was sent before its dequeued was accepted"
         if not asked.journaled:
             yield "was sent without an intent in the journal"
-        if template and template.expires is not None and asked.now > START + int(template.expires * 1e6):
+        has_left = asked.trouble is not Trouble.NO_CONNECTION
+        expires = template.expires if template else None
+        if has_left and expires is not None and asked.now > START + int(expires * 1e6):
             yield "was sent after it had expired"
         if case.state == SET_ASIDE:
             yield "was sent though it is set aside"
@@ -62,22 +101,21 @@ def _sent_with_leave(case: Case) -> Iterator[str]:
 
 def _said_right(case: Case) -> Iterator[str]:
     plan = case.history.plan
-    person = person_of(plan, case.message)
     for asked in case.asked:
         configured = case.history.lives[asked.life].channels
-        options = {option.channel: option for option in choices(plan, case.message, configured)}
-        option = options.get(asked.channel)
-        if option is None:
+        found = choices(plan, case.message, configured)
+        options = [option for known in found for option in known if option.channel == asked.channel]
+        if not options:
             yield f"went over {asked.channel}, which can't be"
             continue
-        fields, missing = rendered(plan, case.message, option)
-        if missing:
-            yield f"was sent without values for {missing}"
-        expected = on_the_wire(fields)
-        if address := {"sms": person.phone, "email": person.email}.get(asked.channel):
-            expected["to"] = address
-        if dict(asked.content) != expected:
-            yield f"said {dict(asked.content)} instead of {expected}"
+        ways = [rendered(plan, case.message, option) for option in options]
+        if not any(not missing for _, missing in ways):
+            yield f"was sent without values for {ways[0][1]}"
+        expected = [on_the_wire(fields) for fields, _ in ways]
+        if _said(asked) not in expected:
+            yield f"said {_said(asked)} instead of {expected}"
+        if asked.content.get("to") not in addresses(plan, case.message, asked.channel):
+            yield f"went to {asked.content.get('to')}"
     if case.asked and case.asked[0].channel not in _best_at_first(case, case.asked[0].life):
         yield f"went over {case.asked[0].channel} first"
 
@@ -85,23 +123,26 @@ def _said_right(case: Case) -> Iterator[str]:
 def _best_at_first(case: Case, life: int) -> set[str]:
     """The best channel now, and in earlier lives that may have died between an intent and its request."""
     died = [earlier for earlier in range(life) if earlier in case.history.ledger.crashed]
-    found = (
-        choices(case.history.plan, case.message, case.history.lives[one].channels) for one in (life, *died)
-    )
-    return {options[0].channel for options in found if options}
+    return {
+        options[0].channel
+        for one in (life, *died)
+        for options in choices(case.history.plan, case.message, case.history.lives[one].channels)
+        if options
+    }
 
 
 def _channels_changed_rightly(case: Case) -> Iterator[str]:
     """Another channel only after the first refused for good, gave up, or is configured no more or anew."""
     for earlier, later in pairwise(case.asked):
-        if earlier.channel == later.channel:
+        if earlier.channel == later.channel or Verb.RESEND_ANEW in case.orders:
             continue
         channel = earlier.channel
         before = [asked for asked in case.asked if asked.order <= earlier.order and asked.channel == channel]
         reconfigured = case.history.lives[earlier.life].channels != case.history.lives[later.life].channels
         tries = sum(asked.trouble is not Trouble.UNAUTHORIZED for asked in before)
         gave_up = tries >= case.history.plan.tuning.attempts
-        if earlier.trouble not in FOR_GOOD and not gave_up and not reconfigured:
+        known_anew = case.history.plan.renewal is not None
+        if earlier.trouble not in FOR_GOOD and not gave_up and not reconfigured and not known_anew:
             yield f"left {channel} too early"
 
 
@@ -116,15 +157,20 @@ def _ended_truly(case: Case) -> Iterator[str]:
             yield "ended as sent, and no provider has it"
         if not any(asked.trouble in TAKEN_FOR_SENT for asked in case.asked) and not case.has_arrived:
             yield "ended as sent without an answer that says so"
-    if case.state == IN_DOUBT and not any(case.may_be_doubtful(asked) for asked in case.asked):
-        crashes = case.history.ledger.crashed
-        if not crashes:
-            yield "is held in doubt without any doubt"
     if case.state == IN_DOUBT:
-        last = case.history.lives[-1]
-        lane = case.history.rows[case.message.id].lane
-        if lane in last.channels and lane not in last.hold:
-            yield "is held in doubt, though its channel repeats"
+        yield from _held_rightly(case)
+
+
+def _held_rightly(case: Case) -> Iterator[str]:
+    crashes = case.history.ledger.crashed
+    refused_later = any(asked.trouble in BUSY for asked in case.asked)
+    if not any(map(case.may_be_doubtful, case.asked)) and not crashes and not refused_later:
+        yield "is held in doubt without any doubt"
+    last = case.history.lives[-1]
+    lane = case.history.rows[case.message.id].lane
+    says_something_else = bool(crashes) and case.history.plan.renewal is not None
+    if lane in last.channels and lane not in last.hold and not says_something_else:
+        yield "is held in doubt, though its channel repeats"
 
 
 def _not_sent_after_its_end(case: Case) -> Iterator[str]:
@@ -132,26 +178,46 @@ def _not_sent_after_its_end(case: Case) -> Iterator[str]:
     ends = [heard.order for heard in case.heard if heard.event.status in {"sent", "delivered", "error"}]
     if case.asked and ends and case.asked[-1].order > ends[0]:
         yield "was sent after its end was reported"
-    for report in case.arrivals:
-        later = sum(asked.order > report.order for asked in case.asked)
+    if case.has_dropped_reports:
+        return
+    for report in case.noted:
+        key = _key_meant(case, report)
+        later = [
+            asked
+            for asked in case.asked
+            if asked.order > report.order and (report.status == "delivered" or asked.key == key)
+        ]
         # One that was kept for later met an attempt with an intent, though its request came afterwards.
-        if later > (report.answer == KEPT_FOR_LATER) and not case.has_dropped_reports:
+        if len(later) > (report.answer == KEPT_FOR_LATER):
             yield "was sent again after a report that showed that it had arrived"
             break
 
 
-def _doubt_settled_by_report(case: Case) -> Iterator[str]:
-    """A report that names its attempt, or its message, settles what became of it."""
-    if any(case.arrivals) and case.state in {IN_DOUBT, SENT} and not case.has_dropped_reports:
-        yield f"a report showed that it had arrived, and it ended in state {case.state}"
+def _key_meant(case: Case, report: Reported) -> str:
+    """The key that a report names; by the message's id it means the latest one on the channel."""
+    accepted = case.acceptance_of(report)
+    if report.names is Named.KEY:
+        return accepted.key
+    on_channel = (asked for asked in case.asked if asked.channel == accepted.channel)
+    return [asked.key for asked in on_channel if asked.order < report.order][-1]
+
+
+def _sent_soon(case: Case) -> Iterator[str]:
+    """What hangs holds up nobody who doesn't need it (promise 6)."""
+    if not case.history.plan.is_fair or case.message.settings_id != HEALTHY:
+        return
+    first = case.asked[0].at if case.asked else float("inf")
+    if first > SOON:
+        yield f"was held up for {first:.1f} s by what it doesn't need"
 
 
 RULES = (
-    _sent_once,
+    _taken_once,
+    _keys_kept,
     _sent_with_leave,
     _said_right,
     _channels_changed_rightly,
     _ended_truly,
     _not_sent_after_its_end,
-    _doubt_settled_by_report,
+    _sent_soon,
 )

@@ -17,10 +17,10 @@ from simulation.operators import Operators
 from simulation.plan import Life, Plan
 from simulation.providers import Providers
 from simulation.reports import Reports
-from simulation.service import Service
+from simulation.service import Service, id_of
 from simulation.start import made_ready
 from simulation.worker import StandIns, Worker
-from simulation.world import World
+from simulation.world import RETENTION, World
 
 PATIENCE = 1200.0
 """Seconds of virtual time after which a run has to be over."""
@@ -37,7 +37,6 @@ class Row(NamedTuple):
     id: int
     state: int
     lane: str
-    provider_id: str | None
 
 
 class History(NamedTuple):
@@ -50,10 +49,7 @@ class History(NamedTuple):
     past: frozenset[int]
 
 
-_ROWS = """
-SELECT id, state, lane, (SELECT provider_id FROM attempt WHERE message_id = id AND number = attempts)
-FROM message
-"""
+_ROWS = "SELECT id, state, lane FROM message"
 
 
 def run_plan(plan: Plan) -> History:
@@ -71,7 +67,8 @@ async def _live(plan: Plan, folder: Path) -> History:
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(world.disk.run)
-            with anyio.move_on_after(PATIENCE) as patience:
+            tasks.start_soon(world.suspend)
+            with anyio.move_on_after(PATIENCE + sum(each.seconds for each in plan.suspensions)) as patience:
                 await _all_lives(world, others)
             tasks.cancel_scope.cancel()
         if patience.cancelled_caught:
@@ -127,6 +124,7 @@ def _audit(world: World) -> None:
     if not found.is_balanced and not complaints:
         complaints.append(f"audit: {found.gap} messages are missing")
     world.ledger.complaints += complaints
+    world.ledger.batches_lost = found.lost.batches
 
 
 def _causes(error: BaseException) -> str:
@@ -139,17 +137,20 @@ def _hand_out_lost(world: World, service: Service) -> None:
     """What a worker took and didn't record: handed out again after a crash, after anything else a loss."""
     known = {id_ for (id_,) in world.ask_journal("SELECT id FROM message UNION SELECT id FROM past")}
     raws = {raw for (raw,) in world.ask_journal("SELECT raw FROM malformed")}
+    forgets = any(jump.seconds >= RETENTION for jump in world.plan.jumps)
     lost = [
-        handed.raw
-        for handed in world.ledger.handed
-        if handed.life == world.life
-        and handed.id not in known
-        and handed.raw not in raws
-        and handed.raw not in service.queue
+        raw
+        for taken in world.ledger.taken.values()
+        if taken.life == world.life
+        for raw in taken.raws[: taken.whole]
+        if id_of(raw) not in known
+        and raw not in raws
+        and raw not in service.queue
+        and not (forgets and id_of(raw) is None)
     ]
     if not lost:
         return
     if world.life in world.ledger.crashed:
         service.hand_out_again(dict.fromkeys(lost))
     else:
-        world.ledger.complaints.append(f"{len(lost)} messages were taken from the queue and lost at a stop")
+        world.ledger.complaints.append(f"{len(lost)} messages were taken from the queue and lost")

@@ -7,12 +7,13 @@ import re
 from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate, islice
 
 import anyio
 
 from deliveryd.http.wire import Answer, Target
-from simulation.ledger import Handed, Polled, Posted, read_event
-from simulation.plan import Message, Step, Template
+from simulation.ledger import Handed, Polled, Posted, Taken, read_event
+from simulation.plan import Message, Offers, Step, Template
 from simulation.wire import Request
 from simulation.world import START, World
 
@@ -32,7 +33,9 @@ class Service:
     def __init__(self, world: World) -> None:
         self._world = world
         plan = world.plan
-        self.queue = deque([*plan.malformed[:1], *map(_element, plan.messages), *plan.malformed[1:]])
+        first = len(plan.malformed) if plan.offers is Offers.UNTIL_DEQUEUED else 1
+        elements = map(_element, plan.messages)
+        self.queue = deque([*plan.malformed[:first], *elements, *plan.malformed[first:]])
         self._again = sorted(
             ((after, _element(message)) for message in plan.messages for after in message.again),
         )
@@ -54,7 +57,11 @@ class Service:
         """Note when the queue is asked."""
         if request.endpoint == "queue":
             ledger = self._world.ledger
-            ledger.polled.append(Polled(ledger.number(), anyio.current_time()))
+            ledger.polled.append(
+                Polled(
+                    ledger.number(), self._world.life, request.number, request.trouble, anyio.current_time()
+                )
+            )
 
     def work(self, request: Request) -> Answer:
         """Do what is asked."""
@@ -77,11 +84,19 @@ class Service:
             if len(bodies) == 1:
                 self._world.ledger.refused_events.add(bodies[0])
 
-    def lost(self, request: Request) -> None:
-        """What was in an answer that was lost is handed out again."""
-        if request.endpoint == "queue":
-            taken = [handed.raw for handed in self._world.ledger.handed if handed.request == request.number]
-            self.queue.extendleft(reversed(taken))
+    def hang(self, request: Request) -> str | None:
+        """Settings can hang, each id for itself."""
+        return f"settings {_settings_id(request)}" if request.endpoint == "settings" else None
+
+    def lost(self, request: Request, received: bytes) -> None:
+        """What was in the lost part of an answer is handed out again, if this queue does so."""
+        taken = self._world.ledger.taken.get(request.number)
+        if taken is None:
+            return
+        whole = _whole_in(taken.raws, received)
+        self._world.ledger.taken[request.number] = taken._replace(whole=whole)
+        if self._world.plan.offers is Offers.AGAIN:
+            self.queue.extendleft(reversed(taken.raws[whole:]))
 
     def hand_out_again(self, raws: Iterable[str]) -> None:
         """Hand out once more what a worker that died had not recorded."""
@@ -92,11 +107,16 @@ class Service:
         while self._again and self._again[0][0] <= self._takes:
             self.queue.append(self._again.pop(0)[1])
         count = int(request.path.rpartition("=")[2])
-        ledger = self._world.ledger
-        taken = [self.queue.popleft() for _ in range(min(count, len(self.queue)))]
-        for raw in taken:
-            ledger.handed.append(Handed(ledger.number(), self._world.life, request.number, raw, _id_of(raw)))
-        return Answer(200, {}, f"[{','.join(taken)}]".encode())
+        world, ledger = self._world, self._world.ledger
+        raws = tuple(islice(self.queue, count))
+        if world.plan.offers is not Offers.UNTIL_DEQUEUED:
+            for _ in raws:
+                self.queue.popleft()
+        ledger.taken[request.number] = Taken(world.life, request.number, raws, len(raws), request.trouble)
+        at = anyio.current_time()
+        for raw in raws:
+            ledger.handed.append(Handed(ledger.number(), world.life, request.number, raw, id_of(raw), at))
+        return Answer(200, {}, f"[{','.join(raws)}]".encode())
 
     def _post(self, request: Request) -> Answer:
         bodies = _events(request.body)
@@ -110,8 +130,16 @@ class Service:
                 self._refuse(refused[0])
             return Answer(status, {}, b"")
         ledger = self._world.ledger
-        ledger.posted.append(Posted(ledger.number(), self._world.life, request.number, tuple(bodies)))
+        at = anyio.current_time()
+        ledger.posted.append(Posted(ledger.number(), self._world.life, request.number, tuple(bodies), at))
+        if self._world.plan.offers is Offers.UNTIL_DEQUEUED:
+            self._offer_no_more(bodies)
         return Answer(204, {}, b"")
+
+    def _offer_no_more(self, bodies: Iterable[str]) -> None:
+        dequeued = {event.message_id for event in map(read_event, bodies) if event.status == "dequeued"}
+        if dequeued:
+            self.queue = deque(raw for raw in self.queue if id_of(raw) not in dequeued)
 
     def _refuse(self, key: tuple[int, str]) -> None:
         """Refuse an event that came alone; after so many times that is over."""
@@ -128,9 +156,20 @@ def _settings_id(request: Request) -> int:
     return int(request.path.rpartition("/")[2])
 
 
-def _id_of(raw: str) -> int | None:
+def id_of(raw: str) -> int | None:
+    """The id of an element of the queue, if it has one."""
     element = json.loads(raw)
-    return element.get("id") if isinstance(element, dict) else None
+    id_ = element.get("id") if isinstance(element, dict) else None
+    return int(id_) if isinstance(id_, int | float) else None
+
+
+def _whole_in(raws: Iterable[str], received: bytes) -> int:
+    """How many of a batch's elements stand whole in the first part of its answer.
+
+    A word or a number is whole when something comes behind it.
+    """
+    ends = accumulate(len(raw.encode()) + 1 for raw in raws)
+    return sum(end + (raw[-1] not in '"]}') <= len(received) for end, raw in zip(ends, raws, strict=True))
 
 
 def _element(message: Message) -> str:
@@ -173,3 +212,9 @@ def iso(instant: int) -> str:
     """An instant as the interface writes it (interface 6)."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def instant_of(text: str) -> int:
+    """What `iso` wrote."""
+    moment = datetime.fromisoformat(text)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import trio
 
-from deliveryd import __version__, assembly, pipeline
+from deliveryd import __version__, assembly, pipeline, settings
 from deliveryd.blocking import inline
 from deliveryd.cache import DiskCache
 from deliveryd.journal.schema import prepare
@@ -24,6 +24,9 @@ from simulation.worker import CACHE, JOURNAL, whole_config
 
 IDLE_CHECK = 0.5
 """Seconds between looks whether a worker is idle: fewer turns of its loops are more plans in a minute."""
+
+FEW_FETCHES = 4
+"""Settings that are asked for at a time: with few slots, few ids that hang would fill them."""
 
 USUAL_PAGE = 4096
 MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
@@ -36,6 +39,7 @@ def made_ready(plan: Plan) -> Iterator[Path]:
     with (
         _work_folder() as folder,
         patch.object(pipeline, "IDLE_CHECK", IDLE_CHECK),
+        patch.object(settings, "MOST_FETCHES", FEW_FETCHES),
         patch.object(assembly, "Metrics", lambda channels, _version: _metrics(tuple(channels))),
         patch.object(Metrics, "follow", lambda *_: None),
     ):

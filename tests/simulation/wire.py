@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, Protocol
 
 import anyio
+from anyio.lowlevel import checkpoint
 
-from deliveryd.errors import NotSent, OutcomeUnknown
+from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown
 from deliveryd.http.wire import Answer, Check, Headers, Target
+from deliveryd.network.deadline import within
 from simulation.plan import Step, Trouble
 from simulation.world import World
 
 TIMEOUT = 2.0
+TURNS = 5
+"""Turns of the event loop that it takes to read an answer."""
+
+SLOW_CONNECTION = 1.0
 STATUSES = {
     Trouble.BUSY: 503,
     Trouble.BROKEN: 500,
     Trouble.TOO_MANY: 429,
     Trouble.BAD_REQUEST: 400,
+    Trouble.CUT_REFUSAL: 400,
     Trouble.UNAUTHORIZED: 401,
     Trouble.NOT_FOUND: 404,
     Trouble.CONFLICT: 409,
     Trouble.UNPROCESSABLE: 422,
 }
+DENIALS = {
+    Trouble.GATEWAY_AFTER: 502,
+    Trouble.BROKEN_AFTER: 500,
+    Trouble.BUSY_AFTER: 503,
+    Trouble.OVERDUE_AFTER: 408,
+}
+"""What is said in place of an answer, after the work."""
+
+BROKEN_OFF = frozenset({Trouble.CUT_AFTER, Trouble.DRIP_AFTER, Trouble.OVERSIZED_AFTER})
+"""The answer's head comes, and the first part of its body."""
+
 GARBAGE = (
     b"<html>welcome</html>",
     b"",
@@ -51,6 +70,9 @@ class StandIn(Protocol):
     def endpoint(self, target: Target) -> str:
         """Whose troubles a request has."""
 
+    def hang(self, request: Request) -> str | None:
+        """What of it a plan can have hang, by its name there."""
+
     def arrives(self, request: Request) -> None:
         """The worker sends this request; it may not come through."""
 
@@ -60,8 +82,8 @@ class StandIn(Protocol):
     def spoiled(self, request: Request, status: int) -> None:
         """The request came to this status instead of its work, or its answer was unreadable (200)."""
 
-    def lost(self, request: Request) -> None:
-        """The worker won't ever hear the answer, and lives on."""
+    def lost(self, request: Request, received: bytes) -> None:
+        """The worker hears no more of the answer than its first part, and lives on."""
 
     def steps(self, endpoint: str) -> tuple[Step, Step] | None:
         """Where the worker's life can end: before the work, and after it."""
@@ -86,65 +108,141 @@ class TroubledWire:
         check: Check | None = None,
     ) -> Answer:
         """Send a request. Raises NotSent and OutcomeUnknown."""
-        if check is not None:
-            check()
         endpoint = self._stand_in.endpoint(target)
         trouble = self._world.next_trouble(endpoint)
         number, path = self._world.ledger.number(), target.path.decode()
         request = Request(number, endpoint, target.host, path, headers, body, trouble)
-        self._stand_in.arrives(request)
+        way = _Way(self._world, self._stand_in, request, anyio.current_time() + deadline, check)
+        if self._world.plan.suspensions:
+            return await way.there_and_back_within(deadline)
+        return await way.there_and_back()
+
+    async def aclose(self) -> None:
+        """Nothing is held open."""
+
+
+class _Way:
+    """One request and its answer. `gives_up`: the second of the run up to which the worker waits."""
+
+    def __init__(
+        self, world: World, stand_in: StandIn, request: Request, gives_up: float, check: Check | None
+    ) -> None:
+        self._world = world
+        self._stand_in = stand_in
+        self._request = request
+        self._gives_up = gives_up
+        self._check = check
+        self._has_left = False
+        self._received: Answer | None = None
+
+    async def there_and_back_within(self, deadline: float) -> Answer:
+        """The same by the deadlines of the worker's own wires, which read what lies there when it wakes."""
+        self._gives_up = math.inf
         try:
-            answer = await self._suffer(request, deadline)
-        except OutcomeUnknown:
-            self._stand_in.lost(request)
+            return await within(deadline, self.there_and_back)
+        except TimeoutError:
+            if not self._has_left:
+                self._stand_in.arrives(self._request._replace(trouble=Trouble.NO_CONNECTION))
+                raise NotSent("no connection in time") from None
+            if self._received is not None:
+                raise self._broken_off(self._received) from None
+            self._stand_in.lost(self._request, b"")
+            raise OutcomeUnknown("no whole answer in time") from None
+
+    async def there_and_back(self) -> Answer:
+        """Send the request; its answer. Raises NotSent and OutcomeUnknown."""
+        await self._connect()
+        if self._check is not None:
+            self._check()
+        self._has_left = True
+        self._stand_in.arrives(self._request)
+        try:
+            answer = await self._suffer()
+        except BrokenOff:
             raise
-        if trouble is not Trouble.GATEWAY_AFTER:  # which says nothing of what was done behind it
-            self._world.ledger.answered.add(request.number)
+        except OutcomeUnknown:
+            self._stand_in.lost(self._request, b"")
+            raise
+        if self._request.trouble not in DENIALS:  # which say nothing of what was done behind them
+            self._world.ledger.answered.add(self._request.number)
+        for _ in range(TURNS if self._world.plan.suspensions else 0):
+            await checkpoint()
         return answer
 
-    async def _suffer(self, request: Request, deadline: float) -> Answer:
-        trouble = request.trouble
-        if trouble is Trouble.NO_CONNECTION:
+    async def _connect(self) -> None:
+        """Look up the host, and connect to it. Raises NotSent."""
+        request, gives_up = self._request, self._gives_up
+        silent = self._world.hangs_for(f"host {request.host}")
+        if silent > 0.0:
+            await anyio.sleep_until(min(anyio.current_time() + silent, gives_up))
+        if request.trouble is Trouble.SLOW_CONNECTION:
+            await anyio.sleep_until(min(anyio.current_time() + SLOW_CONNECTION, gives_up))
+        if request.trouble is Trouble.NO_CONNECTION or anyio.current_time() >= gives_up:
+            self._stand_in.arrives(request._replace(trouble=Trouble.NO_CONNECTION))
             raise NotSent("no connection")
+
+    async def _suffer(self) -> Answer:
+        request, trouble = self._request, self._request.trouble
         steps = self._stand_in.steps(request.endpoint)
         if steps is not None:
             await self._world.step(steps[0])
         if trouble is Trouble.RESET_BEFORE:
             raise OutcomeUnknown("the connection broke")
         if trouble is Trouble.SILENCE_BEFORE:
-            await anyio.sleep(deadline)
-            raise OutcomeUnknown("no whole answer in time")
+            await self._silence()
         if trouble in STATUSES:
-            status = STATUSES[trouble]
-            self._stand_in.spoiled(request, status)
-            return Answer(status, {"retry-after": "2"} if status == 429 else {}, b"")
-        await anyio.sleep(1.0 if trouble is Trouble.LATE else self._usual_seconds(request))
+            return self._refused(STATUSES[trouble])
+        if (what := self._stand_in.hang(request)) and (silent := self._world.hangs_for(what)) > 0.0:
+            if anyio.current_time() + silent >= self._gives_up:
+                await self._silence()
+            await anyio.sleep(silent)
+        await anyio.sleep(1.0 if trouble is Trouble.LATE else self._usual_seconds())
         answer = self._stand_in.work(request)
         if steps is not None:
             await self._world.step(steps[1])
-        return await self._answered(request, answer, deadline)
+        return await self._answered(answer)
 
-    def _usual_seconds(self, request: Request) -> float:
-        return self._world.plan.provider_seconds if request.endpoint == "provider" else 0.01
+    def _usual_seconds(self) -> float:
+        return self._world.plan.provider_seconds if self._request.endpoint == "provider" else 0.01
 
-    async def _answered(self, request: Request, answer: Answer, deadline: float) -> Answer:
+    def _refused(self, status: int) -> Answer:
+        request = self._request
+        self._stand_in.spoiled(request, status)
+        if request.trouble is Trouble.CUT_REFUSAL:
+            self._world.ledger.answered.add(request.number)
+            raise BrokenOff("the connection broke within the answer", status, {}, b"no")
+        return Answer(status, {"retry-after": "2"} if status == 429 else {}, b"")
+
+    async def _answered(self, answer: Answer) -> Answer:
         """The way back."""
-        match request.trouble:
+        request, trouble = self._request, self._request.trouble
+        if trouble in BROKEN_OFF:
+            received = answer.body[: request.number * 37 % (len(answer.body) + 1)]
+            self._received = answer._replace(body=received)
+            self._stand_in.lost(request, received)
+            if trouble is Trouble.DRIP_AFTER:
+                await anyio.sleep_until(self._gives_up)
+            raise self._broken_off(self._received)
+        if trouble in DENIALS:
+            self._stand_in.lost(request, b"")
+            return Answer(DENIALS[trouble], {}, b"")
+        match trouble:
             case Trouble.RESET_AFTER:
                 raise OutcomeUnknown("the connection broke")
             case Trouble.SILENCE_AFTER:
-                await anyio.sleep(deadline)
-                raise OutcomeUnknown("no whole answer in time")
-            case Trouble.GATEWAY_AFTER:
-                self._stand_in.lost(request)
-                return Answer(502, {}, b"")
+                await self._silence()
             case Trouble.GARBAGE_AFTER:
-                self._stand_in.lost(request)
+                self._stand_in.lost(request, b"")
                 self._stand_in.spoiled(request, answer.status)
                 return Answer(answer.status, {}, GARBAGE[request.number % len(GARBAGE)])
             case Trouble.SLOW:
                 await anyio.sleep(1.0)
         return answer
 
-    async def aclose(self) -> None:
-        """Nothing is held open."""
+    def _broken_off(self, received: Answer) -> BrokenOff:
+        why = str(self._request.trouble)
+        return BrokenOff(why, received.status, received.headers, received.body)
+
+    async def _silence(self) -> None:
+        await anyio.sleep_until(self._gives_up)
+        raise OutcomeUnknown("no whole answer in time")

@@ -114,7 +114,8 @@ def configure(life: Life, tuning: Tuning, folder: Path) -> Config:
     events = {"batch_size": tuning.post, "intermediate": tuning.intermediate}
     return whole.model_copy(
         update={
-            "service": whole.service.model_copy(update={"timeout": TIMEOUT}),
+            "service": whole.service.model_copy(update={"timeout": tuning.service_timeout}),
+            "customers": whole.customers.model_copy(update={"cache_ttl": tuning.cache_ttl}),
             "queue": whole.queue.model_copy(update=queue),
             "events": whole.events.model_copy(update=events),
             "settings": whole.settings.model_copy(update={"cache_dir": folder / CACHE}),
@@ -203,7 +204,8 @@ class Worker(Supervisor):
     @asynccontextmanager
     async def _stand_ins(self, config: Config) -> AsyncIterator[Outside]:
         service_wire = TroubledWire(self._world, self._service)
-        service = ServiceClient(HttpClient(service_wire, timeout=TIMEOUT), config.service.base_url)
+        client = HttpClient(service_wire, timeout=config.service.timeout)
+        service = ServiceClient(client, config.service.base_url)
         wire = TroubledWire(self._world, self._providers)
         client = HttpClient(wire, timeout=TIMEOUT)
         channels = {name: _channel(config, name, client) for name in config.channels.configured}

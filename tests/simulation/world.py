@@ -9,36 +9,46 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import trio
+from trio.testing import MockClock
 
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 from simulation.disk import Disk
 from simulation.ledger import Ledger
-from simulation.plan import Jump, Life, Plan, Step, Trouble
+from simulation.plan import Jump, Life, Person, Plan, Step, Trouble
 
 START = 1_800_000_000_000_000
 """The instant at which virtual time begins."""
 
 SECOND = 1_000_000
 
+TICK = 1e-6
+"""Seconds between what a clock shows and what it shows next."""
+
+RETENTION = 7 * 86400.0
+"""Seconds that the journal keeps what is over, unless it is told otherwise."""
+
 
 class Wall:
-    """The time of day, which jumps as the plan says, and never runs backwards within one life of a worker."""
+    """The time of day, which jumps as the plan says, forwards and back."""
 
     def __init__(self, jumps: tuple[Jump, ...]) -> None:
         self._jumps = jumps
-        self._last = 0
-
-    def begin_life(self) -> None:
-        """A new process knows nothing of what an earlier one saw."""
-        self._last = 0
 
     def now(self) -> int:
         """The present instant."""
-        seconds = anyio.current_time()
+        return self.at(anyio.current_time())
+
+    def at(self, seconds: float) -> int:
+        """The instant at a second of the run."""
         jumped = sum(jump.seconds for jump in self._jumps if jump.at <= seconds)
-        self._last = max(self._last, START + int((seconds + jumped) * SECOND))
-        return self._last
+        return START + int((seconds + jumped) * SECOND)
+
+    def highest(self, begin: float, end: float) -> int:
+        """The latest instant that it showed between two seconds of the run."""
+        turns = [jump.at - TICK for jump in self._jumps] + [jump.at for jump in self._jumps]
+        return max(self.at(min(max(moment, begin), end)) for moment in (begin, end, *turns))
 
 
 class World:
@@ -69,7 +79,6 @@ class World:
         self.lives.append(life)
         self._steps.clear()
         self.kill = kill
-        self.wall.begin_life()
 
     async def step(self, step: Step) -> None:
         """The worker comes by a step, at which its life may end."""
@@ -94,6 +103,20 @@ class World:
         self.ledger.troubles[trouble] += trouble is not None
         return trouble
 
+    def hangs_for(self, what: str) -> float:
+        """For how many seconds more something gives no answer."""
+        now = anyio.current_time()
+        ends = (hang.at + hang.seconds for hang in self.plan.hangs if hang.what == what and hang.at <= now)
+        return max((end - now for end in ends), default=0.0)
+
+    async def suspend(self) -> None:
+        """Have the worker's process stand still as planned: what comes meanwhile lies there when it wakes."""
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, MockClock)
+        for suspension in sorted(self.plan.suspensions, key=lambda suspension: suspension.at):
+            await anyio.sleep_until(suspension.at)
+            clock.jump(suspension.seconds)
+
     def ask_journal(self, question: str, *values: object) -> list[tuple[object, ...]]:
         """Read what is committed, over a connection of our own."""
         if self._observer is None:
@@ -113,20 +136,14 @@ class World:
     async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
         """Who these customers are. Raises DirectoryUnavailable."""
         self._lookups += 1
+        await anyio.sleep(max(self.hangs_for("directory"), self.plan.directory_seconds))
         down = self.plan.directory_down
         if self._lookups <= len(down) and down[self._lookups - 1]:
             raise DirectoryUnavailable("the directory is down")
-        return {id_: self._customer(id_) for id_ in ids if id_ in self.plan.people}
-
-    def _customer(self, id_: int) -> Customer:
-        person = self.plan.people[id_]
-        known = {
-            "name": person.name,
-            "language": person.language,
-            "phone": person.phone,
-            "email": person.email,
-        }
-        return Customer(id_, {name: value for name, value in known.items() if value is not None})
+        renewal = self.plan.renewal
+        is_renewed = renewal is not None and renewal.at <= anyio.current_time()
+        people = renewal.people if renewal is not None and is_renewed else self.plan.people
+        return {id_: _customer(id_, people[id_]) for id_ in ids if id_ in people}
 
     async def probe(self) -> str | None:
         """It is there."""
@@ -134,3 +151,13 @@ class World:
 
     async def aclose(self) -> None:
         """Nothing is held open."""
+
+
+def _customer(id_: int, person: Person) -> Customer:
+    known = {
+        "name": person.name,
+        "language": person.language,
+        "phone": person.phone,
+        "email": person.email,
+    }
+    return Customer(id_, {name: value for name, value in known.items() if value is not None})

@@ -1,0 +1,294 @@
+"""Deliberate breaks of how messages are taken, sent and repeated."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import pytest
+
+from deliveryd import lanes
+from deliveryd.channels import http_verdicts
+from deliveryd.channels.base import Dispatch, Verdict
+from deliveryd.journal import operations, upkeep
+from deliveryd.journal.base import Change, Recovery
+from deliveryd.journal.decisions import Decisions
+from deliveryd.journal.operations import Operations
+from deliveryd.lanes import Lane
+from deliveryd.model import Customer, Entry
+from deliveryd.network import deadline
+from deliveryd.pipeline import Pipeline
+from deliveryd.rendering import template
+from deliveryd.rendering.content import CompiledBlock, CompiledSettings
+from deliveryd.routing import Routed, Router, Unsendable
+from deliveryd.service import calling
+from deliveryd.service.batch import Batch
+from deliveryd.service.client import ServiceClient
+from deliveryd.states import State
+from simulation.world import Wall
+
+Patch = pytest.MonkeyPatch
+
+# the queue
+
+
+def queue_asked_again_within_a_call(patch: Patch) -> None:
+    """A request for messages that left and brought no answer is repeated within the call."""
+    patch.setattr(calling, "_never_left", lambda _error: True)
+
+
+def part_of_a_batch_thrown_away(patch: Patch) -> None:
+    """Of an answer that breaks off nothing is kept."""
+    take = ServiceClient.take
+
+    async def all_or_nothing(self: ServiceClient, count: int) -> Batch:
+        batch = await take(self, count)
+        return batch if batch.fault is None else Batch([], [], batch.fault)
+
+    patch.setattr(ServiceClient, "take", all_or_nothing)
+
+
+def lost_batch_untold(patch: Patch) -> None:
+    """A batch may be lost, and the journal doesn't say so."""
+    patch.setattr(operations, "add_lost", lambda *_: None)
+
+
+def nameless_elements_in_the_way(patch: Patch) -> None:
+    """No more is asked for, though elements that can't be reported come again and again."""
+    patch.setattr(Batch, "nameless", 0)
+
+
+def malformed_without_dequeued(patch: Patch) -> None:
+    """An element that is no message gets its error only, though a queue may wait for its `dequeued`."""
+    set_aside = Operations._set_aside
+
+    def only_errors(self: Operations, db: sqlite3.Connection, *rest: Any) -> int:
+        failed = set_aside(self, db, *rest)
+        db.execute(
+            "DELETE FROM event WHERE status = 'dequeued'"
+            " AND message_id IN (SELECT id FROM message WHERE settings_id IS NULL)"
+        )
+        return failed
+
+    patch.setattr(Operations, "_set_aside", only_errors)
+
+
+def repeats_sent_again(patch: Patch) -> None:
+    """A message id that the queue hands out again is taken for new."""
+    take = Operations.take
+
+    def take_again(self: Operations, db: sqlite3.Connection, *batch: Any) -> set[int]:
+        new = take(self, db, *batch)
+        for message in batch[0]:
+            if (
+                message.id not in new
+                and db.execute(
+                    "UPDATE message SET state = 1, ended_at = NULL, key = 50 WHERE id = ? AND state = 6",
+                    (message.id,),
+                ).rowcount
+            ):
+                new.add(message.id)
+        return new
+
+    patch.setattr(Operations, "take", take_again)
+
+
+def dequeued_not_awaited(patch: Patch) -> None:
+    """A message is sent as soon as it is in the journal."""
+    take = Operations.take
+
+    def take_as_ready(self: Operations, db: sqlite3.Connection, *batch: Any) -> set[int]:
+        new = take(self, db, *batch)
+        db.execute("UPDATE message SET state = 2 WHERE state = 1")
+        return new
+
+    def taken(self: Pipeline, entries: Sequence[Entry]) -> None:
+        self._places.hold(entry.id for entry in entries)
+        self._make_ready(list(entries))
+        self.reporting.expect_now(len(entries))
+
+    patch.setattr(Operations, "take", take_as_ready)
+    patch.setattr(Pipeline, "taken", taken)
+
+
+def taken_with_a_full_disk(patch: Patch) -> None:
+    """Nobody looks whether there is room for what is taken."""
+    patch.setattr(Pipeline, "may_take", lambda _: True)
+
+
+# intents, keys and content
+
+
+def commit_after_send_instead_of_before(patch: Patch) -> None:
+    """Intents are written together with the outcomes: a crash in between leaves no trace of the attempt."""
+    record = Pipeline.record
+
+    async def late(self: Pipeline, changes: Sequence[Change]) -> Collection[int]:
+        intents: list[Change] = self.__dict__.setdefault("intents", [])
+        rest = [change for change in changes if change.after is not State.SENDING]
+        if rest and intents:
+            await record(self, tuple(intents))
+            intents.clear()
+        intents += [change for change in changes if change.after is State.SENDING]
+        return await record(self, rest)
+
+    patch.setattr(Pipeline, "record", late)
+
+
+def _begun_anew(patch: Patch, when: Callable[[Entry], bool]) -> None:
+    begun = Entry.begun
+
+    def anew(self: Entry, lane: str, digest: bytes, at: int) -> Entry:
+        entry = self._replace(key=self.key + 1, number=0) if when(self) else self
+        return begun(entry, lane, digest, at)
+
+    patch.setattr(Entry, "begun", anew)
+
+
+def new_key_for_a_repeat(patch: Patch) -> None:
+    """An attempt in doubt is repeated under another key."""
+    _begun_anew(patch, lambda entry: entry.doubt)
+
+
+def new_key_after_a_503(patch: Patch) -> None:
+    """What wasn't in doubt, as the provider said, is tried again under another key."""
+    _begun_anew(patch, lambda entry: entry.number > 0 and not entry.doubt)
+
+
+def failed_provider_taken_for_one_that_refused(patch: Patch) -> None:
+    """After a 500 or a 408 another channel takes the message, as after a 503."""
+    patch.setattr(http_verdicts, "_NOT_TAKEN", http_verdicts._NOT_TAKEN | {500, 408})
+
+
+def content_rendered_anew_on_a_repeat(patch: Patch) -> None:
+    """What may have arrived is repeated with the customer's new name."""
+    route = Router.route
+
+    def anew(
+        self: Router, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
+    ) -> Routed | Unsendable:
+        return route(self, entry._replace(content=None), settings, customer, now)
+
+    patch.setattr(Router, "_repeats", lambda *_: None)
+    patch.setattr(Router, "route", anew)
+    patch.setattr(lanes, "_is_changed", lambda *_: False)
+
+
+def other_words_after_a_crash(patch: Patch) -> None:
+    """An intent without an outcome is repeated though it says something else by now."""
+    patch.setattr(lanes, "_is_changed", lambda *_: False)
+
+
+def doubt_forgotten_after_a_busy_answer(patch: Patch) -> None:
+    """The repeat of an attempt in doubt meets a 503, and the doubt about the first one is forgotten."""
+    decide = Lane.decide
+
+    def forgetful(self: Lane, entry: Entry, verdict: Verdict) -> Change:
+        return decide(self, entry._replace(doubt=False), verdict)
+
+    patch.setattr(Lane, "decide", forgetful)
+
+
+def fallback_after_doubt(patch: Patch) -> None:
+    """Another channel takes over where the outcome of the first is unknown."""
+    route = Router.route
+
+    def elsewhere(
+        self: Router, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
+    ) -> Routed | Unsendable:
+        if entry.doubt and entry.lane is not None:
+            found = route(self, entry.given_up("in doubt"), settings, customer, now)
+            if isinstance(found, Routed):
+                return found
+        return route(self, entry, settings, customer, now)
+
+    patch.setattr(Router, "route", elsewhere)
+
+
+def ordered_resend_under_a_new_key(patch: Patch) -> None:
+    """An operator has an attempt in doubt repeated, and it goes out as another one."""
+    move = Decisions._move
+    patch.setattr(
+        Decisions,
+        "_move",
+        lambda self, case, change: move(self, case, change._replace(entry=change.entry.anew())),
+    )
+
+
+# recovery
+
+
+def _recovering(patch: Patch, recover: Callable[..., Recovery]) -> None:
+    patch.setattr(upkeep, "recover", recover)
+
+
+def doubt_dropped_on_recovery(patch: Patch) -> None:
+    """What was being sent when the worker died is taken for never sent."""
+    recover = upkeep.recover
+
+    def forgetful(db: sqlite3.Connection, now: int, *rest: Any) -> Recovery:
+        db.execute("UPDATE message SET state = 3, due_at = ?, doubt = 0 WHERE state = 4", (now,))
+        return recover(db, now, *rest)
+
+    _recovering(patch, forgetful)
+
+
+def waiting_forgotten_on_recovery(patch: Patch) -> None:
+    """Nobody looks after a restart for what waits for its next try."""
+    recover = upkeep.recover
+    _recovering(patch, lambda *args: recover(*args)._replace(waiting=0))
+
+
+def ready_lost_on_recovery(patch: Patch) -> None:
+    """What was in the line's hands when the worker died stays there for ever."""
+    recover = upkeep.recover
+
+    def blind(db: sqlite3.Connection, *args: Any) -> Recovery:
+        ready = db.execute("SELECT id FROM message WHERE state = 2").fetchall()
+        left = recover(db, *args)
+        db.executemany("UPDATE message SET state = 2, due_at = NULL WHERE id = ?", ready)
+        return left._replace(waiting=left.waiting - len(ready))
+
+    _recovering(patch, blind)
+
+
+# expiry, clocks and what is said
+
+
+def expiry_checked_once(patch: Patch) -> None:
+    """Between routing and sending nobody looks at the clock."""
+    patch.setattr(lanes, "is_expired", lambda _expires_at, _now: False)
+    expiry_checked_only_at_the_intent(patch)
+
+
+def expiry_checked_only_at_the_intent(patch: Patch) -> None:
+    """The time may run out while a connection is made."""
+    patch.setattr(Dispatch, "check_time", lambda _: None)
+
+
+def clock_frozen_after_a_correction(patch: Patch) -> None:
+    """The time of day never runs backwards, though the clock was put right."""
+    now = Wall.now
+    shown: dict[int, int] = {}
+
+    def frozen(self: Wall) -> int:
+        shown[id(self)] = max(shown.get(id(self), 0), now(self))
+        return shown[id(self)]
+
+    patch.setattr(Wall, "now", frozen)
+
+
+def answers_after_a_suspension_unread(patch: Patch) -> None:
+    """A process that wakes after a deadline doesn't look at what lies in its sockets."""
+    patch.setattr(deadline, "LAST_TURNS", 0)
+
+
+def sent_half_filled(patch: Patch) -> None:
+    """Placeholders without a value are sent as they are."""
+    patch.setattr(CompiledBlock, "missing", lambda *_: ())
+
+
+def names_with_blanks_left_alone(patch: Patch) -> None:
+    """`{ x }` reaches the customer as it is written."""
+    patch.setattr(template, "_cleaned", lambda written: written)

@@ -1,0 +1,187 @@
+"""Deliberate breaks of what the service hears, and of what providers' receipts do."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from deliveryd.errors import ServiceRefused, ServiceUnavailable
+from deliveryd.journal import matching, operations
+from deliveryd.journal.base import Change, OutboxRow, Receipt
+from deliveryd.journal.matching import Matching
+from deliveryd.journal.operations import Operations
+from deliveryd.journal.orders import Effect
+from deliveryd.model import Entry, StatusEvent
+from deliveryd.reporting import ABOUT_THE_EVENTS
+from deliveryd.service.client import ServiceClient
+from deliveryd.states import State
+
+Patch = pytest.MonkeyPatch
+
+# events
+
+
+def outbox_outside_the_transaction(patch: Patch) -> None:
+    """Events are written a little later than the steps that they tell of."""
+    change, outbox = Operations.change, Operations.outbox
+
+    def change_only(self: Operations, db: sqlite3.Connection, changes: Sequence[Change]) -> object:
+        late: list[StatusEvent] = self.__dict__.setdefault("late", [])
+        late += [event for one in changes for event in one.events]
+        return change(self, db, [one._replace(events=()) for one in changes])
+
+    def events_too(self: Operations, db: sqlite3.Connection, after: int, limit: int) -> list[OutboxRow]:
+        late: list[StatusEvent] = self.__dict__.setdefault("late", [])
+        self._outbox.put(db, late)
+        late.clear()
+        return outbox(self, db, after, limit)
+
+    patch.setattr(Operations, "change", change_only)
+    patch.setattr(Operations, "outbox", events_too)
+
+
+def batch_set_aside_instead_of_split(patch: Patch) -> None:
+    """One bad event takes the others of its batch with it."""
+    report = ServiceClient.report
+
+    async def all_or_nothing(self: ServiceClient, bodies: Sequence[str]) -> None:
+        refused: set[str] = self.__dict__.setdefault("refused", set())
+        if refused.issuperset(bodies):
+            raise ServiceRefused("one of its batch was refused", 400)
+        try:
+            await report(self, bodies)
+        except ServiceRefused as error:
+            if error.status in ABOUT_THE_EVENTS - {413}:
+                refused.update(bodies)
+            raise
+
+    patch.setattr(ServiceClient, "report", all_or_nothing)
+
+
+def event_lost_on_split(patch: Patch) -> None:
+    """Of a batch that is split, the second half is never posted, and taken for accepted."""
+    report = ServiceClient.report
+
+    async def half(self: ServiceClient, bodies: Sequence[str]) -> None:
+        lost: set[str] = self.__dict__.setdefault("lost", set())
+        if lost.issuperset(bodies):
+            return
+        try:
+            await report(self, bodies)
+        except ServiceRefused as error:
+            if error.status in ABOUT_THE_EVENTS and len(bodies) > 1:
+                lost.update(bodies[len(bodies) // 2 :])
+            raise
+
+    patch.setattr(ServiceClient, "report", half)
+
+
+def newest_event_first(patch: Patch) -> None:
+    """The outbox is a stack."""
+    outbox = Operations.outbox
+
+    def backwards(self: Operations, db: sqlite3.Connection, after: int, limit: int) -> list[OutboxRow]:
+        return outbox(self, db, after, 1_000_000)[::-1][:limit]
+
+    patch.setattr(Operations, "outbox", backwards)
+
+
+def outage_taken_for_acceptance(patch: Patch) -> None:
+    """Events count as accepted though the service couldn't be reached."""
+    report = ServiceClient.report
+
+    async def careless(self: ServiceClient, bodies: Sequence[str]) -> None:
+        try:
+            await report(self, bodies)
+        except ServiceUnavailable:
+            return
+
+    patch.setattr(ServiceClient, "report", careless)
+
+
+def set_aside_never_released(patch: Patch) -> None:
+    """A message whose `dequeued` is accepted when it is offered again stays where it is."""
+    patch.setattr(operations, "_reopen", lambda *_: [])
+
+
+def end_without_its_doubt(patch: Patch) -> None:
+    """The service hears that a message expired, and nothing of the try that may have arrived."""
+    ending = Entry.ending
+    patch.setattr(Entry, "ending", lambda self, *reasons: ending(self._replace(doubt=False), *reasons))
+
+
+# receipts
+
+
+def receipt_before_match_forgotten(patch: Patch) -> None:
+    """A receipt that comes before the outcome of its attempt is never looked at again."""
+    patch.setattr(Matching, "_match_kept", lambda *_: Effect())
+
+
+def doubt_left_by_a_receipt_that_names_it(patch: Patch) -> None:
+    """A provider says that an attempt in doubt arrived, and nobody listens."""
+    patch.setattr(Matching, "_referred", lambda *_: None)
+
+
+def receipt_with_a_name_taken_for_known(patch: Patch) -> None:
+    """A receipt that names its attempt is dropped, since one that named nothing had come before."""
+    repeated = matching._is_repeated
+    patch.setattr(
+        matching,
+        "_is_repeated",
+        lambda db, receipt, _, kept: repeated(db, receipt._replace(reference=None), None, kept),
+    )
+
+
+def _deaf_to_receipts_in(patch: Patch, state: State) -> None:
+    apply = Matching._apply
+
+    def deaf(
+        self: Matching, db: sqlite3.Connection, tried: matching.Tried, receipt: Receipt, *rest: Any
+    ) -> Effect | None:
+        (number, accepted_at) = db.execute(
+            "SELECT state, accepted_at FROM message WHERE id = ?", (tried.message_id,)
+        ).fetchone()
+        if number == state and accepted_at is None:
+            return Effect()
+        return apply(self, db, tried, receipt, *rest)
+
+    patch.setattr(Matching, "_apply", deaf)
+
+
+def receipt_for_what_failed_swallowed(patch: Patch) -> None:
+    """A message expired while it was in doubt; then its provider reports that it arrived: untold."""
+    _deaf_to_receipts_in(patch, State.FAILED)
+
+
+def receipt_for_what_waits_ignored(patch: Patch) -> None:
+    """After a 503 a receipt proves that the message arrived, and it is sent again all the same."""
+    _deaf_to_receipts_in(patch, State.WAITING)
+
+
+def delivered_after_failed_untold(patch: Patch) -> None:
+    """A provider that reported a failure reports the delivery, and the service never hears of it."""
+    confirm = Matching._confirm
+
+    def final(self: Matching, db: sqlite3.Connection, id_: int, state: State, receipt: Receipt) -> Effect:
+        return Effect() if state is State.FAILED else confirm(self, db, id_, state, receipt)
+
+    patch.setattr(Matching, "_confirm", final)
+
+
+def delivered_told_on_each_channel(patch: Patch) -> None:
+    """Two providers report the delivery of one message, and the service hears of it twice."""
+    confirm = Matching._confirm
+
+    def again(self: Matching, db: sqlite3.Connection, id_: int, state: State, receipt: Receipt) -> Effect:
+        if state is State.DELIVERED and receipt.delivered:
+            at = receipt.received_at
+            event = StatusEvent(id_, "delivered", at, receipt.channel, receipt.reported_at)
+            self._outbox.put(db, [event])
+            return Effect(events=1)
+        return confirm(self, db, id_, state, receipt)
+
+    patch.setattr(Matching, "_confirm", again)

@@ -10,7 +10,7 @@ import pytest
 
 from deliveryd import lanes
 from deliveryd.channels import http_verdicts
-from deliveryd.channels.base import Dispatch, Verdict
+from deliveryd.channels.base import Attempted, Dispatch
 from deliveryd.journal import operations, upkeep
 from deliveryd.journal.base import Change, Recovery
 from deliveryd.journal.decisions import Decisions
@@ -184,7 +184,7 @@ def doubt_forgotten_after_a_busy_answer(patch: Patch) -> None:
     """The repeat of an attempt in doubt meets a 503, and the doubt about the first one is forgotten."""
     decide = Lane.decide
 
-    def forgetful(self: Lane, entry: Entry, verdict: Verdict) -> Change:
+    def forgetful(self: Lane, entry: Entry, verdict: Attempted) -> Change:
         return decide(self, entry._replace(doubt=False), verdict)
 
     patch.setattr(Lane, "decide", forgetful)

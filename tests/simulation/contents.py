@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-Blocks = Mapping[str, Mapping[str, str]]
+Content = Mapping[str, Mapping[str, Mapping[str, str]]]
+"""By language, block and field."""
 
 SMS = {"text": "Hello {word}, {greeting}"}
 SPACED = {"text": "Hello { word }, { greeting\u00a0} {a name}{wo\u200brd} { }"}
@@ -21,7 +22,7 @@ GERMAN = {"text": "Hallo {word}"}
 WITHOUT_SUBJECT = {"body": "{word}"}
 WITHOUT_ADDRESS = {"text": "{word}", "button.text": "Go"}
 
-CONTENTS: tuple[Mapping[str, Blocks], ...] = (
+CONTENTS: tuple[Content, ...] = (
     {"en": {"sms": GERMAN}},
     {"en": {"sms": SMS, "greetings": GREETINGS}},
     {"en": {"sms": GERMAN, "email": PLAIN_MAIL}},

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from deliveryd.journal.orders import Kind, Verb
 from simulation.choosing import Choices
-from simulation.contents import CONTENTS, GERMAN, GREETINGS, MALFORMED, PLAIN_MAIL, SMS, WHOLE, Blocks
+from simulation.contents import CONTENTS, GERMAN, GREETINGS, MALFORMED, PLAIN_MAIL, SMS, WHOLE, Content
 from simulation.plan import (
     CHANNELS,
     HEALTHY,
@@ -67,17 +67,17 @@ SAID_TWICE = tuple(
 """The first fits nothing while its attempt is in doubt, the second settles that."""
 
 ABOUT_DOUBTS = (Verb.RESEND, Verb.RESEND, Verb.RESEND_ANEW, Verb.SETTLE_SENT, Verb.SETTLE_FAILED)
-WELL: dict[str, Sequence[Trouble | None]] = {"queue": (), "events": (), "settings": (), "provider": ()}
+WELL: dict[str, tuple[Trouble | None, ...]] = {"queue": (), "events": (), "settings": (), "provider": ()}
 BOTH = CONTENTS[2]
 """By SMS, else by mail."""
 
-GREETED: Blocks = {"en": {"sms": SMS, "greetings": GREETINGS}}
+GREETED: Content = {"en": {"sms": SMS, "greetings": GREETINGS}}
 
-CHAT_ONLY: Blocks = {"en": {"messenger": GERMAN}}
+CHAT_ONLY: Content = {"en": {"messenger": GERMAN}}
 """Needs nothing of the customer."""
 
-SMS_ONLY: Blocks = {"en": {"sms": GERMAN}}
-MAIL_ONLY: Blocks = {"en": {"email": PLAIN_MAIL}}
+SMS_ONLY: Content = {"en": {"sms": GERMAN}}
+MAIL_ONLY: Content = {"en": {"email": PLAIN_MAIL}}
 
 AN_HOUR = 3600.0
 

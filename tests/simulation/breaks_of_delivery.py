@@ -11,12 +11,12 @@ import pytest
 from deliveryd import lanes
 from deliveryd.channels import http_verdicts
 from deliveryd.channels.base import Attempted, Dispatch
-from deliveryd.journal import operations, upkeep
+from deliveryd.journal import account, upkeep
 from deliveryd.journal.base import Change, Recovery
 from deliveryd.journal.decisions import Decisions
 from deliveryd.journal.operations import Operations
 from deliveryd.lanes import Lane
-from deliveryd.model import Customer, Entry
+from deliveryd.model import Customer, Entry, WallClock
 from deliveryd.network import deadline
 from deliveryd.pipeline import Pipeline
 from deliveryd.rendering import template
@@ -26,7 +26,6 @@ from deliveryd.service import calling
 from deliveryd.service.batch import Batch
 from deliveryd.service.client import ServiceClient
 from deliveryd.states import State
-from simulation.world import Wall
 
 Patch = pytest.MonkeyPatch
 
@@ -51,7 +50,7 @@ def part_of_a_batch_thrown_away(patch: Patch) -> None:
 
 def lost_batch_untold(patch: Patch) -> None:
     """A batch may be lost, and the journal doesn't say so."""
-    patch.setattr(operations, "add_lost", lambda *_: None)
+    patch.setattr(account, "add_lost", lambda *_: None)
 
 
 def nameless_elements_in_the_way(patch: Patch) -> None:
@@ -269,14 +268,14 @@ def expiry_checked_only_at_the_intent(patch: Patch) -> None:
 
 def clock_frozen_after_a_correction(patch: Patch) -> None:
     """The time of day never runs backwards, though the clock was put right."""
-    now = Wall.now
-    shown: dict[int, int] = {}
+    now = WallClock.now
 
-    def frozen(self: Wall) -> int:
-        shown[id(self)] = max(shown.get(id(self), 0), now(self))
-        return shown[id(self)]
+    def never_back(self: WallClock) -> int:
+        last = self._last
+        self._last = max(last, now(self))
+        return self._last
 
-    patch.setattr(Wall, "now", frozen)
+    patch.setattr(WallClock, "now", never_back)
 
 
 def answers_after_a_suspension_unread(patch: Patch) -> None:

@@ -35,7 +35,7 @@ class Operators:
             order = self._order(errand)
             if order is not None:
                 async with open_journal(self._world.journal, blocking=inline) as journal:
-                    await journal.decide(order, self._world.wall.now(), CHANNELS)
+                    await journal.decide(order, self._world.clock.now(), CHANNELS)
 
     def begin(self, tasks: TaskGroup) -> None:
         """A worker lives: come to its desk."""

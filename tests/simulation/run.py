@@ -6,12 +6,15 @@ import random
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import anyio
 import trio
 from trio.testing import MockClock
 
+from deliveryd import model
 from deliveryd.journal.audit import audit
+from deliveryd.model import WallClock
 from simulation.ledger import Ledger
 from simulation.operators import Operators
 from simulation.plan import Life, Plan
@@ -62,6 +65,12 @@ def run_plan(plan: Plan) -> History:
 
 async def _live(plan: Plan, folder: Path) -> History:
     world = World(plan, folder)
+    with patch.object(model, "time", world.wall):
+        return await _live_in(world)
+
+
+async def _live_in(world: World) -> History:
+    plan = world.plan
     reports = Reports(world)
     others = StandIns(Service(world), Providers(world, reports.expect), reports, Operators(world))
     try:
@@ -101,6 +110,7 @@ async def _one_life(world: World, life: Life, others: StandIns) -> bool:
     """Live until the life's end; tell whether there was nothing more to do."""
     ledger = world.ledger
     await others.operators.decide_at_rest(world.life + 1)
+    world.clock = WallClock()
     worker = Worker(world, life, others)
     try:
         with anyio.CancelScope() as scope:

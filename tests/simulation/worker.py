@@ -146,7 +146,7 @@ class Worker(Supervisor):
         self._watched = configure(life, world.plan.tuning, world.journal.parent)
         super().__init__(
             self._watched,
-            clock=world.wall,
+            clock=world.clock,
             notifier=Notifier(),
             outside=self._stand_ins,
             blocking=self._watched_commit,

@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from deliveryd.errors import DirectoryUnavailable
-from deliveryd.model import Customer
+from deliveryd.model import Customer, WallClock
 from simulation.disk import Disk
 from simulation.ledger import Ledger
 from simulation.plan import Jump, Life, Person, Plan, Step, Trouble
@@ -36,9 +36,9 @@ class Wall:
     def __init__(self, jumps: tuple[Jump, ...]) -> None:
         self._jumps = jumps
 
-    def now(self) -> int:
-        """The present instant."""
-        return self.at(anyio.current_time())
+    def time_ns(self) -> int:
+        """The present instant in nanoseconds, as the module `time` tells it."""
+        return self.at(anyio.current_time()) * 1000
 
     def at(self, seconds: float) -> int:
         """The instant at a second of the run."""
@@ -46,7 +46,11 @@ class Wall:
         return START + int((seconds + jumped) * SECOND)
 
     def highest(self, begin: float, end: float) -> int:
-        """The latest instant that it showed between two seconds of the run."""
+        """The latest instant that a worker's clock showed between two seconds of the run.
+
+        It may stand still for a second when this one is put back by less.
+        """
+        begin = max(begin - 1.0, 0.0)
         turns = [jump.at - TICK for jump in self._jumps] + [jump.at for jump in self._jumps]
         return max(self.at(min(max(moment, begin), end)) for moment in (begin, end, *turns))
 
@@ -58,6 +62,8 @@ class World:
         self.plan = plan
         self.ledger = Ledger()
         self.wall = Wall(plan.jumps)
+        self.clock = WallClock()
+        """The worker's own."""
         self.journal = folder / "journal.db"
         self.life = -1
         self.lives: list[Life] = []

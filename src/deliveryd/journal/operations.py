@@ -40,7 +40,7 @@ _UNACCEPTED = (  # before the message moves on: its row still has the try
     "INSERT INTO unaccepted SELECT id, key, number, lane, started_at, ?, ?, ?, ? FROM message"
     " WHERE id = ? AND state = 4"
 )
-_HELD = (
+_HOLD = (
     "UPDATE unaccepted SET reason = coalesce(reason || '; ', '') || ?1"
     " WHERE message_id = ?2 AND key = ?3 AND number = ?4 AND instr(coalesce(reason, ''), ?1) = 0"
 )
@@ -310,7 +310,7 @@ def _conclude(db: sqlite3.Connection, changes: Sequence[Change]) -> None:
             ended.append((*_outcome(outcome, change.at), entry.id))
         elif after is State.IN_DOUBT and outcome is not None:
             held.append((to_text(outcome.reason), entry.id, entry.key, entry.number))
-    for statement, rows in ((_UNACCEPTED, ended), (_HELD, held)):
+    for statement, rows in ((_UNACCEPTED, ended), (_HOLD, held)):
         if rows:
             db.executemany(statement, rows)
 

@@ -65,15 +65,19 @@ def test_a_customer_without_the_field_cannot_be_sent_to(customer: Customer) -> N
         fill({"to": "{customer.phone}"}, customer)
 
 
+THERE_ARE = "; there are {message.id}, {message.key}, {customer.FIELD}, {content.FIELD} and {secret.NAME}"
+
+
 @pytest.mark.parametrize(
     ("mapping", "problem"),
     [
         ({"to": "{customer}"}, "to: {customer} needs a field, such as {customer.phone}"),
-        ({"a": {"b": ["{foo.bar}"]}}, "a.b.0: unknown placeholder {foo.bar}"),
+        ({"a": {"b": ["{foo.bar}"]}}, f"a.b.0: unknown placeholder {{foo.bar}}{THERE_ARE}"),
+        ({"key": "{attempt.id}"}, f"key: unknown placeholder {{attempt.id}}{THERE_ARE}"),
         ({"id": "{message.ID}"}, "id: unknown placeholder {message.ID}; did you mean 'message.id'?"),
         ({"t": "{secret.tokn}"}, "t: {secret.tokn} isn't among the secrets; did you mean 'token'?"),
         ({"{message.id}": 1}, "'{message.id}': a placeholder can stand in a value only"),
-        ("{text}", "unknown placeholder {text}"),
+        ("{text}", f"unknown placeholder {{text}}{THERE_ARE}"),
     ],
 )
 def test_mistakes_are_named(mapping: Any, problem: str) -> None:

@@ -116,9 +116,10 @@ def _name_problem(name: Name, secrets: Mapping[str, object]) -> str | None:
     if name in _GETTERS:
         return None
     known = [f"{root}.{field}" for root, field in _GETTERS]
-    return f"unknown placeholder {written}{suggestion('.'.join(name), known)}"
+    return f"unknown placeholder {written}{suggestion('.'.join(name), known) or _THERE_ARE}"
 
 
+_THERE_ARE = "; there are {message.id}, {message.key}, {customer.FIELD}, {content.FIELD} and {secret.NAME}"
 _EXAMPLES = {"customer": "{customer.phone}", "content": "{content.text}"}
 
 

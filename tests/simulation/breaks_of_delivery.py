@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deliveryd import lanes
+from deliveryd import lanes, preparing, settings
 from deliveryd.channels import http_verdicts
 from deliveryd.channels.base import Attempted, Dispatch
 from deliveryd.journal import account, upkeep
@@ -26,6 +26,7 @@ from deliveryd.service import calling
 from deliveryd.service.batch import Batch
 from deliveryd.service.client import ServiceClient
 from deliveryd.states import State
+from deliveryd.turns import Turns
 
 Patch = pytest.MonkeyPatch
 
@@ -291,3 +292,18 @@ def sent_half_filled(patch: Patch) -> None:
 def names_with_blanks_left_alone(patch: Patch) -> None:
     """`{ x }` reaches the customer as it is written."""
     patch.setattr(template, "_cleaned", lambda written: written)
+
+
+# isolation
+
+
+def place_held_while_settings_hang(patch: Patch) -> None:
+    """Who waits for an answer keeps its place."""
+    for module in (settings, preparing):
+        patch.setattr(module, "PROMPT", 1e6)
+
+
+def hanging_ids_take_all_slots(patch: Patch) -> None:
+    """No request for settings gives way, however long it hangs."""
+    patch.setattr(Turns, "_cut_off", lambda *_: False)
+    patch.setattr(Turns, "_slow", lambda *_: 0)

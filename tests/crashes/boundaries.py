@@ -23,11 +23,13 @@ DIRECTORY = ("aclose", "at_hand", "look_up", "probe")
 
 NEVER_PASSED: Mapping[str, str] = {
     "COMMIT.account": "only reads, and not in the thread that writes",
+    "COMMIT.largest_cause": "only reads, and only when far more messages wait than the scenario has",
     "DiskCache.clear": "for an operator's command",
     "DiskCache.delete": "only after somebody else has written into the cache, which holds nothing that lasts",
     "DiskCache.extent": "for an operator's command",
     "FileDirectory.probe": "for an operator's command",
     "Lane.after_hold": "for the start after a life in which messages were held in doubt",
+    "Lane.put_off": "the scenario's lanes have room for all; the step is recorded like any other",
     "Matching.match_again": "an operator's order like any other: see COMMIT.decide",
     "Outbox.put_last": "an operator's order like any other: see COMMIT.decide",
     "Pipeline.reopened": "the scenario's queue hands out no message again whose dequeued was refused",
@@ -39,10 +41,12 @@ NEVER_PASSED: Mapping[str, str] = {
         (f"{name}Directory.{step}" for name in ("No", "Remote") for step in DIRECTORY),
         "the scenario has a file of customers",
     ),
+    "Pipeline.works_again": "no provider of the scenario fails for long enough; it only has others woken",
     "ServiceClient.configuration": "no message needs the area of customer data",
     "ServiceClient.customer_data": "no message needs the area of customer data",
     "ServiceClient.customer_page": "no message needs the area of customer data",
     "ServiceClient.entity": "no message needs the area of customer data",
+    "SqliteJournal.largest_cause": "only reads: see COMMIT.largest_cause",
     "Supervisor.stop": "for programs that run a worker within them; a process is told by signals",
 }
 """Steps that the scenario doesn't take, and why that is no loss."""

@@ -25,13 +25,15 @@ from crashes.ledger import Asked, Handed, LedgerWriter, Ordered, Record, Refused
 from crashes.tearing import TornQueue
 from deliveryd.desk.wire import Answer, address_of, read_answer, socket_of, write_order
 from deliveryd.journal.orders import Kind, Order, Verb
-from deliveryd.sandbox.faults import ApplyThenHangUp, CutInHalf, Endpoint, Fault, Pass
+from deliveryd.sandbox.faults import ApplyThenHangUp, CutInHalf, Delay, Endpoint, Fault, Pass
 from deliveryd.sandbox.records import Attempt, Channel, Receipt, Received
 from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.state import Event, SandboxState
 from deliveryd.states import State
 
 OPERATORS_PAUSE = 0.005
+LATE = 0.3
+"""Seconds that the first answer about settings takes: longer than messages wait for it in memory."""
 
 
 class Strike(NamedTuple):
@@ -148,6 +150,7 @@ class StandIn:
         self._state.fail("provider.messenger", *[ApplyThenHangUp()] * plan["held"])
         for endpoint, faults in _faults(plan).items():
             self._state.fail(endpoint, *faults)
+        self._state.fail("settings", Delay(LATE))  # their messages wait in the journal for it
 
     async def open(self, tears: Sequence[str]) -> dict[str, Any]:
         """Listen."""

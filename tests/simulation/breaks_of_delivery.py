@@ -124,16 +124,16 @@ def commit_after_send_instead_of_before(patch: Patch) -> None:
     """Intents are written together with the outcomes: a crash in between leaves no trace of the attempt."""
     record = Pipeline.record
 
-    async def late(self: Pipeline, changes: Sequence[Change]) -> Collection[int]:
+    async def record_late(self: Pipeline, changes: Sequence[Change]) -> Collection[int]:
         intents: list[Change] = self.__dict__.setdefault("intents", [])
         rest = [change for change in changes if change.after is not State.SENDING]
         if rest and intents:
-            await record(self, tuple(intents))
-            intents.clear()
+            late, intents[:] = tuple(intents), []
+            await record(self, late)
         intents += [change for change in changes if change.after is State.SENDING]
         return await record(self, rest)
 
-    patch.setattr(Pipeline, "record", late)
+    patch.setattr(Pipeline, "record", record_late)
 
 
 def _begun_anew(patch: Patch, when: Callable[[Entry], bool]) -> None:

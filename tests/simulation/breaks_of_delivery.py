@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deliveryd import lanes, preparing, settings
+from deliveryd import lanes, preparing, settings, turns
 from deliveryd.channels import http_verdicts
 from deliveryd.channels.base import Attempted, Dispatch
 from deliveryd.journal import account, upkeep
@@ -305,5 +305,5 @@ def place_held_while_settings_hang(patch: Patch) -> None:
 
 def hanging_ids_take_all_slots(patch: Patch) -> None:
     """No request for settings gives way, however long it hangs."""
-    patch.setattr(Turns, "_cut_off", lambda *_: False)
+    patch.setattr(turns, "GIVES_WAY", 1e6)
     patch.setattr(Turns, "_slow", lambda *_: 0)

@@ -162,6 +162,32 @@ def test_new_settings_are_asked_for_at_once_while_a_hundred_others_hang(world: V
     assert max(at) < 63
 
 
+def test_where_more_hang_than_there_are_slots_the_longest_request_gives_way_to_a_new_id(
+    world: VirtualWorld,
+) -> None:
+    """Beside 1,000 ids that hang, new ones are asked for within about a second."""
+    world.add(FAST)
+    hang(world, lambda id_: id_ <= 1000)
+    world.service.settings.update(dict.fromkeys(range(5001, 5021), SMS))
+    world.service.enqueue(*(message(id_, id_) for id_ in range(1, 1001)))
+    came: dict[int, float] = {}
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.supervisor().run)
+            for id_ in range(5001, 5021):
+                await trio.sleep(0.3)
+                came[id_] = trio.current_time()
+                world.service.enqueue(message(id_, id_))
+            await trio.sleep(5)
+            nursery.cancel_scope.cancel()
+
+    live(run)
+    waits = [when - came[dispatch.entry.id] for when, dispatch in world.channels["sms"].attempts]
+    assert len(waits) == 20
+    assert max(waits) < 2.0
+
+
 def test_messages_go_on_as_soon_as_their_settings_have_come(world: VirtualWorld) -> None:
     """All 2,500 of an id that hung for minutes are sent, once; the id was asked for alone meanwhile."""
     hang(world, lambda id_: id_ == 1, until=200.0)

@@ -83,7 +83,7 @@ class Turns:
     def _cut_off(self, now: float) -> bool:
         """Cut the longest request off, if it may be; tell whether there is a slot now."""
         id_, request = next(iter(self._under_way.items()))
-        if now - request.began < GIVES_WAY:
+        if now < request.began + GIVES_WAY:  # as `wait` computes it, to the last bit
             return False
         request.scope.cancel()
         del self._under_way[id_]

@@ -181,7 +181,12 @@ def _errors_explained(case: Case) -> Iterator[str]:
 
 
 def _doubts_told(case: Case) -> Iterator[str]:
-    """The service hears of a doubt that was left when the message's time ran out, or its tries."""
+    """The service hears of a doubt that was left when the message's time ran out, or its tries.
+
+    By an operator's word a message begins anew, and what was before that is over.
+    """
+    if Verb.RESEND_ANEW in case.orders:
+        return
     for heard in case.heard:
         if heard.event.status != "error" or not case.asked:
             continue

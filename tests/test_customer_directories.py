@@ -187,13 +187,14 @@ def test_in_a_database_each_customer_is_asked_for_once(
 
 
 def _watched(write: Callable[[str], int], put_off: anyio.Event) -> Callable[[str], int]:
-    """Write lines, and tell when a hundred messages wait."""
-    waiting = 0
+    """Write lines, and tell when a hundred messages wait, and the directory is known to be away."""
+    waiting, is_away = 0, False
 
     def watch(text: str) -> int:
-        nonlocal waiting
+        nonlocal waiting, is_away
         waiting += '"message.waiting"' in text
-        if waiting == 100:
+        is_away = is_away or '"customers.unavailable"' in text
+        if waiting >= 100 and is_away:
             put_off.set()
         return write(text)
 

@@ -410,7 +410,9 @@ class Pipeline:
         while not (self._taken_last.is_set() and await self._is_idle()):
             if self.intake.found_empty and await self._is_idle():
                 self.intake.stop()  # a take that is under way may bring something after all
-            await anyio.sleep(IDLE_CHECK)
+                await self._taken_last.wait()
+            else:
+                await anyio.sleep(IDLE_CHECK)
 
     async def _is_idle(self) -> bool:
         if self._places.held or self._waiting or self._journal.misplaced() is not None:

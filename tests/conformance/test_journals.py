@@ -26,7 +26,7 @@ from deliveryd.journal.base import (
 )
 from deliveryd.journal.orders import Decided, Effect, Kind, Order, Verb
 from deliveryd.journal.sqlite import open_journal
-from deliveryd.model import Content, Entry, Malformed, QueuedMessage, Rendered, StatusEvent
+from deliveryd.model import Content, Entry, Malformed, QueuedMessage, Rendered, StatusEvent, format_instant
 from deliveryd.states import State
 
 pytestmark = pytest.mark.anyio
@@ -350,6 +350,23 @@ async def test_a_refused_dequeued_is_offered_at_once_and_then_after_pauses_that_
         assert await journal.counts() == Counts({}, 0, 1, 0, 0)
         await journal.take([message(1)], [], at - minute)  # the clock was put back
         assert await waiting_events(journal) == [(1, "dequeued")]
+
+
+async def test_no_event_is_before_its_messages_refused_one_though_the_clock_was_put_back_meanwhile(
+    opened: Open,
+) -> None:
+    """Also where the service accepted no event at all, so that only a refusal tells of the time before."""
+    an_hour_back = NOW - 3_600_000_000
+    async with opened() as journal:
+        await journal.take([message(1)], [], NOW)
+        await refuse_first(journal, NOW)
+    async with opened() as journal:
+        await journal.take([message(1)], [], an_hour_back)
+        (entry,) = await journal.accept(await journal.outbox(0, 10), an_hour_back)
+        error = StatusEvent(1, "error", an_hour_back, details="no content")
+        await journal.change([Change(entry, State.READY, State.FAILED, an_hour_back, events=(error,))])
+        (row,) = await journal.outbox(0, 10)
+        assert json.loads(row.body)["timestamp"] == format_instant(NOW)
 
 
 async def test_an_operators_drop_outlasts_an_acceptance(opened: Open) -> None:

@@ -100,15 +100,16 @@ class Outbox:
 def written(db: sqlite3.Connection) -> Written:
     """What an earlier run wrote last."""
     (seq,) = db.execute(f"SELECT max({WATERMARK}, coalesce(max(seq), 0)) FROM event").fetchone()  # noqa: S608
-    posted, waits, latest, noted = db.execute(
+    posted, refused, waits, latest, noted = db.execute(
         "SELECT (SELECT at FROM post WHERE last = (SELECT max(last) FROM post)),"  # noqa: S608  # constants
+        " (SELECT max(refused_at) FROM event WHERE refused IS NOT NULL AND dropped_at IS NULL),"
         f" (SELECT {AT} FROM event WHERE seq > {WATERMARK} ORDER BY seq DESC LIMIT 1),"
         f" (SELECT max({AT}) FROM event WHERE seq > {WATERMARK}),"
         " (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'latest_at')"
     ).fetchone()
-    before_post = 0 if posted is None else posted + STEP  # what it holds is older, give or take a second
-    latest_at = max(before_post, _instant(latest), noted or 0)
-    return Written(seq, max(posted or 0, _instant(waits)), latest_at, noted or 0)
+    told = [at + STEP for at in (posted, refused) if at is not None]  # what they were about is older
+    latest_at = max(*told, _instant(latest), noted or 0, 0)
+    return Written(seq, max(posted or refused or 0, _instant(waits)), latest_at, noted or 0)
 
 
 def _not_before(db: sqlite3.Connection, event: StatusEvent) -> StatusEvent:

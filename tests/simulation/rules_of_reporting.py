@@ -119,7 +119,7 @@ def _set_aside_rightly(case: Case) -> Iterator[str]:
     if case.state == SET_ASIDE and "dequeued" in case.acknowledged and Verb.DROP not in case.orders:
         yield "is set aside, though its dequeued was accepted when it was offered again"
     is_offered = case.history.plan.offers is Offers.UNTIL_DEQUEUED and case.message.pardon == 1
-    if case.state == SET_ASIDE and is_offered and Verb.DROP not in case.orders:
+    if case.state == SET_ASIDE and is_offered and "dequeued" not in heard and Verb.DROP not in case.orders:
         yield "is set aside, though the service offers it and would accept its dequeued"
     if case.state not in {None, SET_ASIDE} and "dequeued" in refused and "dequeued" not in heard:
         yield "went on, though its dequeued was refused"
@@ -164,7 +164,10 @@ def _delivered_truly(case: Case) -> Iterator[str]:
         told = [report for report in case.reported if report.status == "delivered"]
         if fields.get("reportedAt") not in {report.reported_at for report in told}:
             yield "delivered with a wrong reportedAt"
-        applied = (number for number, report in enumerate(told) if report.answer == APPLIED)
+        known = {*case.noted, *_known_by_provider_id(case)}
+        applied = (
+            number for number, report in enumerate(told) if report.answer == APPLIED and report in known
+        )
         first = next(applied, len(told))  # what was kept for later may have been applied since, or may not
         channels = {case.acceptance_of(report).channel for report in told[: first + 1]}
         if fields.get("channel") not in channels:

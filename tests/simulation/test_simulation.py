@@ -26,9 +26,9 @@ DRAWN = max(PLANS // 20 // DRAWN_SHARES, 3)
 
 BROKE_ONCE = (30, 1176, 1293, 9273, 9541, 9595, 10161)
 """Seeds of longer rows: a receipt that was kept while its message was being sent had the line count one that
-waits too few, so that it was never idle; a clock put back over a restart, where only a refused event told of the
-time before; and some that the oracle misjudged, for clocks put back a little, for what an operator has begin
-anew, for receipts that fit nothing and come twice, and for a `dequeued` that is accepted and then refused.
+waits too few, so that it was never idle; a clock put back over a restart, where only a refused event told of
+the time before; and some that the oracle misjudged, for clocks put back a little, for what an operator has
+begin anew, for receipts that fit nothing and come twice, and for a `dequeued` accepted and then refused.
 """
 
 

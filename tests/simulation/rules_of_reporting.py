@@ -44,6 +44,9 @@ DUE = {
 }
 """The events that the service has to have heard, by the state at the end."""
 
+REFUSALS = {Trouble.BAD_REQUEST, Trouble.CONFLICT}
+"""Troubles after which an event is set aside; one that was refused twice isn't reported again for a minute."""
+
 APPLIED = 200
 """The status with which the worker answers a report that it can do something with at once."""
 
@@ -118,7 +121,9 @@ def _set_aside_rightly(case: Case) -> Iterator[str]:
         yield "was set aside, though its dequeued was not refused"
     if case.state == SET_ASIDE and "dequeued" in case.acknowledged and Verb.DROP not in case.orders:
         yield "is set aside, though its dequeued was accepted when it was offered again"
-    is_offered = case.history.plan.offers is Offers.UNTIL_DEQUEUED and case.message.pardon == 1
+    plan = case.history.plan
+    is_pardoned = case.message.pardon == 1 and not REFUSALS & {*plan.troubles["events"]}
+    is_offered = plan.offers is Offers.UNTIL_DEQUEUED and is_pardoned
     if case.state == SET_ASIDE and is_offered and "dequeued" not in heard and Verb.DROP not in case.orders:
         yield "is set aside, though the service offers it and would accept its dequeued"
     if case.state not in {None, SET_ASIDE} and "dequeued" in refused and "dequeued" not in heard:

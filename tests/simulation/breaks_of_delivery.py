@@ -279,6 +279,11 @@ def clock_frozen_after_a_correction(patch: Patch) -> None:
     patch.setattr(WallClock, "now", never_back)
 
 
+def due_times_left_after_a_correction(patch: Patch) -> None:
+    """What was to wait for a second, by a clock that was an hour ahead, waits for an hour."""
+    patch.setattr(upkeep, "retime", lambda *_: None)
+
+
 def answers_after_a_suspension_unread(patch: Patch) -> None:
     """A process that wakes after a deadline doesn't look at what lies in its sockets."""
     patch.setattr(deadline, "LAST_TURNS", 0)

@@ -45,7 +45,7 @@ DUE = {
 """The events that the service has to have heard, by the state at the end."""
 
 REFUSALS = {Trouble.BAD_REQUEST, Trouble.CONFLICT}
-"""Troubles after which an event is set aside; one that was refused twice isn't reported again for a minute."""
+"""Troubles after which an event is set aside; one that was refused twice isn't told again for a minute."""
 
 APPLIED = 200
 """The status with which the worker answers a report that it can do something with at once."""

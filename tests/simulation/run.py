@@ -28,6 +28,10 @@ from simulation.world import RETENTION, World
 PATIENCE = 1200.0
 """Seconds of virtual time after which a run has to be over."""
 
+UNNOTICED = 5.0
+LONGEST_PAUSE = 3600.0
+"""Where a worker ends before it noticed that its clock was put back, what waits may wait so long."""
+
 MORE_LIVES = 6
 DRAIN = 20.0
 ROUNDING = 1e-6
@@ -77,7 +81,8 @@ async def _live_in(world: World) -> History:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(world.disk.run)
             tasks.start_soon(world.suspend)
-            with anyio.move_on_after(PATIENCE + sum(each.seconds for each in plan.suspensions)) as patience:
+            with anyio.move_on_after(_seconds_for(plan)) as patience:
+                world.patience = patience
                 await _all_lives(world, others)
             tasks.cancel_scope.cancel()
         if patience.cancelled_caught:
@@ -90,6 +95,10 @@ async def _live_in(world: World) -> History:
         return History(plan, world.ledger, tuple(world.lives), rows, past)
     finally:
         world.close()
+
+
+def _seconds_for(plan: Plan) -> float:
+    return PATIENCE + sum(suspension.seconds for suspension in plan.suspensions)
 
 
 async def _all_lives(world: World, others: StandIns) -> None:
@@ -121,10 +130,18 @@ async def _one_life(world: World, life: Life, others: StandIns) -> bool:
         ledger.crashed.add(world.life)
     finally:
         world.disk.detach()
+    if _was_just_put_back(world):
+        world.patience.deadline += LONGEST_PAUSE
     if worker.stopped_at is not None and anyio.current_time() - worker.stopped_at > DRAIN - ROUNDING:
         ledger.crashed.add(world.life)
     _hand_out_lost(world, others.service)
     return worker.was_idle
+
+
+def _was_just_put_back(world: World) -> bool:
+    """Whether the worker had no time to notice that its clock was put back."""
+    now = anyio.current_time()
+    return any(jump.seconds < 0.0 <= now - jump.at < UNNOTICED for jump in world.plan.jumps)
 
 
 def _audit(world: World) -> None:

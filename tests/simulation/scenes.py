@@ -212,16 +212,20 @@ def _offering(choices: Choices, plan: Plan) -> Plan:
 
 def _corrected(choices: Choices, plan: Plan) -> Plan:
     """The clock is wrong and is put right, while retries wait and messages are about to expire."""
-    began = choices.number(0, 20) / 10
+    began = choices.number(0, 10) / 10
     ahead = choices.one_of((AN_HOUR, AN_HOUR, -AN_HOUR, 60.0))
-    jumps = (Jump(began, ahead), Jump(began + choices.number(1, 60) / 10, -ahead))
+    busy = (Trouble.BUSY, Trouble.TOO_MANY, Trouble.SILENCE_BEFORE, None)
+    last = replace(plan.lives[-1], end=None)
     return replace(
         plan,
+        tuning=replace(plan.tuning, attempts=4),
         templates={
             id_: replace(template, expires=choices.one_of((None, None, 1800.0, AN_HOUR + 5.0)))
             for id_, template in plan.templates.items()
         },
-        jumps=jumps,
+        troubles={**WELL, "provider": tuple(choices.one_of(busy) for _ in range(8))},
+        jumps=(Jump(began, ahead), Jump(began + choices.number(5, 40) / 10, -ahead)),
+        lives=choices.one_of((plan.lives, (last,))),
         suspensions=(),
     )
 

@@ -27,6 +27,7 @@ SEEN = {
     "answers_after_a_suspension_unread": 190,
     "names_with_blanks_left_alone": 15,
     "place_held_while_settings_hang": 23,
+    "due_times_left_after_a_correction": 527,
     "hanging_ids_take_all_slots": 339,
     "outage_taken_for_acceptance": 37,
     "set_aside_never_released": 16,

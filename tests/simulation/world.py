@@ -74,6 +74,8 @@ class World:
         self._lookups = 0
         self._observer: sqlite3.Connection | None = None
         self.disk = Disk(plan.shortages)
+        self.patience = anyio.CancelScope()
+        """Ends a run that takes too long."""
         self.kill: Callable[[], None] = lambda: None
         self.stop: Callable[[], None] = lambda: None
 

@@ -69,9 +69,8 @@ def _repeated_rightly(case: Case, before: Sequence[Asked], again: Asked) -> Iter
         yield "a key was used on two channels"
     if last.trouble in TAKEN_FOR_SENT and not case.may_be_doubtful(last):
         yield "was repeated though a provider said that it has it"
-    if last.trouble in FOR_GOOD and not any(
-        case.may_have_arrived(one) or case.may_be_doubtful(one) for one in before
-    ):
+    is_open = any(case.may_have_arrived(one) or case.may_be_doubtful(one) for one in before)
+    if last.trouble in FOR_GOOD and not is_open and not case.may_have_been_begun_before(before[0]):
         yield "was repeated though the provider refused it"
     arrived = [asked for asked in before if case.may_have_arrived(asked)]
     if arrived and _said(again) != _said(arrived[0]):

@@ -239,6 +239,20 @@ async def test_the_order_of_a_messages_events_outlasts_starts_after_a_step(
 
 
 @pytest.mark.anyio
+async def test_an_event_shortly_before_a_step_back_caught_up_is_not_before_the_one_ahead_of_it(
+    tmp_path: Path,
+) -> None:
+    """Nothing was written while the clock showed far less, so that only the step itself tells of it."""
+    async with open_journal(tmp_path / "journal.db") as journal:
+        await journal.take([QueuedMessage(1, 1, 1, {})], [], START)
+        await journal.accept(await journal.outbox(0, 9), START)
+        await journal.retime(HOUR, START + HOUR)
+        for change in sent_at(1, START - 500_000):
+            await journal.change([change])
+        assert await timestamps(journal) == [START]
+
+
+@pytest.mark.anyio
 async def test_due_times_are_brought_in_line_and_capped(tmp_path: Path) -> None:
     """By as much as the clock was put back, and to the longest pause that there is."""
     due = {1: START + HOUR + MINUTE, 2: START + 9 * HOUR, 3: START + MINUTE}

@@ -66,6 +66,7 @@ _WAKE = (
     " WHERE waits_for IN (SELECT value FROM json_each(?)) AND due_at IS NOT NULL LIMIT ?)"
 )
 _GO_ON = "UPDATE message SET state = 2, due_at = NULL, waits_for = NULL WHERE id = ?"
+_RETIME = "UPDATE message SET due_at = min(due_at - ?1, ?2) WHERE state = 3 AND (?1 > 0 OR due_at > ?2)"
 _OUTBOX = (
     f"SELECT seq, message_id, status, body FROM event WHERE seq > max(?, {WATERMARK}) ORDER BY seq LIMIT ?"  # noqa: S608
 )
@@ -148,6 +149,12 @@ class Operations:
         _conclude(db, changes)
         _move(db, changes)
         self._outbox.put(db, (event for change in changes for event in change.events))
+
+    def retime(self, db: sqlite3.Connection, back: int, latest: int) -> None:
+        """Bring due times in line with a clock that was put back, and let none be later than `latest`."""
+        if back:
+            self._outbox.note_step(db)
+        db.execute(_RETIME, (back, latest))
 
     def due(self, db: sqlite3.Connection, now: int, room: Mapping[str, int]) -> Due:
         """Make waiting messages READY whose time has come."""

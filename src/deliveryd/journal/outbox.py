@@ -65,14 +65,19 @@ class Outbox:
             at = event.timestamp
             if at > self._latest:
                 self._latest = at
-            elif at < self._suspect or at < self._latest - STEP:
+            elif at < self._suspect or at <= self._latest - STEP:
                 self.note(db, at)
                 event = _not_before(db, event)  # noqa: PLW2901  # the same event, at another instant
             yield event.message_id, event.status, write(event)
 
     def note(self, db: sqlite3.Connection, at: int) -> None:
         """Remember, for later runs too, up to where instants of events lie, if the clock was put back."""
-        if at < self._latest - STEP and self._noted < self._latest:
+        if at <= self._latest - STEP:
+            self.note_step(db)
+
+    def note_step(self, db: sqlite3.Connection) -> None:
+        """The clock was put back: until it has caught up, every event looks at its message's earlier ones."""
+        if self._noted < self._latest:
             self._suspect = self._noted = self._latest
             db.execute("INSERT OR REPLACE INTO meta VALUES ('latest_at', ?)", (self._latest,))
 

@@ -187,7 +187,7 @@ class SqliteJournal:
 
     async def retime(self, back: int, latest: int) -> None:
         """Bring due times in line with a clock that was put back."""
-        await self._commit(lambda db: upkeep.retime(db, back, latest))
+        await self._commit(lambda db: self._operations.retime(db, back, latest))
 
     async def counts(self) -> Counts:
         """The sums of what is open."""

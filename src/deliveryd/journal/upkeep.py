@@ -78,14 +78,6 @@ def namespace_of(db: sqlite3.Connection) -> str:
     return str(namespace)
 
 
-def retime(db: sqlite3.Connection, back: int, latest: int) -> None:
-    """Bring due times in line with a clock that was put back, and let none be later than `latest`."""
-    db.execute(
-        "UPDATE message SET due_at = min(due_at - ?1, ?2) WHERE state = 3 AND (?1 > 0 OR due_at > ?2)",
-        (back, latest),
-    )
-
-
 def recover(db: sqlite3.Connection, now: int, lanes: Collection[str]) -> Recovery:
     """Put in order what an earlier run left."""
     db.execute(

@@ -185,11 +185,21 @@ def _not_sent_after_its_end(case: Case) -> Iterator[str]:
             asked
             for asked in case.asked
             if asked.order > report.order and (report.status == "delivered" or asked.key == key)
+            if asked.trouble is not Trouble.NO_CONNECTION
         ]
         # One that was kept for later met an attempt with an intent, though its request came afterwards.
-        if len(later) > (report.answer == KEPT_FOR_LATER):
+        if len(later) > _was_kept(case, report):
             yield "was sent again after a report that showed that it had arrived"
             break
+
+
+def _was_kept(case: Case, report: Reported) -> bool:
+    """Whether the worker kept a report for later, or the same one before."""
+    return any(
+        one.answer == KEPT_FOR_LATER and one.order <= report.order
+        for one in case.noted
+        if (one.provider_id, one.status) == (report.provider_id, report.status)
+    )
 
 
 def _key_meant(case: Case, report: Reported) -> str:

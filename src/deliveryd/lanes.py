@@ -191,7 +191,8 @@ class Lane:
         settings_id, is_repeat = routed.entry.settings_id, routed.entry.was_tried
         if self._refusals.waiting and not self._may_try(settings_id):
             return False
-        owed = 0 if is_repeat else min(self.owed, self.share // 2)
+        is_owed = is_repeat or routed.entry.lane == self.name  # it waited for this lane's room
+        owed = 0 if is_owed else min(self.owed, self.share // 2)
         is_within_share = self._held + owed < self.share and not self._breaker.is_open
         if not is_within_share and self.room <= owed:
             return False

@@ -77,9 +77,9 @@ class Outbox:
 
     def note_step(self, db: sqlite3.Connection) -> None:
         """The clock was put back: until it has caught up, every event looks at its message's earlier ones."""
-        if self._noted < self._latest:
-            self._suspect = self._noted = self._latest
-            db.execute("INSERT OR REPLACE INTO meta VALUES ('latest_at', ?)", (self._latest,))
+        self._suspect = self._noted = max(self._latest, self._noted)
+        # Each time, since a transaction that is rolled back takes the row back, and not this object's memory.
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('latest_at', ?)", (self._noted,))
 
     def put_again(self, db: sqlite3.Connection, events: Iterable[tuple[int, str, str]]) -> None:
         """Put events in as they were written before: message id, status, JSON."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -25,7 +26,7 @@ from deliveryd.journal.history import read_life
 from deliveryd.journal.orders import Kind, Order, Verb
 from deliveryd.journal.outbox import written
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
-from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent, message_key
+from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent, format_instant, message_key
 from deliveryd.states import STEPS, State
 
 pytestmark = pytest.mark.anyio
@@ -218,6 +219,36 @@ async def test_what_no_column_can_hold_fails_for_its_caller_only(path: Path) -> 
         with pytest.raises(OverflowError):
             await journal.take([message(2**63)], [], NOW)
         assert set(await journal.take([message(1)], [], NOW)) == {1}
+
+
+async def test_a_clock_put_back_is_remembered_though_the_first_write_after_it_failed(path: Path) -> None:
+    """No event is before its message's previous one, by whichever run it is written."""
+    back = NOW - 3_600_000_000
+    async with open_journal(path) as journal:
+        await make_ready(journal, 1)
+        with pytest.raises(OverflowError):
+            await journal.take([], [Malformed("{}", "no", 5), Malformed("[]", "no", 2**63)], back)
+        await journal.take([message(2)], [], back)
+        await journal.accept(await journal.outbox(0, 10), back)
+    async with open_journal(path) as journal:
+        error = StatusEvent(1, "error", back + 5_000_000, details="no content")
+        await journal.change([Change(entry(1), State.READY, State.FAILED, back, events=(error,))])
+        (row,) = await journal.outbox(0, 10)
+        assert json.loads(row.body)["timestamp"] == format_instant(NOW)
+
+
+async def test_no_event_is_before_its_messages_previous_one_just_before_a_wrong_time_is_reached_again(
+    path: Path,
+) -> None:
+    """By ten seconds the clock was put back, and nothing was written for nine and a half."""
+    async with open_journal(path) as journal:
+        await make_ready(journal, 1)
+        await journal.retime(10_000_000, NOW)
+        at = NOW - 500_000
+        error = StatusEvent(1, "error", at, details="no content")
+        await journal.change([Change(entry(1), State.READY, State.FAILED, at, events=(error,))])
+        (row,) = await journal.outbox(0, 10)
+        assert json.loads(row.body)["timestamp"] == format_instant(NOW)
 
 
 async def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room_again(path: Path) -> None:

@@ -281,7 +281,7 @@ def clock_frozen_after_a_correction(patch: Patch) -> None:
 
 def due_times_left_after_a_correction(patch: Patch) -> None:
     """What was to wait for a second, by a clock that was an hour ahead, waits for an hour."""
-    patch.setattr(upkeep, "retime", lambda *_: None)
+    patch.setattr(Operations, "retime", lambda *_: None)
 
 
 def answers_after_a_suspension_unread(patch: Patch) -> None:

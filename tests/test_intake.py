@@ -113,7 +113,7 @@ class Station:
         self.taken: list[Entry] = []
         self.told: list[int] = []
         self._news = anyio.Event()
-        self.may_take = True
+        self.obstacle: str | None = None
         self.short: list[int] = []
         self.places = Places(most)
         self.metrics = Metrics([], "1")
@@ -121,7 +121,7 @@ class Station:
         self.intake = Intake(
             queue, journal, self.places, WallClock(), self.metrics, Pulse(),
             batch_size=BATCH, poll_interval=poll_interval, max_poll_interval=30.0,
-            on_taken=self._on_taken, may_take=lambda: self.may_take,
+            on_taken=self._on_taken, obstacle=lambda: self.obstacle,
             on_short=self.short.append,
         )  # fmt: skip
 
@@ -284,15 +284,17 @@ async def test_nothing_is_taken_while_the_journal_holds_too_much(
     """A line that can't take more stops the taking, says so once, and goes on by itself."""
 
     def refuse(station: Station) -> None:
-        station.may_take = False
+        station.obstacle = "the disk is full"
 
     async with running(tmp_path, before=refuse) as station:
         await anyio.sleep(60)
         assert station.queue.asked == []
-        station.may_take = True
+        station.obstacle = None
         await station.queue.asked_times(1)
         assert anyio.current_time() < 62
-    assert [line["event"] for line in lines()][:2] == ["queue.paused", "queue.resumed"]
+    paused, resumed = lines()[:2]
+    assert (paused["event"], paused["reason"]) == ("queue.paused", "the disk is full")
+    assert resumed["event"] == "queue.resumed"
 
 
 async def test_malformed_elements_are_set_aside_and_logged_without_their_content(

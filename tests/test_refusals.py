@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from deliveryd import refusals, telemetry
 from deliveryd.breaker import Breaker, BreakerPolicy
-from deliveryd.channels.base import Accepted, Dispatch, Refused, TryAgain, Verdict
+from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.model import format_instant
 from deliveryd.refusals import MOST_IN_A_ROW, Refusals
 from deliveryd.routing import Routed
@@ -221,19 +221,73 @@ def test_what_waits_for_a_template_expires_in_time_and_holds_no_place(world: Vir
 
 
 def test_a_refused_repeat_of_what_may_have_arrived_waits_like_the_others(world: VirtualWorld) -> None:
-    """It keeps its doubt and its key, and is sent when the template is taken again."""
+    """It uses up no try, keeps its key, and is sent with it when the provider is mended."""
+    world.add("retry = { attempts = 3 }\n")
     enqueue(world, 1, range(1, 101))
-    keys: dict[int, list[str]] = {}
+    keys: dict[int, set[str]] = {id_: set() for id_ in range(1, 6)}
 
     def verdict(dispatch: Dispatch) -> Verdict:
-        keys.setdefault(dispatch.entry.id, []).append(dispatch.key)
-        if trio.current_time() < 600:
-            return NOT_FOUND
-        return Accepted(dispatch.key)
+        tried = keys.get(dispatch.entry.id)
+        if tried is not None:
+            tried.add(dispatch.key)
+            if not dispatch.entry.tries:
+                return InDoubt("provider answered 500")
+        return NOT_FOUND if trio.current_time() < QUARTER else Accepted(dispatch.key)
 
     world.channels["sms"].verdict = verdict
     live(world.run_until_idle)
-    assert ends(world, range(1, 101)) == {"error": 20, "sent": 80}
+    assert ends(world, range(1, 6)) == {"sent": 5}
+    assert {len(tried) for tried in keys.values()} == {1}
+    assert ends(world, range(6, 101)) == {"error": 20, "sent": 75}
+
+
+@pytest.mark.parametrize(
+    "uncounted",
+    [Refused("the customer has no address on this channel"), TryAgain("busy", only_this=True), InDoubt("?")],
+    ids=["refused by itself", "try again", "in doubt"],
+)
+def test_a_probe_that_says_nothing_of_its_settings_is_soon_followed_by_another(
+    world: VirtualWorld, uncounted: Verdict
+) -> None:
+    """With breaks of up to an hour, the others don't wait for as long because of one."""
+    world.add('breaker = { pause = "1s", max_pause = "1h" }\n')
+    enqueue(world, 1, range(1, 51))
+    enqueue(world, 2, range(101, 103))
+    given: list[int] = []
+
+    def verdict(dispatch: Dispatch) -> Verdict:
+        if dispatch.entry.settings_id == 2 or len(given) == 3:
+            return Accepted(dispatch.key)
+        if trio.current_time() < 10:
+            return NOT_FOUND
+        given.append(dispatch.entry.id)
+        return uncounted
+
+    world.channels["sms"].verdict = verdict
+    assert live(world.run_until_idle) < 400
+    assert len(given) == 3
+    lost = 3 if isinstance(uncounted, Refused) else 0
+    assert ends(world, range(1, 51)) == {"error": 20 + lost, "sent": 30 - lost}
+
+
+def test_a_probe_that_expires_is_soon_followed_by_another(world: VirtualWorld) -> None:
+    """Those whose time ran out when their turn came don't make the others wait for an hour."""
+    world.add('breaker = { pause = "1s", max_pause = "1h" }\n')
+    enqueue(world, 1, range(1, 51))
+    enqueue(world, 2, range(101, 103))
+    expired: list[int] = []
+
+    def verdict(dispatch: Dispatch) -> Verdict:
+        if dispatch.entry.settings_id == 2 or len(expired) == 3:
+            return Accepted(dispatch.key)
+        if trio.current_time() < 10:
+            return NOT_FOUND
+        expired.append(dispatch.entry.id)
+        return Expired()
+
+    world.channels["sms"].verdict = verdict
+    assert live(world.run_until_idle) < 400
+    assert ends(world, range(1, 51)) == {"error": 23, "sent": 27}
 
 
 def test_another_failure_of_a_probe_neither_opens_nor_ends_anything(world: VirtualWorld) -> None:
@@ -251,10 +305,13 @@ def test_another_failure_of_a_probe_neither_opens_nor_ends_anything(world: Virtu
     assert ends(world, range(1, 201)) == {"error": 20, "sent": 180}
 
 
-def test_many_messages_of_a_refused_template_cost_little_while_they_wait(world: VirtualWorld) -> None:
+@pytest.mark.parametrize("others", [1, 0], ids=["one template", "everything"])
+def test_many_messages_of_a_refused_template_cost_little_while_they_wait(
+    world: VirtualWorld, others: int
+) -> None:
     """3,000 of them are looked at a hundred times a second at most, and all go out once they may."""
     world.add("[queue]\nmax_waiting = 10000\n")
-    enqueue(world, 2, range(10_001, 10_002))
+    enqueue(world, 2, range(10_001, 10_001 + others))
     enqueue(world, 1, range(1, 3001))
     refusing(world, lambda dispatch: dispatch.entry.settings_id == 1 and trio.current_time() < 90)
     looked_at: list[int] = []

@@ -354,6 +354,36 @@ def test_a_channel_that_works_again_wakes_what_its_provider_asked_to_wait(world:
     assert len({dispatch.entry.id for _, dispatch in channel.attempts}) == 20
 
 
+def test_a_restart_leaves_a_provider_alone_that_asked_for_it_but_for_a_few(world: VirtualWorld) -> None:
+    """A hundred were told to come in an hour; ten ask again, and one that is taken wakes the others."""
+    channel = world.channels["sms"]
+    channel.verdict = lambda _dispatch: TryAgain("provider answered 429", after=3600.0)
+    world.service.enqueue(*(message(id_) for id_ in range(100)))
+
+    async def run(seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await world.run_until_idle()
+
+    live(lambda: run(30))
+    channel.attempts.clear()
+    live(lambda: run(1800))
+    assert len(channel.attempts) == 10
+    channel.verdict = lambda dispatch: Accepted(dispatch.key)
+    assert live(world.run_until_idle) < 10
+    assert all(world.service.statuses(id_)[-1] == "sent" for id_ in range(100))
+
+
+def test_what_expires_while_it_waits_for_its_next_try_is_told_at_once(world: VirtualWorld) -> None:
+    """The provider asked for an hour; the message's time is over after ten minutes."""
+    world.service.settings[1] = json.dumps(
+        {"delivery": {"expiresAt": format_instant(START + 600 * 1_000_000)}, **json.loads(SMS)}
+    )
+    world.channels["sms"].verdict = lambda _dispatch: TryAgain("provider answered 429", after=3600.0)
+    world.service.enqueue(message(1, 1))
+    assert 600 <= live(world.run_until_idle) < 610
+    assert world.service.statuses(1) == ["dequeued", "error"]
+
+
 def test_the_journal_says_what_a_message_waits_for(world: VirtualWorld) -> None:
     """By the name of the settings, while they are awaited; nothing is left of it afterwards."""
     hang(world, lambda id_: id_ == 1, until=100.0)

@@ -128,7 +128,7 @@ async def assemble(
             poll_interval=config.queue.poll_interval,
             max_poll_interval=config.queue.max_poll_interval,
             on_taken=pipeline.taken,
-            may_take=pipeline.may_take,
+            obstacle=pipeline.obstacle,
             on_short=pipeline.short_of,
         )  # fmt: skip
         pipeline.reporting = Reporting(

@@ -75,6 +75,12 @@ class Breaker:
             self._probing = False
             self._next_probe = anyio.current_time()
 
+    def put_off(self) -> None:
+        """The probe said nothing of the provider: another one may follow after as long a pause as before."""
+        if self._probing:
+            self._probing = False
+            self._next_probe = anyio.current_time() + self.pause
+
     def hasten(self) -> None:
         """There is reason to think that the provider works again: the next probe may begin at once."""
         self._next_probe = anyio.current_time()

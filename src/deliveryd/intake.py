@@ -142,7 +142,7 @@ class Intake:
         poll_interval: float,
         max_poll_interval: float,
         on_taken: Callable[[Sequence[Entry]], None],
-        may_take: Callable[[], bool],
+        obstacle: Callable[[], str | None],
         on_short: Callable[[int], None],
     ) -> None:
         self._queue = queue
@@ -157,7 +157,7 @@ class Intake:
         self._max_poll_interval = max_poll_interval
         self._pause = poll_interval
         self._on_taken = on_taken
-        self._may_take = may_take
+        self._obstacle = obstacle
         self._on_short = on_short
         self._malformed_before: set[int] = set()
         self._down = False
@@ -212,7 +212,7 @@ class Intake:
         Elements that can't be reported come on top of that: the queue may hold them until it ends, and they
         need no places. Where good messages come instead, they exceed `queue.max_in_flight` by so many, once.
         """
-        self._set_paused(not self._may_take())
+        self._set_paused(self._obstacle())
         if self._paused:
             await self._places.freed.wait(NO_ROOM_PAUSE)
             return 0
@@ -224,13 +224,14 @@ class Intake:
         room = min(whole, self._places.free_to_take)
         return room + self._extra if room and not self._stopping else 0
 
-    def _set_paused(self, paused: bool) -> None:
-        if paused is not self._paused:
-            self._paused = paused
-            if paused:
-                log(Event.QUEUE_PAUSED, reason="too many messages wait in the journal")
-            else:
-                log(Event.QUEUE_RESUMED)
+    def _set_paused(self, reason: str | None) -> None:
+        if (reason is not None) is self._paused:
+            return
+        self._paused = reason is not None
+        if reason is not None:
+            log(Event.QUEUE_PAUSED, reason=reason)
+        else:
+            log(Event.QUEUE_RESUMED)
 
     async def _record(self, batch: Batch) -> Collection[int]:
         """Bring a batch into the journal, and let the line know of what is new."""

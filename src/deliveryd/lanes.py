@@ -149,6 +149,7 @@ class Lane:
         self._stopping = False
         self._finished = Bell()
         self._misconfigured: str | None = None  # what was said of it, until the provider answers
+        self._has_answered = False  # before, messages of an earlier run may wait for its recovery
 
     @property
     def room(self) -> int:
@@ -172,6 +173,11 @@ class Lane:
         return self._breaker.is_open
 
     @property
+    def refuses_all(self) -> bool:
+        """Whether its provider refuses whatever it gets, so that the settings ids take turns as probes."""
+        return self._refusals.refuses_all
+
+    @property
     def refused_settings(self) -> Collection[int]:
         """The settings ids of which the provider refuses everything: their messages wait, but for probes."""
         return self._refusals.waiting
@@ -188,13 +194,13 @@ class Lane:
 
     def offer(self, routed: Routed) -> bool:
         """Put a message into the queue; False when there is no room for it."""
-        settings_id, is_repeat = routed.entry.settings_id, routed.entry.was_tried
-        if self._refusals.waiting and not self._may_try(settings_id):
-            return False
+        is_repeat = routed.entry.was_tried
         is_owed = is_repeat or routed.entry.lane == self.name  # it waited for this lane's room
         owed = 0 if is_owed else min(self.owed, self.share // 2)
         is_within_share = self._held + owed < self.share and not self._breaker.is_open
         if not is_within_share and self.room <= owed:
+            return False
+        if self._refusals.waiting and not self._may_try(routed.entry.settings_id):
             return False
         if self._refusals.refuses_all:
             self._repeats.appendleft(routed)
@@ -292,7 +298,7 @@ class Lane:
             queue.clear()
             for routed in waiting:
                 if is_expired(routed.expires_at, now):
-                    steps.append(_lapse(routed, now))
+                    steps.append(self._lapse(routed, now))
                 else:
                     queue.append(routed)
                     coming += [routed.expires_at] if routed.expires_at is not None else []
@@ -309,7 +315,9 @@ class Lane:
         steps = []
         for queue in (self._queue, self._repeats):
             while queue and self.queued > KEPT:
-                steps.append(_wait_for_room(queue.pop(), now))
+                routed = queue.pop()
+                self._refusals.unanswered(routed.entry.settings_id)
+                steps.append(_wait_for_room(routed, now))
         if steps:
             await self._record(steps)
 
@@ -321,7 +329,7 @@ class Lane:
         steps: list[Change] = []
         for routed in batch:
             if is_expired(routed.expires_at, now):
-                steps.append(_lapse(routed, now))
+                steps.append(self._lapse(routed, now))
                 continue
             digest = digest_of(self._content(routed))
             if _is_changed(routed.entry, digest):
@@ -332,6 +340,9 @@ class Lane:
             steps.append(self._intent(entry, now))
         settled = await self._record(steps)
         if settled:  # a receipt says that it was sent already
+            for entry, _ in begun:
+                if entry.id in settled:
+                    self._refusals.unanswered(entry.settings_id)
             begun = [each for each in begun if each[0].id not in settled]
         if not begun:
             self._breaker.withdraw()
@@ -349,7 +360,15 @@ class Lane:
         fields = routed.customer.fields if routed.customer is not None else {}
         return Content(routed.rendered, {name: fields[name] for name in self._used if name in fields})
 
+    def _lapse(self, routed: Routed, now: int) -> Change:
+        """The end of a message whose time ran out before it was its turn."""
+        self._refusals.unanswered(routed.entry.settings_id)
+        details = routed.entry.ending(expired(routed.expires_at or now))
+        events = (StatusEvent(routed.entry.id, "error", now, details=details),)
+        return Change(routed.bound.ended(), State.READY, State.FAILED, now, events=events)
+
     def _hold(self, entry: Entry, now: int) -> Change:
+        self._refusals.unanswered(entry.settings_id)
         log(Event.MESSAGE_IN_DOUBT, channel=self.name, message_id=entry.id, reason=CHANGED)
         return Change(entry, State.READY, State.IN_DOUBT, now, outcome=Outcome("in_doubt", None, CHANGED))
 
@@ -391,11 +410,13 @@ class Lane:
             return self._expired(entry, routed, self._clock.now())
         if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
             entry = entry._replace(content=self._content(routed))
-        return self.decide(entry, verdict)
+        step = self.decide(entry, verdict)
+        return step if step.due_at is None else step._replace(due_at=bounded(step.due_at, routed.expires_at))
 
     def _expired(self, entry: Entry, routed: Routed, now: int) -> Change:
         """The end of a message whose time ran out before the provider could have it."""
         self._breaker.withdraw()
+        self._refusals.unanswered(entry.settings_id)
         return self._fail(entry, Outcome("expired"), expired(routed.expires_at or now), now)
 
     def decide(self, entry: Entry, verdict: Attempted) -> Change:
@@ -403,12 +424,14 @@ class Lane:
         now = self._clock.now()
         if isinstance(verdict, Accepted):
             return self._sent(entry, verdict, now)
-        if isinstance(verdict, Refused) and verdict.by is not None and not entry.may_have_arrived:
+        if isinstance(verdict, Refused) and self._counts(entry, verdict):
             if self._refused(entry.settings_id, verdict):
                 return self._postponed(entry, verdict, now)
         elif isinstance(verdict, Refused) or (isinstance(verdict, TryAgain) and verdict.only_this):
+            self._refusals.unanswered(entry.settings_id)
             self._answered()
         else:
+            self._refusals.unanswered(entry.settings_id)
             was_open = self._breaker.is_open
             self._failed(verdict)
             # One in doubt uses up its try in any case: it may have arrived, and isn't repeated for ever.
@@ -423,6 +446,14 @@ class Lane:
             # It is about the repeat, which a provider may refuse because it has the message.
             return self.after_doubt(entry, verdict.reason, now)
         return self.after_doubt(entry, verdict.reason, now, verdict.after)
+
+    def _counts(self, entry: Entry, verdict: Refused) -> bool:
+        """Whether a refusal says something of the settings, and not of this message alone.
+
+        One that may have arrived can be refused for that, unless all others with its settings are as well.
+        """
+        alone = entry.may_have_arrived and not self._refusals.affects(entry.settings_id)
+        return verdict.by is not None and not alone
 
     def _sent(self, entry: Entry, verdict: Accepted, now: int) -> Change:
         self._refusals.accepted(entry.settings_id)
@@ -526,7 +557,7 @@ class Lane:
 
         One that refuses everything has to accept something before it counts as working.
         """
-        if not self._breaker.failures:
+        if not self._breaker.failures and self._has_answered:
             return
         if self._refusals.refuses_all:
             self._breaker.withdraw()
@@ -534,8 +565,10 @@ class Lane:
         seconds = self._breaker.answered()
         if seconds or self._misconfigured is not None:
             log(Event.CHANNEL_RECOVERED, channel=self.name, seconds=seconds)
+        if seconds or self._misconfigured is not None or not self._has_answered:
             self._works_again(self.name)
         self._misconfigured = None
+        self._has_answered = True
 
     def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Change:
         """This channel is spent; the next one of the order may take the message, if there is one.
@@ -563,12 +596,6 @@ def _wait_for_room(routed: Routed, now: int) -> Change:
     key = waits.repeat if routed.entry.was_tried else waits.room
     due_at = bounded(now + int(waits.LONGEST * SECOND), routed.expires_at)
     return Change(routed.bound, State.READY, State.WAITING, now, due_at, waits_for=key(routed.lane))
-
-
-def _lapse(routed: Routed, now: int) -> Change:
-    details = routed.entry.ending(expired(routed.expires_at or now))
-    events = (StatusEvent(routed.entry.id, "error", now, details=details),)
-    return Change(routed.bound.ended(), State.READY, State.FAILED, now, events=events)
 
 
 def _is_changed(entry: Entry, digest: bytes) -> bool:

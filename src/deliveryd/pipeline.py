@@ -20,7 +20,7 @@ from deliveryd.failures import Failures
 from deliveryd.intake import Intake, Places
 from deliveryd.journal.base import Change, Doubtful, Journal, OutboxRow, Outcome
 from deliveryd.journal.orders import Effect
-from deliveryd.lanes import SECOND, Lane, bounded
+from deliveryd.lanes import KEPT, SECOND, Lane, bounded
 from deliveryd.metrics import Metrics
 from deliveryd.model import STEP, Clock, Entry, StatusEvent
 from deliveryd.preparing import ALL, Preparation, Prepared, PutOff
@@ -93,6 +93,7 @@ class Pipeline:
         self._steps = StepWatch(clock)
         self._waiting = 0
         self._held_until: float = 0.0  # when the next message may be due that waits for something
+        self._look_again: dict[str, float] = {}  # lanes that are open: when, by the loop's time
         self._want_room: set[str] = set()  # lanes for whose room messages may wait
         self._working_again: set[str] = set()  # channels whose provider answers after an outage
         self._short = 0  # messages that could go on, but for places
@@ -119,6 +120,8 @@ class Pipeline:
         self._waiting = left.waiting
         self._want_room.update(self.lanes)
         await self.record([change for doubtful in left.doubtful if (change := self._after_crash(doubtful))])
+        for name in self.lanes:  # a few find out whether its provider works by now; the others wait for that
+            await self._wake([waits.recovery(name)], most=KEPT)
         self.recovered = True
         self._due_bell.ring()
         self.reporting.expect_now(1)
@@ -154,12 +157,15 @@ class Pipeline:
         self._places.hold(entry.id for entry in entries)
         self.reporting.expect_now(len(entries))
 
-    def may_take(self) -> bool:
-        """Whether the journal may take in more: not if too many wait, its disk is full, or its file gone."""
-        journal = self._journal
-        if self._waiting >= self._max_waiting or journal.full or not journal.has_room():
-            return False
-        return journal.misplaced() is None
+    def obstacle(self) -> str | None:
+        """Why the journal can't take in more; None: it can."""
+        if (reason := self._journal.misplaced()) is not None:
+            return reason
+        if self._journal.full or not self._journal.has_room():
+            return "the journal's disk is nearly full (journal.reserve)"
+        if self._waiting >= self._max_waiting:
+            return "too many messages wait in the journal (queue.max_waiting)"
+        return None
 
     def _watch_journal(self) -> None:
         """Say once when the journal's file is gone from its place, and once when it is back."""
@@ -349,10 +355,15 @@ class Pipeline:
         return self.lanes[name].share
 
     async def _look_at(self, name: str, lane: Lane) -> float:
-        """Fetch a few of a lane whose provider is left alone."""
+        """Fetch a few of a lane whose provider is left alone, seldom: most of it is put off again."""
+        now = anyio.current_time()
+        if (wait := self._look_again.get(name, now) - now) > 0:
+            return wait
+        self._look_again[name] = now + LOOK_PAUSE
         if free := self._places.free_for_some:
             await self._fetch({name: min(LOOKED_AT, free)})
-        if name in self._want_room and (room := min(lane.room_to_fetch, self._places.free)):
+        room = LOOKED_AT if lane.refuses_all else lane.room_to_fetch
+        if name in self._want_room and (room := min(room, self._places.free_for_some)):
             await self._fetch_for_room(name, room)
         return LOOK_PAUSE
 

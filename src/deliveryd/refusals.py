@@ -1,4 +1,4 @@
-"""What a provider refuses by its status, counted for each settings id of one channel.
+"""What a provider refuses, counted for each settings id of one channel.
 
 A template that a provider doesn't take costs 20 messages and not a campaign: after that many refusals in a
 row the id waits on this channel, and single probes find out when it is accepted. When several ids wait, or
@@ -99,7 +99,7 @@ class Refusals:
         log(Event.CHANNEL_ACCEPTS_SETTINGS, channel=self._channel, settings_id=settings_id, seconds=seconds)
 
     def refused(self, settings_id: int, verdict: Refused) -> bool:
-        """The provider refused a message of this id by its status; tell whether the id begins to wait."""
+        """The provider refused a message of this id; tell whether the id begins to wait."""
         counted = self._counted.pop(settings_id, None) or _Counted(self._policy)
         self._counted[settings_id] = counted
         counted.refused_at = anyio.current_time()
@@ -159,6 +159,18 @@ class Refusals:
             return False
         breaker.probe()
         return True
+
+    def affects(self, settings_id: int) -> bool:
+        """Whether the provider refuses whatever it gets with these settings."""
+        return self.refuses_all or settings_id in self.waiting
+
+    def unanswered(self, settings_id: int) -> None:
+        """What became of a message of this id doesn't say whether the provider takes its settings.
+
+        If it was the probe, another one may follow.
+        """
+        if settings_id in self.waiting:
+            self._counted[settings_id].breaker.put_off()
 
     def patience(self, settings_id: int) -> float:
         """Seconds after which a message of an id that waits should come again; another one for each."""

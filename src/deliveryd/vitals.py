@@ -48,14 +48,12 @@ class WorkerVitals:
             )
         if self.draining:
             return False, "finishing what is under way; no more is taken"
-        if self._parts.journal.full or not self._parts.journal.has_room():
-            return False, "the journal's disk is nearly full (journal.reserve)"
+        if (obstacle := pipeline.obstacle()) is not None:
+            return False, obstacle
         if pipeline.intake.down:
             return False, "the queue gives no usable answer; it is asked again"
         if pipeline.reporting.down:
             return False, "the service takes no events; they wait in the journal"
-        if not pipeline.may_take():
-            return False, "too many messages wait in the journal (queue.max_waiting)"
         if any(lane.is_open for lane in pipeline.lanes.values()):
             return True, "taking messages, but a provider keeps failing"
         if any(lane.refused_settings for lane in pipeline.lanes.values()):

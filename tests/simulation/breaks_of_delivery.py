@@ -114,7 +114,7 @@ def dequeued_not_awaited(patch: Patch) -> None:
 
 def taken_with_a_full_disk(patch: Patch) -> None:
     """Nobody looks whether there is room for what is taken."""
-    patch.setattr(Pipeline, "may_take", lambda _: True)
+    patch.setattr(Pipeline, "obstacle", lambda _: None)
 
 
 # intents, keys and content

@@ -38,7 +38,7 @@ class Accepted(NamedTuple):
 class Refused(NamedTuple):
     """The provider won't ever take this message; the next channel of the order may.
 
-    `by` names the host whose status said so. Such refusals are counted for each settings id: many in a row
+    `by` names the host whose answer said so. Such refusals are counted for each settings id: many in a row
     mean that the template or the channel's set-up is at fault. None: it is about this message or its
     recipient alone, as with an address that is missing, or an SMTP server's answer to RCPT.
     """

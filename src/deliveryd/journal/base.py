@@ -249,7 +249,7 @@ class Journal(Protocol):
         """Put in order what an earlier run left; called once, before anything else.
 
         Waiting messages whose lane isn't among `lanes` any more lose it; with an attempt in doubt there, they
-        are in doubt instead. Who waited for an answer is due now, since nobody has asked yet.
+        are in doubt instead. Who waited for settings or a customer is due now, since nobody has asked yet.
         """
 
     async def retime(self, back: int, latest: int) -> None:

@@ -18,7 +18,7 @@ from deliveryd.states import State
 _MOVING = "ended_at IS NULL AND due_at IS NULL"
 _OPEN = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? ORDER BY id"  # noqa: S608  # constants
 
-_DUE_NOW = (  # all that wait for something, but those that wait for room in a lane
+_DUE_NOW = (  # all that wait for something, but those that wait for a lane's room, or its provider
     "UPDATE message SET due_at = ?, waits_for = NULL WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"
     " AND waits_for NOT IN (SELECT value FROM json_each(?))"
 )
@@ -84,8 +84,8 @@ def recover(db: sqlite3.Connection, now: int, lanes: Collection[str]) -> Recover
         f"UPDATE message SET state = 3, due_at = ?, waits_for = NULL WHERE {_MOVING} AND state = 2",  # noqa: S608
         (now,),
     )
-    for_room = [key for lane in lanes for key in (waits.room(lane), waits.repeat(lane))]
-    db.execute(_DUE_NOW, (now, to_json(for_room)))
+    for_lanes = [key(lane) for lane in lanes for key in (waits.room, waits.repeat, waits.recovery)]
+    db.execute(_DUE_NOW, (now, to_json(for_lanes)))
     for lane in _lanes_of_waiting(db) - set(lanes):
         db.execute(
             "UPDATE message SET state = 5, due_at = NULL"

@@ -30,6 +30,7 @@ from deliveryd.cli.app import COMMANDS, build_app
 from deliveryd.config import Config, load
 from deliveryd.explaining import STATES
 from deliveryd.metrics import Levels, Metrics
+from deliveryd.pipeline import DISK_FULL, TOO_MANY
 from deliveryd.telemetry import Event
 from deliveryd.vitals import __file__ as vitals_file
 from scripted_gateway import Gateway, Reply, open_gateway
@@ -377,7 +378,7 @@ def test_every_sentence_of_readiness_is_explained() -> None:
         for node in ast.walk(ready)
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple)
     ]
-    sentences = {node.value for node in returned if isinstance(node, ast.Constant)}
+    sentences = {node.value for node in returned if isinstance(node, ast.Constant)} | {DISK_FULL, TOO_MANY}
     assert {cells[0] for cells in rows(OPERATING, "### Readiness")} == sentences
 
 

@@ -53,6 +53,10 @@ TOLD = {
     State.WAITING: Event.MESSAGE_WAITING,
 }
 
+DISK_FULL = "the journal's disk is nearly full (journal.reserve)"
+TOO_MANY = "too many messages wait in the journal (queue.max_waiting)"
+"""Why nothing is taken."""
+
 WORKER_ENDED = "the worker ended before the outcome was known"
 
 FINAL = frozenset({"sent", "error"})
@@ -162,9 +166,9 @@ class Pipeline:
         if (reason := self._journal.misplaced()) is not None:
             return reason
         if self._journal.full or not self._journal.has_room():
-            return "the journal's disk is nearly full (journal.reserve)"
+            return DISK_FULL
         if self._waiting >= self._max_waiting:
-            return "too many messages wait in the journal (queue.max_waiting)"
+            return TOO_MANY
         return None
 
     def _watch_journal(self) -> None:

@@ -175,6 +175,9 @@ class SettingsRoom:
             except ServiceUnavailable as error:
                 self._wait_for(settings_id)
                 return error
+        known = self._recall(settings_id)  # the answer may have come in the very moment that was waited for
+        if known is not None and not isinstance(known, _Unavailable):
+            return known.answer()
         self._wait_for(settings_id)
         return ServiceUnavailable(NO_ANSWER_YET)
 

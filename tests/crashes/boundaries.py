@@ -31,6 +31,7 @@ NEVER_PASSED: Mapping[str, str] = {
     "Lane.after_hold": "for the start after a life in which messages were held in doubt",
     "Lane.put_off": "the scenario's lanes have room for all; the step is recorded like any other",
     "Matching.match_again": "an operator's order like any other: see COMMIT.decide",
+    "Outbox.note_step": "the scenario's clock isn't put back",
     "Outbox.put_last": "an operator's order like any other: see COMMIT.decide",
     "Pipeline.reopened": "the scenario's queue hands out no message again whose dequeued was refused",
     **dict.fromkeys(
@@ -41,7 +42,6 @@ NEVER_PASSED: Mapping[str, str] = {
         (f"{name}Directory.{step}" for name in ("No", "Remote") for step in DIRECTORY),
         "the scenario has a file of customers",
     ),
-    "Pipeline.works_again": "no provider of the scenario fails for long enough; it only has others woken",
     "ServiceClient.configuration": "no message needs the area of customer data",
     "ServiceClient.customer_data": "no message needs the area of customer data",
     "ServiceClient.customer_page": "no message needs the area of customer data",

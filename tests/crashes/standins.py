@@ -97,7 +97,8 @@ class WatchedState(SandboxState):
         super().record_attempt(attempt)
 
     def _ask(self, id_: int, channel: Channel, key: str, status: int) -> None:
-        lost = channel != "email" and self._is_lost()
+        refused = status >= 400 and isinstance(self._fault, CutInHalf)  # its head arrives, and says so
+        lost = channel != "email" and self._is_lost() and not refused
         self._add(Asked(id_, channel, key, status, self._intents(id_, key), lost))
         if channel == "messenger" and lost:
             self._on_held(id_)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 import anyio
@@ -32,7 +32,7 @@ from deliveryd.channels.base import (
 from deliveryd.journal.base import Change, Outcome
 from deliveryd.journal.rows import digest_of
 from deliveryd.metrics import Metrics
-from deliveryd.model import Clock, Content, Entry, StatusEvent, message_key
+from deliveryd.model import Clock, Content, Customer, Entry, StatusEvent, message_key
 from deliveryd.refusals import Refusals
 from deliveryd.routing import Routed, expired, is_expired
 from deliveryd.states import State
@@ -48,6 +48,8 @@ CHANGED = (
     "not repeated: rendered anew it says something else; settle it, or let it begin anew (resend --new-key)"
 )
 """Why a message in doubt is held whose content the worker had no time to keep."""
+
+NO_VALUES: Mapping[str, str] = {}
 
 VERDICTS = frozenset(get_args(Verdict))
 
@@ -123,7 +125,7 @@ class Lane:
         self.owed = 0
         """How many messages that were taken long ago are due, and find no room: new ones leave them some."""
         self._channel = channel
-        self._used = channel.customer_fields
+        self._used = tuple(channel.customer_fields)
         self._policy = policy
         self._namespace = namespace
         self._clock = clock
@@ -195,8 +197,9 @@ class Lane:
     def offer(self, routed: Routed) -> bool:
         """Put a message into the queue; False when there is no room for it."""
         is_repeat = routed.entry.was_tried
-        is_owed = is_repeat or routed.entry.lane == self.name  # it waited for this lane's room
-        owed = 0 if is_owed else min(self.owed, self.share // 2)
+        owed = min(self.owed, self.share // 2) if self.owed else 0
+        if is_repeat or routed.entry.lane == self.name:  # it waited for this lane's room
+            owed = 0
         is_within_share = self._held + owed < self.share and not self._breaker.is_open
         if not is_within_share and self.room <= owed:
             return False
@@ -271,6 +274,9 @@ class Lane:
             self._pace.spend(count)
         if count and self._breaker.is_open:
             self._breaker.probe()
+        if count and not self._repeats:
+            self._repeated_last = False
+            return [self._queue.popleft() for _ in range(count)]
         return [self._next() for _ in range(count)]
 
     def _next(self) -> Routed:
@@ -328,14 +334,15 @@ class Lane:
         begun: list[tuple[Entry, Routed]] = []
         steps: list[Change] = []
         for routed in batch:
-            if is_expired(routed.expires_at, now):
+            entry, _, customer, rendered, expires_at = routed
+            if expires_at is not None and is_expired(expires_at, now):
                 steps.append(self._lapse(routed, now))
                 continue
-            digest = digest_of(self._content(routed))
-            if _is_changed(routed.entry, digest):
-                steps.append(self._hold(routed.entry, now))
+            digest = digest_of(*(entry.content or (rendered, self._values(customer))))
+            if entry.doubt and _is_changed(entry, digest):
+                steps.append(self._hold(entry, now))
                 continue
-            entry = routed.entry.begun(self.name, digest, now)
+            entry = entry.begun(self.name, digest, now)
             begun.append((entry, routed))
             steps.append(self._intent(entry, now))
         settled = await self._record(steps)
@@ -355,10 +362,14 @@ class Lane:
 
     def _content(self, routed: Routed) -> Content:
         """What a message says on this channel."""
-        if routed.entry.content is not None:
-            return routed.entry.content
-        fields = routed.customer.fields if routed.customer is not None else {}
-        return Content(routed.rendered, {name: fields[name] for name in self._used if name in fields})
+        return routed.entry.content or Content(routed.rendered, self._values(routed.customer))
+
+    def _values(self, customer: Customer | None) -> Mapping[str, str]:
+        """The customer's values that the channel sends."""
+        if customer is None or not self._used:
+            return NO_VALUES
+        fields = customer.fields
+        return {name: fields[name] for name in self._used if name in fields}
 
     def _lapse(self, routed: Routed, now: int) -> Change:
         """The end of a message whose time ran out before it was its turn."""
@@ -406,6 +417,8 @@ class Lane:
         if type(verdict) not in VERDICTS:  # of a package's adapter, whose types nobody checked
             verdict = InDoubt(f"the adapter answered with a {type(verdict).__name__}, which is no verdict")
         self._metrics.attempted(self.name, verdict, time.monotonic() - started)
+        if isinstance(verdict, Accepted):
+            return self._sent(entry, verdict)
         if isinstance(verdict, Expired):
             return self._expired(entry, routed, self._clock.now())
         if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
@@ -421,9 +434,9 @@ class Lane:
 
     def decide(self, entry: Entry, verdict: Attempted) -> Change:
         """The step that follows from a verdict."""
-        now = self._clock.now()
         if isinstance(verdict, Accepted):
-            return self._sent(entry, verdict, now)
+            return self._sent(entry, verdict)
+        now = self._clock.now()
         if isinstance(verdict, Refused) and self._counts(entry, verdict):
             if self._refused(entry.settings_id, verdict):
                 return self._postponed(entry, verdict, now)
@@ -455,7 +468,8 @@ class Lane:
         alone = entry.may_have_arrived and not self._refusals.affects(entry.settings_id)
         return verdict.by is not None and not alone
 
-    def _sent(self, entry: Entry, verdict: Accepted, now: int) -> Change:
+    def _sent(self, entry: Entry, verdict: Accepted) -> Change:
+        now = self._clock.now()
         self._refusals.accepted(entry.settings_id)
         self._answered()
         events = (*self._progress(entry, "accepted", now), StatusEvent(entry.id, "sent", now))
@@ -599,5 +613,5 @@ def _wait_for_room(routed: Routed, now: int) -> Change:
 
 
 def _is_changed(entry: Entry, digest: bytes) -> bool:
-    """Whether what would be said now differs from what may have arrived, known by its digest alone."""
-    return entry.doubt and entry.content is None and entry.digest != digest
+    """Whether what would be said now differs from what is in doubt, known by its digest alone."""
+    return entry.content is None and entry.digest != digest

@@ -152,6 +152,11 @@ class Entry(NamedTuple):
 
     def begun(self, lane: str, digest: bytes, at: int) -> Entry:
         """The message with its next try on a channel; `digest` is that of what it will say."""
+        if self.lane is None and self.via is None and not self.number:  # the first one, as with most messages
+            return _made(
+                Entry,
+                (*self[:4], lane, 0, self.key, 1, self.spent, False, None, digest, at, None, self.taken_at),
+            )
         entry = self if self.lane == lane else self.bound(lane)
         begun_at = entry.begun_at if entry.number else at
         return _made(

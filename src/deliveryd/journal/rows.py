@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -92,15 +93,15 @@ def _content_of(text: str) -> Content:
     return Content(Rendered(block, language, fields), values)
 
 
-def digest_of(content: Content) -> bytes:
-    """Eight bytes that tell whether a message rendered anew says what it said before."""
-    (block, language, fields), values = content
+def digest_of(rendered: Rendered, values: Mapping[str, str]) -> bytes:
+    """Eight bytes that tell whether a message rendered anew says what it said before: see `Content`."""
+    block, language, fields = rendered
     said = (block, language, fields, values)
     try:
         text = orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:  # half a surrogate pair
         text = json.dumps(said, sort_keys=True).encode()
-    return hashlib.blake2b(text, digest_size=8).digest()
+    return hashlib.blake2s(text, digest_size=8).digest()
 
 
 def to_json(value: object) -> str:

@@ -53,7 +53,7 @@ class Event(StrEnum):
     QUEUE_UNAVAILABLE = "queue.unavailable", WARNING, "the queue gave no usable answer; asked again later"
     QUEUE_BATCH_LOST = "queue.batch_lost", ERROR, "a batch was asked for and didn't come whole"
     QUEUE_ELEMENT_MALFORMED = "queue.element_malformed", WARNING, "an element of a batch was set aside"
-    QUEUE_PAUSED = "queue.paused", WARNING, "intake waits: outbox, places or disk must free up first"
+    QUEUE_PAUSED = "queue.paused", WARNING, "nothing more is taken until the reason has gone"
     QUEUE_RESUMED = "queue.resumed", INFO, "intake goes on after a pause or an outage"
 
     MESSAGE_SENT = "message.sent", DEBUG, "a channel accepted the message"

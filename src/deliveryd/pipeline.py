@@ -460,6 +460,7 @@ class Pipeline:
         self._make_ready([change.entry for change in changes if change.after is State.READY])
         parked = [change.entry.id for change in changes if change.after in (State.WAITING, State.IN_DOUBT)]
         if parked:
+            changes = await self._by_todays_clock(changes)
             self._note_waiting([change for change in changes if change.after is State.WAITING])
             self._places.release(parked)
             self._due_bell.ring()
@@ -467,6 +468,22 @@ class Pipeline:
         if events := sum(len(change.events) for change in changes):
             self.reporting.expect(events)
         return settled
+
+    async def _by_todays_clock(self, changes: Sequence[Change]) -> Sequence[Change]:
+        """The steps; what waits does so from now on, if the clock was put back since that was decided.
+
+        A full disk may lie between the decision and the record, which `retime` came before.
+        """
+        now = self._clock.now()
+        due = {
+            change.entry.id: now + change.due_at - change.at
+            for change in changes
+            if change.due_at is not None and change.at >= now + STEP
+        }
+        if not due:
+            return changes
+        await self._journal.hasten(due)
+        return [change._replace(due_at=due.get(change.entry.id, change.due_at)) for change in changes]
 
     def _note_waiting(self, changes: Sequence[Change]) -> None:
         self._waiting += len(changes)

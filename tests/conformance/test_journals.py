@@ -577,6 +577,18 @@ async def test_due_messages_come_from_the_lanes_asked_for_as_far_as_there_is_roo
         assert await journal.due(NOW + 10, {}) == Due([], None)
 
 
+async def test_what_waits_is_due_earlier_where_that_is_asked_for_and_never_later(opened: Open) -> None:
+    async with opened() as journal:
+        await park(journal, 1, NOW + 50)
+        await park(journal, 2, NOW + 50)
+        await make_ready(journal, 3)
+        await journal.hasten({1: NOW + 5, 2: NOW + 90, 3: NOW, 4: NOW})
+        due = await journal.due(NOW + 5, {"": 10})
+        assert [entry.id for entry in due.entries] == [1]
+        assert due.next_due == NOW + 50
+        assert await state_counts(journal) == {State.READY: 2, State.WAITING: 1}
+
+
 # receipts
 
 

@@ -24,6 +24,7 @@ DIRECTORY = ("aclose", "at_hand", "look_up", "probe")
 NEVER_PASSED: Mapping[str, str] = {
     "COMMIT.account": "only reads, and not in the thread that writes",
     "COMMIT.largest_cause": "only reads, and only when far more messages wait than the scenario has",
+    "COMMIT.hasten": "the scenario's clock isn't put back",
     "DiskCache.clear": "for an operator's command",
     "DiskCache.delete": "only after somebody else has written into the cache, which holds nothing that lasts",
     "DiskCache.extent": "for an operator's command",
@@ -47,6 +48,7 @@ NEVER_PASSED: Mapping[str, str] = {
     "ServiceClient.customer_page": "no message needs the area of customer data",
     "ServiceClient.entity": "no message needs the area of customer data",
     "SqliteJournal.largest_cause": "only reads: see COMMIT.largest_cause",
+    "SqliteJournal.hasten": "the scenario's clock isn't put back",
     "Supervisor.stop": "for programs that run a worker within them; a process is told by signals",
 }
 """Steps that the scenario doesn't take, and why that is no loss."""

@@ -81,9 +81,10 @@ class Accepted(NamedTuple):
 
 
 class Reported(NamedTuple):
-    """The worker answered a provider's report."""
+    """The worker answered a provider's report, which was sent as `begun` in the order of all."""
 
     order: int
+    begun: int
     provider_id: str
     status: str
     reported_at: str

@@ -108,16 +108,17 @@ class Reports:
             report["reference"] = due.reference
         body = json.dumps(report).encode()
         status = UNHEARD
+        begun = self._world.ledger.number()
         try:
             status = (await self._receipts.take_in(due.channel, {}, body)).status
         finally:
-            self._note(due, reported_at, status)
+            self._note(due, begun, reported_at, status)
         return status < 300
 
-    def _note(self, due: Due, reported_at: str, status: int) -> None:
+    def _note(self, due: Due, begun: int, reported_at: str, status: int) -> None:
         ledger = self._world.ledger
         ledger.reported.append(
-            Reported(ledger.number(), due.provider_id, due.status, reported_at, status, due.names)
+            Reported(ledger.number(), begun, due.provider_id, due.status, reported_at, status, due.names)
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -170,11 +171,10 @@ def _delivered_truly(case: Case) -> Iterator[str]:
         if fields.get("reportedAt") not in {report.reported_at for report in told}:
             yield "delivered with a wrong reportedAt"
         known = {*case.noted, *_known_by_provider_id(case)}
-        applied = (
-            number for number, report in enumerate(told) if report.answer == APPLIED and report in known
-        )
-        first = next(applied, len(told))  # what was kept for later may have been applied since, or may not
-        channels = {case.acceptance_of(report).channel for report in told[: first + 1]}
+        applied = [report.order for report in told if report.answer == APPLIED and report in known]
+        # What was kept for later may have been applied since, or may not; what came at a time, in any order.
+        first = min(applied, default=math.inf)
+        channels = {case.acceptance_of(report).channel for report in told if report.begun < first}
         if fields.get("channel") not in channels:
             yield f"delivered with the channel {fields.get('channel')}, which isn't the first that said so"
 

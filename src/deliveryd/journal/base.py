@@ -258,6 +258,9 @@ class Journal(Protocol):
         None is later than `latest` then.
         """
 
+    async def hasten(self, due: Mapping[int, int]) -> None:
+        """Let waiting messages, by their ids, be due at these instants, if they aren't earlier."""
+
     async def counts(self) -> Counts:
         """The sums of what is open."""
 

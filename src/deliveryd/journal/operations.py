@@ -67,6 +67,7 @@ _WAKE = (
 )
 _GO_ON = "UPDATE message SET state = 2, due_at = NULL, waits_for = NULL WHERE id = ?"
 _RETIME = "UPDATE message SET due_at = min(due_at - ?1, ?2) WHERE state = 3 AND (?1 > 0 OR due_at > ?2)"
+_HASTEN = "UPDATE message SET due_at = min(due_at, ?) WHERE id = ? AND state = 3"
 _OUTBOX = (
     f"SELECT seq, message_id, status, body FROM event WHERE seq > max(?, {WATERMARK}) ORDER BY seq LIMIT ?"  # noqa: S608
 )
@@ -155,6 +156,10 @@ class Operations:
         if back:
             self._outbox.note_step(db)
         db.execute(_RETIME, (back, latest))
+
+    def hasten(self, db: sqlite3.Connection, due: Mapping[int, int]) -> None:
+        """Let waiting messages be due at these instants, if they aren't earlier."""
+        db.executemany(_HASTEN, [(at, id_) for id_, at in due.items()])
 
     def due(self, db: sqlite3.Connection, now: int, room: Mapping[str, int]) -> Due:
         """Make waiting messages READY whose time has come."""

@@ -189,6 +189,10 @@ class SqliteJournal:
         """Bring due times in line with a clock that was put back."""
         await self._commit(lambda db: self._operations.retime(db, back, latest))
 
+    async def hasten(self, due: Mapping[int, int]) -> None:
+        """Let waiting messages be due earlier."""
+        await self._commit(lambda db: self._operations.hasten(db, due))
+
     async def counts(self) -> Counts:
         """The sums of what is open."""
         return await self._commit(upkeep.counts)

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from deliveryd.admin import server
+from deliveryd.admin import server, unfinished
 from deliveryd.admin.app import admin_app
 from deliveryd.admin.health import check_health, health_url
 from deliveryd.admin.listening import address_of, bind, parse_listen
@@ -314,7 +314,7 @@ async def _until_closed(client: anyio.abc.SocketStream) -> bytes:
 @pytest.mark.anyio
 async def test_the_longest_silent_connection_gives_way_to_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever holds connections open without a word keeps nobody else from being answered."""
-    monkeypatch.setattr(server, "_MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(unfinished, "MOST", 3)
     async with serving(admin_app(Worker(), metrics())) as url:
         host, port = parse_listen(url.removeprefix("http://"))
         idle = [await anyio.connect_tcp(host, port) for _ in range(3)]

@@ -293,6 +293,9 @@ class ReceiptsOptions(Section):
 
     listen: Listen = Field("127.0.0.1:9471", description="address; port 0: any free one; empty: turned off")
     max_body: Size = Field(64 << 10, ge=1, description="largest report that is read")
+    trusted_proxies: tuple[NetworkText, ...] = Field(
+        ("127.0.0.0/8", "::1"), description="networks whose X-Forwarded-For names the peer"
+    )
 
 
 class LogOptions(Section):

@@ -16,7 +16,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from deliveryd import __version__
-from deliveryd.admin.listening import address_of, bind
+from deliveryd.admin.listening import address_of, bind, parse_listen
 from deliveryd.admin.opening import serve_when_asked
 from deliveryd.assembly import Outside, Parts, assemble, open_outside
 from deliveryd.blocking import Blocking
@@ -149,7 +149,8 @@ class Supervisor:
         def admin() -> ASGIApp:
             from deliveryd.admin.app import admin_app  # noqa: PLC0415  # loads starlette
 
-            return admin_app(vitals, parts.metrics)
+            own = parse_listen(self._config.admin.listen)[0]
+            return admin_app(vitals, parts.metrics, {own, *self._config.admin.allowed_hosts})
 
         receipts = parts.receipts.app if parts.receipts is not None else None
         reports = self._config.receipts

@@ -13,10 +13,13 @@ from subprocess import Popen
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
+from deliveryd import renewing
 from deliveryd.channels.receipt_options import ReceiptOptions, SignatureOptions
 from deliveryd.journal.base import Receipt
 from deliveryd.model import parse_instant
+from deliveryd.receipts.app import open_inlet
 from deliveryd.receipts.reading import NoNews, Unreadable, is_genuine, read_receipt
 from deliveryd.sandbox.faults import ApplyThenDelay
 from deliveryd.units import SecretFile
@@ -211,7 +214,57 @@ def test_an_unreadable_report_is_told_apart(raw: bytes) -> None:
 def test_a_signature_needs_its_prefix_and_the_right_bytes(
     tmp_path: Path, header: str | None, genuine: bool
 ) -> None:
-    options = SignatureOptions(header="X-S", secret_file=SecretFile(tmp_path / "unused"), prefix="sha256=")
+    options = SignatureOptions(header="X-S", secret_file=(SecretFile(tmp_path / "unused"),), prefix="sha256=")
     right = hmac.new(SECRET.encode(), b"body", hashlib.sha256).hexdigest()
     given = header.replace("RIGHT", right) if header is not None else None
-    assert is_genuine(options, SECRET, given, b"body") is genuine
+    assert is_genuine(options, [SECRET], given, b"body") is genuine
+
+
+def signed(secret: str) -> str:
+    return hmac.new(secret.encode(), b"body", hashlib.sha256).hexdigest()
+
+
+def test_while_a_secret_rotates_both_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new one is added, the provider goes over to it, the old one is taken out: no report is refused.
+
+    The list is part of the configuration; what stands in its files is read again without a restart.
+    """
+    monkeypatch.setattr(renewing, "LOOK_EVERY", 0)
+    for name in ("old", "new"):
+        tmp_path.joinpath(name).touch(mode=0o600)
+        tmp_path.joinpath(name).write_text(f"{name}-secret")
+    context = {"base_dir": tmp_path}
+    given = {"header": "X-S", "secret_file": ["old", "new"]}
+    signature = SignatureOptions.model_validate(given, context=context)
+    assert signature.model_dump()["secret_file"] == [str(tmp_path / "old"), str(tmp_path / "new")]
+    secrets = open_inlet(OPTIONS.model_copy(update={"signature": signature})).secrets
+    assert secrets is not None
+
+    def accepted() -> list[str]:
+        names = ("old-secret", "new-secret", "newest-secret", "")
+        return [name for name in names if is_genuine(signature, secrets.current(), signed(name), b"body")]
+
+    assert accepted() == ["old-secret", "new-secret"]
+    tmp_path.joinpath("old").write_text("newest-secret")
+    assert accepted() == ["new-secret", "newest-secret"]
+    tmp_path.joinpath("old").write_text("")
+    assert accepted() == ["new-secret", "newest-secret"]
+
+
+@pytest.mark.parametrize("secrets", [[], [""], [7], {"file": "x"}, 7])
+def test_what_is_no_list_of_secrets_is_told(secrets: object) -> None:
+    """A signature needs one secret at least."""
+    with pytest.raises(ValidationError, match="expected a path"):
+        SignatureOptions.model_validate({"header": "X-S", "secret_file": secrets})
+
+
+def test_each_secret_of_a_list_is_checked(tmp_path: Path) -> None:
+    """One that can't be used is named, though another could be."""
+    good = tmp_path / "good"
+    good.touch(mode=0o600)
+    good.write_text(SECRET)
+    signature = SignatureOptions.model_validate(
+        {"header": "X-S", "secret_file": [str(good), str(tmp_path / "missing")]}
+    )
+    [problem] = signature.problems
+    assert str(tmp_path / "missing") in problem

@@ -102,6 +102,13 @@ class Event(StrEnum):
     RECEIPT_MALFORMED = "receipt.malformed", WARNING, "a provider's update can't be read"
     RECEIPT_FORGED = "receipt.forged", WARNING, "a provider's update isn't signed as it must be"
 
+    SECRET_RENEWED = "secret.renewed", INFO, "a secret or certificate was replaced; the new one is used"
+    SECRET_UNUSABLE = (
+        "secret.unusable",
+        WARNING,
+        "the files of a secret or certificate changed and can't be used; the one before is kept",
+    )
+
     JOURNAL_RECOVERED = "journal.recovered", INFO, "the journal was opened and holds work from before"
     JOURNAL_AWAITED = "journal.awaited", INFO, "a command works on the journal; the start waits for it"
     JOURNAL_ACCOUNT = "journal.account", INFO, "where all messages are that were ever taken"

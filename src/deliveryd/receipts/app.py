@@ -17,6 +17,7 @@ from deliveryd.model import Clock
 from deliveryd.receipts.endpoint import Answer, Endpoint
 from deliveryd.receipts.reading import NoNews, Unreadable, is_genuine, read_receipt
 from deliveryd.receipts.recording import Recorder
+from deliveryd.renewing import FromFiles
 from deliveryd.telemetry import Event, log
 
 TOLD_AGAIN_AFTER = 60.0
@@ -32,10 +33,18 @@ class _Quiet:
 
 
 class Inlet(NamedTuple):
-    """How one channel's provider reports. `secret` is what its signatures are made with."""
+    """How one channel's provider reports. `secrets` are what its signatures may be made with."""
 
     options: ReceiptOptions
-    secret: str | None
+    secrets: FromFiles[list[str]] | None
+
+
+def open_inlet(options: ReceiptOptions) -> Inlet:
+    """Read the secrets of a channel's receipts, now and whenever they are replaced. Raises ValueError."""
+    signature = options.signature
+    if signature is None:
+        return Inlet(options, None)
+    return Inlet(options, FromFiles([secret.path for secret in signature.secret_file], signature.secrets))
 
 
 class Receipts:
@@ -69,9 +78,9 @@ class Receipts:
         if not self._is_open():
             return Answer(503, "deliveryd is starting; report it again later")
         inlet = self._inlets[channel]
-        signature = inlet.options.signature
-        if signature is not None and not is_genuine(
-            signature, inlet.secret or "", headers.get(signature.header), body
+        signature, secrets = inlet.options.signature, inlet.secrets
+        if (signature is not None and secrets is not None) and not is_genuine(
+            signature, secrets.current(), headers.get(signature.header), body
         ):
             self._tell_seldom("forged", Event.RECEIPT_FORGED, channel)
             return Answer(401, "the signature doesn't fit")

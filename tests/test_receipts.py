@@ -159,6 +159,32 @@ def test_only_posts_to_channels_are_reports(world: World) -> None:
     assert "library.message" not in world.log()
 
 
+def test_requests_that_are_no_reports_are_logged_seldom_and_counted(world: World) -> None:
+    """A provider with a mistyped address is seen by the operator, who hears of a flood once a minute."""
+    world.change('[admin]\nlisten = ""', '[admin]\nlisten = "127.0.0.1:0"')
+    worker = world.start(log="info")
+    world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+    admin, receipts = re.findall(r'"listen": "(http://[^"]+)"', world.log())
+    url = f"{receipts}/receipts/sms"
+    with httpx.Client(trust_env=False) as client:
+        assert {client.post(f"{receipts}/receipts/smms{n}").status_code for n in range(5)} == {404}
+        assert {client.get(url).status_code for _ in range(4)} == {405}
+        assert client.post(f"{url}/").status_code == 307
+        assert client.post(url, content=b"x" * 100_000).status_code == 413
+        numbers = client.get(f"{admin}/metrics").text
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    assert 'deliveryd_receipts_total{result="turned_away"} 11.0' in numbers
+    told = [line for line in map(json.loads, world.log().splitlines()) if "turned_away" in line["event"]]
+    assert [(line["status"], line.get("channel"), line["count"]) for line in told] == [
+        (404, None, 1),
+        (405, "sms", 1),
+        (307, None, 1),
+        (413, "sms", 1),
+    ]
+    assert "smms" not in world.log()
+
+
 OPTIONS = ReceiptOptions(
     provider_id="/message/id",
     status="/state",

@@ -8,6 +8,7 @@ import json
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from subprocess import Popen
 
@@ -157,6 +158,18 @@ def test_only_posts_to_channels_are_reports(world: World) -> None:
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
     assert "library.message" not in world.log()
+
+
+@pytest.mark.parametrize("forwarded", ["", "X-Forwarded-For: 203.0.113.9\r\n"])
+def test_slow_bodies_shut_out_no_genuine_receipt(world: World, forwarded: str) -> None:
+    """Two hundred and five requests that never end, straight from here or through the proxy of a stranger."""
+    _, url = start(world)
+    address = httpx.URL(url).host, httpx.URL(url).port or 0
+    head = f"POST /receipts/sms HTTP/1.1\r\nHost: x\r\n{forwarded}Content-Length: 100\r\n\r\n"
+    with ExitStack() as stack:
+        for _ in range(205):
+            stack.enter_context(socket.create_connection(address)).sendall(f"{head}{{".encode())
+        assert report(url, sent_message(world)).status_code == 200
 
 
 def test_requests_that_are_no_reports_are_logged_seldom_and_counted(world: World) -> None:

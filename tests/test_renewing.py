@@ -11,7 +11,17 @@ import pytest
 
 from deliveryd import renewing, telemetry
 from deliveryd.renewing import FromFiles
+from deliveryd.sandbox.faults import Answer
 from deliveryd.units import SecretFile
+from world import PATIENCE, World, message, open_world, sms_settings
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    for world in open_world(tmp_path):
+        world.customers([{"id": 1, "name": "Ann", "phone": "+447700900101"}])
+        world.state.settings[1] = sms_settings()
+        yield world
 
 
 @pytest.fixture
@@ -96,3 +106,20 @@ def test_a_secret_that_cannot_be_used_at_the_start_is_an_error(file: Path) -> No
     file.write_text("")
     with pytest.raises(ValueError, match="is empty"):
         secret_in(file)
+
+
+def test_a_worker_whose_provider_wants_a_new_secret_sends_with_it(world: World, file: Path) -> None:
+    """No restart, no pause and no second message: the provider saw one key, first with the old secret."""
+    world.add(f'headers = {{ Authorization = "Bearer {{secret.token}}" }}\nsecrets = {{ token = "{file}" }}')
+    worker = world.start(log="info")
+    world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+    replace(file, "two")
+    world.state.fail("provider.sms", Answer(401))
+    world.state.enqueue(message(1))
+    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    asked = [seen.headers for seen in world.state.seen if seen.endpoint == "provider.sms"]
+    assert [headers["authorization"] for headers in asked][-1] == "Bearer two"
+    assert len({headers["idempotency-key"] for headers in asked}) == 1
+    assert len(asked) == 2

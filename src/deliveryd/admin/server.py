@@ -215,19 +215,23 @@ class _ImpatientProtocol(HttpToolsProtocol):
 
     def _place(self) -> None:
         """Keep it known whether the client is waited for: for a request, its rest, or to read an answer."""
-        if self.transport.is_closing():
-            return
         if self._owed > 0 and not self.flow.write_paused:
-            state: Literal["waited for", "idle", "at work"] = "at work"
-        else:
-            state = "waited for" if self._begun or self.cycle is None else "idle"
-        if state != self._state:
-            self._state = state
-            if state == "at work":
+            if self._state != "at work":
+                self._state = "at work"
                 self._unfinished.leave(self)
-            else:
-                self._unfinished.enter(self, self._peer if state == "waited for" else None)
-        if self._headed and self._peer is None and state == "waited for":
+        elif not self._begun and self.cycle is not None:
+            if self._state != "idle":
+                self._state = "idle"
+                self._unfinished.enter(self, None)
+        else:
+            self._place_unfinished()
+
+    def _place_unfinished(self) -> None:
+        """Its peer has a share of those; behind a proxy the head of the request names the peer."""
+        if self._state != "waited for":
+            self._state = "waited for"
+            self._unfinished.enter(self, self._peer)
+        if self._headed and self._peer is None:
             self._headed = False
             forwarded = [value for name, value in self.headers if name == b"x-forwarded-for"]
             self._unfinished.belongs(self, self._peers.forwarded(forwarded) if forwarded else None)

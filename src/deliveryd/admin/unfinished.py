@@ -39,18 +39,23 @@ class Unfinished:
 
     def enter(self, connection: Connection, peer: str | None) -> None:
         """From now on the client of this connection is waited for; None: it counts as nobody's."""
-        self.leave(connection)
+        if connection in self._all:
+            self.leave(connection)
         self._all[connection] = None
-        self.belongs(connection, peer)
+        if peer is not None:
+            self.belongs(connection, peer)
         if len(self._all) > MOST:
             _part_from_oldest(self._all, MOST, connection)
 
     def belongs(self, connection: Connection, peer: str | None) -> None:
         """One that is waited for turned out to be this peer's; it keeps its place among all."""
-        self._disown(connection)
-        if peer is None or connection not in self._all:
+        if connection not in self._all:
             return
+        if (before := self._all[connection]) is not None:
+            self._disown(connection, before)
         self._all[connection] = peer
+        if peer is None:
+            return
         others = self._of_peer.setdefault(peer, {})
         others[connection] = None
         if len(others) > MOST_OF_A_PEER:
@@ -58,17 +63,15 @@ class Unfinished:
 
     def leave(self, connection: Connection) -> None:
         """The client of this connection isn't waited for any more."""
-        self._disown(connection)
-        self._all.pop(connection, None)
-
-    def _disown(self, connection: Connection) -> None:
-        peer = self._all.get(connection)
+        peer = self._all.pop(connection, None)
         if peer is not None:
-            self._all[connection] = None
-            others = self._of_peer[peer]
-            del others[connection]
-            if not others:
-                del self._of_peer[peer]
+            self._disown(connection, peer)
+
+    def _disown(self, connection: Connection, peer: str) -> None:
+        others = self._of_peer[peer]
+        del others[connection]
+        if not others:
+            del self._of_peer[peer]
 
 
 def _part_from_oldest(among: Mapping[Connection, object], bound: int, newest: Connection) -> None:

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 import anyio
 import pytest
 from anyio.abc import SocketStream
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -72,8 +72,9 @@ async def serving(app: ASGIApp, trusted: tuple[str, ...] = LOCAL) -> AsyncIterat
 
 async def answer_whole(scope: Scope, receive: Receive, send: Send) -> None:
     """An application that answers a request when all of it is there."""
-    await Request(scope, receive).body()
-    await Response(b"thanks")(scope, receive, send)
+    with contextlib.suppress(ClientDisconnect):
+        await Request(scope, receive).body()
+        await Response(b"thanks")(scope, receive, send)
 
 
 async def status(stream: SocketStream) -> bytes:

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from deliveryd.admin import server
+from deliveryd.admin import server, unfinished
 from deliveryd.admin.app import admin_app
 from deliveryd.admin.health import check_health, health_url
 from deliveryd.admin.listening import address_of, bind, parse_listen
@@ -117,6 +117,72 @@ async def test_the_pages_only_read() -> None:
         assert (await client.get("/docs")).status_code == 404
         head = await client.head("/livez")
         assert (head.status_code, head.content) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1", "127.0.0.1:9470", "192.0.2.7:9470", "[::1]:9470", "[2001:db8::7]", "localhost:9470"),
+        *("LOCALHOST", "localhost.", "worker.internal", "Worker.Internal:9470"),
+    ],
+)
+@pytest.mark.anyio
+async def test_the_pages_are_shown_to_who_asks_by_address_or_a_name_that_is_allowed(host: str) -> None:
+    """Probes and scrapers come by address; a name is what the operator says it is."""
+    app = admin_app(Worker(), metrics(), ["worker.internal"])
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, headers={"Host": host}) as client:
+        assert (await client.get("/status")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example", "evil.example:9470", "127.0.0.1.evil.example", "localhost.evil.example", "127.1"),
+        *(
+            "notworker.internal",
+            "x.worker.internal",
+            "2130706433",
+            "0x7f000001",
+            "127.0.0.1@evil.example",
+            "",
+        ),
+        *("[evil.example]", "[127.0.0.1]", "::1", "[::1", "127.0.0.1:80:90", "127.0.0.1, evil.example"),
+    ],
+)
+@pytest.mark.anyio
+async def test_a_web_page_whose_name_leads_here_reads_nothing(host: str) -> None:
+    """Its name is the Host of its requests (DNS rebinding); the answer names the key for those who may."""
+    app = admin_app(Worker(), metrics(), ["worker.internal"])
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, headers={"Host": host}) as client:
+        for path in ("/", "/livez", "/readyz", "/metrics", "/status", "/none"):
+            answer = await client.get(path)
+            assert answer.status_code == 421
+            assert "admin.allowed_hosts" in answer.text
+            assert "version" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET /status HTTP/1.1\r\n",
+        "GET /status HTTP/1.0\r\n",
+        "GET /status HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n",
+        "GET /status HTTP/1.1\r\nHost: localhost\r\nhost: evil.example\r\n",
+        "GET /status HTTP/1.0\r\nHost: evil.example\r\nHost: localhost\r\n",
+    ],
+)
+@pytest.mark.anyio
+async def test_a_missing_or_doubled_host_is_refused(head: str) -> None:
+    """Nobody can tell which of two was meant."""
+    async with serving(admin_app(Worker(), metrics())) as url:
+        host, port = parse_listen(url.removeprefix("http://"))
+        async with await anyio.connect_tcp(host, port) as client:
+            await client.send(f"{head}\r\n".encode())
+            with anyio.fail_after(5):
+                answer = await _until_closed(client)
+    assert b" 400 " in answer.splitlines()[0]
+    assert b"one Host header" in answer
+    assert b"version" not in answer
 
 
 # ---- server
@@ -268,7 +334,7 @@ async def test_nothing_else_without_an_end_is_collected(beginning: bytes) -> Non
 @pytest.mark.anyio
 async def test_requests_sent_ahead_are_answered_in_turn_up_to_a_bound() -> None:
     """Some may be sent before the first is answered; thousands in one packet are not collected."""
-    request = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with serving(admin_app(Worker(), metrics())) as url:
         host, port = parse_listen(url.removeprefix("http://"))
         async with await anyio.connect_tcp(host, port) as client:
@@ -314,7 +380,7 @@ async def _until_closed(client: anyio.abc.SocketStream) -> bytes:
 @pytest.mark.anyio
 async def test_the_longest_silent_connection_gives_way_to_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever holds connections open without a word keeps nobody else from being answered."""
-    monkeypatch.setattr(server, "_MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(unfinished, "MOST", 3)
     async with serving(admin_app(Worker(), metrics())) as url:
         host, port = parse_listen(url.removeprefix("http://"))
         idle = [await anyio.connect_tcp(host, port) for _ in range(3)]

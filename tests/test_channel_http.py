@@ -15,7 +15,7 @@ import trustme
 from pydantic import ValidationError
 
 from channel_samples import ADA, dispatch, nameless, opened
-from deliveryd import __version__
+from deliveryd import __version__, renewing
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.channels.http_options import HttpOptions
 from deliveryd.errors import ConfigError
@@ -424,3 +424,49 @@ async def test_files_and_fields_are_checked_at_opening(tmp_path: Path) -> None:
             pass
     said = [problem.split(": ")[0] for problem in caught.value.problems]
     assert said == ["channels.test.json.text", "channels.test.secrets.key", "channels.test.tls"]
+
+
+SECRET = {"json": SMS, "headers": {"Authorization": "Bearer {secret.token}"}}
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_replaced_secret_is_used_at_once_after_a_refusal(token: Path, status: int) -> None:
+    """The message is repeated with it, once and under its key, so nothing waits for a restart."""
+    async with open_gateway() as gateway:
+        options = {"url": f"{gateway.url}/sms", "secrets": {"token": str(token)}, **SECRET}
+        async with opened("http", options, block="sms") as channel:
+            await anyio.Path(token).write_text("n3w")
+            gateway.script += [Reply(status), Reply(200)]
+            assert await channel.send(HI) == Accepted()
+            assert await channel.send(HI) == Accepted()
+        shown = [(seen.headers["authorization"], seen.headers["idempotency-key"]) for seen in gateway.seen]
+        assert shown == [("Bearer s3cret", "a-1"), ("Bearer n3w", "a-1"), ("Bearer n3w", "a-1")]
+
+
+@pytest.mark.parametrize("content", ["s3cret\n", ""], ids=["the same", "empty"])
+async def test_without_a_new_secret_a_refusal_is_not_repeated(token: Path, content: str) -> None:
+    """Nor is one that the new secret meets as well."""
+    async with open_gateway() as gateway:
+        options = {"url": f"{gateway.url}/sms", "secrets": {"token": str(token)}, **SECRET}
+        async with opened("http", options, block="sms") as channel:
+            await anyio.Path(token).write_text(content)
+            gateway.script += [Reply(401), Reply(401), Reply(401)]
+            assert nameless(await channel.send(HI)) == Misconfigured("provider answered 401")
+            assert len(gateway.seen) == 1
+            await anyio.Path(token).write_text("n3w")
+            assert nameless(await channel.send(HI)) == Misconfigured("provider answered 401")
+            assert len(gateway.seen) == 3
+
+
+async def test_a_replaced_secret_is_used_before_the_old_one_is_refused(
+    token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are valid for a while when one is rotated: whoever changes in time is never refused."""
+    monkeypatch.setattr(renewing, "LOOK_EVERY", 0)
+    async with open_gateway() as gateway:
+        options = {"url": f"{gateway.url}/sms", "secrets": {"token": str(token)}, **SECRET}
+        async with opened("http", options, block="sms") as channel:
+            await channel.send(HI)
+            await anyio.Path(token).write_text("n3w")
+            await channel.send(HI)
+        assert [seen.headers["authorization"] for seen in gateway.seen] == ["Bearer s3cret", "Bearer n3w"]

@@ -15,9 +15,11 @@ from typing import Any
 import anyio
 import pytest
 import trustme
+from aiosmtpd.smtp import AuthResult
 from pydantic import ValidationError
 
 from channel_samples import dispatch, nameless, opened
+from deliveryd import renewing
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.channels.html_text import html_to_text
 from deliveryd.channels.smtp_options import SmtpOptions
@@ -493,3 +495,55 @@ def test_broken_markup_takes_no_longer_than_good_and_hides_nothing_around_it(pie
     assert time.thread_time() - started < 20
     assert text.startswith("Dear Ann\n")
     assert text.endswith("\nSee you")
+
+
+class Accounts:
+    """An authenticator of a mail server whose password a test changes."""
+
+    def __init__(self) -> None:
+        self.password = "w0rd"
+
+    def __call__(self, _server: Any, _session: Any, _envelope: Any, _mechanism: str, data: Any) -> AuthResult:
+        return AuthResult(success=data.password == self.password.encode(), handled=False)
+
+
+async def test_a_replaced_password_is_used_at_once_after_a_refusal(password: Path) -> None:
+    """A 535 is no failure of the mail: the same attempt goes on with the new password."""
+    accounts = Accounts()
+    async with open_mail_server(authenticator=accounts, auth_require_tls=False) as server:
+        access = options_for(server, username="shop", password_file=password)
+        async with opened("smtp", access, block="email") as channel:
+            accounts.password = "n3w"
+            await anyio.Path(password).write_text("n3w")
+            assert await channel.send(mail_to("ada@example.com")) == Accepted(NAME)
+            assert (len(server.mails), len(server.connections)) == (1, 2)
+
+
+async def test_without_a_new_password_a_refusal_is_not_repeated(password: Path) -> None:
+    """The mail waits for somebody to mend it."""
+    accounts = Accounts()
+    async with open_mail_server(authenticator=accounts, auth_require_tls=False) as server:
+        access = options_for(server, username="shop", password_file=password)
+        async with opened("smtp", access, block="email") as channel:
+            accounts.password = "n3w"
+            verdict = await channel.send(mail_to("ada@example.com"))
+            assert nameless(verdict) == Misconfigured("535 at AUTH")
+            assert (len(server.mails), len(server.connections)) == (0, 1)
+
+
+async def test_no_mail_goes_over_a_connection_of_the_password_before(
+    password: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kept connection is parted from when the file is replaced."""
+    monkeypatch.setattr(renewing, "LOOK_EVERY", 0)
+    accounts = Accounts()
+    async with open_mail_server(authenticator=accounts, auth_require_tls=False) as server:
+        access = options_for(server, username="shop", password_file=password)
+        async with opened("smtp", access, block="email") as channel:
+            for _ in range(2):
+                assert await channel.send(mail_to("ada@example.com")) == Accepted(NAME)
+            assert len(server.connections) == 1
+            accounts.password = "n3w"
+            await anyio.Path(password).write_text("n3w")
+            assert await channel.send(mail_to("ada@example.com")) == Accepted(NAME)
+            assert len(server.connections) == 2

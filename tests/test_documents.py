@@ -126,7 +126,7 @@ def secret_files(table: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, dict):
             yield from value.values() if key == "secrets" else secret_files(value)
         elif key.endswith("_file"):
-            yield value
+            yield from [value] if isinstance(value, str) else value
 
 
 @pytest.mark.parametrize("block", CONFIGURATIONS, ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ import trustme
 from anyio.abc import SocketAttribute
 from anyio.streams.tls import TLSAttribute, TLSListener, TLSStream
 
+from deliveryd import renewing
 from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.asyncio_wire import AsyncioWire
 from deliveryd.http.client import HttpClient, build_client, target_of
@@ -291,3 +293,73 @@ async def test_unusable_tls_files_are_told_when_the_client_is_built(tmp_path: Pa
     ):
         with pytest.raises(OSError):  # noqa: PT011 - which one it is depends on the TLS library
             build_client(timeout=1.0, tls=files)
+
+
+async def test_a_replaced_client_certificate_is_shown_without_losing_a_request(
+    ca_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is under way keeps its connection, which is closed afterwards; half of a new pair isn't used."""
+    monkeypatch.setattr(renewing, "LOOK_EVERY", 0)
+    files = write_client_certificate(tmp_path, OURS)
+    cert, key = (tmp_path / "cert.pem"), (tmp_path / "key.pem")
+    answers: list[bytes] = []
+    async with (
+        gated_tls_server(OURS) as there,
+        building(tls=files) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        with anyio.fail_after(5):
+
+            async def ask_slowly() -> None:
+                answers.append((await client.send("GET", f"{there.url}slow")).body)
+
+            tasks.start_soon(ask_slowly)
+            await there.asked_slowly.wait()
+            new = OURS.issue_cert("next@issuer.example")
+            new.cert_chain_pems[0].write_to_path(str(cert))
+            assert (await client.send("GET", there.url)).body == b"worker@issuer.example"
+            new.private_key_pem.write_to_path(str(key))
+            assert (await client.send("GET", there.url)).body == b"next@issuer.example"
+            there.go.set()
+            await there.slow_one_left.wait()
+    assert answers == [b"worker@issuer.example"]
+
+
+class GatedServer:
+    """A server that answers with the name in the client's certificate, to /slow only when it may."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.asked_slowly, self.go, self.slow_one_left = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def handle(self, stream: TLSStream) -> None:
+        """Answer the requests of one connection."""
+        slow = False
+        async with stream:
+            with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError, ssl.SSLError):
+                while request := await stream.receive():
+                    if slow := b"/slow" in request:
+                        self.asked_slowly.set()
+                        await self.go.wait()
+                    certificate: Any = stream.extra(TLSAttribute.peer_certificate)  # noqa: S610  # no database
+                    [(_, name)] = certificate["subjectAltName"]
+                    head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(name)}\r\n\r\n"
+                    await stream.send((head + name).encode())
+        if slow:
+            self.slow_one_left.set()
+
+
+@asynccontextmanager
+async def gated_tls_server(authority: trustme.CA) -> AsyncIterator[GatedServer]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    there = GatedServer()
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
+    there.url = f"https://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/"  # noqa: S610  # no database
+    tls = TLSListener(listener, context, standard_compatible=False)
+    async with tls, anyio.create_task_group() as tasks:
+        tasks.start_soon(tls.serve, there.handle)
+        yield there
+        tasks.cancel_scope.cancel()

@@ -8,15 +8,19 @@ import json
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from subprocess import Popen
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
+from deliveryd import renewing
 from deliveryd.channels.receipt_options import ReceiptOptions, SignatureOptions
 from deliveryd.journal.base import Receipt
 from deliveryd.model import parse_instant
+from deliveryd.receipts.app import open_inlet
 from deliveryd.receipts.reading import NoNews, Unreadable, is_genuine, read_receipt
 from deliveryd.sandbox.faults import ApplyThenDelay
 from deliveryd.units import SecretFile
@@ -156,6 +160,44 @@ def test_only_posts_to_channels_are_reports(world: World) -> None:
     assert "library.message" not in world.log()
 
 
+@pytest.mark.parametrize("forwarded", ["", "X-Forwarded-For: 203.0.113.9\r\n"])
+def test_slow_bodies_shut_out_no_genuine_receipt(world: World, forwarded: str) -> None:
+    """Two hundred and five requests that never end, straight from here or through the proxy of a stranger."""
+    _, url = start(world)
+    address = httpx.URL(url).host, httpx.URL(url).port or 0
+    head = f"POST /receipts/sms HTTP/1.1\r\nHost: x\r\n{forwarded}Content-Length: 100\r\n\r\n"
+    with ExitStack() as stack:
+        for _ in range(205):
+            stack.enter_context(socket.create_connection(address)).sendall(f"{head}{{".encode())
+        assert report(url, sent_message(world)).status_code == 200
+
+
+def test_requests_that_are_no_reports_are_logged_seldom_and_counted(world: World) -> None:
+    """A provider with a mistyped address is seen by the operator, who hears of a flood once a minute."""
+    world.change('[admin]\nlisten = ""', '[admin]\nlisten = "127.0.0.1:0"')
+    worker = world.start(log="info")
+    world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+    admin, receipts = re.findall(r'"listen": "(http://[^"]+)"', world.log())
+    url = f"{receipts}/receipts/sms"
+    with httpx.Client(trust_env=False) as client:
+        assert {client.post(f"{receipts}/receipts/smms{n}").status_code for n in range(5)} == {404}
+        assert {client.get(url).status_code for _ in range(4)} == {405}
+        assert client.post(f"{url}/").status_code == 307
+        assert client.post(url, content=b"x" * 100_000).status_code == 413
+        numbers = client.get(f"{admin}/metrics").text
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    assert 'deliveryd_receipts_total{result="turned_away"} 11.0' in numbers
+    told = [line for line in map(json.loads, world.log().splitlines()) if "turned_away" in line["event"]]
+    assert [(line["status"], line.get("channel"), line["count"]) for line in told] == [
+        (404, None, 1),
+        (405, "sms", 1),
+        (307, None, 1),
+        (413, "sms", 1),
+    ]
+    assert "smms" not in world.log()
+
+
 OPTIONS = ReceiptOptions(
     provider_id="/message/id",
     status="/state",
@@ -211,7 +253,57 @@ def test_an_unreadable_report_is_told_apart(raw: bytes) -> None:
 def test_a_signature_needs_its_prefix_and_the_right_bytes(
     tmp_path: Path, header: str | None, genuine: bool
 ) -> None:
-    options = SignatureOptions(header="X-S", secret_file=SecretFile(tmp_path / "unused"), prefix="sha256=")
+    options = SignatureOptions(header="X-S", secret_file=(SecretFile(tmp_path / "unused"),), prefix="sha256=")
     right = hmac.new(SECRET.encode(), b"body", hashlib.sha256).hexdigest()
     given = header.replace("RIGHT", right) if header is not None else None
-    assert is_genuine(options, SECRET, given, b"body") is genuine
+    assert is_genuine(options, [SECRET], given, b"body") is genuine
+
+
+def signed(secret: str) -> str:
+    return hmac.new(secret.encode(), b"body", hashlib.sha256).hexdigest()
+
+
+def test_while_a_secret_rotates_both_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new one is added, the provider goes over to it, the old one is taken out: no report is refused.
+
+    The list is part of the configuration; what stands in its files is read again without a restart.
+    """
+    monkeypatch.setattr(renewing, "LOOK_EVERY", 0)
+    for name in ("old", "new"):
+        tmp_path.joinpath(name).touch(mode=0o600)
+        tmp_path.joinpath(name).write_text(f"{name}-secret")
+    context = {"base_dir": tmp_path}
+    given = {"header": "X-S", "secret_file": ["old", "new"]}
+    signature = SignatureOptions.model_validate(given, context=context)
+    assert signature.model_dump()["secret_file"] == [str(tmp_path / "old"), str(tmp_path / "new")]
+    secrets = open_inlet(OPTIONS.model_copy(update={"signature": signature})).secrets
+    assert secrets is not None
+
+    def accepted() -> list[str]:
+        names = ("old-secret", "new-secret", "newest-secret", "")
+        return [name for name in names if is_genuine(signature, secrets.current(), signed(name), b"body")]
+
+    assert accepted() == ["old-secret", "new-secret"]
+    tmp_path.joinpath("old").write_text("newest-secret")
+    assert accepted() == ["new-secret", "newest-secret"]
+    tmp_path.joinpath("old").write_text("")
+    assert accepted() == ["new-secret", "newest-secret"]
+
+
+@pytest.mark.parametrize("secrets", [[], [""], [7], {"file": "x"}, 7])
+def test_what_is_no_list_of_secrets_is_told(secrets: object) -> None:
+    """A signature needs one secret at least."""
+    with pytest.raises(ValidationError, match="expected a path"):
+        SignatureOptions.model_validate({"header": "X-S", "secret_file": secrets})
+
+
+def test_each_secret_of_a_list_is_checked(tmp_path: Path) -> None:
+    """One that can't be used is named, though another could be."""
+    good = tmp_path / "good"
+    good.touch(mode=0o600)
+    good.write_text(SECRET)
+    signature = SignatureOptions.model_validate(
+        {"header": "X-S", "secret_file": [str(good), str(tmp_path / "missing")]}
+    )
+    [problem] = signature.problems
+    assert str(tmp_path / "missing") in problem

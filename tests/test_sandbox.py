@@ -611,6 +611,16 @@ def test_another_site_cannot_put_messages_in(sandbox: SandboxThread, client: htt
     assert client.post("/enqueue", json=message(1), headers=own).status_code == 202
 
 
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "localhost.evil.example", "", "[::1"])
+def test_a_site_whose_name_leads_here_reads_no_inbox(client: httpx.Client, host: str) -> None:
+    foreign = {"host": host, "origin": f"http://{host}"}
+    assert client.get("/", headers=foreign).status_code == 421
+    assert client.get("/inbox.json", headers=foreign).status_code == 421
+    assert client.post("/enqueue", json=message(1), headers=foreign).status_code == 421
+    for own in ("localhost:8080", "127.0.0.1", "[::1]:8080"):
+        assert client.get("/inbox.json", headers={"host": own}).status_code == 200
+
+
 def test_inbox_joins_messages_with_their_events_and_shows_errors_of_the_unsent(
     sandbox: SandboxThread, client: httpx.Client
 ) -> None:

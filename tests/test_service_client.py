@@ -15,6 +15,7 @@ import pytest
 import respx
 from trio.testing import MockClock
 
+from deliveryd import renewing
 from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.httpx_wire import HttpxWire
@@ -642,3 +643,17 @@ async def test_a_refusal_whose_body_breaks_off_counts_by_its_status(token: Path)
             assert caught.value.after == 7.0
         shown = [seen.headers["authorization"] for seen in gateway.seen]
         assert shown == ["Bearer old", "Bearer new", "Bearer new"]
+
+
+async def test_a_replaced_secret_is_used_before_the_old_one_is_refused(
+    service: respx.MockRouter, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are valid for a while when one is rotated: whoever changes in time is never refused."""
+    monkeypatch.setattr(renewing, "LOOK_EVERY", 0)
+    service.route().respond(200, content=b"[]")
+    client = client_of(service, AuthOptions(token_file=token))
+    await client.take(1)
+    write(token, "another\n")
+    await client.take(1)
+    shown = [call.request.headers["authorization"] for call in service.calls]
+    assert shown == ["Bearer old", "Bearer another"]

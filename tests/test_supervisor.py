@@ -53,6 +53,21 @@ def hanging(world: World, *options: str, log: str = "warning") -> Popen[bytes]:
     return worker
 
 
+def test_the_pages_are_shown_by_the_names_of_the_configuration(world: World) -> None:
+    """By address, by the name that is listened on, by an allowed one; a web page's own name isn't one."""
+    allowed = '[admin]\nlisten = "localhost:0"\nallowed_hosts = ["worker.internal"]'
+    world.change('[admin]\nlisten = ""', allowed)
+    world.start(log="info")
+    world.sandbox.wait_for(taking, PATIENCE)
+    found = re.search(r'"listen": "(http://[^"]+)"', world.log())
+    assert found is not None
+    statuses = {
+        host: httpx.get(f"{found[1]}/status", headers={"Host": host}, trust_env=False).status_code
+        for host in ("127.0.0.1", "localhost", "worker.internal:9470", "page.example")
+    }
+    assert list(statuses.values()) == [200, 200, 200, 421]
+
+
 # systemd
 
 

@@ -295,12 +295,9 @@ def _receipts(
     reporting = config.channels.reporting
     if not reporting or not config.receipts.listen:
         return None
-    from deliveryd.receipts.app import Inlet, Receipts  # noqa: PLC0415  # loads starlette
+    from deliveryd.receipts.app import Receipts, open_inlet  # noqa: PLC0415  # loads starlette
 
-    inlets = {
-        name: Inlet(options, options.signature.secret_file.read() if options.signature else None)
-        for name, options in reporting.items()
-    }
+    inlets = {name: open_inlet(options) for name, options in reporting.items()}
     return Receipts(
         inlets, journal, clock, metrics,
         max_body=config.receipts.max_body,

@@ -45,6 +45,7 @@ from deliveryd.units import Duration, FilePath, RateLimit, SecretFile, Size, res
 SQLITE = "sqlite:///"
 
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63}){0,126}")
 
 
 def _address(url: str) -> str:
@@ -73,6 +74,12 @@ def _host(text: str) -> str:
     return text
 
 
+def _name(text: str) -> str:
+    if not _HOST_NAME.fullmatch(text):
+        raise ValueError('expected a name such as "deliveryd.example.com", without scheme and port')
+    return text
+
+
 def _network(text: str) -> str:
     parse_network(text)
     return text
@@ -95,6 +102,7 @@ Url = Annotated[str, AfterValidator(_address)]
 Listen = Annotated[str, AfterValidator(_listen)]
 Tag = Annotated[str, AfterValidator(_tag)]
 HostName = Annotated[str, AfterValidator(_host)]
+OwnName = Annotated[str, AfterValidator(_name)]
 NetworkText = Annotated[str, AfterValidator(_network)]
 JournalUrl = Annotated[str, BeforeValidator(_journal_url)]
 
@@ -286,6 +294,7 @@ class AdminOptions(Section):
     """Health, readiness, metrics and status."""
 
     listen: Listen = Field("127.0.0.1:9470", description="address; port 0: any free one; empty: turned off")
+    allowed_hosts: tuple[OwnName, ...] = Field((), description="names to be asked by, besides addresses")
 
 
 class ReceiptsOptions(Section):
@@ -293,6 +302,9 @@ class ReceiptsOptions(Section):
 
     listen: Listen = Field("127.0.0.1:9471", description="address; port 0: any free one; empty: turned off")
     max_body: Size = Field(64 << 10, ge=1, description="largest report that is read")
+    trusted_proxies: tuple[NetworkText, ...] = Field(
+        ("127.0.0.0/8", "::1"), description="networks whose X-Forwarded-For names the peer"
+    )
 
 
 class LogOptions(Section):

@@ -21,7 +21,7 @@ Failure = Literal["unavailable", "refused", "unreadable"]
 SettingsAnswer = Literal["found", "unusable", "unavailable"]
 CacheLayer = Literal["memory", "disk"]
 CustomerAnswer = Literal["found", "unknown", "unavailable"]
-ReceiptResult = Literal["accepted", "repeated", "unmatched", "forged", "malformed"]
+ReceiptResult = Literal["accepted", "repeated", "unmatched", "forged", "malformed", "turned_away"]
 
 Labels = tuple[str, ...]
 

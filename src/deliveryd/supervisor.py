@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +16,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from deliveryd import __version__
-from deliveryd.admin.listening import address_of, bind
+from deliveryd.admin.listening import address_of, bind, parse_listen
 from deliveryd.admin.opening import serve_when_asked
 from deliveryd.assembly import Outside, Parts, assemble, open_outside
 from deliveryd.blocking import Blocking
@@ -136,23 +136,27 @@ class Supervisor:
     def _open_servers(
         self, parts: Parts, vitals: WorkerVitals, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
-        def open_server(name: str, listen: str, build: Callable[[], ASGIApp] | None) -> str | None:
+        def open_server(
+            name: str, listen: str, build: Callable[[], ASGIApp] | None, proxies: Sequence[str] = ()
+        ) -> str | None:
             if not listen or build is None:
                 return None
             bound = bind(f"{name}.listen", listen)
             log(Event.SERVER_LISTENING, server=name, listen=address_of(bound))
-            servers.start_soon(serve_when_asked, build, bound, stop)
+            servers.start_soon(serve_when_asked, build, bound, stop, proxies)
             return address_of(bound)
 
         def admin() -> ASGIApp:
             from deliveryd.admin.app import admin_app  # noqa: PLC0415  # loads starlette
 
-            return admin_app(vitals, parts.metrics)
+            own = parse_listen(self._config.admin.listen)[0]
+            return admin_app(vitals, parts.metrics, {own, *self._config.admin.allowed_hosts})
 
         receipts = parts.receipts.app if parts.receipts is not None else None
+        reports = self._config.receipts
         return Addresses(
             open_server("admin", self._config.admin.listen, admin),
-            open_server("receipts", self._config.receipts.listen, receipts),
+            open_server("receipts", reports.listen, receipts, reports.trusted_proxies),
         )
 
     async def _listen_to_signals(self, *, task_status: TaskStatus[None]) -> None:

@@ -101,6 +101,18 @@ class Event(StrEnum):
     RECEIPT_UNMATCHED = "receipt.unmatched", INFO, "a provider's update fits no message yet; it is kept"
     RECEIPT_MALFORMED = "receipt.malformed", WARNING, "a provider's update can't be read"
     RECEIPT_FORGED = "receipt.forged", WARNING, "a provider's update isn't signed as it must be"
+    RECEIPT_TURNED_AWAY = (
+        "receipt.turned_away",
+        WARNING,
+        "a request to the address of receipts was no report to a channel, or too large",
+    )
+
+    SECRET_RENEWED = "secret.renewed", INFO, "a secret or certificate was replaced; the new one is used"
+    SECRET_UNUSABLE = (
+        "secret.unusable",
+        WARNING,
+        "the files of a secret or certificate changed and can't be used; the one before is kept",
+    )
 
     JOURNAL_RECOVERED = "journal.recovered", INFO, "the journal was opened and holds work from before"
     JOURNAL_AWAITED = "journal.awaited", INFO, "a command works on the journal; the start waits for it"

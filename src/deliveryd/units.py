@@ -134,6 +134,19 @@ def _secret(value: object, info: ValidationInfo) -> SecretFile:
     return value if isinstance(value, SecretFile) else SecretFile(resolve_path(value, info))
 
 
+def _secrets(value: object, info: ValidationInfo) -> tuple[SecretFile, ...]:
+    if not isinstance(value, list | tuple):
+        return (_secret(value, info),)
+    if not value:
+        raise ValueError("expected a path, or a list of paths")
+    return tuple(_secret(each, info) for each in value)
+
+
+def _written_secrets(secrets: tuple[SecretFile, ...]) -> str | list[str]:
+    paths = [str(secret.path) for secret in secrets]
+    return paths[0] if len(paths) == 1 else paths
+
+
 def _written(write: Callable[[Any], str]) -> PlainSerializer:
     return PlainSerializer(write, return_type=str)
 
@@ -143,3 +156,5 @@ Size = Annotated[int, BeforeValidator(parse_size), _written(format_size)]
 RateLimit = Annotated[Rate, BeforeValidator(parse_rate), _written(format_rate)]
 FilePath = Annotated[Path, BeforeValidator(resolve_path), _written(str)]
 SecretPath = Annotated[SecretFile, PlainValidator(_secret), _written(lambda secret: str(secret.path))]
+SecretPaths = Annotated[tuple[SecretFile, ...], PlainValidator(_secrets), PlainSerializer(_written_secrets)]
+"""One secret, or several while it rotates."""

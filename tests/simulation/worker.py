@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from deliveryd.assembly import Outside, Parts
 from deliveryd.blocking import inline
 from deliveryd.channels.base import Channel
-from deliveryd.channels.http import HttpChannel
+from deliveryd.channels.http import HttpChannel, Prepared
 from deliveryd.channels.http_options import HttpOptions
 from deliveryd.channels.http_request import RequestWriter
 from deliveryd.config import Config, load
@@ -26,6 +26,7 @@ from deliveryd.journal.base import Account
 from deliveryd.journal.orders import Verb
 from deliveryd.journal.sqlite import SqliteJournal
 from deliveryd.notify import Notifier
+from deliveryd.renewing import FromFiles
 from deliveryd.service.client import ServiceClient
 from deliveryd.supervisor import Addresses, Supervisor
 from deliveryd.vitals import WorkerVitals
@@ -269,4 +270,5 @@ def _writer(name: str) -> tuple[HttpOptions, RequestWriter]:
 
 def _channel(config: Config, name: str, client: HttpClient) -> Channel:
     options, writer = _writer(name)
-    return HttpChannel(options, client=client, writer=writer, masked=writer)
+    prepared = FromFiles((), lambda: Prepared({}, writer))
+    return HttpChannel(options, client=client, prepared=prepared, masked=writer)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from deliveryd.admin.base import Vitals
 from deliveryd.admin.exposition import expose
+from deliveryd.admin.hosts import AllowedHosts
 from deliveryd.metrics import Metrics
 
 _TEXT = "text/plain; charset=utf-8"
@@ -33,8 +36,11 @@ deliveryd
 """
 
 
-def admin_app(vitals: Vitals, metrics: Metrics) -> Starlette:
-    """The pages over the signs of life and the numbers of one worker. They only read."""
+def admin_app(vitals: Vitals, metrics: Metrics, allowed_hosts: Collection[str] = ()) -> ASGIApp:
+    """The pages over the signs of life and the numbers of one worker. They only read.
+
+    They are shown to those who ask by address, by `localhost` or by a name of `allowed_hosts`.
+    """
 
     async def index(_request: Request) -> Response:
         return _answer(_INDEX)
@@ -55,7 +61,7 @@ def admin_app(vitals: Vitals, metrics: Metrics) -> Starlette:
     async def status(_request: Request) -> Response:
         return _answer(f"{json.dumps(vitals.status(), indent=2)}\n", media_type="application/json")
 
-    return Starlette(
+    pages = Starlette(
         routes=[
             Route("/", index),
             Route("/livez", livez),
@@ -64,6 +70,7 @@ def admin_app(vitals: Vitals, metrics: Metrics) -> Starlette:
             Route("/status", status),
         ]
     )
+    return AllowedHosts(pages, allowed_hosts)
 
 
 def _answer(body: str | bytes, status: int = 200, media_type: str = _TEXT) -> Response:

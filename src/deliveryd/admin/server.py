@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from typing import Any, Literal, cast
 
 import anyio
 import httptools
@@ -17,30 +19,37 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-_MOST_CONNECTIONS = 200
+from deliveryd.admin import unfinished
+from deliveryd.admin.peers import Peers
+from deliveryd.admin.unfinished import Unfinished
+
 _LONGEST_HEAD = 16 * 1024
 _MOST_AHEAD = 32
 _IDLE_SECONDS = 5
 _PATIENCE = 15.0
 _FAREWELL_SECONDS = 1
 
+_EVERYBODY = Peers()
 
-async def serve(app: ASGIApp, bound: socket.socket, stop: anyio.Event) -> None:
+
+async def serve(app: ASGIApp, bound: socket.socket, stop: anyio.Event, peers: Peers = _EVERYBODY) -> None:
     """Answer requests on `bound` until `stop` is set, then let requests under way finish for a second.
 
-    The socket and all connections are closed in the end, also when this call is cancelled.
+    `peers` tells apart who sends them. The socket and all connections are closed in the end, also when this
+    call is cancelled.
     """
-    server = _Server(_config(app), stop)
+    server = _Server(_config(app, peers), stop)
     try:
         await server.serve([bound])
     finally:
         server.close(bound)
 
 
-def _config(app: ASGIApp) -> uvicorn.Config:
+def _config(app: ASGIApp, peers: Peers) -> uvicorn.Config:
+    protocol = partial(_ImpatientProtocol, peers, Unfinished())
     return uvicorn.Config(
         app,
-        http=_ImpatientProtocol,
+        http=cast("type[asyncio.Protocol]", protocol),
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -49,8 +58,8 @@ def _config(app: ASGIApp) -> uvicorn.Config:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        # Those that were parted from are still among them for a turn.
-        limit_concurrency=2 * _MOST_CONNECTIONS,
+        # Whole requests that wait for their answer, besides; those that were parted from count for a turn.
+        limit_concurrency=2 * unfinished.MOST,
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=_FAREWELL_SECONDS,
     )
@@ -93,20 +102,33 @@ class _ImpatientProtocol(HttpToolsProtocol):
     """Gives every request a limited time, from connecting or from the answer before to its own answer.
 
     Without it, clients that send or read nothing would occupy all places for ever. It bounds as well what the
-    parser, which costs far less than h11, would collect without end: heads, and requests before their turn.
+    parser, which costs far less than h11, would collect without end: heads, requests before their turn, and
+    connections whose client lets the server wait.
     """
 
     _patience: asyncio.TimerHandle | None = None
     _collected = 0
+    _owed = 0  # answers to requests that came whole
+    _begun = False  # a request, which hasn't come whole
+    _headed = False  # its head has come, and nobody looked at it yet
+    _state: Literal["new", "waited for", "idle", "at work"] = "new"
+    _fault: str | None = None
+
+    def __init__(self, peers: Peers, unfinished: Unfinished, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._peers = peers
+        self._unfinished = unfinished
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.parser = _Parser(self)
+        self._peer = self._peers.connected(self.client[0]) if self.client is not None else None
         self._watch()
-        self._make_room()
+        self._place()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._unfinished.leave(self)
         if self._patience is not None:
             self._patience.cancel()
 
@@ -115,16 +137,23 @@ class _ImpatientProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._collected > _LONGEST_HEAD and not self.transport.is_closing():
             self.send_400_response("The head of the request is too long.")
+        self._place()
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MOST_AHEAD:
-            raise ValueError("too many requests before their turn")  # it is answered like any malformed one
+            raise self._wrong("There are too many requests before their turn.")
+        self._begun, self._headed = True, False
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._collected = 0
-        if not self._is_offer():
-            super().on_headers_complete()
+        self._headed = True
+        if self._is_offer():
+            return
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            raise self._wrong("A request has one Host header.")
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._collected = 0
@@ -133,7 +162,26 @@ class _ImpatientProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._collected = 0
         if not self._is_offer():
+            self._begun = False
+            self._owed += 1
             super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._owed -= 1
+        self._watch()
+        self._place()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._place()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._place()
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(self._fault or msg)
 
     def pass_over(self, rest: bytes) -> None:
         """Read a request again without its offer of another protocol, and go on with what came behind."""
@@ -146,24 +194,47 @@ class _ImpatientProtocol(HttpToolsProtocol):
         self.parser = _Parser(self)
         self.parser.feed_data(b"\r\n".join([line, *kept, b"", rest]))
 
+    def has_unread(self) -> bool:
+        """Whether the client sent something that wasn't read yet."""
+        unread = select.poll()
+        unread.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(unread.poll(0))
+
+    def part(self) -> None:
+        """Close the connection at once."""
+        self._unfinished.leave(self)
+        self.transport.abort()
+
+    def _wrong(self, fault: str) -> ValueError:
+        """What the parser is to stop with; the client is told the fault."""
+        self._fault = fault
+        return ValueError(fault)
+
     def _is_offer(self) -> bool:
         return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._watch()
+    def _place(self) -> None:
+        """Keep it known whether the client is waited for: for a request, its rest, or to read an answer."""
+        if self._owed > 0 and not self.flow.write_paused:
+            if self._state != "at work":
+                self._state = "at work"
+                self._unfinished.leave(self)
+        elif not self._begun and self.cycle is not None:
+            if self._state != "idle":
+                self._state = "idle"
+                self._unfinished.enter(self, None)
+        else:
+            self._place_unfinished()
 
-    def _make_room(self) -> None:
-        """Part from whoever has been silent for longest when there are too many: each has a file open."""
-        all_of_them = (other for other in self.connections if isinstance(other, _ImpatientProtocol))
-        there = [other for other in all_of_them if not other.transport.is_closing()]
-        silent = [other for other in there if other.cycle is None or other.cycle.response_complete]
-        if len(there) > _MOST_CONNECTIONS and silent:
-            min(silent, key=_ImpatientProtocol.ends).transport.abort()
-
-    def ends(self) -> float:
-        """When this connection's time is up."""
-        return self._patience.when() if self._patience is not None else 0.0
+    def _place_unfinished(self) -> None:
+        """Its peer has a share of those; behind a proxy the head of the request names the peer."""
+        if self._state != "waited for":
+            self._state = "waited for"
+            self._unfinished.enter(self, self._peer)
+        if self._headed and self._peer is None:
+            self._headed = False
+            forwarded = [value for name, value in self.headers if name == b"x-forwarded-for"]
+            self._unfinished.belongs(self, self._peers.forwarded(forwarded) if forwarded else None)
 
     def _watch(self) -> None:
         if self._patience is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -15,10 +17,13 @@ from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.reaching import connect_problem
 from deliveryd.http.tls import TlsFiles
 from deliveryd.model import Customer
+from deliveryd.renewing import FromFiles
 
 MASK = "***"
 
 _LATER = frozenset({408, 425, 429})
+_NOT_ALLOWED = frozenset({401, 403})
+"""Statuses by which a provider says that it takes nothing from whom these secrets stand for."""
 
 
 class Endpoint(NamedTuple):
@@ -29,14 +34,33 @@ class Endpoint(NamedTuple):
     tls: TlsFiles | None
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What requests are written with, which is the same as long as the secrets are."""
+
+    secrets: Mapping[str, str] = field(repr=False)
+    writer: RequestWriter = field(compare=False)
+
+
+def prepare(options: HttpOptions) -> Prepared:
+    """Read the secrets and prepare requests with them. Raises ValueError."""
+    secrets = {name: secret.read() for name, secret in options.secrets.items()}
+    return Prepared(secrets, RequestWriter(options, secrets))
+
+
 class HttpChannel:
     """One configured gateway."""
 
     def __init__(
-        self, options: HttpOptions, *, client: HttpClient, writer: RequestWriter, masked: RequestWriter
+        self,
+        options: HttpOptions,
+        *,
+        client: HttpClient,
+        prepared: FromFiles[Prepared],
+        masked: RequestWriter,
     ) -> None:
         self._client = client
-        self._writer = writer
+        self._prepared = prepared
         self._masked = masked
         self._reader = AnswerReader(options)
         self.customer_fields = customer_fields(options.mapped()) - {"id"}
@@ -52,13 +76,14 @@ class HttpChannel:
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one request; its `Idempotency-Key` is the message's key."""
+        check = dispatch.check_time if dispatch.expires_at is not None else None
+        prepared = self._prepared.current()
         try:
-            request = self._writer.write(dispatch)
+            answer = await self._client.exchange(*prepared.writer.write(dispatch), check)
+            if answer.status in _NOT_ALLOWED and (renewed := self._prepared_after(prepared)) != prepared:
+                answer = await self._client.exchange(*renewed.writer.write(dispatch), check)
         except Unfit as error:
             return Refused(str(error))
-        check = dispatch.check_time if dispatch.expires_at is not None else None
-        try:
-            answer = await self._client.exchange(*request, check)
         except TooLate:
             return Expired()
         except NotSent as error:
@@ -68,6 +93,12 @@ class HttpChannel:
         else:
             verdict = self._reader.verdict(answer)
         return verdict._replace(by=self._host) if isinstance(verdict, Refused | Misconfigured) else verdict
+
+    def _prepared_after(self, shown: Prepared) -> Prepared:
+        """What the secrets are now that the provider didn't accept these: another may have renewed them."""
+        if self._prepared.current() == shown:
+            self._prepared.renew()
+        return self._prepared.current()
 
     def preview(self, dispatch: Dispatch) -> str:
         """The request as text, every secret shown as `***`."""
@@ -120,12 +151,11 @@ def open_http(name: str, block: str, options: HttpOptions, timeout: float) -> Ht
     problems = options.problems(block)
     if problems:
         raise ConfigError([f"channels.{name}.{problem}" for problem in problems])
-    secrets = {key: secret.read() for key, secret in options.secrets.items()}
     try:
-        writer = RequestWriter(options, secrets)
+        prepared = FromFiles([secret.path for secret in options.secrets.values()], lambda: prepare(options))
     except ValueError as error:
         raise ConfigError([f"channels.{name}.{error}"]) from None
-    masked = RequestWriter(options, dict.fromkeys(secrets, MASK))
+    masked = RequestWriter(options, dict.fromkeys(options.secrets, MASK))
     tls = options.tls.files() if options.tls else None
     client = build_client(timeout=timeout, tls=tls, proxy=options.proxy)
-    return HttpChannel(options, client=client, writer=writer, masked=masked)
+    return HttpChannel(options, client=client, prepared=prepared, masked=masked)

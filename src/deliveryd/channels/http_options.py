@@ -183,9 +183,8 @@ class HttpOptions(BaseModel):
             if problem:
                 found.append(f"secrets.{name}: {problem}")
         if self.receipt is not None and self.receipt.signature is not None:
-            problem = self.receipt.signature.secret_file.problem()
-            if problem:
-                found.append(f"receipt.signature.secret_file: {problem}")
+            problems = self.receipt.signature.problems
+            found += [f"receipt.signature.secret_file: {problem}" for problem in problems]
         return found + tls_problems("tls", self.tls.files() if self.tls else None)
 
 

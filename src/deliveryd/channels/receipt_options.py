@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from deliveryd.channels.pointer import parse_pointer
-from deliveryd.units import SecretPath
+from deliveryd.units import SecretPaths
 
 
 def _checked(pointer: str) -> str:
@@ -19,15 +19,27 @@ Pointer = Annotated[str, AfterValidator(_checked)]
 
 
 class SignatureOptions(BaseModel):
-    """How a receipt proves where it comes from: a keyed hash of its raw body in a header, after `prefix`."""
+    """How a receipt proves where it comes from: a keyed hash of its raw body in a header, after `prefix`.
+
+    Each of the secrets in `secret_file` is valid: there are two while the provider goes over to a new one.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     header: Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
-    secret_file: SecretPath
+    secret_file: SecretPaths
     algorithm: Literal["hmac-sha256", "hmac-sha384", "hmac-sha512"] = "hmac-sha256"
     encoding: Literal["hex", "base64"] = "hex"
     prefix: str = ""
+
+    def secrets(self) -> list[str]:
+        """The secrets, read from their files now. Raises ValueError."""
+        return [secret.read() for secret in self.secret_file]
+
+    @property
+    def problems(self) -> list[str]:
+        """Why secrets can't be used."""
+        return [problem for secret in self.secret_file if (problem := secret.problem()) is not None]
 
 
 class ReceiptOptions(BaseModel):

@@ -7,7 +7,12 @@ from time import monotonic
 
 import anyio
 import sniffio
-from aiosmtplib import SMTPException, SMTPResponseException, SMTPServerDisconnected
+from aiosmtplib import (
+    SMTPAuthenticationError,
+    SMTPException,
+    SMTPResponseException,
+    SMTPServerDisconnected,
+)
 from anyio.lowlevel import checkpoint
 
 from deliveryd.channels.base import Accepted, Dispatch, Expired, Misconfigured, Refused, Verdict
@@ -20,8 +25,43 @@ from deliveryd.errors import ConfigError, TooLate
 from deliveryd.model import Customer
 from deliveryd.network.deadline import within
 from deliveryd.network.resolver import Resolver
+from deliveryd.renewing import FromFiles
 
 PROBE_SECONDS = 5.0
+
+
+class Credentials:
+    """What a session logs in with and shows, as it is in its files now.
+
+    Raises ValueError or OSError when they can't be used at the start.
+    """
+
+    def __init__(self, options: SmtpOptions) -> None:
+        files = options.tls_files()
+        secret = options.password_file
+        self._password = FromFiles([secret.path] if secret else [], lambda: secret.read() if secret else None)
+        has_tls = options.tls != "none"
+        self._tls = FromFiles(files.paths if has_tls else [], lambda: files.context() if has_tls else None)
+        self._account = Account(
+            options=options,
+            sender=parse_mailbox(options.sender).address,
+            password=self._password.current(),
+            tls=self._tls.current(),
+            resolver=Resolver(),
+        )
+
+    def account(self) -> Account:
+        """The account; the same one as long as nothing was replaced."""
+        password, tls = self._password.current(), self._tls.current()
+        if password != self._account.password or tls is not self._account.tls:
+            self._account = self._account._replace(password=password, tls=tls)
+        return self._account
+
+    def account_after(self, refused: Account) -> Account:
+        """The account now that the server didn't let this one in; another mail may have renewed it."""
+        if self.account() is refused:
+            self._password.renew()
+        return self.account()
 
 
 class IdleSessions:
@@ -32,12 +72,12 @@ class IdleSessions:
         self._idle_timeout = idle_timeout
         self._idle: list[Session] = []
 
-    def take(self) -> Session | None:
-        """A connection that seems to stand, or None."""
+    def take(self, account: Account) -> Session | None:
+        """A connection of this account that seems to stand, or None."""
         oldest = monotonic() - self._idle_timeout
         while self._idle:
             session = self._idle.pop()
-            if session.alive and session.idle_since > oldest:
+            if session.alive and session.idle_since > oldest and session.account is account:
                 return session
             session.leave()
         return None
@@ -63,9 +103,9 @@ class IdleSessions:
 class SmtpChannel:
     """One configured mail server."""
 
-    def __init__(self, account: Account, *, timeout: float) -> None:
-        options = account.options
-        self._account = account
+    def __init__(self, options: SmtpOptions, credentials: Credentials, *, timeout: float) -> None:
+        self._host = options.host
+        self._credentials = credentials
         self._timeout = timeout
         self._address_field = options.address_field
         self.customer_fields = frozenset({options.address_field})
@@ -85,7 +125,7 @@ class SmtpChannel:
             content = mail.content()
         except ValueError as error:
             return Refused(str(error))
-        attempt = _Attempt(self._account, self._idle, mail, content, dispatch.check_time)
+        attempt = _Attempt(self._credentials, self._idle, mail, content, dispatch.check_time)
         try:
             await within(self._timeout, attempt.make)
         except TimeoutError:
@@ -103,7 +143,7 @@ class SmtpChannel:
         if isinstance(failure, Refused) and stage is Stage.RCPT:
             return failure
         if isinstance(failure, Refused | Misconfigured):
-            return failure._replace(by=self._account.options.host)
+            return failure._replace(by=self._host)
         return failure
 
     def _compose(self, dispatch: Dispatch) -> Mail:
@@ -134,7 +174,7 @@ class SmtpChannel:
 
     async def probe(self) -> str | None:
         """Connect, with TLS and log-in as configured, and leave: no mail is sent."""
-        session = Session(self._account)
+        session = Session(self._credentials.account())
         try:
             with anyio.fail_after(PROBE_SECONDS):
                 await session.open()
@@ -154,9 +194,14 @@ class _Attempt:
     """One mail on its way, with the stage that a failure is judged by."""
 
     def __init__(
-        self, account: Account, idle: IdleSessions, mail: Mail, content: bytes, check: Callable[[], None]
+        self,
+        credentials: Credentials,
+        idle: IdleSessions,
+        mail: Mail,
+        content: bytes,
+        check: Callable[[], None],
     ) -> None:
-        self._account = account
+        self._credentials = credentials
         self._check = check
         self._idle = idle
         self._mail = mail
@@ -187,7 +232,7 @@ class _Attempt:
 
     async def _begin_on_kept(self) -> Session | None:
         """Begin on a kept connection; None when there is none, or the server gave it up meanwhile."""
-        self._session = session = self._idle.take()
+        self._session = session = self._idle.take(self._credentials.account())
         if session is None:
             return None
         try:
@@ -204,8 +249,16 @@ class _Attempt:
         return session
 
     async def _begin_on_new(self) -> Session:
-        self._session = session = Session(self._account)
-        await session.open()
+        account = self._credentials.account()
+        self._session = session = Session(account)
+        try:
+            await session.open()
+        except SMTPAuthenticationError:
+            renewed = self._credentials.account_after(account)
+            if renewed is account:
+                raise
+            self._session = session = Session(renewed)
+            await session.open()
         await session.begin(self._mail, len(self._content))
         return session
 
@@ -217,11 +270,4 @@ def open_smtp(name: str, block: str, options: SmtpOptions, timeout: float) -> Sm
     problems = options.problems(block)
     if problems:
         raise ConfigError([f"channels.{name}.{problem}" for problem in problems])
-    account = Account(
-        options=options,
-        sender=parse_mailbox(options.sender).address,
-        password=options.password_file.read() if options.password_file else None,
-        tls=options.tls_files().context() if options.tls != "none" else None,
-        resolver=Resolver(),
-    )
-    return SmtpChannel(account, timeout=timeout)
+    return SmtpChannel(options, Credentials(options), timeout=timeout)

@@ -45,7 +45,7 @@ class Session:
 
     def __init__(self, account: Account) -> None:
         options = account.options
-        self._account = account
+        self.account = account
         self._smtp = SMTP(
             hostname=options.host,
             port=None,  # it gets a connected socket
@@ -67,9 +67,9 @@ class Session:
 
     async def open(self) -> None:
         """Connect, secure the connection and log in. On any failure the connection is closed."""
-        options = self._account.options
+        options = self.account.options
         try:
-            made = await connect(self._account.resolver, options.host, options.actual_port)
+            made = await connect(self.account.resolver, options.host, options.actual_port)
             await self._smtp.connect(sock=made)
             self._transport = self._current_transport()
             self.stage = Stage.EHLO
@@ -80,9 +80,9 @@ class Session:
                 self._transport = self._current_transport()
                 self.stage = Stage.EHLO
                 await self._smtp.ehlo()
-            if options.username is not None and self._account.password is not None:
+            if options.username is not None and self.account.password is not None:
                 self.stage = Stage.AUTH
-                await self._smtp.login(options.username, self._account.password)
+                await self._smtp.login(options.username, self.account.password)
         except BaseException:
             self.abort()
             raise
@@ -104,7 +104,7 @@ class Session:
         if mail.needs_utf8 and not self._smtp.supports_extension("smtputf8"):
             raise NeedsUtf8
         self._in_transaction = True
-        await self._smtp.mail(self._account.sender, options=self._mail_options(mail, size))
+        await self._smtp.mail(self.account.sender, options=self._mail_options(mail, size))
 
     def _mail_options(self, mail: Mail, size: int) -> list[str]:
         options = [f"SIZE={size}"] if self._smtp.supports_extension("size") else []

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Sequence
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 
 import sniffio
 
 from deliveryd.http.asyncio_wire import AsyncioWire
 from deliveryd.http.plain_address import plain_target
+from deliveryd.http.renewing_wire import RenewingWire
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Answer, Check, Header, Headers, Target, Wire
+from deliveryd.renewing import FromFiles
 
 MAX_BODY = 1 << 20
 
@@ -119,11 +122,18 @@ def build_client(
 
 
 def _build_wire(tls: TlsFiles, proxy: str | None) -> Wire:
-    if proxy is not None or sniffio.current_async_library() != "asyncio":
-        from deliveryd.http.httpx_wire import HttpxWire, open_transport  # noqa: PLC0415  # loads httpx
+    open_wire = _opener(proxy)
+    if tls != TlsFiles():
+        return RenewingWire(FromFiles(tls.paths, tls.context), lambda context: open_wire(lambda: context))
+    return open_wire(
+        tls.context
+    )  # nothing that could be wrong; reading the system's authorities takes a while
 
-        return HttpxWire(open_transport(tls.context(), proxy))
-    if tls == TlsFiles():  # nothing that could be wrong; reading the system's authorities takes a while
-        return AsyncioWire(tls.context)
-    context = tls.context()
-    return AsyncioWire(lambda: context)
+
+def _opener(proxy: str | None) -> Callable[[Callable[[], ssl.SSLContext]], Wire]:
+    """What opens a wire for the running event loop, whose TLS context is made when it is first needed."""
+    if proxy is None and sniffio.current_async_library() == "asyncio":
+        return AsyncioWire
+    from deliveryd.http.httpx_wire import HttpxWire, open_transport  # noqa: PLC0415  # loads httpx
+
+    return lambda make_context: HttpxWire(open_transport(make_context(), proxy))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,11 @@ class TlsFiles(NamedTuple):
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """Those that are given."""
+        return [path for path in self if path is not None]
 
     def context(self) -> ssl.SSLContext:
         """A context that verifies certificates and host names. Raises OSError when a file can't be used."""

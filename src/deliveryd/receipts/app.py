@@ -17,7 +17,8 @@ from deliveryd.model import Clock
 from deliveryd.receipts.endpoint import Answer, Endpoint
 from deliveryd.receipts.reading import NoNews, Unreadable, is_genuine, read_receipt
 from deliveryd.receipts.recording import Recorder
-from deliveryd.telemetry import Event, log
+from deliveryd.renewing import FromFiles
+from deliveryd.telemetry import Event, Fields, log
 
 TOLD_AGAIN_AFTER = 60.0
 """Seconds after which the log says again what strangers may send in any number."""
@@ -32,10 +33,18 @@ class _Quiet:
 
 
 class Inlet(NamedTuple):
-    """How one channel's provider reports. `secret` is what its signatures are made with."""
+    """How one channel's provider reports. `secrets` are what its signatures may be made with."""
 
     options: ReceiptOptions
-    secret: str | None
+    secrets: FromFiles[list[str]] | None
+
+
+def open_inlet(options: ReceiptOptions) -> Inlet:
+    """Read the secrets of a channel's receipts, now and whenever they are replaced. Raises ValueError."""
+    signature = options.signature
+    if signature is None:
+        return Inlet(options, None)
+    return Inlet(options, FromFiles([secret.path for secret in signature.secret_file], signature.secrets))
 
 
 class Receipts:
@@ -58,20 +67,20 @@ class Receipts:
         self._metrics = metrics
         self._max_body = max_body
         self._is_open = is_open
-        self._quiet: defaultdict[tuple[str, Event], _Quiet] = defaultdict(_Quiet)
+        self._quiet: defaultdict[tuple[str | None, Event, int | None], _Quiet] = defaultdict(_Quiet)
 
     def app(self) -> Endpoint:
         """The ASGI application."""
-        return Endpoint(self._inlets, self.take_in, self._max_body)
+        return Endpoint(self._inlets, self.take_in, self._turned_away, self._max_body)
 
     async def take_in(self, channel: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """Verify, record and match a report to a configured channel; not before the start is over."""
         if not self._is_open():
             return Answer(503, "deliveryd is starting; report it again later")
         inlet = self._inlets[channel]
-        signature = inlet.options.signature
-        if signature is not None and not is_genuine(
-            signature, inlet.secret or "", headers.get(signature.header), body
+        signature, secrets = inlet.options.signature, inlet.secrets
+        if (signature is not None and secrets is not None) and not is_genuine(
+            signature, secrets.current(), headers.get(signature.header), body
         ):
             self._tell_seldom("forged", Event.RECEIPT_FORGED, channel)
             return Answer(401, "the signature doesn't fit")
@@ -88,6 +97,10 @@ class Receipts:
         self._tell_result(result, channel)
         return Answer(202 if result == "unmatched" else 200, f"{result}\n")
 
+    def _turned_away(self, status: int, channel: str | None) -> None:
+        """A request was no report to a channel, or one that is too large: perhaps a mistyped address."""
+        self._tell_seldom("turned_away", Event.RECEIPT_TURNED_AWAY, channel, status)
+
     def _tell_result(self, result: str, channel: str) -> None:
         match result:
             case "unmatched":
@@ -101,12 +114,19 @@ class Receipts:
         self._metrics.receipt(result)
         log(event, channel=channel)
 
-    def _tell_seldom(self, result: ReceiptResult, event: Event, channel: str) -> None:
+    def _tell_seldom(
+        self, result: ReceiptResult, event: Event, channel: str | None, status: int | None = None
+    ) -> None:
         """Count what a stranger may send in any number, and log it at most once in `TOLD_AGAIN_AFTER`."""
         self._metrics.receipt(result)
-        kept_quiet = self._quiet[channel, event]
+        kept_quiet = self._quiet[channel, event, status]
         if (now := anyio.current_time()) < kept_quiet.until:
             kept_quiet.count += 1
         else:
-            self._quiet[channel, event] = _Quiet(now + TOLD_AGAIN_AFTER)
-            log(event, channel=channel, count=kept_quiet.count + 1)
+            self._quiet[channel, event, status] = _Quiet(now + TOLD_AGAIN_AFTER)
+            fields: Fields = {"count": kept_quiet.count + 1}
+            if channel is not None:
+                fields["channel"] = channel
+            if status is not None:
+                fields["status"] = status
+            log(event, **fields)

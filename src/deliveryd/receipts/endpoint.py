@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 
 class Answer(NamedTuple):
@@ -24,6 +24,9 @@ class Answer(NamedTuple):
 TakeIn = Callable[[str, Mapping[str, str], bytes], Awaitable[Answer]]
 """Takes a report in: its channel, its headers, its body."""
 
+TurnedAway = Callable[[int, str | None], None]
+"""Hears of a request that isn't taken in: the status of its answer, and its channel if it names one."""
+
 
 class Endpoint:
     """The ASGI application: POST /receipts/CHANNEL.
@@ -32,9 +35,12 @@ class Endpoint:
     verifying, reading and recording a report.
     """
 
-    def __init__(self, channels: Iterable[str], take_in: TakeIn, max_body: int) -> None:
+    def __init__(
+        self, channels: Iterable[str], take_in: TakeIn, turned_away: TurnedAway, max_body: int
+    ) -> None:
         self._channels = {f"/receipts/{channel}": channel for channel in channels}
         self._take_in = take_in
+        self._turned_away = turned_away
         self._max_body = max_body
         self._elsewhere = Starlette(routes=[Route("/receipts/{channel}", _unknown, methods=["POST"])])
 
@@ -42,7 +48,7 @@ class Endpoint:
         """Answer one request."""
         channel = self._channels.get(scope["path"])
         if channel is None or scope["method"] != "POST":
-            await self._elsewhere(scope, receive, send)
+            await self._elsewhere(scope, receive, self._telling(channel, send))
             return
         body = bytearray()
         more = True
@@ -52,10 +58,21 @@ class Endpoint:
                 return
             body += message["body"]
             if len(body) > self._max_body:
+                self._turned_away(413, channel)
                 await _send(send, Answer(413, f"a report has at most {self._max_body} bytes"))
                 return
             more = message["more_body"]
         await _send(send, await self._take_in(channel, Headers(raw=scope["headers"]), bytes(body)))
+
+    def _telling(self, channel: str | None, send: Send) -> Send:
+        """Send an answer, and tell of its status."""
+
+        async def tell_and_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._turned_away(message["status"], channel)
+            await send(message)
+
+        return tell_and_send
 
 
 async def _unknown(_request: Request) -> Response:

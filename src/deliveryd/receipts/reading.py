@@ -6,6 +6,7 @@ import base64
 import binascii
 import hmac
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -25,8 +26,8 @@ class NoNews(NamedTuple):
     """A report whose status is neither a delivery nor a failure."""
 
 
-def is_genuine(options: SignatureOptions, secret: str, header: str | None, body: bytes) -> bool:
-    """Whether the signature fits the raw bytes, compared in constant time."""
+def is_genuine(options: SignatureOptions, secrets: Iterable[str], header: str | None, body: bytes) -> bool:
+    """Whether the signature fits the raw bytes by one of the secrets, compared in constant time."""
     if header is None or not header.startswith(options.prefix):
         return False
     given = header.removeprefix(options.prefix).strip()
@@ -36,8 +37,10 @@ def is_genuine(options: SignatureOptions, secret: str, header: str | None, body:
         )
     except (ValueError, binascii.Error):
         return False
-    expected = hmac.digest(secret.encode(), body, options.algorithm.removeprefix("hmac-"))
-    return hmac.compare_digest(signature, expected)
+    algorithm = options.algorithm.removeprefix("hmac-")
+    expected = [hmac.digest(secret.encode(), body, algorithm) for secret in secrets]
+    fits = [hmac.compare_digest(signature, each) for each in expected]  # with all, whichever it is
+    return any(fits)
 
 
 def read_receipt(options: ReceiptOptions, channel: str, body: bytes, received_at: int) -> Receipt | NoNews:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import secrets
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.responses import HTMLResponse, Response
 
@@ -15,7 +17,7 @@ from deliveryd.sandbox.offers import Element
 from deliveryd.sandbox.rawjson import elements, members
 from deliveryd.sandbox.records import Received
 from deliveryd.sandbox.state import SandboxState
-from deliveryd.sandbox.wire import Call
+from deliveryd.sandbox.wire import Call, Handler
 
 CARDS = 500
 _NONCE = "{{nonce}}"
@@ -31,6 +33,20 @@ class Inbox:
     def __init__(self, state: SandboxState) -> None:
         self._state = state
         self._html = resources.files("deliveryd.sandbox").joinpath("inbox.html").read_text(encoding="utf-8")
+
+    def guarded(self, handler: Handler) -> Handler:
+        """`handler` for requests by address, for `localhost` or for the name that the sandbox listens on.
+
+        A page of another site whose name leads here (DNS rebinding) would read the inbox otherwise.
+        """
+
+        async def guard(call: Call) -> Response:
+            own = urlsplit(self._state.base_url).hostname
+            if not _is_here(call.headers.get("host", ""), own):
+                return problem(421, "the inbox is shown by address or at localhost only")
+            return await handler(call)
+
+        return guard
 
     async def page(self, _call: Call) -> Response:
         """GET /: one page that loads nothing from anywhere but `/inbox.json`."""
@@ -72,6 +88,15 @@ class Inbox:
         self._state.settings.update(settings)
         self._state.enqueue(*messages)
         return json_answer({"queued": len(messages)}, 202)
+
+
+def _is_here(authority: str, own: str | None) -> bool:
+    """Whether a Host header is an address, `localhost`, or the sandbox's own name."""
+    try:
+        host = urlsplit(f"//{authority}").hostname or ""
+        return host in ("localhost", own) or bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
 
 
 def _cards(state: SandboxState) -> list[dict[str, Any]]:

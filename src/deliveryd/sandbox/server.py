@@ -174,9 +174,9 @@ def _application(state: SandboxState, receipts: ReceiptSender, closing: asyncio.
     routes = [*_remote_routes(state, closing), *_provider_routes(state, receipts, closing)]
     inbox = Inbox(state)
     routes += [
-        Route("/", PlainEndpoint(inbox.page, closing), methods=["GET"]),
-        Route("/inbox.json", PlainEndpoint(inbox.messages, closing), methods=["GET"]),
-        Route("/enqueue", PlainEndpoint(inbox.enqueue, closing), methods=["POST"]),
+        Route("/", PlainEndpoint(inbox.guarded(inbox.page), closing), methods=["GET"]),
+        Route("/inbox.json", PlainEndpoint(inbox.guarded(inbox.messages), closing), methods=["GET"]),
+        Route("/enqueue", PlainEndpoint(inbox.guarded(inbox.enqueue), closing), methods=["POST"]),
     ]
     return Starlette(routes=routes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -45,6 +46,12 @@ class AuthOptions(BaseModel):
         if self.username is not None and (":" in self.username or not self.username.isprintable()):
             raise ValueError("username must be printable and without a colon, which would end it")
         return self
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """The secrets' files."""
+        files = (self.token_file, self.password_file, self.value_file)
+        return [file.path for file in files if file is not None]
 
     def headers(self) -> Sequence[tuple[str, str]]:
         """The headers that authenticate a request, read from their files now. Raises ValueError."""

@@ -11,6 +11,7 @@ from deliveryd.errors import BrokenOff, NotSent, ServiceRefused, ServiceUnavaila
 from deliveryd.http.client import HttpClient, raw_header, target_of
 from deliveryd.http.patience import retry_after
 from deliveryd.http.wire import Answer, Target
+from deliveryd.renewing import FromFiles
 from deliveryd.service.auth import AuthOptions
 from deliveryd.waits import LONGEST
 
@@ -48,8 +49,7 @@ class Caller:
     def __init__(self, http: HttpClient, whom: str, auth: AuthOptions, sleep: Sleep = anyio.sleep) -> None:
         self._http = http
         self._whom = whom
-        self._auth = auth
-        self._headers = list(auth.headers())
+        self._credentials = FromFiles(auth.paths, auth.headers)
         self._sleep = sleep
 
     async def call(
@@ -118,10 +118,10 @@ class Caller:
     async def _try(
         self, method: str, target: Target, headers: Headers, body: bytes, addresses: Sequence[str | None]
     ) -> Answer:
-        shown = self._headers
-        answer = await self._send(method, target, headers, body, addresses)
-        if answer.status == 401 and self._renew_credentials(shown):
-            answer = await self._send(method, target, headers, body, addresses)
+        shown = self._credentials.current()
+        answer = await self._send(method, target, [*shown, *headers], body, addresses)
+        if answer.status == 401 and (renewed := self._credentials_after(shown)) != shown:
+            answer = await self._send(method, target, [*renewed, *headers], body, addresses)
         if answer.status in WORTH_RETRYING or answer.status >= 500:
             asked = retry_after(answer.headers.get("retry-after"), LONGEST)
             raise ServiceUnavailable(f"{self._whom} answered {answer.status}", asked, answer.status)
@@ -130,7 +130,7 @@ class Caller:
     async def _send(
         self, method: str, target: Target, headers: Headers, body: bytes, addresses: Sequence[str | None]
     ) -> Answer:
-        raw = [raw_header(name, value) for name, value in (*self._headers, *headers)]
+        raw = [raw_header(name, value) for name, value in headers]
         problem = NotSent("there is no address to connect to")
         for address in addresses:
             try:
@@ -149,16 +149,11 @@ class Caller:
             return f"{self._whom} answered {answer.status}, a redirect{to}: redirects aren't followed"
         return f"{self._whom} answered {answer.status}"
 
-    def _renew_credentials(self, shown: Headers) -> bool:
-        """Read the secrets' files again, since they may have been replaced; tell whether they have been.
-
-        `shown` is what the host didn't accept; another call may have renewed it meanwhile.
-        """
-        try:
-            self._headers = list(self._auth.headers())
-        except ValueError:
-            return False
-        return self._headers != shown
+    def _credentials_after(self, shown: Headers) -> Headers:
+        """The credentials now that the host didn't accept these; another call may have renewed them."""
+        if self._credentials.current() == shown:
+            self._credentials.renew()
+        return self._credentials.current()
 
     async def aclose(self) -> None:
         """Close all connections."""

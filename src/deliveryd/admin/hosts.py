@@ -1,0 +1,55 @@
+"""Which names of this server a request may use, so that a web page can't read what it says.
+
+A page reaches a server in its reader's network by having its own name lead there (DNS rebinding); the `Host`
+header is then the page's name. So whoever comes by an address, or by a name that an operator gave, is let in.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+_HOST = re.compile(r"(?:\[(?P<v6>[^\[\]]*)\]|(?P<name>[^\[\]:]*))(?::[0-9]*)?")
+_CLOSE = {"Connection": "close"}
+
+
+class AllowedHosts:
+    """Answers requests for addresses, `localhost` and `names` with `app`, and refuses others."""
+
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+        self._app = app
+        self._names = {"localhost", *map(str.lower, names)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) == 1 and self._allows(hosts[0]):
+            await self._app(scope, receive, send)
+        else:
+            await _refusal(hosts)(scope, receive, send)
+
+    def _allows(self, host: str) -> bool:
+        match = _HOST.fullmatch(host)
+        if match is None:
+            return False
+        if match["v6"] is not None:
+            return _is_address(match["v6"], 6)
+        return match["name"].lower().removesuffix(".") in self._names or _is_address(match["name"], 4)
+
+
+def _is_address(text: str, version: int) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == version
+    except ValueError:
+        return False
+
+
+def _refusal(hosts: Collection[str]) -> PlainTextResponse:
+    if len(hosts) != 1:
+        return PlainTextResponse("a request has one Host header\n", 400, _CLOSE)
+    text = "requests for this name aren't answered; ask by address, or add the name to admin.allowed_hosts\n"
+    return PlainTextResponse(text, 421, _CLOSE)

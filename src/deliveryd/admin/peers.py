@@ -1,0 +1,55 @@
+"""Who is at the other end of a connection, or behind a proxy there: what bounds for a single peer go by."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_WITH_PORT = re.compile(r"\[([^\]]+)\](?::[0-9]+)?|([0-9.]+):[0-9]+")
+
+
+class Peers:
+    """Tells peers apart. Of a connection that a trusted proxy made, `X-Forwarded-For` names the peer.
+
+    `trusted` are addresses and networks of proxies. `Forwarded` (RFC 7239) isn't read: a proxy that writes
+    one of the two headers hands on the other as its client wrote it.
+    """
+
+    def __init__(self, trusted: Sequence[str] = ()) -> None:
+        self._trusted = [ipaddress.ip_network(network) for network in trusted]
+
+    def connected(self, host: str) -> str | None:
+        """The peer that a connection comes from; None for a trusted proxy, which speaks for many."""
+        return self._outside(_address(host))
+
+    def forwarded(self, values: Sequence[bytes]) -> str | None:
+        """The peer that these headers name: the rightmost address that isn't a trusted proxy's.
+
+        None when all are, or when one that stands before it can't be read.
+        """
+        named = b",".join(values).decode("latin-1").split(",")
+        for text in reversed(named):
+            address = _address(text.strip())
+            if address is None or (peer := self._outside(address)) is not None:
+                return peer if address is not None else None
+        return None
+
+    def _outside(self, address: Address | None) -> str | None:
+        if address is None or any(address in network for network in self._trusted):
+            return None
+        if address.version == 6:  # whoever has one address has the 2**64 others of its network
+            return str(ipaddress.ip_network((address, 64), strict=False))
+        return str(address)
+
+
+def _address(text: str) -> Address | None:
+    if (match := _WITH_PORT.fullmatch(text)) is not None:
+        text = match[1] or match[2]
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

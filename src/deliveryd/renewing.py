@@ -1,0 +1,76 @@
+"""What is made from files that are replaced while the worker runs: secrets and certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Generic, TypeVar
+
+from deliveryd.telemetry import Event, log
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at the files, at least."""
+
+Made = TypeVar("Made")
+_State = tuple[int, int, int, int] | None
+
+
+class FromFiles(Generic[Made]):
+    """What `make` makes from the files at `paths`, and anew when one of them was replaced.
+
+    `make` raises ValueError or OSError when they can't be used, as while one of them is being written. Then
+    the last good value stays, the log says so once, and it is tried again as soon as a file changes.
+    """
+
+    def __init__(self, paths: Sequence[Path], make: Callable[[], Made]) -> None:
+        self._paths = paths
+        self._make = make
+        self._seen = self._look()
+        self._next_look = monotonic() + LOOK_EVERY
+        self._failed = False
+        self._made = make()
+
+    def current(self) -> Made:
+        """The value. The files are looked at only here, at most once in `LOOK_EVERY` seconds."""
+        if self._paths and (now := monotonic()) >= self._next_look:
+            self._next_look = now + LOOK_EVERY
+            if self._look() != self._seen:
+                self.renew()
+        return self._made
+
+    def renew(self) -> bool:
+        """Make it from what is in the files now, since it isn't accepted. Tell whether it is another."""
+        seen, before = self._look(), self._made
+        is_known_failure = self._failed and seen == self._seen
+        self._seen = seen
+        try:
+            self._made = self._make()
+        except (ValueError, OSError) as error:
+            self._failed = True
+            if not is_known_failure:
+                log(Event.SECRET_UNUSABLE, file=self._names(), reason=_reason(error))
+            return False
+        self._failed = False
+        is_another = self._made != before
+        if is_another:
+            log(Event.SECRET_RENEWED, file=self._names())
+        return is_another
+
+    def _look(self) -> list[_State]:
+        return [_state(path) for path in self._paths]
+
+    def _names(self) -> str:
+        return ", ".join(map(str, self._paths))
+
+
+def _state(path: Path) -> _State:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _reason(error: ValueError | OSError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,227 @@
+"""Connections that let a server wait, on real sockets: whose are closed, and that nobody else is held up."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import anyio
+import pytest
+from anyio.abc import SocketStream
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from deliveryd.admin import server, unfinished
+from deliveryd.admin.listening import bind
+from deliveryd.admin.peers import Peers
+
+LOCAL = ("127.0.0.1", "::1")
+PROMPTLY = 1.0
+HEAD = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 4\r\n"
+FLOOD = unfinished.MOST + 5
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """The server is bound to asyncio, with uvloop in production."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
+class Server:
+    """A server that answers 200 to a request that has come whole, and the clients that connect to it."""
+
+    def __init__(self, port: int, clients: AsyncExitStack) -> None:
+        self._port = port
+        self._clients = clients
+
+    async def connect(self, source: str = "127.0.0.1") -> SocketStream:
+        """A connection from an address of this machine."""
+        stream = await anyio.connect_tcp("127.0.0.1", self._port, local_host=source)
+        return await self._clients.enter_async_context(stream)
+
+    async def begin(self, source: str = "127.0.0.1", forwarded: str = "") -> SocketStream:
+        """A request that stops within its body."""
+        stream = await self.connect(source)
+        told = f"X-Forwarded-For: {forwarded}\r\n".encode() if forwarded else b""
+        await stream.send(HEAD + told + b"\r\nbo")
+        return stream
+
+    def burst(self, count: int) -> list[socket.socket]:
+        """As many connections, each with a whole request, without giving way to anything else."""
+        made = [socket.create_connection(("127.0.0.1", self._port)) for _ in range(count)]
+        for each in made:
+            self._clients.enter_context(each)
+            each.sendall(HEAD + b"\r\nbody")
+            each.setblocking(False)
+        return made
+
+
+@contextlib.asynccontextmanager
+async def serving(app: ASGIApp, trusted: tuple[str, ...] = LOCAL) -> AsyncIterator[Server]:
+    bound, stop = bind("receipts.listen", "127.0.0.1:0"), anyio.Event()
+    port = bound.getsockname()[1]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve, app, bound, stop, Peers(trusted))
+        async with AsyncExitStack() as clients:
+            yield Server(port, clients)
+        stop.set()
+
+
+async def answer_whole(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application that answers a request when all of it is there."""
+    with contextlib.suppress(ClientDisconnect):
+        await Request(scope, receive).body()
+        await Response(b"thanks")(scope, receive, send)
+
+
+async def status(stream: SocketStream) -> bytes:
+    """The status of an answer; `closed` where there is none."""
+    try:
+        with anyio.fail_after(PROMPTLY):
+            return (await stream.receive())[9:12]
+    except (anyio.EndOfStream, anyio.BrokenResourceError):
+        return b"closed"
+
+
+async def finished(stream: SocketStream) -> bytes:
+    """The status of the answer to the rest of a request."""
+    with contextlib.suppress(anyio.BrokenResourceError):
+        await stream.send(b"dy")
+    return await status(stream)
+
+
+@pytest.mark.parametrize("beginning", [b"", b"POST / HT", HEAD + b"\r\nbo"], ids=["silent", "head", "body"])
+@pytest.mark.anyio
+async def test_a_flood_of_unfinished_requests_shuts_nobody_out(beginning: bytes) -> None:
+    """However many addresses they come from, a request that comes whole is answered at once."""
+    async with serving(answer_whole) as there:
+        for number in range(FLOOD):
+            stream = await there.connect(f"127.0.1.{number + 1}")
+            await stream.send(beginning)
+        genuine = await there.begin("127.0.2.1")
+        assert await finished(genuine) == b"200"
+
+
+@pytest.mark.anyio
+async def test_the_oldest_unfinished_request_gives_way_first() -> None:
+    """One that began later has its time, until as many have come after it."""
+    async with serving(answer_whole) as there:
+        first = await there.begin("127.0.2.1")
+        second = await there.begin("127.0.2.2")
+        for number in range(unfinished.MOST - 1):
+            await there.begin(f"127.0.1.{number + 1}")
+        assert await status(first) == b"closed"
+        assert await finished(second) == b"200"
+
+
+@pytest.mark.anyio
+async def test_one_peer_takes_no_place_of_others() -> None:
+    """Whoever opens more than its share closes its own oldest ones."""
+    async with serving(answer_whole) as there:
+        others = await there.begin("127.0.2.1")
+        own = await there.begin("127.0.1.1")
+        for _ in range(FLOOD):
+            await there.begin("127.0.1.1")
+        assert await status(own) == b"closed"
+        assert await finished(others) == b"200"
+
+
+@pytest.mark.anyio
+async def test_behind_a_proxy_the_peer_is_the_rightmost_address_that_no_trusted_proxy_has() -> None:
+    """What stands before it may be invented, and a proxy by itself has no share."""
+    async with serving(answer_whole, ("127.0.0.0/24", "10.0.0.0/8")) as there:
+        others = await there.begin("127.0.0.1", "198.51.100.8, 10.0.0.7")
+        own = await there.begin("127.0.0.1", "198.51.100.9:4711")
+        for number in range(unfinished.MOST_OF_A_PEER):
+            await there.begin("127.0.0.1", f"203.0.113.{number}, 198.51.100.9, 10.0.0.7")
+        assert await status(own) == b"closed"
+        for _ in range(unfinished.MOST_OF_A_PEER // 2):
+            await there.begin("127.0.0.1")
+        assert await finished(others) == b"200"
+
+
+@pytest.mark.anyio
+async def test_a_stranger_names_no_peer() -> None:
+    """Only a trusted proxy is believed: others can't have a share for each name that they invent."""
+    async with serving(answer_whole) as there:
+        own = await there.begin("127.0.1.1", "203.0.113.1")
+        for number in range(unfinished.MOST_OF_A_PEER):
+            await there.begin("127.0.1.1", f"203.0.113.{number}")
+        assert await status(own) == b"closed"
+
+
+@pytest.mark.anyio
+async def test_a_whole_request_that_waits_for_its_answer_is_never_closed() -> None:
+    """Not by its peer's flood, nor by anybody's: it may be just about to be durable."""
+    asked, go = anyio.Event(), anyio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await Request(scope, receive).body()
+        asked.set()
+        await go.wait()
+        await Response(b"thanks")(scope, receive, send)
+
+    async with serving(slow) as there:
+        genuine = await there.begin("127.0.1.1")
+        await genuine.send(b"dy")
+        await asked.wait()
+        for number in range(FLOOD):
+            await there.begin("127.0.1.1")
+            await there.begin(f"127.0.1.{number + 1}")
+        go.set()
+        assert await status(genuine) == b"200"
+
+
+@pytest.mark.parametrize(
+    ("trusted", "count"), [(LOCAL, unfinished.MOST + 100), ((), unfinished.MOST_OF_A_PEER + 50)]
+)
+@pytest.mark.anyio
+async def test_a_burst_of_whole_requests_is_answered(trusted: tuple[str, ...], count: int) -> None:
+    """Those that came while the worker stood still have sent their requests when it sees them."""
+    async with serving(answer_whole, trusted) as there:
+        assert await finished(await there.begin()) == b"200"
+        burst = there.burst(count)  # the server's loop stands still meanwhile: it is this one
+        answers = []
+        for line in burst:
+            await anyio.wait_readable(line)
+            answers.append(line.recv(12)[9:])
+        assert answers == [b"200"] * count
+
+
+@pytest.mark.anyio
+async def test_a_kept_connection_counts_anew_with_each_request() -> None:
+    """One that was idle for long isn't the oldest when its next request begins."""
+    async with serving(answer_whole) as there:
+        kept = await there.begin("127.0.2.1")
+        assert await finished(kept) == b"200"
+        for number in range(unfinished.MOST - 1):
+            await there.begin(f"127.0.1.{number + 1}")
+        await kept.send(HEAD + b"\r\nbo")
+        await there.begin("127.0.3.1")
+        await there.begin("127.0.3.2")
+        assert await finished(kept) == b"200"
+
+
+@pytest.mark.parametrize(
+    ("values", "peer"),
+    [
+        ([b"203.0.113.7"], "203.0.113.7"),
+        ([b"203.0.113.7", b"198.51.100.9"], "198.51.100.9"),
+        ([b"203.0.113.7, 10.0.0.1"], "203.0.113.7"),
+        ([b"203.0.113.7,::1 , 10.0.0.1"], "203.0.113.7"),
+        ([b"2001:db8::7"], "2001:db8::/64"),
+        ([b"[2001:db8::7]:443"], "2001:db8::/64"),
+        ([b"::ffff:203.0.113.7"], "203.0.113.7"),
+        ([b"203.0.113.7, unknown"], None),
+        ([b"203.0.113.7, unknown, 10.0.0.1"], None),
+        ([b"10.0.0.2, 10.0.0.1"], None),
+        ([b"\xff"], None),
+        ([b""], None),
+    ],
+)
+def test_the_peer_is_read_from_what_proxies_wrote(values: list[bytes], peer: str | None) -> None:
+    """From the right, as far as proxies are trusted; an IPv6 peer has a whole network to itself."""
+    assert Peers(("10.0.0.0/8", "::1")).forwarded(values) == peer

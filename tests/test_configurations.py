@@ -24,6 +24,7 @@ from deliveryd.service.configurations import Configurations
 from deliveryd.service.freshness import Freshness, freshness
 from deliveryd.service.hosts import AllowedHosts, Host, HostRules, NameServers, parse_host, parse_network
 from deliveryd.service.merchant import Merchant
+from deliveryd.service.own_paths import OwnPaths
 from scripted_gateway import Gateway, Reply, open_gateway
 
 pytestmark = pytest.mark.anyio
@@ -331,6 +332,61 @@ async def test_real_names_are_looked_up() -> None:
         await AllowedHosts(BASE, rules, NameServers()).addresses(target_of("https://localhost/"))
     with pytest.raises(ServiceUnavailable, match=r"nobody\.invalid has no address"):
         await AllowedHosts(BASE, rules, NameServers()).addresses(target_of("https://nobody.invalid/"))
+
+
+# which paths are the service's own
+
+OWN_PATHS = [
+    "/api/v1/queue?take=100", "/api/v1/queue", "/api/v1/events", "/api/v1/settings/5",
+    "/api/v1/customers/18/all", "/api/v1/customers/18/merchants/5", "/api/v1/queue/", "/api/v1/QUEUE",
+    "/API/V1/Queue", "/api/v1/%71ueue",
+    "/%61pi/v1/queue", "/api/v1/queue;a=b", "/api/v1;x/queue", "/api/v1/queue.json", "/api/v1/queue:take",
+    "/api/v1/queue%20", "/api/v1/queue%2A", "/queue?take=100", "/api/queue", "/customers/18/all?language=*",
+    "/gateway/queue", "/gateway/v2/settings/5", "/gateway/customers/18/all/", "/a/b/c/customers/-18/All.json",
+]  # fmt: skip
+ODD_PATHS = [
+    "/api/v1/x/../queue", "/api/v1/./queue", "/api/v1//queue", "//api/v1/queue", "/api//v1/queue", "//queue",
+    "/api/v1/x/%2e%2e/queue", "/api/v1/x/.%2E/queue", "/api/v1/%2e/queue", "/api%2fv1%2fqueue",
+    "/api/v1/x%2f..%2fqueue", "/api/v1\\queue", "/api/v1/x\\..\\queue", "/api/v1%5cqueue",
+    "/api/v1/%2571ueue", "/api/v1/%252571ueue", "/api/v1/x/%252e%252e/queue", "/api/v1/x/..;/queue",
+    "/api/v1/;/queue",
+    "/api/v1/x/..;a=b/queue", "/api/v1/queue%00", "/api/v1/queue%0d%0a", "/api/v1/queue%3ftake=1",
+    "/api/v1/queue%23", "/api/v1/queue%3bx", "/api/v1/x/%c0%ae%c0%ae/queue", "/api/v1%c0%afqueue",
+    "/api/v1/%ef%bd%91ueue", "/api/v1/\uff51ueue", "/api/v1/%u0071ueue", "/api/v1/%7", "/api/v1/%20/queue",
+    "/api/v1/.../queue", "/api/v1/x/.. /queue", "/api/v1/que\u0131e", "/api/v1/que|ue", "/x/..", "/x/.",
+]  # fmt: skip
+PLAIN_PATHS = [
+    "/api/v4/merchants/5/1/en", "/api/v4/merchants/5/1/*", "/api/v1/merchants/5/1/en?v=2&at=/queue", "/", "",
+    "/api/v1", "/queues/5/1/en", "/api/v4/events/5/1/en", "/api/v4/offers/5/1/en/", "/customer/18/all",
+    "/api/v1/merch%61nts/5/1/en", "/linden/customers/all/5/1/en", "/api/v4/settings/en",
+    "/x.y/z~!$&'()*+,=:@-_",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [*OWN_PATHS, *ODD_PATHS])
+@pytest.mark.parametrize(
+    "host", ["https://service.example", "https://alias.example", "http://SERVICE.example:80"]
+)
+async def test_nothing_of_the_services_own_interface_is_a_configuration(
+    host: str, path: str, tmp_path: Path
+) -> None:
+    """However a path is spelled, and on every host of the list: any may be the service by another name."""
+    listed = HostRules([parse_host("service.example"), parse_host("alias.example")], allow_http=True)
+    access = ConfigurationAccess(listed, build_client(timeout=1.0))
+    reason = "belongs to the service's own" if path in OWN_PATHS else "isn't written plainly"
+    async with ServiceClient(
+        build_client(timeout=1.0), "https://service.example/api/v1/", configurations=access
+    ) as client:
+        for origin in ("https://service.example", "https://alias.example", "http://SERVICE.example:80"):
+            with pytest.raises(ServiceRefused, match=f"the path of the address is refused: it {reason}"):
+                await client.configuration(f"{origin}{path}")
+
+
+@pytest.mark.parametrize("path", PLAIN_PATHS)
+def test_all_other_paths_are_configurations(path: str) -> None:
+    """Also ones that only look a little like the service's own."""
+    url = f"https://service.example{path}"
+    OwnPaths(target_of("https://service.example/api/v1")).check(url, target_of(url))
 
 
 # over sockets

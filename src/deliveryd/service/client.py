@@ -22,6 +22,7 @@ from deliveryd.service.configurations import NOT_MODIFIED, Configurations
 from deliveryd.service.customer_data import MOST_PAGES, CustomerData, check_groups
 from deliveryd.service.hosts import OWN_HOST, REFUSED, AllowedHosts, HostRules, LookUp, NameServers
 from deliveryd.service.merchant import Merchant, is_merchant, read_merchant
+from deliveryd.service.own_paths import OwnPaths
 from deliveryd.service.wire import (
     GROUPS,
     CustomerDataBody,
@@ -77,6 +78,7 @@ class ServiceClient:
             None if access.elsewhere is None else Caller(access.elsewhere, "the host", AuthOptions(), sleep)
         )
         self._hosts = AllowedHosts(self._base, access.rules, access.look_up)
+        self._own_paths = OwnPaths(self._base)
         self._configurations = Configurations(self._ask_for_configuration, access.ttl, access.cache)
 
     async def take(self, count: int) -> Batch:
@@ -151,7 +153,9 @@ class ServiceClient:
 
     async def configuration(self, config_url: str) -> Mapping[str, Any]:
         """The same for every entity as its host wrote it: the `value` of the answer (interface 4.5)."""
-        self._hosts.check(_target(config_url))
+        target = _target(config_url)
+        self._hosts.check(target)
+        self._own_paths.check(config_url, target)
         return await self._configurations.get(config_url)
 
     async def _ask_for_configuration(self, config_url: str, tag: str | None) -> Answer:

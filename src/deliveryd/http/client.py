@@ -10,8 +10,9 @@ import sniffio
 
 from deliveryd.http.asyncio_wire import AsyncioWire
 from deliveryd.http.plain_address import plain_target
+from deliveryd.http.proxy import Proxy
 from deliveryd.http.tls import TlsFiles
-from deliveryd.http.wire import Answer, Check, Header, Headers, Target, Wire
+from deliveryd.http.wire import IDENTITY, Answer, Check, Header, Headers, Target, Wire
 
 MAX_BODY = 1 << 20
 
@@ -109,21 +110,23 @@ def build_client(
     timeout: float,
     max_body: int = MAX_BODY,
     tls: TlsFiles | None = None,
-    proxy: str | None = None,
+    proxy: Proxy | None = None,
+    accept_encoding: str = IDENTITY,
 ) -> HttpClient:
     """A client for the running event loop. Must be called within it; raises OSError for unusable TLS files.
 
     On asyncio without a proxy requests go over our own wire, else over httpx's transport.
     """
-    return HttpClient(_build_wire(tls or TlsFiles(), proxy), timeout=timeout, max_body=max_body)
+    wire = _build_wire(tls or TlsFiles(), proxy, accept_encoding)
+    return HttpClient(wire, timeout=timeout, max_body=max_body)
 
 
-def _build_wire(tls: TlsFiles, proxy: str | None) -> Wire:
+def _build_wire(tls: TlsFiles, proxy: Proxy | None, accept_encoding: str) -> Wire:
     if proxy is not None or sniffio.current_async_library() != "asyncio":
         from deliveryd.http.httpx_wire import HttpxWire, open_transport  # noqa: PLC0415  # loads httpx
 
-        return HttpxWire(open_transport(tls.context(), proxy))
+        return HttpxWire(open_transport(tls.context(), proxy), accept_encoding)
     if tls == TlsFiles():  # nothing that could be wrong; reading the system's authorities takes a while
-        return AsyncioWire(tls.context)
+        return AsyncioWire(tls.context, accept_encoding)
     context = tls.context()
-    return AsyncioWire(lambda: context)
+    return AsyncioWire(lambda: context, accept_encoding)

@@ -41,7 +41,8 @@ class ConfigurationAccess:
 
     `elsewhere` asks other hosts than the service's own (None: they aren't asked); it must not show a client
     certificate, and has a bound of its own. `max_size` (bytes) bounds the answers of the service's own host.
-    `ttl` are the seconds for which a copy is good whose host says nothing of it. The client closes all this.
+    `ttl` are the seconds for which a copy is good whose host says nothing of it. `look_up` finds addresses of
+    other hosts; None: a proxy does, and judges them. The client closes all this.
     """
 
     rules: HostRules = OWN_HOST
@@ -49,7 +50,7 @@ class ConfigurationAccess:
     cache: DiskCache | None = None
     ttl: float = KEPT_SECONDS
     max_size: int = LARGEST_CONFIGURATION
-    look_up: LookUp = field(default_factory=NameServers)
+    look_up: LookUp | None = field(default_factory=NameServers)
 
 
 class ServiceClient:

@@ -92,9 +92,12 @@ class NameServers:
 
 
 class AllowedHosts:
-    """Judges addresses by the rules. The service's own host is where `base` leads: scheme, name and port."""
+    """Judges addresses by the rules. The service's own host is where `base` leads: scheme, name and port.
 
-    def __init__(self, base: Target, rules: HostRules, look_up: LookUp) -> None:
+    `look_up` None: names are looked up by a proxy.
+    """
+
+    def __init__(self, base: Target, rules: HostRules, look_up: LookUp | None) -> None:
         self._own = base[:3]
         self._rules = rules
         self._look_up = look_up
@@ -111,16 +114,21 @@ class AllowedHosts:
         if target.scheme != "https" and not own and not self._rules.allow_http:
             raise ServiceRefused(f"{target.authority} is asked without TLS, which isn't allowed", REFUSED)
 
-    async def addresses(self, target: Target) -> Sequence[str]:
-        """The addresses to connect to, looked up now and once.
+    async def addresses(self, target: Target) -> Sequence[str | None]:
+        """The addresses to connect to, looked up now and once; None: a proxy looks the name up.
 
         Raises ServiceRefused when one of them lies in a network that isn't allowed, and ServiceUnavailable
         when there is none.
         """
-        literal = _literal(target.host)
-        if literal is not None and not METADATA & {literal, reached(literal)}:
-            return [str(literal)]  # it stands on the list itself
-        found = [target.host] if literal else (await self._look_up(target.host, target.port))[:MOST_ADDRESSES]
+        found: Sequence[str]
+        if (literal := _literal(target.host)) is not None:
+            if not METADATA & {literal, reached(literal)}:
+                return [str(literal)]  # it stands on the list itself
+            found = [target.host]
+        elif self._look_up is None:
+            return [None]
+        else:
+            found = (await self._look_up(target.host, target.port))[:MOST_ADDRESSES]
         for text in found:
             if (refusal := self._refusal(ipaddress.ip_address(text))) is not None:
                 raise ServiceRefused(f"{target.host} leads to {text}, {refusal}", REFUSED)

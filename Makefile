@@ -16,7 +16,11 @@ UV_COMPILE = "$(CURDIR)/$(BIN)/uv" pip compile --quiet --universal --python-vers
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK)
 COMPILE_LOCKS = $(UV_COMPILE) --group build -o locks/build.txt && \
 	$(UV_COMPILE) pyproject.toml -o locks/runtime.txt && \
-	$(UV_COMPILE) pyproject.toml --extra dev -c locks/runtime.txt -c locks/build.txt -o locks/dev.txt && \
+	$(UV_COMPILE) pyproject.toml --extra sql -c locks/runtime.txt -o locks/sql.txt && \
+	$(UV_COMPILE) pyproject.toml --extra postgresql -c locks/sql.txt -o locks/postgresql.txt && \
+	$(UV_COMPILE) pyproject.toml --extra mysql -c locks/sql.txt -o locks/mysql.txt && \
+	$(UV_COMPILE) pyproject.toml --extra dev -c locks/postgresql.txt -c locks/mysql.txt -c locks/build.txt \
+		-o locks/dev.txt && \
 	$(UV_COMPILE) pyproject.toml benchmarks/requirements.in --group build -c locks/runtime.txt -c locks/build.txt \
 		-o locks/bench.txt
 

@@ -15,14 +15,14 @@ import trustme
 
 from deliveryd.cache import DiskCache
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
-from deliveryd.http.client import build_client, target_of
+from deliveryd.http.client import build_client
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Answer
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.client import ConfigurationAccess, ServiceClient
 from deliveryd.service.configurations import Configurations
 from deliveryd.service.freshness import Freshness, freshness
-from deliveryd.service.hosts import AllowedHosts, Host, HostRules, NameServers, parse_host, parse_network
+from deliveryd.service.hosts import Host, HostRules, parse_network
 from deliveryd.service.merchant import Merchant
 from scripted_gateway import Gateway, Reply, open_gateway
 
@@ -223,114 +223,6 @@ async def test_a_failure_is_everybodys_and_a_cancelled_request_nobodys(tmp_path:
 )
 def test_what_a_host_says_about_keeping(headers: dict[str, str], read: Freshness) -> None:
     assert freshness(headers) == read
-
-
-# which hosts
-
-BASE = target_of("https://service.example:8443/api")
-
-
-def hosts(
-    *names: str, networks: Sequence[str] = (), allow_http: bool = False, found: Sequence[str] = ()
-) -> AllowedHosts:
-    async def look_up(name: str, port: int) -> Sequence[str]:
-        await anyio.lowlevel.checkpoint()
-        return found
-
-    rules = HostRules(
-        [parse_host(name) for name in names] or None, [parse_network(each) for each in networks], allow_http
-    )
-    return AllowedHosts(BASE, rules, look_up)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "https://evil.example/x",
-        "https://service.example/x",
-        "http://service.example:8443/x",
-        "https://service.example.evil.example:8443/",
-        "https://evil-service.example:8443/",
-        "https://service.example:8444/",
-        "https://127.0.0.1:8443/",
-        "https://service.example%2eevil.example:8443/",
-    ],
-)
-def test_without_a_list_only_the_services_own_host_is_asked(url: str) -> None:
-    """By scheme, name and port; another port of it is another server."""
-    hosts().check(target_of("https://SERVICE.example:8443/anything"))
-    with pytest.raises(ServiceRefused, match="isn't a host that configurations come from"):
-        hosts().check(target_of(url))
-
-
-def test_a_list_replaces_the_default() -> None:
-    """Names are compared as names; without a port they mean that of the scheme; http has to be allowed."""
-    listed = hosts("Config.Example", "other.example:8000", "[2001:db8::7]", "10.1.2.3:81", "bücher.example")
-    for url in (
-        "https://config.example/a",
-        "https://config.example:443/a",
-        "https://other.example:8000/",
-        "https://[2001:DB8:0::7]/",
-        "https://10.1.2.3:81/",
-        "https://xn--bcher-kva.example/",
-    ):
-        listed.check(target_of(url))
-    for url in ("https://service.example:8443/", "https://config.example:444/", "https://other.example/",
-                "https://[::ffff:10.1.2.3]:81/"):  # fmt: skip
-        with pytest.raises(ServiceRefused, match="isn't a host"):
-            listed.check(target_of(url))
-    with pytest.raises(ServiceRefused, match="without TLS"):
-        listed.check(target_of("http://config.example/a"))
-    hosts("config.example", allow_http=True).check(target_of("http://config.example/a"))
-
-
-@pytest.mark.parametrize(
-    "text", ["", "https://h", "h/a", "u@h", "h:x", "h:0", "h:70000", "*.example", "a b", "h?", "h#", "::1"]
-)
-def test_a_host_of_the_list_that_is_none(text: str) -> None:
-    with pytest.raises(ValueError, match=r"address|host|port"):
-        parse_host(text)
-    assert parse_host("H.example:8443") == Host("h.example", 8443)
-
-
-INWARD = {
-    "127.0.0.1": "loopback", "127.8.8.8": "loopback", "::1": "loopback", "::ffff:127.0.0.1": "loopback",
-    "10.0.0.7": "private", "172.16.0.1": "private", "192.168.1.1": "private", "100.64.0.1": "private",
-    "fd00::1": "private", "fec0::1": "private", "::ffff:10.0.0.1": "private", "64:ff9b::a00:1": "private",
-    "2002:a00:1::": "private", "0.0.0.1": "private", "::": "private", "240.0.0.1": "private",
-    "169.254.169.254": "link-local", "fe80::1": "link-local", "fe80::1%eth0": "link-local",
-    "::ffff:169.254.169.254": "link-local", "224.0.0.1": "multicast", "ff02::1": "multicast",
-    "2001:0:1::": "private",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("address", INWARD)
-async def test_a_name_that_leads_inward_is_refused(address: str) -> None:
-    """Also when only one of its addresses does, and when IPv6 wraps an IPv4 address."""
-    target = target_of("https://config.example/a")
-    for found in ([address], ["93.184.216.34", address]):
-        reason = f"config.example leads to {address}, a {INWARD[address]} address"
-        with pytest.raises(ServiceRefused, match=reason.replace(".", r"\.")):
-            await hosts("config.example", found=found).addresses(target)
-
-
-async def test_a_network_that_is_allowed_may_be_led_into() -> None:
-    """The operator's own network, by IPv4 or wrapped in IPv6; its neighbours stay refused."""
-    listed = ["10.20.0.0/16", "fd12::/16"]
-    target = target_of("https://config.example/a")
-    for found in (["10.20.3.4"], ["::ffff:10.20.3.4"], ["fd12::9"], ["93.184.216.34", "2606:4700::1"]):
-        assert await hosts("config.example", networks=listed, found=found).addresses(target) == found
-    with pytest.raises(ServiceRefused):
-        await hosts("config.example", networks=listed, found=["10.21.0.1"]).addresses(target)
-
-
-async def test_real_names_are_looked_up() -> None:
-    """`localhost` leads where it leads, and a name that nobody has leads nowhere."""
-    rules = HostRules([parse_host("localhost"), parse_host("nobody.invalid")])
-    with pytest.raises(ServiceRefused, match=r"localhost leads to .*, a loopback address"):
-        await AllowedHosts(BASE, rules, NameServers()).addresses(target_of("https://localhost/"))
-    with pytest.raises(ServiceUnavailable, match=r"nobody\.invalid has no address"):
-        await AllowedHosts(BASE, rules, NameServers()).addresses(target_of("https://nobody.invalid/"))
 
 
 # over sockets

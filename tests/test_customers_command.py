@@ -193,6 +193,24 @@ def test_an_address_anywhere_else_is_refused_with_its_reason(world: World, url: 
     assert among.err == f"deliveryd: 1 configuration couldn't be had:\n  1: {reason}\n"
 
 
+def test_a_page_of_hostile_addresses_reaches_nothing_of_the_services_own(world: World) -> None:
+    """No message is taken, no event told, no other customer's data read; the rest has its configurations."""
+    world.state.enqueue({"id": 1, "settingsId": 1, "customerId": 18, "variables": {}})
+    shops(world, *range(9))
+    paths = [
+        "/queue?take=100", "/QUEUE?take=100", "/%71ueue?take=100", "/x/../queue?take=100", "//queue?take=100",
+        "/queue;a?take=100", "/customers/18/all?merchants.include=true", "/settings/1",
+    ]  # fmt: skip
+    for merchant, path in zip(world.state.customers[CUSTOMER]["merchants"], paths, strict=False):
+        merchant["configUrl"] = world.state.base_url + path
+    read = read_all(world, "--include", "merchants", "--language", "en", "--with-config")
+    problems = [merchant.get("configProblem", "") for merchant in read.data["merchants"]]
+    assert all(problem.startswith("the path of the address is refused: ") for problem in problems[:-1])
+    assert read.data["merchants"][-1]["config"]["marketName"] == "Shop 8"
+    assert world.state.requests == {"customers": 1, "entities": 1}
+    assert world.state.taken == []
+
+
 def test_a_name_on_the_list_that_leads_inward_is_refused(world: World) -> None:
     """`localhost` may be on the list; where it leads has to be allowed as well."""
     shops(world, 1)

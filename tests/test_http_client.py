@@ -20,6 +20,7 @@ from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.asyncio_wire import AsyncioWire
 from deliveryd.http.client import HttpClient, build_client, target_of
 from deliveryd.http.httpx_wire import HttpxWire
+from deliveryd.http.proxy import Proxy
 from deliveryd.http.tls import TlsFiles
 from scripted_gateway import Reply, Stall, open_gateway
 
@@ -150,7 +151,7 @@ async def test_answers_are_bounded() -> None:
 
 async def test_each_loop_has_its_wire(anyio_backend: tuple[str, object]) -> None:
     """Our own wire runs on asyncio; trio, and whoever needs a proxy, has httpx's transport."""
-    async with building() as client, building(proxy="http://127.0.0.1:1") as proxied:
+    async with building() as client, building(proxy=Proxy("http://127.0.0.1:1")) as proxied:
         expected = AsyncioWire if anyio_backend[0] == "asyncio" else HttpxWire
         assert isinstance(client._wire, expected)
         assert isinstance(proxied._wire, HttpxWire)
@@ -158,7 +159,7 @@ async def test_each_loop_has_its_wire(anyio_backend: tuple[str, object]) -> None
 
 async def test_a_proxy_is_asked_for_the_whole_address() -> None:
     """With a proxy of the configuration requests go there, and nowhere else."""
-    async with open_gateway() as proxy, building(proxy=proxy.url) as client:
+    async with open_gateway() as proxy, building(proxy=Proxy(proxy.url)) as client:
         assert (await client.send("GET", "http://provider.invalid/a?b")).status == 200
         assert proxy.seen[0].target == "http://provider.invalid/a?b"
         assert proxy.seen[0].headers["host"] == "provider.invalid"
@@ -166,7 +167,7 @@ async def test_a_proxy_is_asked_for_the_whole_address() -> None:
 
 async def test_a_proxy_that_refuses_the_tunnel_means_that_nothing_was_sent() -> None:
     """An https request that never got through the proxy isn't in doubt."""
-    async with open_gateway() as proxy, building(proxy=proxy.url) as client:
+    async with open_gateway() as proxy, building(proxy=Proxy(proxy.url)) as client:
         proxy.script.append(Reply(403, b""))
         with pytest.raises(NotSent):
             await client.send("POST", "https://provider.invalid/a", body=b"x")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import socket
 import ssl
 import struct
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeAlias
@@ -191,6 +193,18 @@ def chunked(*chunks: bytes, trailer: bytes = b"") -> bytes:
     return b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + lines + b"0\r\n" + trailer + b"\r\n"
 
 
+def encoded(encoding: str, body: bytes) -> bytes:
+    """An answer that is encoded, whoever asked for it."""
+    head = f"HTTP/1.1 200 OK\r\ncontent-encoding: {encoding}\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def bytewise(encoding: str, body: bytes) -> bytes:
+    """The same in chunks of one byte each."""
+    chunks = chunked(*(bytes([byte]) for byte in body))
+    return chunks.replace(b"\r\n", b"\r\ncontent-encoding: " + encoding.encode() + b"\r\n", 1)
+
+
 # where both wires must agree
 
 ANSWERED = {
@@ -218,6 +232,25 @@ ANSWERED = {
         200,
         b"ok",
     ),
+    "gzip": (answering(encoded("gzip", gzip.compress(b"x" * 64))), 200, b"x" * 64),
+    "x-gzip": (answering(encoded("X-GZIP", gzip.compress(b"ok"))), 200, b"ok"),
+    "gzip byte by byte": (answering(bytewise("gzip", gzip.compress(b"one by one"))), 200, b"one by one"),
+    "gzip of two members": (
+        answering(encoded("gzip", gzip.compress(b"a") + gzip.compress(b"b"))),
+        200,
+        b"ab",
+    ),
+    "gzip of nothing": (answering(encoded("gzip", gzip.compress(b""))), 200, b""),
+    "gzip without a body": (answering(encoded("gzip", b"")), 200, b""),
+    "gzip until the end": (
+        closing(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\n" + gzip.compress(b"all of it")),
+        200,
+        b"all of it",
+    ),
+    "gzip of a 304": (answering(b"HTTP/1.1 304 No\r\ncontent-encoding: gzip\r\n\r\n"), 304, b""),
+    "deflate": (answering(encoded("deflate", zlib.compress(b"ok"))), 200, b"ok"),
+    "deflate byte by byte": (answering(bytewise("deflate", zlib.compress(b"ok"))), 200, b"ok"),
+    "deflate without its header": (answering(bytewise("deflate", zlib.compress(b"ok")[2:-4])), 200, b"ok"),
     "the largest body": (
         answering(b"HTTP/1.1 200 OK\r\ncontent-length: 64\r\n\r\n" + b"x" * 64),
         200,
@@ -258,7 +291,16 @@ IN_DOUBT = {
     "garbage": closing(b"\x16\x03\x01\x02\x00 hello\r\n\r\n"),
     "another protocol": closing(b"SSH-2.0-OpenSSH_9.9\r\n"),
     "two lengths": closing(HEAD + b"content-length: 2\r\ncontent-length: 3\r\n\r\nok!"),
-    "gzip": closing(HEAD + b"content-encoding: gzip\r\ncontent-length: 2\r\n\r\n\x1f\x8b"),
+    "gzip that breaks off": closing(encoded("gzip", gzip.compress(b"x" * 50)[:-1])),
+    "gzip that breaks off in its head": closing(encoded("gzip", b"\x1f\x8b")),
+    "gzip that is none": closing(encoded("gzip", b"plain text")),
+    "gzip with a wrong sum": closing(encoded("gzip", gzip.compress(b"ok")[:-8] + bytes(8))),
+    "more behind gzip": closing(encoded("gzip", gzip.compress(b"ok") + b"more")),
+    "more behind deflate": closing(encoded("deflate", zlib.compress(b"ok") + zlib.compress(b"more"))),
+    "half of deflate": closing(encoded("deflate", b"x")),
+    "gzip of too much": closing(encoded("gzip", gzip.compress(bytes(65)))),
+    "brotli": closing(encoded("br", b"\x0b\x01\x80ok\x03")),
+    "gzip twice": closing(encoded("gzip, gzip", gzip.compress(gzip.compress(b"ok")))),
     "too much with a length": closing(HEAD + b"content-length: 65\r\n\r\n" + b"x" * 65),
     "too much in chunks": closing(chunked(*[b"x" * 13] * 5)),
     "too much until the end": closing(HEAD + b"\r\n" + b"x" * 65),

@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from email.parser import Parser
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-LOCKS = ["build", "dev", "runtime"]
+EXTRAS = ["sql", "postgresql", "mysql"]
+LOCKS = ["build", "dev", "runtime", *EXTRAS]
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 
 
@@ -27,10 +29,8 @@ def locked(name: str) -> dict[str, str]:
     return {canonicalize_name(package): pinned for package, pinned in PINNED.findall(text)}
 
 
-def project() -> dict[str, dict[str, list[str]]]:
-    document: dict[str, dict[str, list[str]]] = tomllib.loads(
-        (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    )
+def project() -> dict[str, dict[str, Any]]:
+    document: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return document
 
 
@@ -85,18 +85,32 @@ def test_every_locked_package_has_a_hash_and_no_lock_names_an_address(name: str)
 
 def test_the_locks_meet_what_the_project_asks_for() -> None:
     asked = project()["project"]
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-        "optional-dependencies"
-    ]
+    extras = asked["optional-dependencies"]
     assert unmet(asked["dependencies"], locked("runtime")) == []
     assert unmet([*asked["dependencies"], *extras["dev"]], locked("dev")) == []
     assert unmet(project()["build-system"]["requires"], locked("build")) == []
 
 
-def test_what_is_tested_is_what_is_shipped() -> None:
-    """The development lock holds every runtime package at the runtime lock's version."""
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_each_database_has_a_lock_that_is_installed_in_place_of_the_runtime_one(extra: str) -> None:
+    """With the packages of the runtime lock at its versions, and the driver beside them."""
+    lock, extras = locked(extra), project()["project"]["optional-dependencies"]
+    assert {name: lock.get(name) for name in locked("runtime")} == locked("runtime")
+    assert unmet([*extras["sql"], *extras[extra]], lock) == []
+
+
+def test_no_driver_of_mysql_lets_a_server_read_files() -> None:
+    """CVE-2025-62611 was fixed in aiomysql 0.3."""
+    (driver,) = map(Requirement, project()["project"]["optional-dependencies"]["mysql"][1:])
+    assert not driver.specifier.contains("0.2.0")
+    assert driver.specifier.contains(locked("mysql")["aiomysql"])
+
+
+@pytest.mark.parametrize("shipped", ["runtime", *EXTRAS])
+def test_what_is_tested_is_what_is_shipped(shipped: str) -> None:
+    """The development lock holds every package of the others at their versions."""
     development = locked("dev")
-    assert {name: development.get(name) for name in locked("runtime")} == locked("runtime")
+    assert {name: development.get(name) for name in locked(shipped)} == locked(shipped)
 
 
 def test_the_installed_packages_are_the_locked_ones() -> None:

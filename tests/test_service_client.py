@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ import pytest
 import respx
 from trio.testing import MockClock
 
-from deliveryd import renewing
+from deliveryd import __version__, renewing
 from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.httpx_wire import HttpxWire
@@ -596,12 +597,57 @@ async def test_an_answer_of_the_queue_that_is_late_keeps_what_had_come() -> None
 
 
 @real_sockets
-async def test_an_answer_of_the_queue_that_is_compressed_may_be_a_batch_lost() -> None:
+async def test_a_compressed_answer_is_read_though_nobody_asked_for_it() -> None:
+    """A batch of the queue loses nothing; one that breaks off keeps what was whole."""
+    whole = gzip.compress(b"[" + element(1) + b"," + element(2) + b"]")
+    encoded = (("Content-Encoding", "gzip"),)
+    async with open_gateway() as gateway, connected(gateway.url) as client:
+        gateway.script += [Reply(200, whole, encoded), Reply(200, whole[:-4], encoded)]
+        for fault in (None, "the compressed answer breaks off"):
+            batch = await client.take(10)
+            assert [message.id for message in batch.messages] == [1, 2]
+            assert (str(batch.fault) if batch.fault else None) == fault
+        gateway.script += [Reply(200, gzip.compress(b"{}"), encoded)]
+        assert await client.fetch_settings(1) == b"{}"
+        assert {seen.headers["accept-encoding"] for seen in gateway.seen} == {"identity"}
+
+
+@real_sockets
+async def test_a_compressed_answer_is_bounded_by_what_it_stands_for() -> None:
+    """Some kB that stand for 64 MiB cost no more than the bound."""
+    async with open_gateway() as gateway, connected(gateway.url, max_body=1000) as client:
+        bomb = Reply(200, gzip.compress(bytes(64 << 20), 1), (("Content-Encoding", "gzip"),))
+        gateway.script += [bomb] * TRIES
+        with pytest.raises(ServiceUnavailable, match="larger than 1000 bytes"):
+            await client.fetch_settings(1)
+
+
+@real_sockets
+async def test_an_answer_of_the_queue_in_another_encoding_may_be_a_batch_lost() -> None:
     """Nothing of it can be read, so that all of it is told to be lost."""
     async with open_gateway() as gateway, connected(gateway.url) as client:
-        gateway.script += [Reply(200, b"\x1f\x8b", (("content-encoding", "gzip"),))]
+        gateway.script += [Reply(200, b"\x0b\x01", (("content-encoding", "br"),))]
         batch = await client.take(10)
-    assert (batch.size, str(batch.fault)) == (0, "the answer is compressed, which wasn't asked for")
+    assert (batch.size, str(batch.fault)) == (0, "the answer is encoded as 'br', which can't be read")
+
+
+@real_sockets
+async def test_gzip_can_be_asked_for() -> None:
+    async with open_gateway() as gateway, connected(gateway.url, accept_encoding="gzip") as client:
+        gateway.script += [Reply(200, b"[]")]
+        await client.take(10)
+        assert gateway.seen[0].headers["accept-encoding"] == "gzip"
+
+
+@real_sockets
+async def test_every_request_says_who_makes_it() -> None:
+    """`User-Agent`, for the service's logs; nobody can put their credentials there instead."""
+    async with open_gateway() as gateway, connected(gateway.url) as client:
+        for name, call in CALLS.items():
+            gateway.script.append(Reply(200, GOOD[name]))
+            if name != "entity":
+                await call(client)
+        assert {seen.headers["user-agent"] for seen in gateway.seen} == {f"deliveryd/{__version__}"}
 
 
 @real_sockets

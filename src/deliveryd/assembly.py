@@ -24,6 +24,7 @@ from deliveryd.customers.remote import RemoteDirectory
 from deliveryd.errors import ConfigError
 from deliveryd.http.client import build_client
 from deliveryd.http.tls import TlsFiles
+from deliveryd.http.wire import IDENTITY
 from deliveryd.intake import Intake, Places
 from deliveryd.journal.base import Journal
 from deliveryd.journal.locking import only_worker
@@ -172,6 +173,8 @@ def open_service(
             timeout=config.service.timeout,
             max_body=LARGEST_ANSWER,
             tls=config.service.tls.files(),
+            proxy=config.service.open_proxy(),
+            accept_encoding="gzip" if config.service.accept_gzip else IDENTITY,
         )
         return ServiceClient(
             http,
@@ -193,9 +196,15 @@ def _configuration_access(config: Config, on_problem: Callable[[str], None]) -> 
     hosts = [parse_host(host) for host in options.hosts]
     networks = [parse_network(network) for network in options.networks]
     elsewhere = build_client(
-        timeout=config.service.timeout, max_body=options.max_size, tls=TlsFiles(options.ca_file)
+        timeout=config.service.timeout,
+        max_body=options.max_size,
+        tls=TlsFiles(options.ca_file),
+        proxy=options.open_proxy(),
     )
-    return replace(access, rules=HostRules(hosts, networks, options.allow_http), elsewhere=elsewhere)
+    rules = HostRules(hosts, networks, options.allow_http)
+    if options.proxy is not None:
+        return replace(access, rules=rules, elsewhere=elsewhere, look_up=None)
+    return replace(access, rules=rules, elsewhere=elsewhere)
 
 
 def open_channels(config: Config) -> dict[str, Channel]:

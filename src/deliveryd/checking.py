@@ -24,7 +24,8 @@ from deliveryd.customers.none import NoOptions
 from deliveryd.customers.sql_options import SqlOptions
 from deliveryd.errors import ConfigError, JournalError
 from deliveryd.http.client import target_of
-from deliveryd.http.reaching import connect_problem
+from deliveryd.http.proxy_options import ENVIRONMENT, ProxyOptions
+from deliveryd.http.reaching import connect_problem, endpoint_of
 from deliveryd.journal.history import JournalAbsent, check_readable
 from deliveryd.journal.holder import holder_of
 
@@ -85,7 +86,23 @@ async def check_files(config: Config) -> list[Finding]:
         *await _directory(config),
         _journal(config.journal.path),
         _folder("settings.cache_dir", config.settings.cache_dir),
+        *_unused_proxy(config, os.environ),
     ]
+
+
+def _unused_proxy(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """That a proxy of the environment isn't used, where the configuration names none at all."""
+    tables = [config.service, config.entities, config.customers.options]
+    tables += [channel.options for channel in config.channels.configured.values()]
+    if any(isinstance(table, ProxyOptions) and table.proxy for table in tables):
+        return
+    for name in ENVIRONMENT:
+        if environ.get(name):
+            text = (
+                f"{name} of the environment isn't used; name a proxy here, if requests are to go through one"
+            )
+            yield Finding("service.proxy", Result.OK, text)
+            return
 
 
 async def _channels(config: Config) -> list[Finding]:
@@ -133,11 +150,15 @@ async def _connections(config: Config) -> list[Finding]:
 
 
 async def _service(config: Config, found: list[Finding]) -> None:
-    target = target_of(config.service.base_url)
-    tls = config.service.tls.files() if target.scheme == "https" else None
-    if not tls_problems("service.tls", tls):
-        problem = await connect_problem(target.host, target.port, tls)
-        found.append(_reached("service.base_url", f"{target.scheme}://{target.authority}", problem))
+    service = config.service
+    target, endpoint = (
+        target_of(service.base_url),
+        endpoint_of(service.base_url, service.tls.files(), service.proxy),
+    )
+    if not tls_problems("service.tls", endpoint.tls):
+        problem = await connect_problem(*endpoint)
+        place = f"the proxy {service.proxy}" if service.proxy else f"{target.scheme}://{target.authority}"
+        found.append(_reached("service.base_url", place, problem))
 
 
 async def _provider(config: Config, name: str, found: list[Finding]) -> None:
@@ -161,6 +182,8 @@ async def _remote_directory(config: Config, found: list[Finding]) -> None:
     match config.customers.options:
         case NoOptions() | CustomerFileOptions():
             return
+        case CustomerHttpOptions(proxy=str(proxy)):
+            found.append(_reached("customers.url", f"the proxy {proxy}", problem))
         case CustomerHttpOptions(url=url):
             found.append(_reached("customers.url", _origin(url), problem))
         case SqlOptions(url=url):

@@ -33,6 +33,7 @@ from deliveryd.config_file import ConfigFile, hint
 from deliveryd.customers.options import CustomersOptions, read_customers
 from deliveryd.errors import ConfigError, LanguageUnreadable
 from deliveryd.http.client import target_of
+from deliveryd.http.proxy_options import ProxyOptions
 from deliveryd.http.tls import TlsFiles
 from deliveryd.model import BLOCKS
 from deliveryd.rendering.escaping import EmailFormat
@@ -135,11 +136,12 @@ class TlsOptions(Section):
         return TlsFiles(self.ca_file, self.cert_file, self.key_file)
 
 
-class ServiceOptions(Section):
+class ServiceOptions(ProxyOptions, Section):
     """The remote service."""
 
     base_url: Url = Field(description="where the service is")
     timeout: Positive = Field(10.0, description="for one request, from connecting to the last byte")
+    accept_gzip: StrictBool = Field(False, description="whether answers are asked for in gzip")
     auth: AuthOptions = Field(AuthOptions.model_construct(), description="how requests prove who sends them")
     tls: TlsOptions = Field(TlsOptions.model_construct(), description="certificates")
 
@@ -186,7 +188,7 @@ class SettingsOptions(Section):
     ttl: Positive | None = Field(None, description="age at which settings are asked for again; none: never")
 
 
-class EntitiesOptions(Section):
+class EntitiesOptions(ProxyOptions, Section):
     """Configurations of merchants, offers and the like, and the cache of them."""
 
     hosts: tuple[HostName, ...] | None = Field(None, min_length=1, description="none: the service's own")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from deliveryd.channels.base import Dispatch, Expired, InDoubt, Misconfigured, Refused, TryAgain, Verdict
@@ -14,7 +13,7 @@ from deliveryd.channels.http_verdicts import AnswerReader, failure
 from deliveryd.channels.mapping import Unfit, customer_fields
 from deliveryd.errors import BrokenOff, ConfigError, NotSent, OutcomeUnknown, ProxyRefused, TooLate
 from deliveryd.http.client import HttpClient, build_client
-from deliveryd.http.reaching import connect_problem
+from deliveryd.http.reaching import connect_problem, endpoint_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.model import Customer
 from deliveryd.renewing import FromFiles
@@ -24,14 +23,6 @@ MASK = "***"
 _LATER = frozenset({408, 425, 429})
 _NOT_ALLOWED = frozenset({401, 403})
 """Statuses by which a provider says that it takes nothing from whom these secrets stand for."""
-
-
-class Endpoint(NamedTuple):
-    """Where the adapter connects to: the provider, or the proxy before it."""
-
-    host: str
-    port: int
-    tls: TlsFiles | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +56,7 @@ class HttpChannel:
         self._reader = AnswerReader(options)
         self.customer_fields = customer_fields(options.mapped()) - {"id"}
         self._needs_customer = bool(customer_fields(options.mapped()))
-        self._endpoint = _endpoint(options)
+        self._endpoint = endpoint_of(options.url, _tls(options), options.proxy)
         self._host = urlsplit(options.url).netloc.rpartition("@")[2]
 
     def reaches(self, customer: Customer | None) -> bool:
@@ -135,12 +126,8 @@ def _unknown(error: OutcomeUnknown) -> Verdict:
     return InDoubt(str(error))
 
 
-def _endpoint(options: HttpOptions) -> Endpoint:
-    address = urlsplit(options.proxy or options.url)
-    secure = address.scheme == "https"
-    port = address.port or (443 if secure else 80)
-    files = options.tls.files() if options.tls and not options.proxy else TlsFiles()
-    return Endpoint(address.hostname or "", port, files if secure else None)
+def _tls(options: HttpOptions) -> TlsFiles:
+    return options.tls.files() if options.tls else TlsFiles()
 
 
 def open_http(name: str, block: str, options: HttpOptions, timeout: float) -> HttpChannel:
@@ -156,6 +143,5 @@ def open_http(name: str, block: str, options: HttpOptions, timeout: float) -> Ht
     except ValueError as error:
         raise ConfigError([f"channels.{name}.{error}"]) from None
     masked = RequestWriter(options, dict.fromkeys(options.secrets, MASK))
-    tls = options.tls.files() if options.tls else None
-    client = build_client(timeout=timeout, tls=tls, proxy=options.proxy)
+    client = build_client(timeout=timeout, tls=_tls(options), proxy=options.open_proxy())
     return HttpChannel(options, client=client, prepared=prepared, masked=masked)

@@ -25,7 +25,7 @@ from deliveryd.channels.http_address import address_problem
 from deliveryd.channels.mapping import content_problems, mapping_problems, names_in
 from deliveryd.channels.pointer import compile_finder
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.http.client import target_of
+from deliveryd.http.proxy_options import ProxyOptions
 from deliveryd.http.tls import TlsFiles
 from deliveryd.units import FilePath, SecretPath
 
@@ -91,23 +91,22 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-class HttpOptions(BaseModel):
+class HttpOptions(ProxyOptions):
     """`[channels.NAME]` with `adapter = "http"` (design 6); `secrets` is first, as the others refer to it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    secrets: dict[Annotated[str, Field(pattern=r"^[^{}]+$")], SecretPath] = {}
+    secrets: dict[Annotated[str, Field(pattern=r"^[^{}]+$")], SecretPath] = Field({})
     url: str
     method: Literal["POST", "PUT", "GET"] = "POST"
     json_body: dict[str, Any] | list[Any] | None = Field(None, alias="json")
     form: Pairs | None = None
     query: Pairs | None = None
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field({})
     provider_id: FinderText | None = None
     success: SuccessOptions | None = None
     receipt: ReceiptOptions | None = None
     tls: TlsOptions | None = None
-    proxy: str | None = None
 
     @field_validator("url", "json_body", "form", "query", "headers")
     @classmethod
@@ -143,16 +142,6 @@ class HttpOptions(BaseModel):
             raise ValueError("; ".join(problems))
         return headers
 
-    @field_validator("proxy")
-    @classmethod
-    def _proxy_address(cls, proxy: str | None) -> str | None:
-        if proxy is None:
-            return None
-        if not re.fullmatch(r"https?://[^/?#@\s]+/?", proxy):
-            raise ValueError("expected http://host:port, without a user name or password")
-        target_of(proxy)
-        return proxy
-
     @model_validator(mode="after")
     def _carries_the_message(self) -> Self:
         if self.json_body is not None and self.form is not None:
@@ -185,6 +174,7 @@ class HttpOptions(BaseModel):
         if self.receipt is not None and self.receipt.signature is not None:
             problems = self.receipt.signature.problems
             found += [f"receipt.signature.secret_file: {problem}" for problem in problems]
+        found += self.proxy_problems()
         return found + tls_problems("tls", self.tls.files() if self.tls else None)
 
 

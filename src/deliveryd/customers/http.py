@@ -10,7 +10,7 @@ from deliveryd.customers.http_options import MANY, ONE, PLACE, HttpOptions, addr
 from deliveryd.customers.remote import Terms
 from deliveryd.errors import ConfigError, DirectoryUnavailable, ServiceRefused, ServiceUnavailable
 from deliveryd.http.client import build_client
-from deliveryd.http.reaching import connect_problem
+from deliveryd.http.reaching import connect_problem, endpoint_of
 from deliveryd.http.wire import Target
 from deliveryd.model import Customer
 from deliveryd.service import number_text
@@ -29,7 +29,7 @@ class HttpSource:
 
     def __init__(self, options: HttpOptions, caller: Caller) -> None:
         self._caller = caller
-        self._tls = options.tls.files()
+        self._endpoint = endpoint_of(options.url, options.tls.files(), options.proxy)
         self._one = address(options.url, ONE)
         self._many = address(options.batch_url, MANY) if options.batch_url is not None else None
         self._entries = parse_pointer(options.batch_entries) if options.batch_entries is not None else ()
@@ -50,8 +50,7 @@ class HttpSource:
 
     async def probe(self) -> str | None:
         """Connect, with TLS where the address has it, and hang up: no request is made."""
-        tls = self._tls if self._one.scheme == "https" else None
-        return await connect_problem(self._one.host, self._one.port, tls)
+        return await connect_problem(*self._endpoint)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -120,5 +119,7 @@ def open_http(options: HttpOptions, terms: Terms) -> HttpSource:
     if problems := options.problems():
         raise ConfigError([f"customers.{problem}" for problem in problems])
     largest = min(LARGEST_CUSTOMER * (options.batch_size if options.batch_url else 1), LARGEST_ANSWER)
-    client = build_client(timeout=terms.timeout, max_body=largest, tls=options.tls.files())
+    client = build_client(
+        timeout=terms.timeout, max_body=largest, tls=options.tls.files(), proxy=options.open_proxy()
+    )
     return HttpSource(options, Caller(client, "the customer directory", options.auth))

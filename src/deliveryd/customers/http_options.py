@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StrictInt, model_validator
 
 from deliveryd.channels.http_options import TlsOptions, tls_problems
 from deliveryd.channels.pointer import parse_pointer
 from deliveryd.http.client import target_of
+from deliveryd.http.proxy_options import ProxyOptions
 from deliveryd.http.wire import Target
 from deliveryd.service.auth import AuthOptions
 
@@ -41,7 +42,7 @@ def address(url: str, placeholder: str) -> Target:
 Pointer = Annotated[str, AfterValidator(_pointer)]
 
 
-class HttpOptions(BaseModel):
+class HttpOptions(ProxyOptions):
     """What the source "http" needs (design 6)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -74,4 +75,4 @@ class HttpOptions(BaseModel):
             for name, secret in secrets.items()
             if secret is not None and (problem := secret.problem()) is not None
         ]
-        return found + tls_problems("tls", self.tls.files())
+        return found + self.proxy_problems() + tls_problems("tls", self.tls.files())

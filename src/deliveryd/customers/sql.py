@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Collection, Mapping
 from datetime import date, time
 from decimal import Decimal
@@ -16,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from deliveryd.customers.remote import Terms
-from deliveryd.customers.sql_connecting import connect_by_address
+from deliveryd.customers.sql_connecting import connect_safely
 from deliveryd.customers.sql_options import MANY, ONE, SqlOptions, address, sqlite_file, statement
 from deliveryd.errors import ConfigError, DirectoryUnavailable
 from deliveryd.model import Customer
@@ -136,6 +137,11 @@ def _reason(error: SQLAlchemyError | OSError) -> str:
     cause: BaseException = error
     if isinstance(error, DBAPIError) and error.orig is not None:
         cause = error.orig.__cause__ or error.orig  # drivers' own errors stand behind SQLAlchemy's likeness
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        told = cause.verify_message
+        return f"TLS with the database failed: {told}; customers.tls.ca_file names who is trusted"
+    if isinstance(cause, ssl.SSLError):
+        return f"TLS with the database failed: {cause.reason or type(cause).__name__}"
     code = getattr(cause, "sqlstate", None) or getattr(cause, "sqlite_errorname", None)
     if str(cause).startswith(("no such ", "near ")):  # SQLite quotes the query there
         code = str(cause)
@@ -149,10 +155,9 @@ def open_sql(options: SqlOptions, terms: Terms) -> SqlSource:
     """Open the source. Must be called within an asyncio loop; raises ConfigError."""
     if sniffio.current_async_library() != "asyncio":
         raise ConfigError(['customers.source: "sql" runs on asyncio only'])
-    try:
-        url = address(options)
-    except ValueError as error:
-        raise ConfigError([f"customers.password_file: {error}"]) from None
+    if problems := options.problems():
+        raise ConfigError([f"customers.{problem}" for problem in problems])
+    url = address(options)
     engine = create_async_engine(
         url,
         pool_size=terms.concurrency,
@@ -162,7 +167,7 @@ def open_sql(options: SqlOptions, terms: Terms) -> SqlSource:
         hide_parameters=True,
     )
     _read_only(engine)
-    connect_by_address(engine)
+    connect_safely(engine, options)
     if (file := sqlite_file(options)) is not None:
         _look_first(engine, file)
     return SqlSource(options, engine)

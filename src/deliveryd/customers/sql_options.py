@@ -9,11 +9,21 @@ import importlib.util
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 from urllib.parse import quote
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationInfo,
+    model_validator,
+)
 
+from deliveryd.channels.http_options import TlsOptions, tls_problems
 from deliveryd.units import SecretPath, resolve_path
 
 if TYPE_CHECKING:
@@ -24,6 +34,8 @@ MANY = "customer_ids"
 
 _SQLITE = re.compile(r"(sqlite(?:\+aiosqlite)?:///)([^?]+)")
 _SECRET_KEYS = frozenset({"password", "passwd", "pwd", "sslpassword"})
+_OTHER_KEYS = re.compile(r"ssl.*|direct_tls|dsn|service|servicefile|passfile|read_default_.*|local_infile")
+"""Parameters that would say past the other options who is connected to, how, and with which password."""
 
 DRIVERS: Mapping[str, str] = {
     "sqlite": "sqlite+aiosqlite",
@@ -66,11 +78,27 @@ class SqlOptions(BaseModel):
         description="selects the fields, where id = :customer_id, or id in :customer_ids"
     )
     batch_size: StrictInt = Field(100, ge=1, le=1000, description="customers in one query, at most")
+    tls: TlsOptions = Field(TlsOptions.model_construct(), description="certificates")
+    allow_plain_text: StrictBool = Field(
+        False, description="whether a database on another computer is asked without TLS"
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        has_tls = self.tls != TlsOptions()
+        if has_tls and self.allow_plain_text:
+            raise ValueError(
+                "tls and allow_plain_text exclude each other: the files would be used for nothing"
+            )
+        if (has_tls or self.allow_plain_text) and _SQLITE.fullmatch(self.url):
+            raise ValueError("tls and allow_plain_text are for a database that is asked over the network")
+        return self
 
     def problems(self) -> list[str]:
         """What only the files that are named can tell, as `key: what`."""
         problem = self.password_file.problem() if self.password_file is not None else None
-        return [f"password_file: {problem}"] if problem is not None else []
+        found = [f"password_file: {problem}"] if problem is not None else []
+        return found + tls_problems("tls", self.tls.files())
 
     @property
     def for_many(self) -> bool:
@@ -129,12 +157,15 @@ def _url_problem(text: str) -> str | None:
             return "holds a password: put it into a file, and name that as password_file"
         if url.port is not None and not 0 < url.port < 65536:
             return "the port of an address lies between 1 and 65535"
+        if others := [key for key in url.query if _OTHER_KEYS.fullmatch(key.lower())]:
+            return f"has the parameter {others[0]}: use tls, password_file and allow_plain_text instead"
         driver = url.get_driver_name()
-        if driver in EXTRAS and (problem := missing_package(driver, EXTRAS[driver])):
-            return problem
-        if not url.get_dialect().is_async:
+        if driver not in EXTRAS:
+            url.get_dialect()
             known = ", ".join(sorted(set(DRIVERS.values())))
-            return f"names the driver {driver}, which can't be waited for; there are: {known}"
+            return f"names the driver {driver}, which isn't one of {known}"
+        if problem := missing_package(driver, EXTRAS[driver]):
+            return problem
     except (NoSuchModuleError, ImportError):
         return f"begins with {text.partition(':')[0]!r}: there is no such database or driver here"
     except ArgumentError:

@@ -19,7 +19,8 @@ from typing import cast
 import httptools
 
 from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, WireError
-from deliveryd.http.wire import Answer, Check, Headers, Target
+from deliveryd.http.decoding import Decoder, Undecodable
+from deliveryd.http.wire import IDENTITY, Answer, Check, Headers, Target
 from deliveryd.network.connecting import connect
 from deliveryd.network.resolver import Resolver
 
@@ -38,8 +39,9 @@ Origin = tuple[str, str, int]
 class AsyncioWire:
     """Carries requests over kept connections. `tls_context` is called once, at the first https request."""
 
-    def __init__(self, tls_context: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(self, tls_context: Callable[[], ssl.SSLContext], accept_encoding: str = IDENTITY) -> None:
         self._tls_context = tls_context
+        self._accept = accept_encoding.encode("ascii")
         self._context: ssl.SSLContext | None = None
         self._resolver = Resolver()
         self._idle: dict[Origin, deque[_Connection]] = {}  # per origin, the longest idle one first
@@ -64,7 +66,7 @@ class AsyncioWire:
     ) -> Answer:
         """Send a request and return the whole answer. Raises NotSent or OutcomeUnknown."""
         ends = self._loop.time() + deadline
-        message = encode_request(method, target, headers, body)
+        message = encode_request(method, target, headers, body, self._accept)
         origin = target[:3]
         connection = self._reuse(origin) or await self._connect(target, deadline)
         if self._loop.time() >= ends:  # the process may have stood still meanwhile
@@ -181,9 +183,9 @@ def _tls_reason(error: ssl.SSLError) -> str:
     return str(said or type(error).__name__)
 
 
-def encode_request(method: str, target: Target, headers: Headers, body: bytes) -> bytes:
+def encode_request(method: str, target: Target, headers: Headers, body: bytes, accept: bytes) -> bytes:
     """The request as it stands on the wire."""
-    lines = [_head(method, target), *[b"%b: %b\r\n" % header for header in headers]]
+    lines = [_head(method, target, accept), *[b"%b: %b\r\n" % header for header in headers]]
     if body or method in ("POST", "PUT", "PATCH"):
         lines.append(b"content-length: %d\r\n" % len(body))
     lines.append(b"\r\n")
@@ -192,10 +194,10 @@ def encode_request(method: str, target: Target, headers: Headers, body: bytes) -
 
 
 @lru_cache(maxsize=1024)
-def _head(method: str, target: Target) -> bytes:
+def _head(method: str, target: Target, accept: bytes) -> bytes:
     """The lines that are the same for all requests to one target."""
-    words = method.encode("ascii"), target.path, target.authority.encode("ascii")
-    return b"%b %b HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\n" % words
+    words = method.encode("ascii"), target.path, target.authority.encode("ascii"), accept
+    return b"%b %b HTTP/1.1\r\nhost: %b\r\naccept-encoding: %b\r\n" % words
 
 
 class _Connection(asyncio.Protocol):
@@ -268,6 +270,7 @@ class _Connection(asyncio.Protocol):
     def _start_answer(self) -> None:
         self._headers: dict[str, str] = {}
         self._body = bytearray()  # a list would hold an object for each chunk of one byte
+        self._decoder: Decoder | None = None
         self._head_done = False
 
     def _unknown(self, reason: str) -> OutcomeUnknown:
@@ -284,6 +287,12 @@ class _Connection(asyncio.Protocol):
 
     def _finish(self) -> None:
         if self._waiter is not None and not self._waiter.done():
+            if self._decoder is not None:
+                try:
+                    self._decoder.end()
+                except Undecodable as error:
+                    self._fail(self._unknown(str(error)))
+                    return
             status = self._parser.get_status_code()
             self._waiter.set_result(Answer(status, self._headers, bytes(self._body)))
             self._body = bytearray()
@@ -343,16 +352,35 @@ class _Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._head_done = True
-        if self._headers.get("content-encoding", "identity").lower() != "identity":
-            self._fail(self._unknown("the answer is compressed, which wasn't asked for"))
+        encoding = self._headers.get("content-encoding", IDENTITY).lower()
+        if encoding != IDENTITY:
+            try:
+                self._decoder = Decoder(encoding, self._max_body)
+            except Undecodable as error:
+                self._fail(self._unknown(str(error)))
 
     def on_body(self, data: bytes) -> None:
         self._overhead = 0
-        if len(self._body) + len(data) > self._max_body:
-            self._body += data[: self._max_body - len(self._body)]
-            self._fail(self._unknown(f"the answer is larger than {self._max_body} bytes"))
+        if self._decoder is not None:
+            self._decode(self._decoder, data)
+        elif len(self._body) + len(data) > self._max_body:
+            self._fail_too_large(data)
         else:
             self._body += data
+
+    def _decode(self, decoder: Decoder, data: bytes) -> None:
+        try:
+            for piece in decoder.decode(data):
+                if len(self._body) + len(piece) > self._max_body:
+                    self._fail_too_large(piece)
+                else:
+                    self._body += piece
+        except Undecodable as error:
+            self._fail(self._unknown(str(error)))
+
+    def _fail_too_large(self, data: bytes) -> None:
+        self._body += data[: self._max_body - len(self._body)]
+        self._fail(self._unknown(f"the answer is larger than {self._max_body} bytes"))
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() < 200:  # 100 Continue and its like: the answer is still to come

@@ -11,9 +11,10 @@ import sniffio
 
 from deliveryd.http.asyncio_wire import AsyncioWire
 from deliveryd.http.plain_address import plain_target
+from deliveryd.http.proxy import Proxy
 from deliveryd.http.renewing_wire import RenewingWire
 from deliveryd.http.tls import TlsFiles
-from deliveryd.http.wire import Answer, Check, Header, Headers, Target, Wire
+from deliveryd.http.wire import IDENTITY, Answer, Check, Header, Headers, Target, Wire
 from deliveryd.renewing import FromFiles
 
 MAX_BODY = 1 << 20
@@ -112,28 +113,29 @@ def build_client(
     timeout: float,
     max_body: int = MAX_BODY,
     tls: TlsFiles | None = None,
-    proxy: str | None = None,
+    proxy: Proxy | None = None,
+    accept_encoding: str = IDENTITY,
 ) -> HttpClient:
     """A client for the running event loop. Must be called within it; raises OSError for unusable TLS files.
 
     On asyncio without a proxy requests go over our own wire, else over httpx's transport.
     """
-    return HttpClient(_build_wire(tls or TlsFiles(), proxy), timeout=timeout, max_body=max_body)
+    wire = _build_wire(tls or TlsFiles(), proxy, accept_encoding)
+    return HttpClient(wire, timeout=timeout, max_body=max_body)
 
 
-def _build_wire(tls: TlsFiles, proxy: str | None) -> Wire:
-    open_wire = _opener(proxy)
+def _build_wire(tls: TlsFiles, proxy: Proxy | None, accept_encoding: str) -> Wire:
+    open_wire = _opener(proxy, accept_encoding)
     if tls != TlsFiles():
         return RenewingWire(FromFiles(tls.paths, tls.context), lambda context: open_wire(lambda: context))
-    return open_wire(
-        tls.context
-    )  # nothing that could be wrong; reading the system's authorities takes a while
+    # Nothing that could be wrong; reading the system's authorities takes a while.
+    return open_wire(tls.context)
 
 
-def _opener(proxy: str | None) -> Callable[[Callable[[], ssl.SSLContext]], Wire]:
+def _opener(proxy: Proxy | None, accept_encoding: str) -> Callable[[Callable[[], ssl.SSLContext]], Wire]:
     """What opens a wire for the running event loop, whose TLS context is made when it is first needed."""
     if proxy is None and sniffio.current_async_library() == "asyncio":
-        return AsyncioWire
+        return lambda make_context: AsyncioWire(make_context, accept_encoding)
     from deliveryd.http.httpx_wire import HttpxWire, open_transport  # noqa: PLC0415  # loads httpx
 
-    return lambda make_context: HttpxWire(open_transport(make_context(), proxy))
+    return lambda make_context: HttpxWire(open_transport(make_context(), proxy), accept_encoding)

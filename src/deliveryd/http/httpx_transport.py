@@ -9,6 +9,9 @@ import anyio
 import httpcore
 import httpx
 
+from deliveryd.http.client import target_of
+from deliveryd.http.proxy import Proxy
+from deliveryd.http.tls import TlsFiles
 from deliveryd.network.connecting import first_connected
 from deliveryd.network.resolver import Address, Resolver
 
@@ -19,12 +22,12 @@ MOST_IDLE = 100
 class ResolvingTransport(httpx.AsyncHTTPTransport):
     """httpx's transport with a pool of our making: httpx offers no way to say how to connect."""
 
-    def __init__(self, context: ssl.SSLContext, proxy: str | None) -> None:
+    def __init__(self, context: ssl.SSLContext, proxy: Proxy | None) -> None:
         super().__init__(verify=context, trust_env=False)
-        self._pool = _pool(context, httpx.Proxy(proxy) if proxy is not None else None)
+        self._pool = _pool(context, proxy)
 
 
-def _pool(context: ssl.SSLContext, proxy: httpx.Proxy | None) -> httpcore.AsyncConnectionPool:
+def _pool(context: ssl.SSLContext, proxy: Proxy | None) -> httpcore.AsyncConnectionPool:
     backend = _Backend(Resolver())
     if proxy is None:
         return httpcore.AsyncConnectionPool(
@@ -34,10 +37,13 @@ def _pool(context: ssl.SSLContext, proxy: httpx.Proxy | None) -> httpcore.AsyncC
             keepalive_expiry=IDLE_SECONDS,
             network_backend=backend,
         )
+    at = target_of(proxy.url)
+    login = proxy.login
     return httpcore.AsyncHTTPProxy(
-        httpcore.URL(scheme=proxy.url.raw_scheme, host=proxy.url.raw_host, port=proxy.url.port, target=b"/"),
-        proxy_auth=proxy.raw_auth,
+        httpcore.URL(scheme=at.scheme.encode(), host=at.host.encode("ascii"), port=at.port, target=b"/"),
+        proxy_auth=(login.username.encode(), login.password.encode()) if login is not None else None,
         ssl_context=context,
+        proxy_ssl_context=TlsFiles().context() if at.scheme == "https" else None,
         max_connections=None,
         max_keepalive_connections=MOST_IDLE,
         keepalive_expiry=IDLE_SECONDS,

@@ -11,8 +11,10 @@ import anyio
 import httpx
 
 from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, ProxyRefused
+from deliveryd.http.decoding import Decoder, Undecodable
 from deliveryd.http.httpx_transport import ResolvingTransport
-from deliveryd.http.wire import Answer, Check, Headers, Target
+from deliveryd.http.proxy import Proxy
+from deliveryd.http.wire import IDENTITY, Answer, Check, Headers, Target
 from deliveryd.network.deadline import within
 
 _NEVER_SENT = (
@@ -27,7 +29,7 @@ EARLIER = 0.9
 leaks that of a cancelled TLS handshake."""
 
 
-def open_transport(context: ssl.SSLContext, proxy: str | None) -> httpx.AsyncHTTPTransport:
+def open_transport(context: ssl.SSLContext, proxy: Proxy | None) -> httpx.AsyncHTTPTransport:
     """httpx's own transport, which keeps connections as ours does, and looks names up as ours does."""
     return ResolvingTransport(context, proxy)
 
@@ -35,8 +37,9 @@ def open_transport(context: ssl.SSLContext, proxy: str | None) -> httpx.AsyncHTT
 class HttpxWire:
     """Carries requests over an httpx transport, and translates its errors."""
 
-    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+    def __init__(self, transport: httpx.AsyncBaseTransport, accept_encoding: str = IDENTITY) -> None:
         self._transport = transport
+        self._accept = accept_encoding.encode("ascii")
 
     async def exchange(
         self,
@@ -55,7 +58,7 @@ class HttpxWire:
         request = httpx.Request(
             method,
             url,
-            headers=[(b"accept-encoding", b"identity"), *more, *headers],
+            headers=[(b"accept-encoding", self._accept), *more, *headers],
             content=body,
             extensions={
                 "trace": progress.follow, "timeout": {"connect": EARLIER * deadline}, **extensions
@@ -78,18 +81,14 @@ class HttpxWire:
     async def _receive(self, request: httpx.Request, max_body: int, progress: _Progress) -> Answer:
         response = await self._transport.handle_async_request(request)
         progress.answered(response)
-        received = progress.body
         try:
-            if response.headers.get("content-encoding", "identity").lower() != "identity":
-                raise progress.unknown("the answer is compressed, which wasn't asked for")
-            with anyio.CancelScope() as bound:  # leaving the loop would leave httpcore's generators open
+            body = _Body(progress, max_body)
+            with anyio.CancelScope() as end:  # leaving the loop would leave httpcore's generators open
                 async for chunk in response.stream:  # type: ignore[union-attr]  # async transports stream async
-                    if len(received) + len(chunk) > max_body:
-                        bound.cancel()
-                    received += chunk[: max_body - len(received)]
-            if bound.cancel_called:
-                raise progress.unknown(f"the answer is larger than {max_body} bytes")
-            return Answer(response.status_code, progress.headers, bytes(received))
+                    if not body.take(chunk):
+                        end.cancel()
+            body.end()
+            return Answer(response.status_code, progress.headers, bytes(progress.body))
         finally:
             await response.aclose()
 
@@ -151,6 +150,45 @@ class _Progress:
         if self.status is None:
             return OutcomeUnknown(reason)
         return BrokenOff(reason, self.status, self.headers, bytes(self.body))
+
+
+class _Body:
+    """The body of an answer as it comes in, decoded and within its bound. Raises OutcomeUnknown."""
+
+    def __init__(self, progress: _Progress, max_size: int) -> None:
+        self._progress = progress
+        self._max_size = max_size
+        self._problem: str | None = None
+        encoding = progress.headers.get("content-encoding", IDENTITY).lower()
+        try:
+            self._decoder = Decoder(encoding, max_size) if encoding != IDENTITY else None
+        except Undecodable as error:
+            raise progress.unknown(str(error)) from None
+
+    def take(self, chunk: bytes) -> bool:
+        """Take the next piece; False when no more is wanted."""
+        try:
+            for data in self._decoder.decode(chunk) if self._decoder is not None else (chunk,):
+                self._append(data)
+        except Undecodable as error:
+            self._problem = self._problem or str(error)
+        return self._problem is None
+
+    def _append(self, data: bytes) -> None:
+        received = self._progress.body
+        if len(received) + len(data) > self._max_size:
+            self._problem = self._problem or f"the answer is larger than {self._max_size} bytes"
+        received += data[: self._max_size - len(received)]
+
+    def end(self) -> None:
+        """Check that it is whole."""
+        try:
+            if self._problem is None and self._decoder is not None:
+                self._decoder.end()
+        except Undecodable as error:
+            self._problem = str(error)
+        if self._problem is not None:
+            raise self._progress.unknown(self._problem)
 
 
 def _nothing_to_check() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import anyio
 from anyio.abc import ByteStream
@@ -13,6 +15,23 @@ from deliveryd.network.resolver import Address, Resolver
 
 PATIENCE = 5.0
 """Seconds until an address that doesn't answer counts as not reachable."""
+
+
+class Endpoint(NamedTuple):
+    """Where a client connects to: the host that it asks, or the proxy before it. `tls` None: without TLS."""
+
+    host: str
+    port: int
+    tls: TlsFiles | None
+
+
+def endpoint_of(url: str, tls: TlsFiles, proxy: str | None) -> Endpoint:
+    """Where requests to an address, which may have placeholders in its path, connect to."""
+    address = urlsplit(proxy or url)
+    is_secure = address.scheme == "https"
+    port = address.port or (443 if is_secure else 80)
+    files = TlsFiles() if proxy is not None else tls
+    return Endpoint(address.hostname or "", port, files if is_secure else None)
 
 
 async def connect_problem(host: str, port: int, tls: TlsFiles | None) -> str | None:

@@ -7,6 +7,9 @@ from typing import NamedTuple, Protocol
 
 Header = tuple[bytes, bytes]
 Headers = Sequence[Header]
+IDENTITY = "identity"
+"""The `Content-Encoding` of what is as it is."""
+
 Check = Callable[[], None]
 """Called immediately before the first byte of a request is written; raises TooLate to have none written."""
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import anyio
 
+from deliveryd import __version__
 from deliveryd.errors import BrokenOff, NotSent, ServiceRefused, ServiceUnavailable, WireError
 from deliveryd.http.client import HttpClient, raw_header, target_of
 from deliveryd.http.patience import retry_after
@@ -20,12 +21,13 @@ PATIENCE = 5.0
 """Seconds between two tries of one call at most: who is told to wait longer hears ServiceUnavailable."""
 
 WORTH_RETRYING = frozenset({408, 425, 429})
+PROXY_REFUSED = 407
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 Headers = Sequence[tuple[str, str]]
 Sleep = Callable[[float], Awaitable[None]]
 
-_ACCEPT = ("accept", "application/json")
+_ALWAYS = (("accept", "application/json"), ("user-agent", f"deliveryd/{__version__}"))
 _LOOKED_UP: tuple[str | None, ...] = (None,)  # by whoever connects
 
 
@@ -67,7 +69,7 @@ class Caller:
         `addresses` are tried one after the other until one can be connected to. Raises ServiceUnavailable
         and ServiceRefused.
         """
-        sent = [_ACCEPT, *headers]
+        sent = [*_ALWAYS, *headers]
         if body:
             sent.append(("content-type", "application/json"))
         once = partial(self._accepted, method, target, sent, body, addresses, also=also)
@@ -82,7 +84,7 @@ class Caller:
         An answer of 401 has it repeated too, once, when there are new credentials. Raises OutcomeUnknown
         besides, where it left and no whole answer came.
         """
-        once = partial(self._accepted, "GET", target, [_ACCEPT], b"", _LOOKED_UP, also=())
+        once = partial(self._accepted, "GET", target, _ALWAYS, b"", _LOOKED_UP, also=())
         try:
             return await self._some_tries(once, _never_left)
         except NotSent as error:
@@ -147,6 +149,8 @@ class Caller:
         if answer.status in REDIRECTS:
             to = _origin_of(answer.headers.get("location", ""))
             return f"{self._whom} answered {answer.status}, a redirect{to}: redirects aren't followed"
+        if answer.status == PROXY_REFUSED:
+            return f"the proxy before {self._whom} answered {answer.status}"
         return f"{self._whom} answered {answer.status}"
 
     def _credentials_after(self, shown: Headers) -> Headers:

@@ -22,6 +22,7 @@ from deliveryd.service.configurations import NOT_MODIFIED, Configurations
 from deliveryd.service.customer_data import MOST_PAGES, CustomerData, check_groups
 from deliveryd.service.hosts import OWN_HOST, REFUSED, AllowedHosts, HostRules, LookUp, NameServers
 from deliveryd.service.merchant import Merchant, is_merchant, read_merchant
+from deliveryd.service.own_paths import OwnPaths
 from deliveryd.service.wire import (
     GROUPS,
     CustomerDataBody,
@@ -40,7 +41,8 @@ class ConfigurationAccess:
 
     `elsewhere` asks other hosts than the service's own (None: they aren't asked); it must not show a client
     certificate, and has a bound of its own. `max_size` (bytes) bounds the answers of the service's own host.
-    `ttl` are the seconds for which a copy is good whose host says nothing of it. The client closes all this.
+    `ttl` are the seconds for which a copy is good whose host says nothing of it. `look_up` finds addresses of
+    other hosts; None: a proxy does, and judges them. The client closes all this.
     """
 
     rules: HostRules = OWN_HOST
@@ -48,7 +50,7 @@ class ConfigurationAccess:
     cache: DiskCache | None = None
     ttl: float = KEPT_SECONDS
     max_size: int = LARGEST_CONFIGURATION
-    look_up: LookUp = field(default_factory=NameServers)
+    look_up: LookUp | None = field(default_factory=NameServers)
 
 
 class ServiceClient:
@@ -77,6 +79,7 @@ class ServiceClient:
             None if access.elsewhere is None else Caller(access.elsewhere, "the host", AuthOptions(), sleep)
         )
         self._hosts = AllowedHosts(self._base, access.rules, access.look_up)
+        self._own_paths = OwnPaths(self._base)
         self._configurations = Configurations(self._ask_for_configuration, access.ttl, access.cache)
 
     async def take(self, count: int) -> Batch:
@@ -151,7 +154,9 @@ class ServiceClient:
 
     async def configuration(self, config_url: str) -> Mapping[str, Any]:
         """The same for every entity as its host wrote it: the `value` of the answer (interface 4.5)."""
-        self._hosts.check(_target(config_url))
+        target = _target(config_url)
+        self._hosts.check(target)
+        self._own_paths.check(config_url, target)
         return await self._configurations.get(config_url)
 
     async def _ask_for_configuration(self, config_url: str, tag: str | None) -> Answer:

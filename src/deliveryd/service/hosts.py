@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Network, IPv6Network
 from typing import NamedTuple
 
 import anyio
@@ -19,8 +19,8 @@ from deliveryd.errors import ServiceRefused, ServiceUnavailable
 from deliveryd.http.client import target_of
 from deliveryd.http.wire import Target
 from deliveryd.network.resolver import Resolver
+from deliveryd.service.address_kinds import METADATA, Address, kind_of, reached
 
-Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
 
@@ -31,7 +31,6 @@ LOOK_UP_SECONDS = 10.0
 MOST_ADDRESSES = 4
 DEFAULT_PORTS = {"https": 443, "http": 80}
 
-_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # NAT64 (RFC 6052)
 _NAME = re.compile(r"[a-z0-9._-]+")
 
 
@@ -93,9 +92,12 @@ class NameServers:
 
 
 class AllowedHosts:
-    """Judges addresses by the rules. The service's own host is where `base` leads: scheme, name and port."""
+    """Judges addresses by the rules. The service's own host is where `base` leads: scheme, name and port.
 
-    def __init__(self, base: Target, rules: HostRules, look_up: LookUp) -> None:
+    `look_up` None: names are looked up by a proxy.
+    """
+
+    def __init__(self, base: Target, rules: HostRules, look_up: LookUp | None) -> None:
         self._own = base[:3]
         self._rules = rules
         self._look_up = look_up
@@ -112,21 +114,24 @@ class AllowedHosts:
         if target.scheme != "https" and not own and not self._rules.allow_http:
             raise ServiceRefused(f"{target.authority} is asked without TLS, which isn't allowed", REFUSED)
 
-    async def addresses(self, target: Target) -> Sequence[str]:
-        """The addresses to connect to, looked up now and once.
+    async def addresses(self, target: Target) -> Sequence[str | None]:
+        """The addresses to connect to, looked up now and once; None: a proxy looks the name up.
 
         Raises ServiceRefused when one of them lies in a network that isn't allowed, and ServiceUnavailable
         when there is none.
         """
-        literal = _literal(target.host)
-        if literal is not None:
-            return [str(literal)]  # it stands on the list itself
-        found = (await self._look_up(target.host, target.port))[:MOST_ADDRESSES]
+        found: Sequence[str]
+        if (literal := _literal(target.host)) is not None:
+            if not METADATA & {literal, reached(literal)}:
+                return [str(literal)]  # it stands on the list itself
+            found = [target.host]
+        elif self._look_up is None:
+            return [None]
+        else:
+            found = (await self._look_up(target.host, target.port))[:MOST_ADDRESSES]
         for text in found:
-            kind = self._forbidden(ipaddress.ip_address(text))
-            if kind is not None:
-                reason = f"{target.host} leads to {text}, a {kind} address that isn't in an allowed network"
-                raise ServiceRefused(reason, REFUSED)
+            if (refusal := self._refusal(ipaddress.ip_address(text))) is not None:
+                raise ServiceRefused(f"{target.host} leads to {text}, {refusal}", REFUSED)
         return found
 
     def _is_listed(self, target: Target) -> bool:
@@ -137,34 +142,16 @@ class AllowedHosts:
             for host in self._rules.hosts or ()
         )
 
-    def _forbidden(self, address: Address) -> str | None:
-        """What kind of network the address is in, unless it is a public or an allowed one."""
-        reached = _reached(address)
-        if any(each in network for network in self._rules.networks for each in (address, reached)):
+    def _refusal(self, address: Address) -> str | None:
+        """Why an address isn't connected to: it is neither public nor in an allowed network."""
+        at = reached(address)
+        if METADATA & {address, at}:
+            return f"a {kind_of(at)} address where a cloud hands out credentials, which is never asked"
+        if (kind := kind_of(at)) is None:
             return None
-        return _kind(reached)
-
-
-def _reached(address: Address) -> Address:
-    """The IPv4 address that packets to an IPv6 one are sent on to, where it carries one; else itself."""
-    if isinstance(address, IPv4Address):
-        return address
-    if address in _TRANSLATED:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or address
-
-
-def _kind(address: Address) -> str | None:
-    if address.is_loopback:
-        return "loopback"
-    if address.is_link_local:
-        return "link-local"
-    if address.is_multicast:
-        return "multicast"
-    site_local = isinstance(address, IPv6Address) and address.is_site_local
-    if not address.is_global or address.is_reserved or site_local:
-        return "private"
-    return None
+        if any(each in network for network in self._rules.networks for each in (address, at)):
+            return None
+        return f"a {kind} address that isn't in an allowed network"
 
 
 def _literal(name: str) -> Address | None:

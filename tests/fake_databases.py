@@ -1,0 +1,135 @@
+"""Servers that speak as much of a database's protocol as it takes to be told a password, and ask for it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from threading import Thread
+
+import anyio.to_thread
+
+SSL_REQUEST = struct.pack("!II", 8, 80877103)
+PASSWORD = "s3cret-password"
+PATIENCE = 20.0
+
+Talk = Callable[["Told"], None]
+
+
+class Told:
+    """What a server was told over one connection after the other, with TLS or without."""
+
+    def __init__(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+        self.port: int = listener.getsockname()[1]
+        self.tls = tls
+        self.connections = 0
+        self.heard = b""
+        self._socket = listener
+
+    @property
+    def has_the_password(self) -> bool:
+        return PASSWORD.encode() in self.heard
+
+    def connect(self, accepted: socket.socket) -> None:
+        self.connections += 1
+        self._socket = accepted
+        accepted.settimeout(PATIENCE)
+
+    def hang_up(self) -> None:
+        """Hear the rest."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+            while rest := self._socket.recv(4096):
+                self.heard += rest
+        self._socket.close()
+
+    def start_tls(self, tls: ssl.SSLContext) -> None:
+        self._socket = tls.wrap_socket(self._socket, server_side=True)
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            self.heard += more
+            data += more
+            if not more:
+                raise ConnectionError("hung up")
+        return data
+
+    def packet(self) -> bytes:
+        """A packet of MySQL's protocol."""
+        return self.receive(int.from_bytes(self.receive(4)[:3], "little"))
+
+
+@asynccontextmanager
+async def open_database(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[Told]:
+    """A server that listens until the block ends; `tls` None: it says that it has none."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    told = Told(listener, tls)
+    thread = Thread(target=_serve, args=(listener, told, talk), daemon=True)
+    thread.start()
+    try:
+        yield told
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        await anyio.to_thread.run_sync(thread.join, PATIENCE)  # the loop has to close the client's side
+        listener.close()
+
+
+def _serve(listener: socket.socket, told: Told, talk: Talk) -> None:
+    while True:
+        try:
+            accepted, _ = listener.accept()
+        except OSError:
+            return
+        told.connect(accepted)
+        with suppress(OSError):
+            talk(told)
+        told.hang_up()
+
+
+def postgresql(told: Told) -> None:
+    """Ask for the password in plain text, which every client of PostgreSQL knows."""
+    start = told.receive(8)
+    if start == SSL_REQUEST:
+        told.send(b"S" if told.tls else b"N")
+        if told.tls is not None:
+            told.start_tls(told.tls)
+        start = told.receive(8)
+    told.receive(struct.unpack("!I", start[:4])[0] - 8)
+    told.send(b"R" + struct.pack("!II", 8, 3))
+    told.receive(5 + len(PASSWORD) + 1)
+
+
+def mysql(told: Told) -> None:
+    """Ask for the password in plain text, by the plug-in that clients have for it."""
+    told.send(_greeting(b"mysql_clear_password", has_tls=told.tls is not None))
+    if len(told.packet()) == 32 and told.tls is not None:
+        told.start_tls(told.tls)
+        told.packet()
+
+
+def thief(file: Path, told: Told) -> None:
+    """A MySQL that answers every query by asking for this file of the client's."""
+    told.send(_greeting(b"mysql_native_password", has_tls=False))
+    told.packet()
+    told.send(_written(b"\x00\x00\x00\x02\x00\x00\x00", 2))
+    while told.packet()[:1] == b"\x03":
+        told.send(_written(b"\xfb" + bytes(file), 1))
+
+
+def _greeting(plugin: bytes, *, has_tls: bool) -> bytes:
+    """The first packet of a server (protocol 10)."""
+    can = 0x00088209 | (0x800 if has_tls else 0)
+    head = struct.pack("<I8sxHBHHB10x", 1, b"a" * 8, can & 0xFFFF, 45, 2, can >> 16, 21)
+    return _written(b"\x0a8.0.0\x00" + head + b"b" * 12 + b"\x00" + plugin + b"\x00", 0)
+
+
+def _written(payload: bytes, number: int) -> bytes:
+    return struct.pack("<I", len(payload))[:3] + bytes([number]) + payload

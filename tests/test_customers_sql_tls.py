@@ -1,0 +1,206 @@
+"""Who a database's password is told: nobody but the server that the configuration means."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from pydantic import ValidationError
+
+from deliveryd.customers import sql_connecting
+from deliveryd.customers.remote import RemoteDirectory, Terms
+from deliveryd.customers.sql import open_sql
+from deliveryd.customers.sql_connecting import tls_for
+from deliveryd.customers.sql_options import SqlOptions
+from deliveryd.errors import ConfigError
+from deliveryd.network.resolver import Address, Resolver
+from directories import ONE
+from fake_databases import PASSWORD, SSL_REQUEST, Talk, mysql, open_database, postgresql, thief
+
+pytestmark = pytest.mark.anyio
+
+TERMS = Terms(cache_ttl=300.0, timeout=5.0, concurrency=1)
+NAME = "db.example"
+DATABASES: Mapping[str, Talk] = {"postgresql": postgresql, "mysql": mysql}
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """The drivers know asyncio only."""
+    return "asyncio"
+
+
+@pytest.fixture(params=DATABASES)
+def kind(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def ca_file(authority: trustme.CA, tmp_path: Path) -> Path:
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    return tmp_path / "ca.pem"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that leads to this computer, as that of another computer would lead there."""
+
+    def ask(_host: str) -> list[Address]:
+        return [Address(socket.AF_INET, "127.0.0.1")]
+
+    monkeypatch.setattr(sql_connecting, "Resolver", partial(Resolver, ask))
+    for name in ("PGSSLMODE", "PGHOST"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def certificate(authority: trustme.CA, name: str = NAME) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(name).configure_cert(context)
+    return context
+
+
+async def asked(kind: str, port: int, folder: Path, host: str = NAME, **more: Any) -> str:
+    """Ask a database for a customer, with a password; why there is no answer."""
+    secret = folder / "password"
+    secret.touch(mode=0o600)
+    secret.write_text(PASSWORD)
+    options = SqlOptions.model_validate(
+        {"url": f"{kind}://u@{host}:{port}/crm", "password_file": secret, "query": ONE, **more}
+    )
+    directory = RemoteDirectory(open_sql(options, TERMS), TERMS)
+    problem = await directory.probe()
+    await directory.aclose()
+    assert problem is not None
+    return problem
+
+
+async def test_a_server_without_tls_is_told_nothing(kind: str, tmp_path: Path) -> None:
+    """Neither the password nor who asks: the conversation ends where it says that it has no TLS."""
+    async with open_database(DATABASES[kind]) as fake:
+        problem = await asked(kind, fake.port, tmp_path)
+    assert fake.connections == 1
+    assert fake.heard == (SSL_REQUEST if kind == "postgresql" else b"")
+    assert problem.endswith("(it offers no TLS, and customers.allow_plain_text isn't set)")
+
+
+async def test_the_environment_does_not_turn_tls_off(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSSLMODE", "disable")
+    async with open_database(DATABASES[kind]) as fake:
+        await asked(kind, fake.port, tmp_path)
+    assert not fake.has_the_password
+
+
+@pytest.mark.parametrize("wrong", ["an authority that isn't trusted", "another name"])
+async def test_a_server_with_the_wrong_certificate_is_told_nothing(
+    kind: str, wrong: str, tmp_path: Path, authority: trustme.CA, ca_file: Path
+) -> None:
+    """The certificate must come from a trusted authority, and be for the name in the url."""
+    stranger = (
+        certificate(authority, "other.example") if wrong == "another name" else certificate(trustme.CA())
+    )
+    async with open_database(DATABASES[kind], stranger) as fake:
+        problem = await asked(kind, fake.port, tmp_path, tls={"ca_file": ca_file})
+    assert fake.connections == 1
+    assert not fake.has_the_password
+    assert "TLS with the database failed: " in problem
+    assert problem.endswith("; customers.tls.ca_file names who is trusted")
+
+
+async def test_the_server_that_is_meant_is_told_over_tls(
+    kind: str, tmp_path: Path, authority: trustme.CA, ca_file: Path
+) -> None:
+    """Connected to by an address that was looked up before, verified by its name."""
+    async with open_database(DATABASES[kind], certificate(authority)) as fake:
+        await asked(kind, fake.port, tmp_path, tls={"ca_file": ca_file})
+    assert fake.has_the_password
+
+
+async def test_this_computer_is_asked_without_tls_unless_there_are_certificates(
+    kind: str, tmp_path: Path, ca_file: Path
+) -> None:
+    for host in ("127.0.0.1", "localhost"):
+        async with open_database(DATABASES[kind]) as fake:
+            await asked(kind, fake.port, tmp_path, host)
+        assert fake.has_the_password
+        async with open_database(DATABASES[kind]) as fake:
+            await asked(kind, fake.port, tmp_path, host, tls={"ca_file": ca_file})
+        assert not fake.has_the_password
+
+
+async def test_plain_text_has_to_be_allowed(kind: str, tmp_path: Path) -> None:
+    """For a database behind a tunnel of another make."""
+    async with open_database(DATABASES[kind]) as fake:
+        await asked(kind, fake.port, tmp_path, allow_plain_text=True)
+    assert fake.has_the_password
+
+
+async def test_a_server_that_asks_for_a_file_is_given_none(tmp_path: Path) -> None:
+    """LOAD DATA LOCAL lets a server name any file of its client's (CVE-2025-62611)."""
+    tmp_path.joinpath("private").write_text("all our secrets")
+    async with open_database(partial(thief, tmp_path / "private")) as fake:
+        await asked("mysql", fake.port, tmp_path, "127.0.0.1")
+    assert fake.connections > 0
+    assert b"secrets" not in fake.heard
+
+
+@pytest.mark.parametrize(
+    ("host", "is_plain"),
+    [
+        ("127.0.0.1", True), ("127.9.9.9", True), ("[::1]", True), ("LOCALHOST", True), ("", False),
+        ("db.example", False), ("10.0.0.1", False), ("localhost.example", False),
+        ("[::ffff:10.0.0.1]", False),
+    ],
+)  # fmt: skip
+def test_which_hosts_are_this_computer(host: str, is_plain: bool) -> None:
+    """A name but `localhost` is another computer, and so is what the environment may name."""
+    options = SqlOptions(url=f"postgresql://{host}/crm", query=ONE)
+    hosts = [host.strip("[]")] if host else []
+    context = tls_for(options, hosts)
+    assert (context is None) is is_plain
+    if context is not None:
+        assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
+    assert tls_for(options, [*hosts, "db.example"]) is not None
+    assert tls_for(options, ["/run/postgresql"]) is None
+
+
+MISTAKES = {
+    "tls in the url": ({"url": "postgresql://h/d?sslmode=require"}, "has the parameter sslmode: use tls"),
+    "tls off in the url": ({"url": "postgresql://h/d?ssl=disable"}, "has the parameter ssl: use tls"),
+    "MySQL's": ({"url": "mysql://h/d?ssl_check_hostname=false"}, "has the parameter ssl_check_hostname"),
+    "local files": ({"url": "mysql://h/d?local_infile=1"}, "has the parameter local_infile"),
+    "a file that says more": ({"url": "mysql://h/d?read_default_file=/a"}, "has the parameter read_default"),
+    "another address": ({"url": "postgresql://h/d?dsn=postgresql://g/d"}, "has the parameter dsn"),
+    "a driver of another make": ({"url": "mysql+asyncmy://h/d"}, "names the driver asyncmy, which isn't"),
+    "both": ({"tls": {"ca_file": "ca.pem"}, "allow_plain_text": True}, "exclude each other"),
+    "a file of SQLite": ({"url": "sqlite:////a.db", "allow_plain_text": True}, "asked over the network"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "told"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_what_would_lead_past_verified_tls_is_a_mistake(change: Mapping[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        SqlOptions.model_validate({"url": "postgresql://h/d", "query": ONE, **change})
+    (message,) = [error["msg"] for error in caught.value.errors(include_input=False)]
+    assert told in message
+
+
+async def test_certificates_that_can_not_be_used_are_told_at_once(tmp_path: Path) -> None:
+    options = SqlOptions.model_validate(
+        {"url": "postgresql://h/d", "query": ONE, "tls": {"ca_file": tmp_path / "absent.pem"}}
+    )
+    with pytest.raises(ConfigError, match=r"^customers\.tls: "):
+        open_sql(options, TERMS)

@@ -1,0 +1,68 @@
+"""Compressed answers are bounded by what they stand for, and by what they are."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import pytest
+
+from deliveryd.http.decoding import LARGER_AT_MOST, MOST_MEMBERS, PIECE, Decoder, Undecodable
+
+
+def squeezed(size: int) -> bytes:
+    """A gzip body that stands for so many bytes."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    block = bytes(1 << 20)
+    return b"".join(packer.compress(block) for _ in range(size >> 20)) + packer.flush()
+
+
+def all_of(decoder: Decoder, data: bytes) -> bytes:
+    return b"".join(decoder.decode(data))
+
+
+def test_a_body_that_stands_for_far_more_is_left_at_its_bound() -> None:
+    """64 MiB in 64 kB: one byte more than the bound comes out, so that whoever reads it knows."""
+    bomb = squeezed(64 << 20)
+    assert len(bomb) < 100_000
+    decoder = Decoder("gzip", 1000)
+    assert len(all_of(decoder, bomb[:5000])) == 1001
+    assert all_of(decoder, bomb[5000:]) == b""
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 1 << 20])
+def test_a_body_comes_out_whole_in_small_pieces(size: int) -> None:
+    """However it came in, also where a few bytes of it stand for many pieces."""
+    text = b"ab" * 1000 + bytes(3 * PIECE) + bytes(range(256)) * 100
+    for encoding, body in (("gzip", gzip.compress(text)), ("deflate", zlib.compress(text, 9))):
+        decoder = Decoder(encoding, len(text))
+        came = [piece for at in range(0, len(body), size) for piece in decoder.decode(body[at : at + size])]
+        decoder.end()
+        assert b"".join(came) == text
+        assert max(map(len, came)) <= PIECE
+
+
+def test_a_body_without_end_that_stands_for_nothing_is_ended() -> None:
+    """Empty blocks, of which there can be any number."""
+    empty = b"\x00\x00\x00\xff\xff" * 1000
+    decoder = Decoder("gzip", 1000)
+    all_of(decoder, gzip.compress(b"")[:10])
+    for _ in range((1000 + LARGER_AT_MOST) // len(empty)):
+        assert all_of(decoder, empty) == b""
+    with pytest.raises(Undecodable, match="the compressed answer is larger than 1000 bytes"):
+        all_of(decoder, empty)
+
+
+def test_members_are_counted() -> None:
+    member = gzip.compress(b"")
+    decoder = Decoder("gzip", 1 << 20)
+    assert all_of(decoder, member * MOST_MEMBERS) == b""
+    decoder.end()
+    with pytest.raises(Undecodable, match="more follows"):
+        all_of(decoder, member)
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "compress", "", "gzip, br", "x" * 1000])
+def test_what_can_not_be_read_is_named(encoding: str) -> None:
+    with pytest.raises(Undecodable, match=r"^the answer is encoded as '.{0,40}', which can't be read$"):
+        Decoder(encoding, 1000)

@@ -13,6 +13,7 @@ import typer
 
 from deliveryd import __version__
 from deliveryd.cli.outcome import FAILED, exit_status
+from deliveryd.hardening import protect_memory
 
 INTERRUPTED = 130
 """What typer makes of Ctrl-C where no command hears it; here it is a failure like any other (design 6)."""
@@ -79,6 +80,7 @@ def _loading() -> Iterator[None]:
 
 def main() -> None:
     """Run the command line. Exit status: 0 good, 1 failed, 2 usage, 78 configuration (design 6)."""
+    protect_memory()
     try:
         with _loading():
             app = build_app(_needed(sys.argv[1:]))

@@ -24,6 +24,7 @@ from deliveryd.errors import JournalError, JournalLocked
 from deliveryd.journal.orders import Kind, Order, Verb
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import WallClock
+from deliveryd.own_files import NotOwn, check_own_socket
 
 ANSWER_TIMEOUT = 30.0
 PATIENCE = 10.0
@@ -79,8 +80,11 @@ def _ask_worker(journal: Path, portion: Order) -> Answer:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_TIMEOUT)
         try:
+            check_own_socket(socket_of(journal))
             with address_of(socket_of(journal)) as address:
                 connection.connect(address)
+        except NotOwn as error:
+            raise JournalError(f"no order is given: {error.strerror}") from None
         except (FileNotFoundError, ConnectionRefusedError):
             raise _NobodyThere from None
         except PermissionError:

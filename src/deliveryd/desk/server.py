@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +24,8 @@ from deliveryd.errors import JournalError
 from deliveryd.journal.base import Journal
 from deliveryd.journal.orders import Effect, Order
 from deliveryd.model import Clock
-from deliveryd.telemetry import Event, log
+from deliveryd.own_files import NotOwn, check_own_socket
+from deliveryd.telemetry import Event, describe, log
 from deliveryd.wakeup import LONGEST_WAIT
 
 PATIENCE = 10.0
@@ -64,7 +64,7 @@ class Desk:
                     await self._take_orders(listener)
             except OSError as error:
                 if not is_told:
-                    log(Event.DESK_CLOSED, file=str(self._path), error=error)
+                    log(Event.DESK_CLOSED, file=str(self._path), reason=error.strerror or describe(error))
                 is_told = True
                 await anyio.sleep(LONGEST_WAIT)
 
@@ -110,24 +110,26 @@ class Desk:
 
 @contextmanager
 def _listening(path: Path) -> Iterator[socket.socket]:
-    """The socket. Whoever has the journal's lock may take away what a killed worker left."""
+    """The socket. Whoever has the journal's lock may take away what a killed worker left. Raises OSError."""
     _remove(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        os.fchmod(listener.fileno(), 0o600)  # the file gets this mode when it is made, so no name is changed
         with address_of(path) as address:
             listener.bind(address)
         try:
-            path.chmod(0o600)
             listener.listen(8)
             listener.setblocking(False)
             yield listener
         finally:
-            _remove(path)
+            with suppress(NotOwn):
+                _remove(path)
 
 
 def _remove(path: Path) -> None:
+    """Remove a socket of ours. Raises OSError where something else has its name."""
     with suppress(FileNotFoundError):
-        if stat.S_ISSOCK(path.lstat().st_mode):
-            path.unlink()
+        check_own_socket(path)
+        path.unlink()
 
 
 def _is_owner(connection: socket.socket) -> bool:

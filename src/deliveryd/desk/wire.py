@@ -42,7 +42,7 @@ def address_of(path: Path) -> Iterator[str]:
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         yield str(path)
         return
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:

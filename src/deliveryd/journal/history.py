@@ -15,7 +15,7 @@ from deliveryd.errors import JournalError
 from deliveryd.journal.damage import advice
 from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
 from deliveryd.journal.past import Kept, kept
-from deliveryd.journal.place import refuse_leftovers, true_path, verify_log
+from deliveryd.journal.place import refuse_foreign, refuse_leftovers, verify_log
 from deliveryd.journal.schema import verify
 from deliveryd.model import message_key
 from deliveryd.states import State
@@ -144,9 +144,9 @@ def without_values(life: Life) -> Life:
 
 def read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
     """What a query finds in the journal as of one instant. Raises JournalError, or JournalAbsent."""
-    path = true_path(path)
     try:
-        size = path.stat().st_size
+        refuse_foreign(path)
+        size = path.lstat().st_size
     except FileNotFoundError:
         size = 0
     except OSError as error:
@@ -154,13 +154,15 @@ def read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
     if size == 0:
         refuse_leftovers(path)
         raise JournalAbsent(f"there is no journal at {path}: deliveryd hasn't run with it yet")
-    if not os.access(path, os.R_OK):
+    if not os.access(path, os.R_OK, effective_ids=True):
         raise JournalError(f"{path} can't be read by this user; ask as the one that deliveryd runs as")
     try:
         verify_log(path)
         return _read_undisturbed(path, query)
     except sqlite3.DatabaseError as error:
         raise JournalError(f"{path} can't be read as a journal: {error}. {advice(error)}") from error
+    except OSError as error:
+        raise JournalError(f"{path} can't be read: {error.strerror}") from None
 
 
 def _read_undisturbed(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:

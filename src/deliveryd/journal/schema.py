@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import uuid
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from deliveryd.errors import JournalError
 from deliveryd.journal.rows import to_json
 from deliveryd.model import StatusEvent, format_instant
+from deliveryd.own_files import open_own
 
 VERSION = 5
 APPLICATION_ID = 0x64_6C_76_64  # "dlvd"
@@ -157,7 +159,7 @@ def verify_header(path: Path) -> None:
     A file that is absent or empty is fine. Raises JournalError and OSError.
     """
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
             header = file.read(_HEADER)
     except FileNotFoundError:
         return

@@ -43,10 +43,9 @@ from deliveryd.journal.place import (
     keep_private,
     make_file,
     make_folder,
-    refuse_other_names,
+    refuse_foreign,
     renew_log,
     sync_names,
-    true_path,
     verify_log,
 )
 from deliveryd.journal.presence import Presence
@@ -365,14 +364,13 @@ async def open_journal(
 ) -> AsyncIterator[SqliteJournal]:
     """Open the journal for the one process that works on it, and close it when the block ends.
 
-    Where `path` is a link, all files of the journal lie beside what it leads to.
+    All of its files lie beside `path`, which is no link itself.
 
     `observe` hears of each commit: its seconds, and how many operations shared it. With less than `reserve`
     bytes free on the disk, `has_room` is false. `blocking` None: the journal has a thread of its own.
     Raises JournalLocked when another process still has it open after `patience` seconds, JournalError when
     the file can't be used.
     """
-    path = true_path(path)
     _checked(path, partial(make_folder, path.parent))
     async with (
         held(lock_of(path), patience) as lock,
@@ -405,9 +403,9 @@ async def open_journal(
 
 def _connect(path: Path) -> sqlite3.Connection:
     """Open the file, or make it; one that is no journal stays exactly as it is."""
+    _checked(path, partial(refuse_foreign, path))
     _checked(path, partial(verify_header, path))
     _checked(path, partial(make_file, path, _make))
-    _checked(path, partial(refuse_other_names, path))
     _checked(path, partial(keep_private, path))
     _checked(path, partial(verify_log, path))
     _checked(path, partial(renew_log, path))

@@ -275,6 +275,7 @@ class JournalOptions(Section):
     url: JournalUrl = Field("sqlite:////var/lib/deliveryd/journal.db", description="where the journal is")
     reserve: Size = Field(64 << 20, description="room on the disk below which nothing more is taken")
     retention: Positive = Field(7 * 86400.0, description="how long ended messages can be explained")
+    keep_variables: bool = Field(False, description="keep the variables of messages that were sent")
 
     @property
     def named(self) -> Path:

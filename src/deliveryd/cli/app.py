@@ -19,8 +19,8 @@ INTERRUPTED = 130
 """What typer makes of Ctrl-C where no command hears it; here it is a failure like any other (design 6)."""
 
 COMMANDS = (
-    "run", "demo", "sandbox", "check", "render", "explain", "audit", "in-doubt", "dead", "customers", "cache",
-    "health",
+    "run", "demo", "sandbox", "check", "render", "explain", "audit", "in-doubt", "dead", "erase", "customers",
+    "cache", "health",
 )  # fmt: skip
 """Each is a function, or a group of commands, of that name in the module of that name; "-" is "_" there."""
 

@@ -22,9 +22,9 @@ from deliveryd.desk.wire import (
 )
 from deliveryd.errors import JournalError
 from deliveryd.journal.base import Journal
-from deliveryd.journal.orders import Effect, Order
+from deliveryd.journal.orders import Effect, Order, Verb
 from deliveryd.model import Clock
-from deliveryd.own_files import NotOwn, check_own_socket
+from deliveryd.own_files import NotOwn, check_own_socket, user_name
 from deliveryd.telemetry import Event, describe, log
 from deliveryd.wakeup import LONGEST_WAIT
 
@@ -89,10 +89,11 @@ class Desk:
                 await _send(connection, write_answer(answer))
 
     async def _answer(self, connection: socket.socket, line: bytes) -> Answer | Failed:
-        if not _is_owner(connection):
+        user = _user_of(connection)
+        if user not in (os.geteuid(), 0):
             return Failed("only the user that deliveryd runs as may give orders")
         try:
-            return await self._carry_out(read_order(line))
+            return await self._carry_out(read_order(line)._replace(user=user_name(user)))
         except ValueError:
             return Failed("this deliveryd doesn't know such an order; is it of another version?")
         except JournalError as error:
@@ -100,6 +101,8 @@ class Desk:
 
     async def _carry_out(self, order: Order) -> Answer:
         decided = await self._journal.decide(order, self._clock.now(), self._lanes)
+        if order.verb is Verb.ERASE:
+            await self._journal.cut_log()
         self._on_moved(decided.effects)
         log(
             Event.DESK_DECIDED,
@@ -132,11 +135,11 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _is_owner(connection: socket.socket) -> bool:
-    """Whether the other side is the same user, or the system's administrator."""
+def _user_of(connection: socket.socket) -> int:
+    """Which user is on the other side."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(raw)
-    return user in (os.geteuid(), 0)
+    return int(user)
 
 
 async def _receive_line(connection: socket.socket) -> bytes:

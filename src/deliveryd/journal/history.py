@@ -30,8 +30,9 @@ class JournalAbsent(JournalError):
 class MessageRecord(NamedTuple):
     """A message as it stands. Settings, customer and variables are None when its element was malformed.
 
-    `key` is the idempotency key that it was tried under last, or will be first. A variable's
-    value is None where it was left out (see `without_values`).
+    Variables are None too when they were emptied, since the message was sent; a variable's value is None
+    where it was left out (see `without_values`). `key` is the idempotency key that it was tried under last,
+    or will be first.
     """
 
     settings_id: int | None
@@ -94,12 +95,14 @@ class MalformedRecord(NamedTuple):
 
 
 class DecisionRecord(NamedTuple):
-    """Something that an operator ordered for the message."""
+    """Something that an operator ordered for the message: who, and on whose behalf, as they claimed."""
 
     at: int
     verb: str
     kind: str
     key: str
+    user: str | None
+    caller: str | None
 
 
 class Life(NamedTuple):
@@ -194,6 +197,14 @@ FROM event WHERE message_id = ? ORDER BY {HAPPENED}, seq
 """  # noqa: S608  # constants
 
 
+_DECISIONS = """
+SELECT at, verb, kind, key, user, caller FROM (
+    SELECT * FROM decision WHERE message_id = ?1
+    UNION ALL SELECT * FROM decision WHERE message_id IS NULL AND kind = 'message' AND key = CAST(?1 AS TEXT)
+) ORDER BY seq
+"""
+
+
 def _life(db: sqlite3.Connection, message_id: int) -> Life:
     def rows(statement: str) -> list[Any]:
         return db.execute(statement, (message_id,)).fetchall()
@@ -215,7 +226,7 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
     malformed = rows(
         "SELECT raw, reason, first_at, last_at, times FROM malformed WHERE message_id = ? ORDER BY first_at"
     )
-    decisions = rows("SELECT at, verb, kind, key FROM decision WHERE message_id = ? ORDER BY seq")
+    decisions = rows(_DECISIONS)
     return Life(
         id=message_id,
         message=_message(messages[0], partial(message_key, namespace, message_id)) if messages else None,

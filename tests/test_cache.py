@@ -125,7 +125,8 @@ async def test_a_folder_of_somebody_else_is_bypassed(cache: Cache, monkeypatch: 
     await cache.disk.set("a", b"1", None)
     assert await cache.disk.get("a") is None
     assert list(cache.folder.iterdir()) == []
-    assert set(cache.problems) == {"the cache is bypassed: its folder belongs to another user"}
+    [problem] = set(cache.problems)
+    assert problem.startswith(f"the cache is bypassed: {cache.folder} belongs to the user ")
 
 
 # what somebody planted
@@ -333,7 +334,7 @@ async def test_a_folder_that_can_not_be_used_is_bypassed(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as broken:
-        broken.setattr(Path, "chmod", fail)
+        broken.setattr(os, "fchmod", fail)
         await cache.disk.set("a", b"1", None)
         assert await cache.disk.get("a") is None
         await cache.disk.delete("a")

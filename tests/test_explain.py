@@ -94,6 +94,7 @@ def test_a_message_that_was_retried_fell_back_and_was_delivered(world: World) ->
 
 
 def test_names_of_variables_are_shown_and_values_only_when_asked_for(world: World) -> None:
+    world.change("[journal]\n", "[journal]\nkeep_variables = true\n")
     world.state.enqueue(message(5, word="parcel 20417"))
     world.run_until_idle()
     usual = explain(world, 5)

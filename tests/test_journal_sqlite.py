@@ -393,7 +393,7 @@ async def test_a_journal_of_another_format_is_refused_and_left_untouched(path: P
     async with open_journal(path):
         pass
     before = a_database(path, f"PRAGMA user_version = {version}")
-    assert f"has format {version}, and this deliveryd reads format 5 only" in await refusal(path)
+    assert f"has format {version}, and this deliveryd reads format 6 only" in await refusal(path)
     assert read(path) == before
 
 

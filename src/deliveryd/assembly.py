@@ -113,6 +113,7 @@ async def assemble(
                 blocking=blocking,
                 reserve=config.journal.reserve,
                 patience=COMMAND_PATIENCE,
+                keep_variables=config.journal.keep_variables,
             )
         )
         places = Places(config.queue.max_in_flight)

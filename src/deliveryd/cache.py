@@ -7,7 +7,6 @@ bypassed and rebuilt.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import sqlite3
@@ -22,6 +21,7 @@ import diskcache
 from diskcache.core import MODE_RAW
 
 from deliveryd.blocking import Blocking, in_thread
+from deliveryd.own_files import NotOwn, check_own, open_own_folder
 
 T = TypeVar("T")
 
@@ -207,15 +207,14 @@ class DiskCache:
 
     def _open(self) -> Any:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = self._folder.stat()
-        if status.st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "its folder belongs to another user")
-        self._folder.chmod(0o700)
-        if status.st_mode & 0o022:
+        if self._close_to_others():
             self._on_problem("others could write to the cache's folder; the cache is thrown away")
             self._throw_away()
-        elif any(path.is_symlink() for path in self._folder.glob("cache.db*")):
-            self._on_problem("the cache's file is a link to somewhere else; the link is thrown away")
+        try:
+            for path in self._folder.glob("cache.db*"):
+                check_own(path)
+        except NotOwn as error:
+            self._on_problem(f"the cache can't be used ({error.strerror}); it is thrown away")
             self._throw_away()
         return OneConnection(
             str(self._folder),
@@ -226,6 +225,16 @@ class DiskCache:
             sqlite_mmap_size=0,
             eviction_policy="least-recently-stored",  # reading costs no write
         )
+
+    def _close_to_others(self) -> bool:
+        """Take the folder away from others; tell whether they could write to it. Raises OSError."""
+        folder = open_own_folder(self._folder)
+        try:
+            mode = os.fstat(folder).st_mode
+            os.fchmod(folder, 0o700)
+            return bool(mode & 0o022)
+        finally:
+            os.close(folder)
 
     def _throw_away(self) -> None:
         for path in self._folder.glob("cache.db*"):

@@ -199,7 +199,9 @@ def _journal(path: Path) -> Finding:
         return _folder("journal.url", path.parent, f"{path} will be made")
     except JournalError as error:
         return Finding("journal.url", Result.WRONG, str(error))
-    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+    if not os.access(path, os.W_OK, effective_ids=True) or not os.access(
+        path.parent, os.W_OK, effective_ids=True
+    ):
         return Finding("journal.url", Result.WRONG, f"{path} or its folder can't be written by this user")
     holder = holder_of(path)
     used = f", in use by process {holder}" if holder is not None else ""
@@ -211,7 +213,7 @@ def _folder(key: str, folder: Path, good: str | None = None) -> Finding:
     nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not nearest.is_dir():
         return Finding(key, Result.WRONG, f"{nearest} is no folder")
-    if not os.access(nearest, os.W_OK | os.X_OK):
+    if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
         return Finding(key, Result.WRONG, f"{nearest} can't be written by this user")
     return Finding(
         key, Result.OK, good or f"{folder} {'can be used' if nearest == folder else 'will be made'}"

@@ -285,11 +285,17 @@ class JournalOptions(Section):
     url: JournalUrl = Field("sqlite:////var/lib/deliveryd/journal.db", description="where the journal is")
     reserve: Size = Field(64 << 20, description="room on the disk below which nothing more is taken")
     retention: Positive = Field(7 * 86400.0, description="how long ended messages can be explained")
+    keep_variables: bool = Field(False, description="keep the variables of messages that were sent")
+
+    @property
+    def named(self) -> Path:
+        """The file as the url names it, which may be a link."""
+        return Path(self.url.removeprefix(SQLITE))
 
     @cached_property
     def path(self) -> Path:
-        """The file that the url names, or leads to by links: all files of the journal lie beside it."""
-        return Path(os.path.realpath(self.url.removeprefix(SQLITE)))
+        """The file that the url leads to by links, found out once: all files of the journal lie beside it."""
+        return Path(os.path.realpath(self.named))
 
 
 class AdminOptions(Section):

@@ -15,6 +15,7 @@ from deliveryd.journal.history import (
     MessageRecord,
     ReceiptRecord,
 )
+from deliveryd.journal.orders import Verb
 from deliveryd.journal.past import Kept
 from deliveryd.model import format_instant, parse_instant
 from deliveryd.states import State
@@ -36,6 +37,8 @@ STATES: Mapping[State, str] = {
 RECEIPT_MAY_FOLLOW = ", and a provider's receipt may still follow"
 
 FORGOTTEN = "forgotten; it ended longer ago than journal.retention, and only these events are kept"
+ERASED = "erased by an operator's order; only these events are kept"
+EMPTIED = "emptied, since it was sent (journal.keep_variables)"
 NEVER_TAKEN = "never taken; only malformed elements had this id"
 
 VERDICTS: Mapping[str, str] = {
@@ -90,17 +93,18 @@ def chronicle(life: Life) -> Sequence[Step]:
 def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
     message = life.message
     if message is None:
-        yield f"message {life.id}: {FORGOTTEN if life.past else NEVER_TAKEN}"
+        erased = any(decision.verb == Verb.ERASE for decision in life.decisions)
+        yield f"message {life.id}: {ERASED if erased else FORGOTTEN if life.past else NEVER_TAKEN}"
         return
     may_follow = message.state is State.SENT and message.lane in reporting
     yield f"message {life.id}: {STATES[message.state]}{RECEIPT_MAY_FOLLOW if may_follow else ''}"
     yield ""
-    if message.variables is None:
+    if message.settings_id is None:
         yield "  its element of the queue was malformed: it has no settings, customer or variables"
         return
     yield f"  settings   {message.settings_id}"
     yield f"  customer   {message.customer_id}"
-    yield f"  variables  {_variables(message.variables)}"
+    yield f"  variables  {EMPTIED if message.variables is None else _variables(message.variables)}"
     if message.state not in (State.SENT, State.DELIVERED) and message.lane is not None:
         yield f"  channel    {message.lane}, tries so far: {message.tries}"
     for channel, reason in message.spent:
@@ -173,7 +177,9 @@ def _receipt(receipt: ReceiptRecord) -> Step:
 
 def _decision(decision: DecisionRecord) -> Step:
     what = "" if decision.kind == "message" else f" {decision.kind} {decision.key}"
-    return Step(decision.at, f"an operator decided: {decision.verb}{what}")
+    on_behalf = f", on behalf of {decision.caller}, as claimed" if decision.caller is not None else ""
+    who = (f"by the user {decision.user}{on_behalf}",) if decision.user is not None else ()
+    return Step(decision.at, f"an operator decided: {decision.verb}{what}", who)
 
 
 def _first_events(life: Life) -> Iterator[EventRecord]:
@@ -260,7 +266,7 @@ def as_json(life: Life) -> Mapping[str, object]:
         "receipts": [_written(receipt._asdict()) for receipt in life.receipts],
         "malformed": [_written(bad._asdict()) for bad in life.malformed],
         "decisions": [
-            _written({"decided_at": each.at, "verb": each.verb, "kind": each.kind, "key": each.key})
+            _written({"decided_at": each.at} | {k: v for k, v in each._asdict().items() if k != "at"})
             for each in life.decisions
         ],
         "kept": [json.loads(body) for body in life.past or () if body is not None],

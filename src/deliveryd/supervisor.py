@@ -36,6 +36,9 @@ COUNT_INTERVAL = 10.0
 STATUS_INTERVAL = 10.0
 FORGET_INTERVAL = 60.0
 TELL_INTERVAL = 60.0
+CUT_INTERVAL = 300.0
+"""Seconds after which the journal's log is emptied, which holds what was deleted since; or tried again."""
+
 FORGET_BATCH = 100
 GIVE_BACK_BATCH = 64
 FORGET_PAUSE = 0.025
@@ -190,6 +193,7 @@ class Supervisor:
         async with anyio.create_task_group() as chores:
             chores.start_soon(_every, COUNT_INTERVAL, self._count, parts, vitals)
             chores.start_soon(_every, FORGET_INTERVAL, self._forget, parts)
+            chores.start_soon(_every, CUT_INTERVAL, parts.journal.cut_log)
             chores.start_soon(_every, TELL_INTERVAL, _tell_failures, parts)
 
     async def _count(self, parts: Parts, vitals: WorkerVitals) -> None:
@@ -242,7 +246,7 @@ async def _tell_failures(parts: Parts) -> None:
     parts.pipeline.failures.tell()
 
 
-async def _every(seconds: float, chore: Callable[..., Awaitable[None]], *args: object) -> None:
+async def _every(seconds: float, chore: Callable[..., Awaitable[object]], *args: object) -> None:
     while True:
         await chore(*args)
         await anyio.sleep(seconds)

@@ -123,7 +123,7 @@ async def _settings_by_id(config: Config, settings_id: int) -> tuple[str, Settin
 
 async def _cached_settings(config: Config, settings_id: int) -> Settings | None:
     # Opening a cache without the right to write it would make it count as broken, and be thrown away.
-    if not os.access(config.settings.cache_dir / "cache.db", os.R_OK | os.W_OK):
+    if not os.access(config.settings.cache_dir / "cache.db", os.R_OK | os.W_OK, effective_ids=True):
         return None
     cache = open_cache(config)
     try:

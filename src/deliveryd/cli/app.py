@@ -13,13 +13,14 @@ import typer
 
 from deliveryd import __version__
 from deliveryd.cli.outcome import FAILED, exit_status
+from deliveryd.hardening import protect_memory
 
 INTERRUPTED = 130
 """What typer makes of Ctrl-C where no command hears it; here it is a failure like any other (design 6)."""
 
 COMMANDS = (
-    "run", "demo", "sandbox", "check", "render", "explain", "audit", "in-doubt", "dead", "customers", "cache",
-    "health",
+    "run", "demo", "sandbox", "check", "render", "explain", "audit", "in-doubt", "dead", "erase", "customers",
+    "cache", "health",
 )  # fmt: skip
 """Each is a function, or a group of commands, of that name in the module of that name; "-" is "_" there."""
 
@@ -79,6 +80,7 @@ def _loading() -> Iterator[None]:
 
 def main() -> None:
     """Run the command line. Exit status: 0 good, 1 failed, 2 usage, 78 configuration (design 6)."""
+    protect_memory()
     try:
         with _loading():
             app = build_app(_needed(sys.argv[1:]))

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 import typer
 
+from deliveryd.cli.loading import load_as_owner
 from deliveryd.cli.options import AsData, ConfigFile
 from deliveryd.cli.outcome import FAILED
-from deliveryd.config import load
 from deliveryd.journal.account import Lost
 from deliveryd.journal.audit import CHECKS, Audit, Finding
 from deliveryd.journal.audit import audit as reconcile
@@ -25,7 +25,7 @@ def audit(config: ConfigFile, as_data: AsData = False) -> None:
 
     Only reads, while the worker runs or not. Exit status: 0 balanced, 1 not.
     """
-    path = load(config).journal.path
+    path = load_as_owner(config).journal.path
     result = reconcile(path)
     typer.echo(json.dumps(_as_json(result), indent=2) if as_data else "\n".join(_as_lines(result)))
     if not result.is_balanced:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -12,8 +11,9 @@ import typer
 
 from deliveryd.assembly import open_cache, open_entities_cache
 from deliveryd.cache import DiskCache
+from deliveryd.cli.loading import load_as_owner
 from deliveryd.cli.options import ConfigFile
-from deliveryd.config import Config, load
+from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.holder import holder_of
 from deliveryd.units import format_duration, format_size
@@ -65,7 +65,7 @@ class _Part(NamedTuple):
 @cache.command()
 def info(config: ConfigFile, settings: Settings = None, entities: Entities = False) -> None:
     """Show what is kept. With --settings: whether these settings are."""
-    loaded = load(config)
+    loaded = load_as_owner(config)
 
     async def look() -> None:
         if settings is not None:
@@ -82,7 +82,7 @@ def clear(config: ConfigFile, settings: Settings = None, entities: Entities = Fa
 
     A running worker keeps the settings that it has in memory until it is restarted.
     """
-    loaded = load(config)
+    loaded = load_as_owner(config)
 
     async def forget() -> None:
         if settings is not None:
@@ -100,25 +100,13 @@ def clear(config: ConfigFile, settings: Settings = None, entities: Entities = Fa
 def _settings(config: Config) -> _Part:
     problems: list[str] = []
     disk = open_cache(config, on_problem=problems.append)
-    _become_owner(disk.folder)
     return _Part("settings", config.settings.size_limit, disk, problems)
 
 
 def _entities(config: Config) -> _Part:
     problems: list[str] = []
     disk = open_entities_cache(config, problems.append)
-    _become_owner(disk.folder)
     return _Part("entities", config.entities.size_limit, disk, problems)
-
-
-def _become_owner(folder: Path) -> None:
-    """As root, work as the user whose cache it is: files of root's would lock the worker out of it."""
-    if os.geteuid() != 0 or not folder.is_dir():
-        return
-    owner = folder.stat()
-    if owner.st_uid != 0:
-        os.setegid(owner.st_gid)
-        os.seteuid(owner.st_uid)
 
 
 def _parts(config: Config, settings: int | None, entities: bool) -> Sequence[_Part]:

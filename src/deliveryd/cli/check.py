@@ -13,6 +13,7 @@ from deliveryd.cli.options import AsData, ConfigFile
 from deliveryd.cli.outcome import CONFIGURATION, FAILED
 from deliveryd.config import examine
 from deliveryd.errors import ConfigError
+from deliveryd.privileges import work_as_owner
 
 EXIT = {Result.OK: 0, Result.UNREACHABLE: FAILED, Result.WRONG: CONFIGURATION}
 
@@ -29,6 +30,8 @@ def check(
     Exit status: 0 all is well, 1 something can't be reached, 78 the configuration has to be changed.
     """
     examined = examine(config)
+    if examined.config is not None:
+        work_as_owner(examined.config.journal.named)
     findings = anyio.run(check_examined, config, examined, check_files if offline else check_all)
     if examined.problems and not as_data:
         raise ConfigError([f"{finding.key}: {finding.text}" for finding in findings])

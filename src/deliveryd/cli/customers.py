@@ -13,11 +13,12 @@ import typer
 
 from deliveryd.assembly import open_service
 from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet, json_text
+from deliveryd.cli.loading import load_as_owner
 from deliveryd.cli.options import ConfigFile
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.progress import ProgressLine
 from deliveryd.cli.standard_output import standard_output
-from deliveryd.config import Config, load
+from deliveryd.config import Config
 from deliveryd.config_file import hint
 from deliveryd.errors import DeliverydError, ServiceError
 from deliveryd.listing import Progress, Reading, Sheet
@@ -84,7 +85,7 @@ def read_all(  # noqa: PLR0917 - typer passes options by name
     Exit status 1: it ended early, or configurations couldn't be had. What was read has been written then.
     """
     groups = _known(include or GROUPS)
-    loaded = load(config)
+    loaded = load_as_owner(config)
     watcher = ProgressLine(beside_output=output is not Format.TABLE and sys.stdout.isatty())
     progress = Progress()
 
@@ -122,7 +123,7 @@ def entity(
     url: Annotated[str, typer.Argument(metavar="URL", help="The configUrl of an entity.")],
 ) -> None:
     """Show the configuration of one entity as JSON, from the cache where it is still good."""
-    loaded = load(config)
+    loaded = load_as_owner(config)
     with standard_output() as out:
         try:
             found = anyio.run(_configuration, loaded, url)

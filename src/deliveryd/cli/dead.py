@@ -18,8 +18,9 @@ from deliveryd.cli.deciding import (
     preview,
     tell,
 )
+from deliveryd.cli.loading import load_as_owner
 from deliveryd.cli.options import AsData, ConfigFile, DryRun, Everything
-from deliveryd.config import Config, load
+from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
 from deliveryd.explaining import moment
 from deliveryd.journal.aside import Dead, shown
@@ -73,7 +74,7 @@ def list_dead(
     config: ConfigFile, kind: Kinds = None, since: Since = None, reason: Reason = "", as_data: AsData = False
 ) -> None:
     """List what lies aside, the oldest first."""
-    found = _Filter(kind or tuple(Kind), since, reason).apply(load(config))
+    found = _Filter(kind or tuple(Kind), since, reason).apply(load_as_owner(config))
     data = [_as_data(each) for each in found]
     typer.echo(json.dumps(data, indent=2) if as_data else "\n".join(_lines(found)))
 
@@ -85,7 +86,7 @@ def show(
     as_data: AsData = False,
 ) -> None:
     """Show all about one of them: the event's JSON, or the raw element, which may tell about a customer."""
-    record = shown(load(config).journal.path, *_parsed(name))
+    record = shown(load_as_owner(config).journal.path, *_parsed(name))
     if record is None:
         raise DeliverydError(f"{name} doesn't wait for a decision")
     written = {
@@ -109,7 +110,7 @@ def retry(
     as_data: AsData = False,
 ) -> None:
     """Try again: events are reported again, set aside messages begin anew, receipts are matched again."""
-    loaded = load(config)
+    loaded = load_as_owner(config)
     chosen = _choose(loaded, names or (), everything, _Filter(kind or _RETRIED, since, reason))
     _decide(loaded, Verb.RETRY, chosen, dry_run=dry_run, as_data=as_data)
 
@@ -127,7 +128,7 @@ def drop(
     as_data: AsData = False,
 ) -> None:
     """Give up: what is dropped stays in the journal, marked so, and is no longer listed or counted."""
-    loaded = load(config)
+    loaded = load_as_owner(config)
     chosen = _choose(loaded, names or (), everything, _Filter(kind or tuple(Kind), since, reason))
     _decide(loaded, Verb.DROP, chosen, dry_run=dry_run, as_data=as_data)
 

@@ -48,7 +48,12 @@ def name_of(kind: Kind, key: object) -> str:
 
 def carry_out(config: Config, verb: Verb, wanted: Mapping[Kind, Sequence[str]]) -> Answer:
     """Give the orders, to the worker or, without one, to the journal itself; answered by names."""
-    office = Office(config.journal.path, config.events.details_field, tuple(config.channels.configured))
+    office = Office(
+        config.journal.path,
+        config.events.details_field,
+        tuple(config.channels.configured),
+        config.journal.keep_variables,
+    )
     done: list[str] = []
     skipped: dict[str, str] = {}
     for kind, keys in wanted.items():

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from deliveryd.cli.loading import load_as_owner
 from deliveryd.cli.options import AsData, ConfigFile
-from deliveryd.config import load
 from deliveryd.errors import DeliverydError
 from deliveryd.explaining import as_json, tell
 from deliveryd.journal.history import read_life, without_values
@@ -31,7 +31,7 @@ def explain(
 
     Only reads the journal, while the worker runs or not. Exit status 1: the journal doesn't know the message.
     """
-    loaded = load(config)
+    loaded = load_as_owner(config)
     path = loaded.journal.path
     life = read_life(path, message_id)
     if not life.is_known:

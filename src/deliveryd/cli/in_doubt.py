@@ -20,8 +20,9 @@ from deliveryd.cli.deciding import (
     preview,
     tell,
 )
+from deliveryd.cli.loading import load_as_owner
 from deliveryd.cli.options import AsData, ConfigFile, DryRun, Everything
-from deliveryd.config import Config, load
+from deliveryd.config import Config
 from deliveryd.config_file import hint
 from deliveryd.explaining import moment
 from deliveryd.journal.aside import InDoubt
@@ -78,7 +79,7 @@ def list_held(
     config: ConfigFile, channel: Channel = None, until: Until = None, as_data: AsData = False
 ) -> None:
     """List the messages that are held in doubt, with the keys under which their providers may have them."""
-    held = _held(load(config), channel, until)
+    held = _held(load_as_owner(config), channel, until)
     data = [_as_data(each) for each in held]
     typer.echo(json.dumps(data, indent=2) if as_data else "\n".join(_lines(held)))
 
@@ -128,7 +129,7 @@ def settle(
 
 
 def _decide(config: Path, verb: Verb, choice: _Choice, *, dry_run: bool, as_data: bool) -> None:
-    loaded = load(config)
+    loaded = load_as_owner(config)
     held = [str(each.message_id) for each in _held(loaded, choice.channel, choice.until)]
     wanted = {Kind.MESSAGE: list(dict.fromkeys(map(str, choice.ids))) or held}
     there = {name_of(Kind.MESSAGE, key) for key in held}

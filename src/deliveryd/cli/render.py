@@ -8,8 +8,8 @@ from typing import Annotated
 import anyio
 import typer
 
+from deliveryd.cli.loading import load_as_owner
 from deliveryd.cli.options import AsData, ConfigFile
-from deliveryd.config import load
 from deliveryd.model import WallClock
 from deliveryd.previewing import Outlook, Scope, as_json, as_lines, look_ahead
 from deliveryd.trial import Wish, gather
@@ -41,7 +41,7 @@ def render(  # noqa: PLR0917 - typer passes options by name
 
     Secrets are masked. Exit status 1: a placeholder has no value, or something else keeps it from being sent.
     """
-    loaded = load(config)
+    loaded = load_as_owner(config)
 
     async def look() -> Outlook:
         trial = await gather(loaded, Wish(settings, variables, customer, message_id))

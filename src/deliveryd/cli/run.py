@@ -9,8 +9,8 @@ import anyio
 import typer
 
 from deliveryd import telemetry
+from deliveryd.cli.loading import load_as_owner
 from deliveryd.cli.options import ConfigFile
-from deliveryd.config import load
 from deliveryd.journal.base import Account
 from deliveryd.states import State
 from deliveryd.supervisor import Supervisor
@@ -38,7 +38,7 @@ def run(
     ] = False,
 ) -> None:
     """Take messages, send them, report them, until SIGTERM or SIGINT; a second signal ends at once."""
-    loaded = load(config)
+    loaded = load_as_owner(config)
     telemetry.configure(loaded.log.level, loaded.log.format)
 
     async def work() -> Supervisor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from deliveryd.desk.wire import (
     Answer,
     Failed,
     address_of,
+    claim_of,
     read_answer,
     socket_of,
     write_order,
@@ -24,12 +26,16 @@ from deliveryd.errors import JournalError, JournalLocked
 from deliveryd.journal.orders import Kind, Order, Verb
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import WallClock
+from deliveryd.own_files import NotOwn, check_own_socket, user_name
 
 ANSWER_TIMEOUT = 30.0
 PATIENCE = 10.0
 """Seconds to wait for a worker that is just starting or ending: it has the journal and takes no orders."""
 
 PAUSE = 0.1
+
+LOGIN = Path("/proc/self/loginuid")
+NOBODY_LOGGED_IN = 2**32 - 1
 
 
 class Office(NamedTuple):
@@ -38,6 +44,7 @@ class Office(NamedTuple):
     journal: Path
     details_field: str
     channels: Sequence[str]
+    keep_variables: bool = False
 
 
 class _NobodyThere(Exception):
@@ -52,7 +59,7 @@ def order(office: Office, verb: Verb, kind: Kind, keys: Sequence[str]) -> Answer
     done: list[str] = []
     skipped: dict[str, str] = {}
     for begin in range(0, len(keys), MOST_KEYS):
-        portion = Order(verb, kind, tuple(keys[begin : begin + MOST_KEYS]))
+        portion = Order(verb, kind, tuple(keys[begin : begin + MOST_KEYS]), caller=_caller())
         answer = _order(office, portion)
         done += answer.done
         skipped |= answer.skipped
@@ -79,8 +86,11 @@ def _ask_worker(journal: Path, portion: Order) -> Answer:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_TIMEOUT)
         try:
+            check_own_socket(socket_of(journal))
             with address_of(socket_of(journal)) as address:
                 connection.connect(address)
+        except NotOwn as error:
+            raise JournalError(f"no order is given: {error.strerror}") from None
         except (FileNotFoundError, ConnectionRefusedError):
             raise _NobodyThere from None
         except PermissionError:
@@ -101,6 +111,23 @@ def _ask_worker(journal: Path, portion: Order) -> Answer:
 
 
 async def _carry_out(office: Office, portion: Order) -> Answer:
-    async with open_journal(office.journal, details_field=office.details_field) as journal:
-        decided = await journal.decide(portion, WallClock().now(), office.channels)
+    async with open_journal(
+        office.journal, details_field=office.details_field, keep_variables=office.keep_variables
+    ) as journal:
+        order = portion._replace(user=user_name(os.geteuid()))
+        decided = await journal.decide(order, WallClock().now(), office.channels)
     return Answer(decided.done, decided.skipped)
+
+
+def _caller() -> str | None:
+    """Who called the command, where they became another user for it: as sudo or their log-in says."""
+    caller = claim_of(os.environ.get("SUDO_USER") or _logged_in())
+    return None if caller == user_name(os.geteuid()) else caller
+
+
+def _logged_in() -> str | None:
+    try:
+        number = int(LOGIN.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return None if number == NOBODY_LOGGED_IN else user_name(number)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,9 +22,10 @@ from deliveryd.desk.wire import (
 )
 from deliveryd.errors import JournalError
 from deliveryd.journal.base import Journal
-from deliveryd.journal.orders import Effect, Order
+from deliveryd.journal.orders import Effect, Order, Verb
 from deliveryd.model import Clock
-from deliveryd.telemetry import Event, log
+from deliveryd.own_files import NotOwn, check_own_socket, user_name
+from deliveryd.telemetry import Event, describe, log
 from deliveryd.wakeup import LONGEST_WAIT
 
 PATIENCE = 10.0
@@ -64,7 +64,7 @@ class Desk:
                     await self._take_orders(listener)
             except OSError as error:
                 if not is_told:
-                    log(Event.DESK_CLOSED, file=str(self._path), error=error)
+                    log(Event.DESK_CLOSED, file=str(self._path), reason=error.strerror or describe(error))
                 is_told = True
                 await anyio.sleep(LONGEST_WAIT)
 
@@ -89,10 +89,11 @@ class Desk:
                 await _send(connection, write_answer(answer))
 
     async def _answer(self, connection: socket.socket, line: bytes) -> Answer | Failed:
-        if not _is_owner(connection):
+        user = _user_of(connection)
+        if user not in (os.geteuid(), 0):
             return Failed("only the user that deliveryd runs as may give orders")
         try:
-            return await self._carry_out(read_order(line))
+            return await self._carry_out(read_order(line)._replace(user=user_name(user)))
         except ValueError:
             return Failed("this deliveryd doesn't know such an order; is it of another version?")
         except JournalError as error:
@@ -100,6 +101,8 @@ class Desk:
 
     async def _carry_out(self, order: Order) -> Answer:
         decided = await self._journal.decide(order, self._clock.now(), self._lanes)
+        if order.verb is Verb.ERASE:
+            await self._journal.cut_log()
         self._on_moved(decided.effects)
         log(
             Event.DESK_DECIDED,
@@ -110,31 +113,33 @@ class Desk:
 
 @contextmanager
 def _listening(path: Path) -> Iterator[socket.socket]:
-    """The socket. Whoever has the journal's lock may take away what a killed worker left."""
+    """The socket. Whoever has the journal's lock may take away what a killed worker left. Raises OSError."""
     _remove(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        os.fchmod(listener.fileno(), 0o600)  # the file gets this mode when it is made, so no name is changed
         with address_of(path) as address:
             listener.bind(address)
         try:
-            path.chmod(0o600)
             listener.listen(8)
             listener.setblocking(False)
             yield listener
         finally:
-            _remove(path)
+            with suppress(NotOwn):
+                _remove(path)
 
 
 def _remove(path: Path) -> None:
+    """Remove a socket of ours. Raises OSError where something else has its name."""
     with suppress(FileNotFoundError):
-        if stat.S_ISSOCK(path.lstat().st_mode):
-            path.unlink()
+        check_own_socket(path)
+        path.unlink()
 
 
-def _is_owner(connection: socket.socket) -> bool:
-    """Whether the other side is the same user, or the system's administrator."""
+def _user_of(connection: socket.socket) -> int:
+    """Which user is on the other side."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(raw)
-    return user in (os.geteuid(), 0)
+    return int(user)
 
 
 async def _receive_line(connection: socket.socket) -> bytes:

@@ -15,6 +15,8 @@ LONGEST_LINE = 256 * 1024
 MOST_KEYS = 500
 """Keys in one order, so that a line and a transaction stay small."""
 
+LONGEST_NAME = 64
+
 _LONGEST_PATH = 100  # of a socket's address, which the system bounds at 107 bytes
 
 
@@ -42,7 +44,7 @@ def address_of(path: Path) -> Iterator[str]:
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         yield str(path)
         return
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
@@ -50,17 +52,24 @@ def address_of(path: Path) -> Iterator[str]:
 
 
 def write_order(order: Order) -> bytes:
-    """An order as a line."""
-    return _line({"verb": order.verb, "kind": order.kind, "keys": order.keys})
+    """An order as a line; who gives it is for the other side to find out."""
+    return _line({"verb": order.verb, "kind": order.kind, "keys": order.keys, "caller": order.caller})
 
 
 def read_order(line: bytes) -> Order:
     """An order from its line. Raises ValueError."""
     match _object(line):
-        case {"verb": str(verb), "kind": str(kind), "keys": list(keys)} if len(keys) <= MOST_KEYS:
+        case {"verb": str(verb), "kind": str(kind), "keys": list(keys), **rest} if len(keys) <= MOST_KEYS:
             if all(isinstance(key, str) for key in keys):
-                return Order(Verb(verb), Kind(kind), tuple(keys))
+                return Order(Verb(verb), Kind(kind), tuple(keys), caller=claim_of(rest.get("caller")))
     raise ValueError("no order")
+
+
+def claim_of(caller: object) -> str | None:
+    """Whom somebody says to act for, if that can be a user's name."""
+    if isinstance(caller, str) and caller.isprintable() and 0 < len(caller) <= LONGEST_NAME:
+        return caller
+    return None
 
 
 def write_answer(answer: Answer | Failed) -> bytes:

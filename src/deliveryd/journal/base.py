@@ -273,6 +273,12 @@ class Journal(Protocol):
         What is dropped stays recorded, and so does each decision.
         """
 
+    async def cut_log(self) -> bool:
+        """Empty what a journal keeps beside its file, so that nothing deleted is left there.
+
+        False where somebody reads the journal as of an earlier instant, and it has to be tried again.
+        """
+
     async def forget(self, before: int, limit: int) -> int:
         """Delete ended messages whose end was before that instant and whose events are all accepted.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from deliveryd.journal.base import Change, Outcome
+from deliveryd.journal.erasing import erase_malformed, erase_message, erase_receipt
 from deliveryd.journal.matching import Matching
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Decided, Effect, Kind, Order, Verb
@@ -70,6 +71,9 @@ class Decisions:
             (Verb.DROP, Kind.EVENT): _drop_event,
             (Verb.DROP, Kind.RECEIPT): _drop_receipt,
             (Verb.DROP, Kind.MALFORMED): _drop_malformed,
+            (Verb.ERASE, Kind.MESSAGE): lambda case: _erased(erase_message(case.db, case.number)),
+            (Verb.ERASE, Kind.RECEIPT): lambda case: _erased(erase_receipt(case.db, case.number)),
+            (Verb.ERASE, Kind.MALFORMED): lambda case: _erased(erase_malformed(case.db, case.key)),
         }
 
     def carry_out(self, db: sqlite3.Connection, order: Order, at: int, lanes: Collection[str]) -> Decided:
@@ -85,8 +89,9 @@ class Decisions:
                 skipped[key] = str(reason)
                 continue
             db.execute(
-                "INSERT INTO decision (at, verb, kind, key, message_id) VALUES (?, ?, ?, ?, ?)",
-                (at, order.verb, order.kind, key, message_id),
+                "INSERT INTO decision (at, verb, kind, key, message_id, user, caller)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (at, order.verb, order.kind, key, message_id, order.user, order.caller),
             )
             done.append(key)
             effects.append(effect)
@@ -208,6 +213,13 @@ def _drop(case: _Case, statement: str, *keys: object) -> None:
     """Mark what is given up: it stays where it is, and is no longer asked about."""
     if not case.db.execute(statement, (case.at, *keys)).rowcount:
         raise _Skip("it was dropped already")
+
+
+def _erased(hindrance: str | None) -> _Done:
+    """No message is named, though one was erased: the decision is kept, and nothing goes with a message."""
+    if hindrance is not None:
+        raise _Skip(hindrance)
+    return _Done(None)
 
 
 def _in_state(case: _Case, state: State, otherwise: str) -> Entry:

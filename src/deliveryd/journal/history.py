@@ -15,7 +15,7 @@ from deliveryd.errors import JournalError
 from deliveryd.journal.damage import advice
 from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
 from deliveryd.journal.past import Kept, kept
-from deliveryd.journal.place import refuse_leftovers, true_path, verify_log
+from deliveryd.journal.place import refuse_foreign, refuse_leftovers, verify_log
 from deliveryd.journal.schema import verify
 from deliveryd.model import message_key
 from deliveryd.states import State
@@ -30,8 +30,9 @@ class JournalAbsent(JournalError):
 class MessageRecord(NamedTuple):
     """A message as it stands. Settings, customer and variables are None when its element was malformed.
 
-    `key` is the idempotency key that it was tried under last, or will be first. A variable's
-    value is None where it was left out (see `without_values`).
+    Variables are None too when they were emptied, since the message was sent; a variable's value is None
+    where it was left out (see `without_values`). `key` is the idempotency key that it was tried under last,
+    or will be first.
     """
 
     settings_id: int | None
@@ -94,12 +95,14 @@ class MalformedRecord(NamedTuple):
 
 
 class DecisionRecord(NamedTuple):
-    """Something that an operator ordered for the message."""
+    """Something that an operator ordered for the message: who, and on whose behalf, as they claimed."""
 
     at: int
     verb: str
     kind: str
     key: str
+    user: str | None
+    caller: str | None
 
 
 class Life(NamedTuple):
@@ -144,9 +147,9 @@ def without_values(life: Life) -> Life:
 
 def read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
     """What a query finds in the journal as of one instant. Raises JournalError, or JournalAbsent."""
-    path = true_path(path)
     try:
-        size = path.stat().st_size
+        refuse_foreign(path)
+        size = path.lstat().st_size
     except FileNotFoundError:
         size = 0
     except OSError as error:
@@ -154,13 +157,15 @@ def read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
     if size == 0:
         refuse_leftovers(path)
         raise JournalAbsent(f"there is no journal at {path}: deliveryd hasn't run with it yet")
-    if not os.access(path, os.R_OK):
+    if not os.access(path, os.R_OK, effective_ids=True):
         raise JournalError(f"{path} can't be read by this user; ask as the one that deliveryd runs as")
     try:
         verify_log(path)
         return _read_undisturbed(path, query)
     except sqlite3.DatabaseError as error:
         raise JournalError(f"{path} can't be read as a journal: {error}. {advice(error)}") from error
+    except OSError as error:
+        raise JournalError(f"{path} can't be read: {error.strerror}") from None
 
 
 def _read_undisturbed(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
@@ -192,6 +197,14 @@ FROM event WHERE message_id = ? ORDER BY {HAPPENED}, seq
 """  # noqa: S608  # constants
 
 
+_DECISIONS = """
+SELECT at, verb, kind, key, user, caller FROM (
+    SELECT * FROM decision WHERE message_id = ?1
+    UNION ALL SELECT * FROM decision WHERE message_id IS NULL AND kind = 'message' AND key = CAST(?1 AS TEXT)
+) ORDER BY seq
+"""
+
+
 def _life(db: sqlite3.Connection, message_id: int) -> Life:
     def rows(statement: str) -> list[Any]:
         return db.execute(statement, (message_id,)).fetchall()
@@ -213,7 +226,7 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
     malformed = rows(
         "SELECT raw, reason, first_at, last_at, times FROM malformed WHERE message_id = ? ORDER BY first_at"
     )
-    decisions = rows("SELECT at, verb, kind, key FROM decision WHERE message_id = ? ORDER BY seq")
+    decisions = rows(_DECISIONS)
     return Life(
         id=message_id,
         message=_message(messages[0], partial(message_key, namespace, message_id)) if messages else None,

@@ -15,7 +15,7 @@ def holder_of(journal: Path) -> int | None:
     A process in another container isn't visible.
     """
     try:
-        inode = journal.with_name(journal.name + LOCK).stat().st_ino
+        inode = journal.with_name(journal.name + LOCK).lstat().st_ino
         lines = LOCKS.read_text(encoding="ascii").splitlines()
     except OSError:
         return None

@@ -16,6 +16,7 @@ import anyio
 
 from deliveryd.errors import JournalError, JournalLocked
 from deliveryd.journal.place import LOCK, WORKER_LOCK, make_folder
+from deliveryd.own_files import NotOwn, open_own
 from deliveryd.telemetry import Event, log
 
 PAUSE = 0.02
@@ -107,15 +108,17 @@ class Lock:
 
     def _open(self) -> int:
         try:
-            return os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            return open_own(self._path, os.O_CREAT | os.O_RDWR)
+        except NotOwn as error:
+            raise JournalError(f"the journal can't be locked: {error.strerror}") from None
         except OSError as error:
             raise JournalError(f"{self._path} can't be made: {error.strerror}") from error
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Which file a name leads to: its device and number; None when it leads to none."""
+    """Which file has a name: its device and number; None when there is none. A link is a file of its own."""
     try:
-        return _identity_of(path.stat())
+        return _identity_of(path.lstat())
     except OSError:
         return None
 

@@ -57,7 +57,7 @@ _SETTLE = """
 UPDATE message SET state = ?1, due_at = NULL, lane = ?2, key = ?3, doubt = 0, content = NULL, digest = NULL,
     (number, started_at) = (SELECT number, started_at FROM unaccepted
         WHERE message_id = ?4 AND key = ?3 ORDER BY number DESC LIMIT 1),
-    ended_at = ?5, accepted_at = ?5, provider_id = ?6, reason = ?7
+    ended_at = ?5, accepted_at = ?5, provider_id = ?6, reason = ?7{emptied}
 WHERE id = ?4
 """
 
@@ -72,9 +72,10 @@ class Tried(NamedTuple):
 
 
 class Matching:
-    """Applies receipts. `namespace` is what all keys begin with."""
+    """Applies receipts. `namespace` is what all keys begin with, `emptied` as in `rows`."""
 
-    def __init__(self, outbox: Outbox, namespace: str) -> None:
+    def __init__(self, outbox: Outbox, namespace: str, emptied: str) -> None:
+        self._settled = _SETTLE.format(emptied=emptied)
         self._outbox = outbox
         self._namespace = namespace
 
@@ -222,7 +223,8 @@ class Matching:
         """The provider had the message, so it was sent under this key, and isn't tried again under any."""
         after, at = step(state, State.SENT), receipt.received_at
         db.execute(
-            _SETTLE, (after, receipt.channel, tried.key, tried.message_id, at, receipt.provider_id, SETTLED)
+            self._settled,
+            (after, receipt.channel, tried.key, tried.message_id, at, receipt.provider_id, SETTLED),
         )
         self._outbox.put(db, [StatusEvent(tried.message_id, "sent", at)])
 

@@ -33,7 +33,7 @@ _TO_WAIT = f"{_PROGRESS}, waits_for = ? WHERE id = ? AND state = ?"
 _AT_AN_END = f"{_PROGRESS}, ended_at = ? WHERE id = ? AND state = ?"
 _SENT = (
     "UPDATE message SET state = 6, tries = ?, doubt = 0, content = NULL, digest = NULL, ended_at = ?,"
-    " accepted_at = ?, provider_id = ?, reason = ? WHERE id = ? AND state = ?"
+    " accepted_at = ?, provider_id = ?, reason = ?{emptied} WHERE id = ? AND state = ?"
 )
 
 _UNACCEPTED = (  # before the message moves on: its row still has the try
@@ -85,9 +85,10 @@ _HIGHEST = "SELECT max(id) FROM message UNION ALL SELECT max(id) FROM past"
 class Operations:
     """The steps that the line takes."""
 
-    def __init__(self, outbox: Outbox, matching: Matching) -> None:
+    def __init__(self, outbox: Outbox, matching: Matching, emptied: str) -> None:
         self._outbox = outbox
         self._matching = matching
+        self._sent = _SENT.format(emptied=emptied)
 
     # intake
 
@@ -148,7 +149,7 @@ class Operations:
 
     def _record(self, db: sqlite3.Connection, changes: Sequence[Change]) -> None:
         _conclude(db, changes)
-        _move(db, changes)
+        _move(db, changes, self._sent)
         self._outbox.put(db, (event for change in changes for event in change.events))
 
     def retime(self, db: sqlite3.Connection, back: int, latest: int) -> None:
@@ -261,7 +262,7 @@ def _digest(raw: str) -> str:
     return hashlib.sha256(raw.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _move(db: sqlite3.Connection, changes: Sequence[Change]) -> None:
+def _move(db: sqlite3.Connection, changes: Sequence[Change], sent_statement: str) -> None:
     """Move messages from state to state, all of them or none. Raises IllegalTransition."""
     begun = []
     on_its_way = []
@@ -288,7 +289,7 @@ def _move(db: sqlite3.Connection, changes: Sequence[Change]) -> None:
             (_INTENT, begun),
             (_ON_ITS_WAY, on_its_way),
             (_TO_WAIT, to_wait),
-            (_SENT, sent),
+            (sent_statement, sent),
             (_AT_AN_END, at_an_end),
         )
         if rows

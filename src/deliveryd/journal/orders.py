@@ -28,14 +28,20 @@ class Verb(StrEnum):
     SETTLE_FAILED = "settle as failed"  # a message in doubt: somebody knows that it didn't
     RETRY = "retry"
     DROP = "drop"
+    ERASE = "erase"  # a message that has ended, or what was set aside: remove it
 
 
 class Order(NamedTuple):
-    """One thing to do with everything that these keys name."""
+    """One thing to do with everything that these keys name.
+
+    `user` is who gave it, by the system's word; `caller` is on whose behalf, as they claim.
+    """
 
     verb: Verb
     kind: Kind
     keys: tuple[str, ...]
+    user: str | None = None
+    caller: str | None = None
 
 
 class Effect(NamedTuple):

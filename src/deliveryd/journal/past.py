@@ -37,11 +37,21 @@ _KEEP = (
     " (SELECT body FROM event WHERE message_id = ?1 AND status = 'dequeued' LIMIT 1) AS dequeued,"
     " (SELECT body FROM event WHERE message_id = ?1 AND refused IS NULL ORDER BY seq DESC LIMIT 1) AS latest)"
 )
+_BARE = (
+    "UPDATE past SET rest = iif(json_extract(rest, '$.channel') IS NULL, NULL, json_object("
+    "'channel', json_extract(rest, '$.channel'), 'reportedAt', json_extract(rest, '$.reportedAt')))"
+    " WHERE id = ? AND rest IS NOT NULL"
+)
 
 
 def keep(db: sqlite3.Connection, ids: Sequence[tuple[int]]) -> None:
     """Keep what a repeat of these messages needs, from their events."""
     db.executemany(_KEEP, ids)
+
+
+def keep_no_details(db: sqlite3.Connection, id_: int) -> None:
+    """Keep of a message's latest event only what has to be reported with `delivered`."""
+    db.execute(_BARE, (id_,))
 
 
 def kept(db: sqlite3.Connection, message_id: int) -> Kept | None:

@@ -1,6 +1,7 @@
 """Where the journal lies: its folder, how its file comes to be, who may read it, its log after a bad end.
 
-All paths here are true ones (see `true_path`), so that the companions of a file lie beside it.
+All paths here are those that links lead to (`journal.path` of the configuration), so that the companions of a
+file lie beside it. No link at the end of one is followed, and no file of another user is used.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from deliveryd.errors import JournalError
+from deliveryd.own_files import check_own, open_own
 from deliveryd.telemetry import Event, log
 
 LOCK = ".lock"
@@ -24,11 +26,6 @@ _OTHERS_WRITE = 0o022
 _PORTION = 1 << 20
 _LOG_HEADER = 32
 _LOG_MARKS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
-
-
-def true_path(path: Path) -> Path:
-    """The path without links: two names for one journal must lead to one lock and one log."""
-    return Path(os.path.realpath(path))
 
 
 def make_folder(folder: Path) -> None:
@@ -46,7 +43,7 @@ def make_file(path: Path, make: Callable[[Path], None]) -> None:
     Thus there is no half-made journal, whenever the power fails. Raises JournalError, OSError, and what
     `make` raises.
     """
-    if path.exists() and path.stat().st_size:
+    if path.exists() and path.lstat().st_size:
         return
     refuse_leftovers(path)
     new = path.with_name(f"{path.name}.new")
@@ -65,21 +62,21 @@ def refuse_leftovers(path: Path) -> None:
     """
     for suffix in ("-wal", "-journal"):
         leftover = path.with_name(path.name + suffix)
-        if leftover.exists() and leftover.stat().st_size:
+        if leftover.exists() and leftover.lstat().st_size:
             raise JournalError(
                 f"{path} is empty or gone, and {leftover.name} beside it belongs to a journal. Both are left"
                 " as they are: bring back the journal or a backup, or move both away to begin anew"
             )
 
 
-def refuse_other_names(path: Path) -> None:
-    """Raise JournalError where the file has a second name (a hard link), since each name has its own lock."""
-    names = path.stat().st_nlink
-    if names > 1:
-        raise JournalError(
-            f"the file has {names} names (hard links), and a worker under each could send its messages:"
-            " remove the other names"
-        )
+def refuse_foreign(path: Path) -> None:
+    """Look at all files of a journal before SQLite opens them by their names.
+
+    Each is a file of ours, and has one name: a second name of the journal would have a lock of its own.
+    Raises OSError.
+    """
+    for suffix in FILES:
+        check_own(path.with_name(path.name + suffix))
 
 
 def verify_log(path: Path) -> None:
@@ -87,7 +84,7 @@ def verify_log(path: Path) -> None:
 
     Damage further inside can't be told from what a loss of power leaves, and ends the log there.
     """
-    with suppress(FileNotFoundError), log_of(path).open("rb") as file:
+    with suppress(FileNotFoundError), os.fdopen(open_own(log_of(path), os.O_RDONLY), "rb") as file:
         header = file.read(_LOG_HEADER)
         if len(header) == _LOG_HEADER and any(header) and header[:4] not in _LOG_MARKS:
             raise JournalError(
@@ -102,12 +99,23 @@ def keep_private(path: Path) -> None:
     Raises OSError.
     """
     for file in (path.with_name(path.name + suffix) for suffix in FILES):
-        if file.exists() and file.stat().st_mode & _OTHERS:
-            file.chmod(0o600)
+        if os.path.lexists(file) and _close_to_others(file):
             log(Event.JOURNAL_EXPOSED, file=str(file), reason="mended: it was open to other users")
-    mode = path.parent.stat().st_mode
+    mode = path.parent.lstat().st_mode
     if mode & _OTHERS_WRITE and not mode & stat.S_ISVTX:
         log(Event.JOURNAL_EXPOSED, file=str(path.parent), reason="other users can change this folder")
+
+
+def _close_to_others(path: Path) -> bool:
+    """Take a file away from others; tell whether they had it."""
+    file = open_own(path, os.O_RDONLY)
+    try:
+        had_it = bool(os.fstat(file).st_mode & _OTHERS)
+        if had_it:
+            os.fchmod(file, 0o600)
+        return had_it
+    finally:
+        os.close(file)
 
 
 def renew_log(path: Path) -> None:
@@ -119,7 +127,7 @@ def renew_log(path: Path) -> None:
     wal = log_of(path)
     if not wal.exists():
         return
-    file = os.open(wal, os.O_RDWR | os.O_CLOEXEC)
+    file = open_own(wal, os.O_RDWR)
     try:
         at = 0
         while portion := os.pread(file, _PORTION, at):
@@ -142,7 +150,7 @@ def sync_names(path: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable. Raises OSError."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(opened)
     finally:

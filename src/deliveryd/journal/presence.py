@@ -21,7 +21,7 @@ class Presence:
     def __init__(self, path: Path, lock: Lock) -> None:
         self._lock = lock
         self._files = {file: found for file in (path, log_of(path)) if (found := identity(file)) is not None}
-        self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def close(self) -> None:
         """Let go of the folder."""
@@ -49,6 +49,15 @@ class Presence:
 
     def _copies(self) -> str:
         """Where the open files can be copied from."""
-        numbers = {identity(number): number.name for number in _DESCRIPTORS.iterdir()}
+        numbers = {_opened_as(number): number.name for number in _DESCRIPTORS.iterdir()}
         mine = [numbers[opened] for opened in self._files.values() if opened in numbers]
         return " and its log ".join(f"/proc/{os.getpid()}/fd/{number}" for number in mine)
+
+
+def _opened_as(number: Path) -> tuple[int, int] | None:
+    """Which file is open under a number, though it may have no name any more."""
+    try:
+        file = number.stat()
+    except OSError:
+        return None
+    return file.st_dev, file.st_ino

@@ -21,6 +21,9 @@ taken_at
 """
 """The columns of an entry, in the order of `EntryRow`. The first of several tries under a key has a row."""
 
+EMPTIED = ", variables = NULL"
+"""What a statement that records `sent` empties: nothing needs the values of variables any more."""
+
 _escaped = json.JSONEncoder(separators=(",", ":")).encode
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import uuid
 from pathlib import Path
@@ -9,15 +10,17 @@ from pathlib import Path
 from deliveryd.errors import JournalError
 from deliveryd.journal.rows import to_json
 from deliveryd.model import StatusEvent, format_instant
+from deliveryd.own_files import open_own
 
-VERSION = 5
+VERSION = 6
 APPLICATION_ID = 0x64_6C_76_64  # "dlvd"
 
 # A partial index has the columns of its condition too: SQLite looks at each row otherwise, only to count.
 TABLES = """
 CREATE TABLE message (
     id INTEGER PRIMARY KEY,
-    settings_id INTEGER, customer_id INTEGER, variables TEXT,  -- NULL: the queue's element was malformed
+    settings_id INTEGER, customer_id INTEGER,  -- NULL: the queue's element was malformed
+    variables TEXT,                       -- NULL besides: emptied when the message was sent
     state INTEGER NOT NULL,
     taken_at INTEGER NOT NULL,
     due_at INTEGER,                       -- while it waits: when it goes on
@@ -105,7 +108,8 @@ CREATE INDEX receipt_message ON receipt (message_id) WHERE message_id IS NOT NUL
 
 CREATE TABLE decision (                   -- what operators decided about what lay aside
     seq INTEGER PRIMARY KEY, at INTEGER NOT NULL, verb TEXT NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL,
-    message_id INTEGER
+    message_id INTEGER,                   -- NULL: none, or one that is erased
+    user TEXT, caller TEXT                -- who gave the order, by the system's word; for whom, as they claim
 );
 CREATE INDEX decision_message ON decision (message_id) WHERE message_id IS NOT NULL;
 CREATE INDEX decision_other ON decision (at) WHERE message_id IS NULL;
@@ -157,7 +161,7 @@ def verify_header(path: Path) -> None:
     A file that is absent or empty is fine. Raises JournalError and OSError.
     """
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
             header = file.read(_HEADER)
     except FileNotFoundError:
         return

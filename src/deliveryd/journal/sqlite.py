@@ -43,13 +43,13 @@ from deliveryd.journal.place import (
     keep_private,
     make_file,
     make_folder,
-    refuse_other_names,
+    refuse_foreign,
     renew_log,
     sync_names,
-    true_path,
     verify_log,
 )
 from deliveryd.journal.presence import Presence
+from deliveryd.journal.rows import EMPTIED
 from deliveryd.journal.schema import EventWriter, prepare, verify_header
 from deliveryd.model import Entry, Malformed, QueuedMessage
 from deliveryd.telemetry import Event, log
@@ -66,6 +66,9 @@ CHECKPOINT_PAGES = range(1000, 4001)
 The more, the fewer are written, since one that changed often is written once; but of a small reserve the log
 may not take so much that the file has no room to grow.
 """
+
+BUSY_TIMEOUT = 5.0
+"""Seconds that a statement waits for others to let go of the file."""
 
 PAGE = 4096
 """Bytes in a page of the file, as SQLite makes it."""
@@ -110,12 +113,13 @@ class SqliteJournal:
         presence: Presence,
         reserve: int,
         last_at: int,
+        emptied: str,
     ) -> None:
         self.namespace = namespace
         self.last_at = last_at
         self._db = db
-        self._matching = Matching(outbox, namespace)
-        self._operations = Operations(outbox, self._matching)
+        self._matching = Matching(outbox, namespace, emptied)
+        self._operations = Operations(outbox, self._matching, emptied)
         self._decisions = Decisions(self._operations, self._matching, outbox)
         self._observe = observe
         self._waiting: list[_Request[Any]] = []
@@ -128,6 +132,8 @@ class SqliteJournal:
         self._reserve = reserve
         self._short_of_room = 0
         self._shrink = False
+        self._shrunk = anyio.Event()
+        self._log_is_empty = False
         self._broken: JournalError | None = None
 
     async def take(
@@ -215,6 +221,15 @@ class SqliteJournal:
         """Make the file smaller."""
         return await self._commit(lambda db: upkeep.give_back(db, limit))
 
+    async def cut_log(self) -> bool:
+        """Bring all of the log into the file and empty it; tell whether that was done."""
+        if self._closing or self._broken is not None:
+            return False
+        shrunk = self._shrunk
+        self._ask_to_shrink()
+        await shrunk.wait()
+        return self._log_is_empty
+
     @property
     def is_broken(self) -> bool:
         """Whether the disk failed, so that nothing more can be recorded until the journal is opened anew."""
@@ -280,12 +295,21 @@ class SqliteJournal:
 
     async def run(self) -> None:
         """Commit what waits, again and again, until the journal is closed and nothing waits any more."""
+        try:
+            await self._commit_what_waits()
+            self._log_is_empty = await self._threads.write(self._shrink_log)
+        finally:
+            self._shrunk.set()
+
+    async def _commit_what_waits(self) -> None:
         while self._waiting or not self._closing:
             await self._wake.wait()
             self._wake = anyio.Event()
             if self._shrink:
                 self._shrink = False
-                await self._threads.write(self._shrink_log)
+                self._log_is_empty = await self._threads.write(self._shrink_log)
+                self._shrunk.set()
+                self._shrunk = anyio.Event()
             if self._waiting and not self._closing:
                 await anyio.sleep(LINGER)
             while self._waiting:
@@ -301,14 +325,22 @@ class SqliteJournal:
         self._closing = True
         self._wake.set()
 
-    def _shrink_log(self) -> None:
-        """Bring what is in the log into the file, so that both together need less of a disk that is full."""
+    def _shrink_log(self) -> bool:
+        """Bring what is in the log into the file and empty it; tell whether that was done.
+
+        Both together need less of a disk that is full then, and what was deleted isn't in the log any more.
+        Where somebody reads, it isn't waited for: the line would wait too.
+        """
         if self._broken is not None:
-            return
+            return False
         try:
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._db.execute("PRAGMA busy_timeout = 0")
+            busy, *_ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT * 1000:.0f}")
         except sqlite3.Error as error:
             self._judged(error)
+            return False
+        return not busy
 
     def _transact(self, batch: Sequence[_Request[Any]]) -> None:
         """Run operations in one transaction; where one of them fails, each in a transaction of its own.
@@ -366,17 +398,18 @@ async def open_journal(
     blocking: Blocking | None = None,
     reserve: int = 0,
     patience: float = 0.0,
+    keep_variables: bool = False,
 ) -> AsyncIterator[SqliteJournal]:
     """Open the journal for the one process that works on it, and close it when the block ends.
 
-    Where `path` is a link, all files of the journal lie beside what it leads to.
+    All of its files lie beside `path`, which is no link itself.
 
     `observe` hears of each commit: its seconds, and how many operations shared it. With less than `reserve`
-    bytes free on the disk, `has_room` is false. `blocking` None: the journal has a thread of its own.
+    bytes free on the disk, `has_room` is false. `keep_variables`: not emptied when a message was sent.
+    `blocking` None: the journal has a thread of its own.
     Raises JournalLocked when another process still has it open after `patience` seconds, JournalError when
     the file can't be used.
     """
-    path = true_path(path)
     _checked(path, partial(make_folder, path.parent))
     async with (
         held(lock_of(path), patience) as lock,
@@ -394,6 +427,7 @@ async def open_journal(
                 journal = SqliteJournal(
                     db, upkeep.namespace_of(db), outbox, observe, threads,
                     path=path, presence=presence, reserve=reserve, last_at=left.last_at,
+                    emptied="" if keep_variables else EMPTIED,
                 )  # fmt: skip
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(journal.run)
@@ -409,9 +443,9 @@ async def open_journal(
 
 def _connect(path: Path) -> sqlite3.Connection:
     """Open the file, or make it; one that is no journal stays exactly as it is."""
+    _checked(path, partial(refuse_foreign, path))
     _checked(path, partial(verify_header, path))
     _checked(path, partial(make_file, path, _make))
-    _checked(path, partial(refuse_other_names, path))
     _checked(path, partial(keep_private, path))
     _checked(path, partial(verify_log, path))
     _checked(path, partial(renew_log, path))
@@ -430,7 +464,7 @@ def _make(path: Path) -> None:
 
 
 def _open_file(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT)
 
 
 def _checkpoint_pages(reserve: int) -> int:
@@ -444,6 +478,7 @@ def _configure(db: sqlite3.Connection) -> None:
     if mode != "wal":  # a failure that SQLite passes over
         raise JournalError("its disk can't hold a write-ahead log")
     db.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
+    db.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten, in free pages too
     db.execute("PRAGMA temp_store = MEMORY")
     db.execute("PRAGMA cache_size = -16384")
 

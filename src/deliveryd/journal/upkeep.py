@@ -52,13 +52,15 @@ SELECT last, at, EXISTS (SELECT 1 FROM event WHERE seq BETWEEN first AND last) F
 WHERE last > ? ORDER BY last LIMIT ?
 """
 
-_OF_A_MESSAGE = (
+OF_A_MESSAGE = (
     "DELETE FROM event WHERE message_id = ?",
     "DELETE FROM unaccepted WHERE message_id = ?",
     "DELETE FROM receipt WHERE message_id = ?",
     "DELETE FROM decision WHERE message_id = ?",
     "DELETE FROM message WHERE id = ?",
 )
+"""What removes a message and all that belongs to it."""
+
 _OF_NO_MESSAGE = (
     "DELETE FROM malformed WHERE digest IN (SELECT digest FROM malformed WHERE last_at < ? LIMIT ?)",
     (
@@ -174,7 +176,7 @@ class Forgetting:
             if rows or self._after is _BEGINNING:
                 break
         keep(db, rows)
-        for statement in _OF_A_MESSAGE:
+        for statement in OF_A_MESSAGE:
             db.executemany(statement, rows)
         others = sum(db.execute(statement, (before, limit)).rowcount for statement in _OF_NO_MESSAGE)
         add_forgotten(db, len(rows))

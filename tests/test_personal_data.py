@@ -1,0 +1,305 @@
+"""What is kept of a person, for how long, how it is erased, and who decided what."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import pytest
+
+from deliveryd.desk import asking
+from deliveryd.desk.wire import read_order
+from deliveryd.journal.audit import audit
+from deliveryd.journal.base import Change, Receipt
+from deliveryd.journal.erasing import held_of
+from deliveryd.journal.history import read_life
+from deliveryd.journal.orders import Kind, Order, Verb
+from deliveryd.journal.sqlite import open_journal
+from deliveryd.model import Entry, QueuedMessage, StatusEvent
+from deliveryd.own_files import user_name
+from deliveryd.sandbox.faults import Answer
+from deliveryd.states import State
+from deliveryd.supervisor import CUT_INTERVAL
+from terminal import Answered, command
+from virtual import START, VirtualWorld, live
+from world import PATIENCE, World, message, open_world, sms_settings
+
+SENT, FAILED = "canary-of-what-was-sent", "canary-of-what-failed"
+NOW = START
+MINUTE = 60
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    for world in open_world(tmp_path):
+        world.customers([{"id": id_, "name": "Ann", "phone": "+447700900101"} for id_ in (1, 2)])
+        world.state.settings[1] = sms_settings()
+        yield world
+
+
+def of(world: World, name: str, *words: object) -> Answered:
+    return command(name, "--config", world.config, *words)
+
+
+def on_disk(folder: Path) -> bytes:
+    """All that the files of a journal hold."""
+    return b"".join(file.read_bytes() for file in sorted(folder.glob("journal.db*")) if file.is_file())
+
+
+# what is emptied
+
+
+def test_variables_are_gone_from_the_disk_once_a_message_is_sent_and_stay_when_it_failed(
+    world: World,
+) -> None:
+    """An operator may still retry what failed; explain says why the others are missing."""
+    world.state.enqueue(message(1, word=SENT), message(2, settings_id=99, word=FAILED))
+    world.run_until_idle()
+    there = on_disk(world.folder)
+    assert (SENT.encode() in there, FAILED.encode() in there) == (False, True)
+    assert "variables  emptied, since it was sent" in of(world, "explain", 1, "--show-variables").out
+    assert of(world, "explain", 1, "--json").data["message"]["variables"] is None
+    assert FAILED in of(world, "explain", 2, "--show-variables").out
+
+
+def test_variables_of_sent_messages_are_kept_where_the_configuration_says_so(world: World) -> None:
+    world.change("[journal]\n", "[journal]\nkeep_variables = true\n")
+    world.state.enqueue(message(1, word=SENT))
+    world.run_until_idle()
+    assert SENT in of(world, "explain", 1, "--show-variables").out
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_receipt_that_proves_a_failed_message_to_be_sent_empties_it_too(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    queued = QueuedMessage(7, 2, 3, {"word": SENT})
+    entry = Entry(*queued, lane="sms", number=1, taken_at=NOW)
+    async with open_journal(path) as journal:
+        await journal.take([queued], [], NOW)
+        await journal.accept(await journal.outbox(0, 10), NOW)
+        await journal.change([Change(entry, State.READY, State.SENDING, NOW)])
+        error = StatusEvent(7, "error", NOW, details="given up")
+        await journal.change([Change(entry, State.SENDING, State.FAILED, NOW, events=(error,))])
+        kept = read_life(path, 7).message
+        assert kept is not None
+        assert kept.variables == {"word": SENT}
+        key = f"{journal.namespace}-7-1"
+        (received,) = await journal.receive([Receipt("sms", "p", True, "DELIVRD", NOW, NOW, key)])
+        assert received.result == "settled"
+        emptied = read_life(path, 7).message
+        assert emptied is not None
+        assert (emptied.state, emptied.variables) == (State.DELIVERED, None)
+        assert await journal.cut_log()
+        assert SENT.encode() not in on_disk(tmp_path)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_pages_of_large_variables_are_overwritten_when_they_are_given_up(tmp_path: Path) -> None:
+    """Also by a SQLite that doesn't do so by itself."""
+    path = tmp_path / "journal.db"
+    async with open_journal(path) as journal:
+        queued = QueuedMessage(7, 2, 3, {"word": SENT * 2000})
+        await journal.take([queued], [], NOW)
+        await journal.accept(await journal.outbox(0, 10), NOW)
+        entry = Entry(*queued, lane="sms", number=1, taken_at=NOW)
+        await journal.change([Change(entry, State.READY, State.SENDING, NOW)])
+        sent = StatusEvent(7, "sent", NOW)
+        await journal.change([Change(entry, State.SENDING, State.SENT, NOW, events=(sent,))])
+        assert journal._db.execute("PRAGMA secure_delete").fetchone() == (1,)
+        assert await journal.cut_log()
+        assert SENT.encode() not in on_disk(tmp_path)
+
+
+# the journal's log
+
+
+def test_what_was_emptied_has_left_the_log_of_a_running_worker_within_15_minutes(tmp_path: Path) -> None:
+    """Though nothing else happens meanwhile that would overwrite it."""
+    world = VirtualWorld(tmp_path)
+    world.service.settings[1] = '{"content": {"en": {"sms": {"text": "hi"}}}}'
+    left = []
+
+    async def life() -> None:
+        supervisor = world.supervisor()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(supervisor.run)
+            await anyio.sleep(30.0)  # virtual: the worker has begun, and emptied its log once
+            world.service.enqueue(message(1, word=SENT))
+            await anyio.sleep(MINUTE)
+            left.append(SENT.encode() in on_disk(tmp_path))
+            await anyio.sleep(14 * MINUTE)
+            left.append(SENT.encode() in on_disk(tmp_path))
+            supervisor.stop()
+
+    live(life)
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+    assert left == [True, False]
+    assert CUT_INTERVAL <= 15 * MINUTE / 2
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_who_reads_the_journal_keeps_the_log_and_holds_up_no_commit(tmp_path: Path) -> None:
+    """The log is emptied at the next try, and nobody waits for the reader."""
+    path = tmp_path / "journal.db"
+    async with open_journal(path) as journal:
+        await journal.take([QueuedMessage(1, 2, 3, {})], [], NOW)
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM message").fetchone()
+            await journal.take([QueuedMessage(2, 2, 3, {})], [], NOW)
+            began = time.monotonic()
+            assert not await journal.cut_log()
+            await journal.take([QueuedMessage(3, 2, 3, {})], [], NOW)
+            assert time.monotonic() - began < 2.0  # a busy checkpoint waits for five
+        assert await journal.cut_log()
+        assert path.with_name("journal.db-wal").stat().st_size == 0
+
+
+# erasing
+
+
+@pytest.fixture
+def filled(world: World) -> World:
+    """Of customer 1: sent, failed, refused, set aside, malformed; and of customer 2: sent."""
+    world.change("[journal]\n", "[journal]\nkeep_variables = true\n")
+    world.state.enqueue(
+        message(1, word=SENT),
+        message(2, settings_id=99, word=FAILED),
+        message(4, customer_id=2, word="somebody-else"),
+        '{"id": 5, "settingsId": 1, "customerId": 1.0, "variables": "canary-malformed"}',
+        '{"settingsId": 1, "customerId": "1", "variables": {"a": "canary-without-id"}}',
+        '{"settingsId": 1, "customerId": 11, "variables": {"a": "somebody-elses"}}',
+    )
+    world.run_until_idle()
+    return world
+
+
+CANARIES = (SENT, FAILED, "canary-malformed", "canary-without-id")
+
+
+def test_erasing_a_customer_leaves_nothing_of_them_on_the_disk_and_all_of_others(filled: World) -> None:
+    """It says what it did; the journal still adds up, and a second time there is nothing left to do."""
+    assert all(canary.encode() in on_disk(filled.folder) for canary in CANARIES)
+    assert of(filled, "erase", "--customer", 1, "--dry-run").out.startswith("would erase of customer 1: 5\n")
+    erased = of(filled, "erase", "--customer", 1)
+    assert (erased.status, erased.err) == (0, "")
+    assert erased.out == (
+        "erased of customer 1: 5\n"
+        "  messages, with their variables, attempts, events and receipts: 3\n"
+        "  malformed elements of the queue: 2\n"
+    )
+    there = on_disk(filled.folder)
+    assert [canary for canary in CANARIES if canary.encode() in there] == []
+    assert all(text in there for text in (b"somebody-else", b"somebody-elses"))
+    assert audit(filled.folder / "journal.db").is_balanced
+    again = of(filled, "erase", "--customer", 1, "--json")
+    nothing = {"messages": 0, "malformed": 0, "receipts": 0}
+    assert (again.status, again.data["erased"], again.data["refused"]) == (0, nothing, {})
+
+
+def test_an_erased_message_that_the_queue_gives_again_is_not_sent(filled: World) -> None:
+    """It is reported again with its last status, without details that might tell about somebody."""
+    received = len(filled.state.received)
+    of(filled, "erase", "--customer", 1)
+    filled.state.enqueue(message(1), message(2))
+    filled.run_until_idle()
+    assert len(filled.state.received) == received
+    assert filled.state.statuses(1) == ["dequeued", "sent"] * 2
+    last = [event for event in filled.state.events if event["messageId"] == 2][-1]
+    assert (last["status"], "details" in last) == ("error", False)
+
+
+def test_a_running_worker_erases_and_its_log_has_nothing_left(filled: World) -> None:
+    asked = filled.state.requests["queue"]
+    worker = filled.start()
+    filled.sandbox.wait_for(lambda state: state.requests["queue"] > asked, PATIENCE)
+    erased = of(filled, "erase", "--customer", 1, "--json")
+    assert erased.data["erased"] == {"messages": 3, "malformed": 2, "receipts": 0}
+    assert f"process {worker.pid} may have the directory's answer" in erased.err
+    there = on_disk(filled.folder)
+    assert [canary for canary in CANARIES if canary.encode() in there] == []
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(PATIENCE) == 0
+
+
+def test_what_has_not_ended_is_refused_and_listed_and_the_rest_is_erased(filled: World) -> None:
+    """Status 1; once it has ended, it can be erased as well."""
+    filled.state.fail_until_healed("settings", Answer(503))
+    filled.state.settings[7] = sms_settings()
+    filled.state.enqueue(message(6, settings_id=7, word="canary-under-way"))
+    worker = filled.start(log="info")
+    filled.sandbox.wait_for(lambda state: state.statuses(6) == ["dequeued"], PATIENCE)
+    worker.kill()
+    worker.wait()
+    erased = of(filled, "erase", "--customer", 1)
+    assert erased.status == 1
+    assert "refused: 1; erase again when they have ended\n  message:6: it hasn't ended: it is " in erased.out
+    assert SENT.encode() not in on_disk(filled.folder)
+    assert held_of(filled.folder / "journal.db", 1).messages == [6]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_messages_are_sought_in_portions_over_all_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deliveryd.journal.erasing.PORTION", 2)
+    path = tmp_path / "journal.db"
+    ids = [-(2**63), -5, 0, 1, 2, 3, 2**63 - 1]
+    async with open_journal(path) as journal:
+        await journal.take([QueuedMessage(id_, 1, id_ % 2, {}) for id_ in ids], [], NOW)
+        kept = [Receipt("sms", "p", True, "DELIVRD", NOW, NOW, reference) for reference in ("2", "3", "x")]
+        await journal.receive(kept)
+    assert held_of(path, 0) == ([-(2**63), 0, 2], [], [1])
+
+
+# who decided
+
+
+def test_explain_says_who_erased_a_message_and_on_whose_behalf(
+    filled: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user is the kernel's word; who called sudo is only claimed, and said to be."""
+    me = user_name(os.geteuid())
+    monkeypatch.setenv("SUDO_USER", "anna")
+    of(filled, "erase", "--customer", 1)
+    told = of(filled, "explain", 1).out
+    assert told.startswith("message 1: erased by an operator's order; only these events are kept\n")
+    assert "an operator decided: erase\n" in told
+    assert f"by the user {me}, on behalf of anna, as claimed\n" in told
+    [decision] = of(filled, "explain", 1, "--json").data["decisions"]
+    assert (decision["user"], decision["caller"]) == (me, "anna")
+
+
+def test_a_worker_records_who_is_at_the_other_end_of_its_socket(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = user_name(os.geteuid())
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    monkeypatch.setattr(asking, "LOGIN", world.folder / "absent")
+    world.state.enqueue('{"id": 5, "settingsId": 1, "customerId": 1, "variables": 0}')
+    worker = world.start()
+    world.sandbox.wait_for(lambda state: state.statuses(5) == ["dequeued", "error"], PATIENCE)
+    assert command("dead", "drop", "--config", world.config, "--all").status == 0
+    told = of(world, "explain", 5).out
+    assert f"by the user {me}\n" in told
+    assert "claimed" not in told
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("claim", ["", "x" * 65, "a\x1b]0;title\x07", "two\nlines", None, 7, ["a"]])
+def test_a_claim_that_is_no_users_name_is_left_out_and_the_order_carried_out(claim: object) -> None:
+    """On either side of the socket."""
+    order = {"verb": "drop", "kind": "event", "keys": ["1"], "caller": claim}
+    assert read_order(json.dumps(order).encode()) == Order(Verb.DROP, Kind.EVENT, ("1",))

@@ -269,7 +269,7 @@ def test_a_port_that_there_cannot_be_is_a_mistake_in_use(option: str) -> None:
     answered = terminal.command("sandbox", option, 65536)
     assert (answered.status, answered.out) == (2, "")
     assert f"Invalid value for '{option}': " in answered.err
-    assert " 65535 " in answered.err
+    assert answered.err.endswith(" 65535\n")
 
 
 def test_the_story_has_an_id_for_each_message() -> None:

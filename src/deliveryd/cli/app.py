@@ -32,7 +32,7 @@ def _show_version(wanted: bool) -> None:
 
 def _options(
     version: bool = typer.Option(  # answered by its callback
-        False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        False, "--version", "-V", callback=_show_version, is_eager=True, help="Show the version and exit."
     ),
 ) -> None:
     """Take queued customer messages from a service, send them, and report what became of each."""
@@ -44,6 +44,7 @@ def build_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
         name="deliveryd",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
@@ -82,7 +83,7 @@ def main() -> None:
     try:
         with _loading():
             app = build_app(_needed(sys.argv[1:]))
-        app()
+        app(prog_name="deliveryd")
     except SystemExit as end:
         raise SystemExit(FAILED if end.code == INTERRUPTED else end.code) from None
     except Exception as error:  # the last place where an error can be put into words

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import typer
 
-from deliveryd.cli.options import AsData, ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile
 from deliveryd.cli.outcome import FAILED
 from deliveryd.config import load
 from deliveryd.journal.account import Lost
@@ -20,8 +20,8 @@ IN_HAND = (State.TAKEN, State.READY, State.SENDING)
 ENDED = (State.SENT, State.DELIVERED, State.FAILED)
 
 
-def audit(config: ConfigFile, as_data: AsData = False) -> None:
-    """Reconcile the whole journal: where all messages are that were ever taken, and whether it fits together.
+def audit(*, config: ConfigFile = USUAL_CONFIG, as_data: AsData = False) -> None:
+    """Check that the journal adds up, and count its messages.
 
     Only reads, while the worker runs or not. Exit status: 0 balanced, 1 not.
     """

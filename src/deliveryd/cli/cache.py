@@ -12,7 +12,7 @@ import typer
 
 from deliveryd.assembly import open_cache, open_entities_cache
 from deliveryd.cache import DiskCache
-from deliveryd.cli.options import ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, ConfigFile, identifier
 from deliveryd.config import Config, load
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.holder import holder_of
@@ -20,15 +20,14 @@ from deliveryd.units import format_duration, format_size
 
 cache = typer.Typer(
     no_args_is_help=True,
-    help="What is kept on disk of settings and of entity configurations. It may be forgotten at any time, and"
-    " is asked for again when it is needed.",
+    help="Show or forget what is kept on disk of the service's answers.\n\n"
+    "Settings and entity configurations may be forgotten at any time. They are asked for again when they are"
+    " needed.",
 )
 
 Settings = Annotated[
     int | None,
-    typer.Option(
-        "--settings", metavar="ID", help="Only the settings with this id.", min=-(2**63), max=2**63 - 1
-    ),
+    typer.Option("--settings", metavar="ID", parser=identifier, help="Only the settings with this id."),
 ]
 Entities = Annotated[bool, typer.Option("--entities", help="Only the entity configurations.")]
 
@@ -63,7 +62,7 @@ class _Part(NamedTuple):
 
 
 @cache.command()
-def info(config: ConfigFile, settings: Settings = None, entities: Entities = False) -> None:
+def info(*, config: ConfigFile = USUAL_CONFIG, settings: Settings = None, entities: Entities = False) -> None:
     """Show what is kept. With --settings: whether these settings are."""
     loaded = load(config)
 
@@ -77,7 +76,9 @@ def info(config: ConfigFile, settings: Settings = None, entities: Entities = Fal
 
 
 @cache.command()
-def clear(config: ConfigFile, settings: Settings = None, entities: Entities = False) -> None:
+def clear(
+    *, config: ConfigFile = USUAL_CONFIG, settings: Settings = None, entities: Entities = False
+) -> None:
     """Forget what is kept: all of it, or what the options name.
 
     A running worker keeps the settings that it has in memory until it is restarted.

@@ -9,7 +9,7 @@ import anyio
 import typer
 
 from deliveryd.checking import Result, as_json, as_lines, check_all, check_examined, check_files
-from deliveryd.cli.options import AsData, ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile
 from deliveryd.cli.outcome import CONFIGURATION, FAILED
 from deliveryd.config import examine
 from deliveryd.errors import ConfigError
@@ -18,13 +18,14 @@ EXIT = {Result.OK: 0, Result.UNREACHABLE: FAILED, Result.WRONG: CONFIGURATION}
 
 
 def check(
-    config: ConfigFile,
+    *,
+    config: ConfigFile = USUAL_CONFIG,
     offline: Annotated[
         bool, typer.Option("--offline", help="Connect to nothing: only read the configuration and files.")
     ] = False,
     as_data: AsData = False,
 ) -> None:
-    """Check the configuration, and whether what it names can be used and reached. Nothing is sent.
+    """Check the configuration, and what it names. Nothing is sent.
 
     Exit status: 0 all is well, 1 something can't be reached, 78 the configuration has to be changed.
     """

@@ -13,7 +13,7 @@ import typer
 
 from deliveryd.assembly import open_service
 from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet, json_text
-from deliveryd.cli.options import ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, ConfigFile, identifier
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.progress import ProgressLine
 from deliveryd.cli.standard_output import standard_output
@@ -28,8 +28,8 @@ MOST_REASONS = 5
 
 customers = typer.Typer(
     no_args_is_help=True,
-    help="The customer data that the service holds: merchants, offers, privileges and the like, and what is"
-    " configured for each of them.",
+    help="Show what the service holds about a customer.\n\n"
+    "Merchants, offers, privileges and the like, and what is configured for each of them.",
 )
 
 
@@ -54,11 +54,12 @@ SHEETS: Mapping[Format, Callable[[TextIO], Sheet]] = {
 
 
 @customers.command("all")
-def read_all(  # noqa: PLR0917 - typer passes options by name
-    config: ConfigFile,
+def read_all(
+    *,
+    config: ConfigFile = USUAL_CONFIG,
     customer_id: Annotated[
         int,
-        typer.Argument(metavar="ID", help="The customer's id at the service.", min=-(2**63), max=2**63 - 1),
+        typer.Argument(metavar="ID", parser=identifier, help="The customer's id at the service."),
     ],
     include: Annotated[
         list[str] | None,
@@ -71,12 +72,14 @@ def read_all(  # noqa: PLR0917 - typer passes options by name
     with_config: Annotated[
         bool, typer.Option("--with-config", help="Bring each entity's configuration; a table always does.")
     ] = False,
-    output: Annotated[Format, typer.Option("--format", help="How it is written.")] = Format.JSON,
+    output: Annotated[
+        Format, typer.Option("--format", metavar="FORMAT", help="json, jsonl or table: how it is written.")
+    ] = Format.JSON,
     max_pages: Annotated[
         int, typer.Option(metavar="N", min=1, help="Pages after which a group is taken for endless.")
     ] = MOST_PAGES,
 ) -> None:
-    """Read a customer's groups from the service, all pages of them.
+    """Show a customer's groups, all pages of them.
 
     As json it is one object with a list for each group; as jsonl one entity a line with its group, as soon as
     it is there; as a table it is for people, with names from the configurations.
@@ -118,10 +121,14 @@ def read_all(  # noqa: PLR0917 - typer passes options by name
 
 @customers.command()
 def entity(
-    config: ConfigFile,
+    *,
+    config: ConfigFile = USUAL_CONFIG,
     url: Annotated[str, typer.Argument(metavar="URL", help="The configUrl of an entity.")],
 ) -> None:
-    """Show the configuration of one entity as JSON, from the cache where it is still good."""
+    """Show the configuration of one entity as JSON.
+
+    It comes from the cache where that is still good.
+    """
     loaded = load(config)
     with standard_output() as out:
         try:

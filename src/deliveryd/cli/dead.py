@@ -18,7 +18,7 @@ from deliveryd.cli.deciding import (
     preview,
     tell,
 )
-from deliveryd.cli.options import AsData, ConfigFile, DryRun, Everything
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, Everything
 from deliveryd.config import Config, load
 from deliveryd.errors import DeliverydError
 from deliveryd.explaining import moment
@@ -29,9 +29,9 @@ from deliveryd.model import format_instant
 
 dead = typer.Typer(
     no_args_is_help=True,
-    help="What goes no further by itself: status events that the service refused, messages whose dequeued"
-    " it refused, malformed elements of the queue, receipts that fit no attempt. While the worker runs, it"
-    " carries a decision out at once.",
+    help="List what goes no further by itself, and decide about it.\n\n"
+    "Status events that the service refused, messages whose dequeued it refused, malformed elements of the"
+    " queue, receipts that fit no attempt. While the worker runs, it carries a decision out at once.",
 )
 
 
@@ -55,8 +55,15 @@ class _Filter(NamedTuple):
 
 EVERYTHING = _Filter(tuple(Kind), None, "")
 
-Names = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Which, by name: event:12.")]
-Kinds = Annotated[list[Kind] | None, typer.Option("--kind", help="Only this kind; may be given again.")]
+Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Which, by name: event:12.")]
+Kinds = Annotated[
+    list[Kind] | None,
+    typer.Option(
+        "--kind",
+        metavar="KIND",
+        help=f"Only this kind: {', '.join(Kind)}; may be given again.",
+    ),
+]
 Since = Annotated[
     int | None,
     typer.Option(
@@ -70,7 +77,12 @@ Reason = Annotated[str, typer.Option(metavar="TEXT", help="Only what has this in
 
 @dead.command("list")
 def list_dead(
-    config: ConfigFile, kind: Kinds = None, since: Since = None, reason: Reason = "", as_data: AsData = False
+    *,
+    config: ConfigFile = USUAL_CONFIG,
+    kind: Kinds = None,
+    since: Since = None,
+    reason: Reason = "",
+    as_data: AsData = False,
 ) -> None:
     """List what lies aside, the oldest first."""
     found = _Filter(kind or tuple(Kind), since, reason).apply(load(config))
@@ -80,11 +92,15 @@ def list_dead(
 
 @dead.command()
 def show(
-    config: ConfigFile,
+    *,
+    config: ConfigFile = USUAL_CONFIG,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in the list, such as event:12.")],
     as_data: AsData = False,
 ) -> None:
-    """Show all about one of them: the event's JSON, or the raw element, which may tell about a customer."""
+    """Show all about one of them.
+
+    That includes the event's JSON or the raw element, which may tell about a customer.
+    """
     record = shown(load(config).journal.path, *_parsed(name))
     if record is None:
         raise DeliverydError(f"{name} doesn't wait for a decision")
@@ -98,8 +114,8 @@ def show(
 
 @dead.command()
 def retry(
-    config: ConfigFile,
     *,
+    config: ConfigFile = USUAL_CONFIG,
     names: Names = None,
     everything: Everything = False,
     kind: Kinds = None,
@@ -108,7 +124,10 @@ def retry(
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
-    """Try again: events are reported again, set aside messages begin anew, receipts are matched again."""
+    """Try again what was refused or fitted nothing.
+
+    Events are reported again, messages begin anew, receipts are matched again.
+    """
     loaded = load(config)
     chosen = _choose(loaded, names or (), everything, _Filter(kind or _RETRIED, since, reason))
     _decide(loaded, Verb.RETRY, chosen, dry_run=dry_run, as_data=as_data)
@@ -116,8 +135,8 @@ def retry(
 
 @dead.command()
 def drop(
-    config: ConfigFile,
     *,
+    config: ConfigFile = USUAL_CONFIG,
     names: Names = None,
     everything: Everything = False,
     kind: Kinds = None,
@@ -126,7 +145,10 @@ def drop(
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
-    """Give up: what is dropped stays in the journal, marked so, and is no longer listed or counted."""
+    """Give up: what is dropped is no longer listed or counted.
+
+    It stays in the journal, marked so.
+    """
     loaded = load(config)
     chosen = _choose(loaded, names or (), everything, _Filter(kind or tuple(Kind), since, reason))
     _decide(loaded, Verb.DROP, chosen, dry_run=dry_run, as_data=as_data)

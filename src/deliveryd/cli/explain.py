@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deliveryd.cli.options import AsData, ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, identifier
 from deliveryd.config import load
 from deliveryd.errors import DeliverydError
 from deliveryd.explaining import as_json, tell
@@ -15,19 +15,18 @@ from deliveryd.journal.history import read_life, without_values
 
 
 def explain(
-    config: ConfigFile,
+    *,
+    config: ConfigFile = USUAL_CONFIG,
     message_id: Annotated[
         int,
-        typer.Argument(
-            metavar="MESSAGE_ID", help="The id that the queue gave it.", min=-(2**63), max=2**63 - 1
-        ),
+        typer.Argument(metavar="MESSAGE_ID", parser=identifier, help="The id that the queue gave it."),
     ],
     show_variables: Annotated[
         bool, typer.Option("--show-variables", help="Show the values of variables, not just their names.")
     ] = False,
     as_data: AsData = False,
 ) -> None:
-    """Tell the life of one message, from the queue to the last event that the service accepted.
+    """Tell the life of one message, from the queue to its last event.
 
     Only reads the journal, while the worker runs or not. Exit status 1: the journal doesn't know the message.
     """

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import typer
 
 from deliveryd.admin.health import check_health, health_url
+from deliveryd.cli.options import USUAL_CONFIG
 from deliveryd.config import load
 from deliveryd.errors import ConfigError
 
-USUAL_CONFIG = Path("/etc/deliveryd/config.toml")
 USUAL_URL = "http://127.0.0.1:9470"
 
 

@@ -20,7 +20,7 @@ from deliveryd.cli.deciding import (
     preview,
     tell,
 )
-from deliveryd.cli.options import AsData, ConfigFile, DryRun, Everything
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, Everything
 from deliveryd.config import Config, load
 from deliveryd.config_file import hint
 from deliveryd.explaining import moment
@@ -31,11 +31,12 @@ from deliveryd.model import format_instant
 
 in_doubt = typer.Typer(
     no_args_is_help=True,
-    help='Messages that are held in doubt (on_in_doubt = "hold"): list them, decide about them.'
-    " While the worker runs, it carries the decision out at once.",
+    help="List messages that are held in doubt, and decide about them.\n\n"
+    'These are messages of channels with on_in_doubt = "hold". While the worker runs, it carries a decision'
+    " out at once.",
 )
 
-Ids = Annotated[list[int] | None, typer.Argument(metavar="MESSAGE_ID...", help="Which messages.")]
+Ids = Annotated[list[int] | None, typer.Argument(metavar="MESSAGE_ID", help="Which messages.")]
 Channel = Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this channel.")]
 Until = Annotated[
     int | None,
@@ -75,9 +76,16 @@ VERBS: Mapping[Known, Verb] = {Known.SENT: Verb.SETTLE_SENT, Known.FAILED: Verb.
 
 @in_doubt.command("list")
 def list_held(
-    config: ConfigFile, channel: Channel = None, until: Until = None, as_data: AsData = False
+    *,
+    config: ConfigFile = USUAL_CONFIG,
+    channel: Channel = None,
+    until: Until = None,
+    as_data: AsData = False,
 ) -> None:
-    """List the messages that are held in doubt, with the keys under which their providers may have them."""
+    """List the messages that are held in doubt.
+
+    Each with the key under which its provider may have it.
+    """
     held = _held(load(config), channel, until)
     data = [_as_data(each) for each in held]
     typer.echo(json.dumps(data, indent=2) if as_data else "\n".join(_lines(held)))
@@ -85,8 +93,8 @@ def list_held(
 
 @in_doubt.command()
 def resend(
-    config: ConfigFile,
     *,
+    config: ConfigFile = USUAL_CONFIG,
     ids: Ids = None,
     everything: Everything = False,
     channel: Channel = None,
@@ -102,7 +110,10 @@ def resend(
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
-    """Try messages again under their keys, with the same content: a provider that had one can see that."""
+    """Try messages again under their keys, with the same content.
+
+    A provider that had one can tell by its key.
+    """
     choice = _Choice.of(ids, everything, channel, until)
     if new_key:
         typer.echo(DOUBLES, err=True)
@@ -112,9 +123,16 @@ def resend(
 
 @in_doubt.command()
 def settle(
-    config: ConfigFile,
     *,
-    as_: Annotated[Known, typer.Option("--as", help="What became of the attempts, as somebody found out.")],
+    config: ConfigFile = USUAL_CONFIG,
+    as_: Annotated[
+        Known,
+        typer.Option(
+            "--as",
+            metavar="OUTCOME",
+            help="sent or failed: what became of the attempts, as somebody found out.",
+        ),
+    ],
     ids: Ids = None,
     everything: Everything = False,
     channel: Channel = None,
@@ -122,7 +140,7 @@ def settle(
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
-    """Settle attempts without repeating them: the message ends as sent, or as failed, and is reported so."""
+    """Settle attempts as sent or as failed, without repeating them."""
     choice = _Choice.of(ids, everything, channel, until)
     _decide(config, VERBS[as_], choice, dry_run=dry_run, as_data=as_data)
 

@@ -9,7 +9,7 @@ import anyio
 import typer
 
 from deliveryd import telemetry
-from deliveryd.cli.options import ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, ConfigFile
 from deliveryd.config import load
 from deliveryd.journal.base import Account
 from deliveryd.states import State
@@ -28,7 +28,8 @@ YOUNG = 50_000
 
 
 def run(
-    config: ConfigFile,
+    *,
+    config: ConfigFile = USUAL_CONFIG,
     until_idle: Annotated[
         bool,
         typer.Option(
@@ -37,7 +38,11 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Take messages, send them, report them, until SIGTERM or SIGINT; a second signal ends at once."""
+    """Run the worker: take messages, send them, report them.
+
+    SIGTERM or Ctrl-C ends it when what is under way has ended, after run.drain_timeout at the latest;
+    a second one ends it at once.
+    """
     loaded = load(config)
     telemetry.configure(loaded.log.level, loaded.log.format)
 

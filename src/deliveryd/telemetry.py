@@ -281,7 +281,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _trace(error: BaseException, depth: int = 0) -> Iterator[str]:
     """Where an exception came from, as files, lines and functions; locals and messages stay inside."""
     for link in _causes(error):
-        yield f"{'  ' * depth}{_name(link)}"
+        yield f"{'  ' * depth}{_one_line(_name(link))}"
         for frame in traceback.extract_tb(link.__traceback__, limit=-_MOST_FRAMES):
             yield f"{'  ' * depth}  {frame.filename}:{frame.lineno} in {frame.name}"
         if isinstance(link, BaseExceptionGroup) and depth < _LONGEST_CHAIN:

@@ -8,11 +8,15 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from deliveryd import __version__
 from deliveryd.cli.outcome import FAILED, exit_status
+from deliveryd.printable import printable
 
 INTERRUPTED = 130
 """What typer makes of Ctrl-C where no command hears it; here it is a failure like any other (design 6)."""
@@ -38,10 +42,34 @@ def _options(
     """Take queued customer messages from a service, send them, and report what became of each."""
 
 
+class Program(TyperGroup):
+    """All commands. What is said about wrong usage repeats arguments, which may come from anywhere."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words before the command."""
+        with _told_harmlessly():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> object:
+        """Read the command's own words, and run it."""
+        with _told_harmlessly():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _told_harmlessly() -> Iterator[None]:
+    try:
+        yield
+    except TyperException as error:
+        error.message = printable(error.message)
+        raise
+
+
 def build_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     """The command line with these commands."""
     app = typer.Typer(
         name="deliveryd",
+        cls=Program,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 
 import typer
 
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile
 from deliveryd.cli.outcome import FAILED
+from deliveryd.cli.output import say, say_json
 from deliveryd.config import load
 from deliveryd.journal.account import Lost
 from deliveryd.journal.audit import CHECKS, Audit, Finding
@@ -27,7 +27,10 @@ def audit(*, config: ConfigFile = USUAL_CONFIG, as_data: AsData = False) -> None
     """
     path = load(config).journal.path
     result = reconcile(path)
-    typer.echo(json.dumps(_as_json(result), indent=2) if as_data else "\n".join(_as_lines(result)))
+    if as_data:
+        say_json(_as_json(result))
+    else:
+        say(*_as_lines(result))
     if not result.is_balanced:
         raise typer.Exit(FAILED)
 

@@ -13,6 +13,7 @@ import typer
 from deliveryd.assembly import open_cache, open_entities_cache
 from deliveryd.cache import DiskCache
 from deliveryd.cli.options import USUAL_CONFIG, ConfigFile, identifier
+from deliveryd.cli.output import complain, say
 from deliveryd.config import Config, load
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.holder import holder_of
@@ -95,7 +96,7 @@ def clear(
     holder = holder_of(loaded.journal.path)
     if holder is not None and (settings is not None or not entities):
         note = f"deliveryd: process {holder} still has settings in memory, until it is restarted"
-        typer.echo(note, err=True)
+        complain(note)
 
 
 def _settings(config: Config) -> _Part:
@@ -134,14 +135,14 @@ async def _show(part: _Part) -> None:
     part.check()
     entries, size = extent if extent is not None else (0, 0)
     limit = format_size(part.limit)
-    typer.echo(f"{part.name}  {entries:,} kept, {size:,} bytes of at most {limit}, in {part.folder}")
+    say(f"{part.name}  {entries:,} kept, {size:,} bytes of at most {limit}, in {part.folder}")
 
 
 async def _clear(part: _Part) -> None:
     count = await part.disk.clear() if part.is_there else 0
     await part.disk.aclose()
     part.check()
-    typer.echo(f"{part.name}  {count or 0:,} forgotten, in {part.folder}")
+    say(f"{part.name}  {count or 0:,} forgotten, in {part.folder}")
 
 
 async def _about(part: _Part, settings_id: int) -> None:
@@ -152,7 +153,7 @@ async def _about(part: _Part, settings_id: int) -> None:
         raise DeliverydError(f"settings {settings_id} aren't in the cache {part.folder}")
     left = found.seconds_left
     until = "until they are cleared or pushed out" if left is None else f"for {format_duration(left // 1)}"
-    typer.echo(f"settings {settings_id}  {len(found.value):,} bytes, kept {until}")
+    say(f"settings {settings_id}  {len(found.value):,} bytes, kept {until}")
 
 
 async def _forget(part: _Part, settings_id: int) -> None:
@@ -164,4 +165,4 @@ async def _forget(part: _Part, settings_id: int) -> None:
     part.check()
     if not there:
         raise DeliverydError(f"settings {settings_id} aren't in the cache {part.folder}")
-    typer.echo(f"settings {settings_id}  forgotten")
+    say(f"settings {settings_id}  forgotten")

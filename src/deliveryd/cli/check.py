@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import anyio
@@ -11,6 +10,7 @@ import typer
 from deliveryd.checking import Result, as_json, as_lines, check_all, check_examined, check_files
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile
 from deliveryd.cli.outcome import CONFIGURATION, FAILED
+from deliveryd.cli.output import say, say_json
 from deliveryd.config import examine
 from deliveryd.errors import ConfigError
 
@@ -33,5 +33,8 @@ def check(
     findings = anyio.run(check_examined, config, examined, check_files if offline else check_all)
     if examined.problems and not as_data:
         raise ConfigError([f"{finding.key}: {finding.text}" for finding in findings])
-    typer.echo(json.dumps(as_json(findings), indent=2) if as_data else "\n".join(as_lines(findings)))
+    if as_data:
+        say_json(as_json(findings))
+    else:
+        say(*as_lines(findings))
     raise typer.Exit(EXIT[max(finding.result for finding in findings)])

@@ -12,9 +12,10 @@ import anyio
 import typer
 
 from deliveryd.assembly import open_service
-from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet, json_text
+from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet
 from deliveryd.cli.options import USUAL_CONFIG, ConfigFile, identifier
 from deliveryd.cli.outcome import FAILED
+from deliveryd.cli.output import complain, json_text
 from deliveryd.cli.progress import ProgressLine
 from deliveryd.cli.standard_output import standard_output
 from deliveryd.config import Config, load
@@ -158,7 +159,7 @@ def _told_once() -> Callable[[str], None]:
     def tell(problem: str) -> None:
         if problem not in told:
             told.add(problem)
-            typer.echo(f"deliveryd: {problem}", err=True)
+            complain(f"deliveryd: {problem}")
 
     return tell
 
@@ -169,10 +170,10 @@ def _tell_of(problems: Mapping[str, int]) -> None:
         return
     count = sum(problems.values())
     what = "1 configuration" if count == 1 else f"{count:,} configurations"
-    typer.echo(f"deliveryd: {what} couldn't be had:", err=True)
+    complain(f"deliveryd: {what} couldn't be had:")
     most_first = sorted(problems.items(), key=lambda item: -item[1])
     for reason, times in most_first[:MOST_REASONS]:
-        typer.echo(f"  {times:,}: {reason}", err=True)
+        complain(f"  {times:,}: {reason}")
     if len(most_first) > MOST_REASONS:
-        typer.echo(f"  and {len(most_first) - MOST_REASONS:,} other reasons", err=True)
+        complain(f"  and {len(most_first) - MOST_REASONS:,} other reasons")
     raise typer.Exit(FAILED)

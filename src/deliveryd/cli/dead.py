@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 import typer
 
 from deliveryd.cli.deciding import (
-    as_json,
-    as_text,
     carry_out,
     insist_on_a_choice,
     instant,
@@ -19,6 +16,7 @@ from deliveryd.cli.deciding import (
     tell,
 )
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, Everything
+from deliveryd.cli.output import say, say_json
 from deliveryd.config import Config, load
 from deliveryd.errors import DeliverydError
 from deliveryd.explaining import moment
@@ -86,8 +84,10 @@ def list_dead(
 ) -> None:
     """List what lies aside, the oldest first."""
     found = _Filter(kind or tuple(Kind), since, reason).apply(load(config))
-    data = [_as_data(each) for each in found]
-    typer.echo(json.dumps(data, indent=2) if as_data else "\n".join(_lines(found)))
+    if as_data:
+        say_json([_as_data(each) for each in found])
+    else:
+        say(*_lines(found))
 
 
 @dead.command()
@@ -108,8 +108,10 @@ def show(
         field: format_instant(value) if field.endswith("_at") and isinstance(value, int) else value
         for field, value in record.items()
     }
-    text = "\n".join(f"{field:12} {value}" for field, value in written.items())
-    typer.echo(json.dumps(written, ensure_ascii=False, indent=2) if as_data else text)
+    if as_data:
+        say_json(written)
+    else:
+        say(*(f"{field:12} {value}" for field, value in written.items()))
 
 
 @dead.command()
@@ -175,7 +177,7 @@ def _decide(
 ) -> None:
     there = {name_of(each.kind, each.key) for each in EVERYTHING.apply(config)}
     answer = preview(chosen, there) if dry_run else carry_out(config, verb, chosen)
-    tell(f"would {verb}" if dry_run else str(verb), answer, as_json if as_data else as_text)
+    tell(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
 
 
 def _lines(found: Sequence[Dead]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from rich.text import Text
 from deliveryd import telemetry
 from deliveryd.cli.sandbox_files import aim_receipts, write_files
 from deliveryd.config import load
+from deliveryd.printable import printable
 from deliveryd.sandbox.scenario import Scenario, demo_scenario
 from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.state import Event, SandboxState
@@ -120,8 +121,8 @@ def _table(state: SandboxState, scenario: Scenario) -> Table:
             str(exhibit.id),
             Text(exhibit.note),
             message.channel if message else "-",
-            Text(_words(message.payload) if message else "-"),
-            Text(_told(state.events_of(exhibit.id))),
+            Text(printable(_words(message.payload)) if message else "-"),
+            Text(printable(_told(state.events_of(exhibit.id)))),
         )
     return table
 

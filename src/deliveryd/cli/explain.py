@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, identifier
+from deliveryd.cli.output import say, say_json
 from deliveryd.config import load
 from deliveryd.errors import DeliverydError
 from deliveryd.explaining import as_json, tell
@@ -38,9 +38,7 @@ def explain(
             f"message {message_id} isn't in the journal {path}: it was never taken, or by another instance"
         )
     shown = life if show_variables else without_values(life)
-    text = (
-        json.dumps(as_json(shown), ensure_ascii=False, indent=2)
-        if as_data
-        else tell(shown, loaded.channels.reporting)
-    )
-    typer.echo(text)
+    if as_data:
+        say_json(as_json(shown))
+    else:
+        say(*tell(shown, loaded.channels.reporting))

@@ -10,6 +10,7 @@ import typer
 
 from deliveryd.admin.health import check_health, health_url
 from deliveryd.cli.options import USUAL_CONFIG
+from deliveryd.cli.output import complain, say
 from deliveryd.config import load
 from deliveryd.errors import ConfigError
 
@@ -64,6 +65,6 @@ def health(
     if url is None and config is None:
         config = USUAL_CONFIG if USUAL_CONFIG.exists() else None
     alive, text = check_health(url or (_url_of(config) if config else USUAL_URL))
-    typer.echo(text, err=not alive)
+    (say if alive else complain)(text)
     if not alive:
         raise typer.Exit(1)

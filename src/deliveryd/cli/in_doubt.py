@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -12,8 +11,6 @@ import typer
 
 from deliveryd.cli.deciding import (
     ago,
-    as_json,
-    as_text,
     carry_out,
     insist_on_a_choice,
     name_of,
@@ -21,6 +18,7 @@ from deliveryd.cli.deciding import (
     tell,
 )
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, Everything
+from deliveryd.cli.output import complain, say, say_json
 from deliveryd.config import Config, load
 from deliveryd.config_file import hint
 from deliveryd.explaining import moment
@@ -87,8 +85,10 @@ def list_held(
     Each with the key under which its provider may have it.
     """
     held = _held(load(config), channel, until)
-    data = [_as_data(each) for each in held]
-    typer.echo(json.dumps(data, indent=2) if as_data else "\n".join(_lines(held)))
+    if as_data:
+        say_json([_as_data(each) for each in held])
+    else:
+        say(*_lines(held))
 
 
 @in_doubt.command()
@@ -116,7 +116,7 @@ def resend(
     """
     choice = _Choice.of(ids, everything, channel, until)
     if new_key:
-        typer.echo(DOUBLES, err=True)
+        complain(DOUBLES)
     verb = Verb.RESEND_ANEW if new_key else Verb.RESEND
     _decide(config, verb, choice, dry_run=dry_run, as_data=as_data)
 
@@ -151,7 +151,7 @@ def _decide(config: Path, verb: Verb, choice: _Choice, *, dry_run: bool, as_data
     wanted = {Kind.MESSAGE: list(dict.fromkeys(map(str, choice.ids))) or held}
     there = {name_of(Kind.MESSAGE, key) for key in held}
     answer = preview(wanted, there) if dry_run else carry_out(loaded, verb, wanted)
-    tell(f"would {verb}" if dry_run else str(verb), answer, as_json if as_data else as_text)
+    tell(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
 
 
 def _held(config: Config, channel: str | None, until: int | None) -> Sequence[InDoubt]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import anyio
 import typer
 
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, identifier
+from deliveryd.cli.output import say, say_json
 from deliveryd.config import load
 from deliveryd.model import WallClock
 from deliveryd.previewing import Outlook, Scope, as_json, as_lines, look_ahead
@@ -54,11 +54,9 @@ def render(
         return await look_ahead(loaded, trial, Scope(channel, language), WallClock().now())
 
     outlook = anyio.run(look)
-    shown = (
-        json.dumps(as_json(outlook), ensure_ascii=False, indent=2)
-        if as_data
-        else "\n".join(as_lines(outlook))
-    )
-    typer.echo(shown)
+    if as_data:
+        say_json(as_json(outlook))
+    else:
+        say(*as_lines(outlook))
     if outlook.problem is not None:
         raise typer.Exit(1)

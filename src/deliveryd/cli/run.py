@@ -10,6 +10,7 @@ import typer
 
 from deliveryd import telemetry
 from deliveryd.cli.options import USUAL_CONFIG, ConfigFile
+from deliveryd.cli.output import complain, say
 from deliveryd.config import load
 from deliveryd.journal.base import Account
 from deliveryd.states import State
@@ -54,11 +55,9 @@ def run(
     _collect_less_often()
     ended = anyio.run(work, backend="asyncio", backend_options={"use_uvloop": True})
     if until_idle and ended.account is not None:
-        typer.echo(_sums(ended.account))
+        say(_sums(ended.account))
     if until_idle and ended.held_in_doubt:
-        typer.echo(
-            f"deliveryd: messages held in doubt, for a person to settle: {ended.held_in_doubt}", err=True
-        )
+        complain(f"deliveryd: messages held in doubt, for a person to settle: {ended.held_in_doubt}")
         raise typer.Exit(1)
 
 

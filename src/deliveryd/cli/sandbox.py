@@ -9,6 +9,7 @@ from typing import Annotated
 import anyio
 import typer
 
+from deliveryd.cli.output import say
 from deliveryd.cli.sandbox_files import aim_receipts, write_files
 from deliveryd.sandbox.scenario import Scenario, demo_scenario
 from deliveryd.sandbox.server import Sandbox
@@ -54,10 +55,10 @@ def sandbox(
                 if not empty:
                     scenario.load_into(server.state)
                 aim_receipts(server, f"http://127.0.0.1:{receipts_port}")
-                typer.echo(f"service    {server.base_url}")
-                typer.echo(f"providers  {server.base_url}/sms, /messenger, /inApp")
-                typer.echo(f"mail       {host} port {server.smtp_port}")
-                typer.echo(f"inbox      {server.base_url}/")
+                say(f"service    {server.base_url}")
+                say(f"providers  {server.base_url}/sms, /messenger, /inApp")
+                say(f"mail       {host} port {server.smtp_port}")
+                say(f"inbox      {server.base_url}/")
                 if folder is not None:
                     _write(folder, server, scenario, receipts_port)
                 async for _ in signals:
@@ -69,9 +70,9 @@ def sandbox(
 def _write(folder: Path, server: Sandbox, scenario: Scenario, receipts_port: int) -> None:
     written = {path.name for path in write_files(folder, server, scenario, receipts_port)}
     config = folder / "config.toml"
-    typer.echo(f"config     {config}{'' if config.name in written else ', as it was'}")
+    say(f"config     {config}{'' if config.name in written else ', as it was'}")
     if (folder / "journal.db").exists():
-        typer.echo(
+        say(
             f"note       {folder / 'journal.db'} knows these messages and won't send them again;"
             " remove it to begin anew"
         )

@@ -188,14 +188,14 @@ class Terminal:
 
 
 @contextmanager
-def demo_in_a_terminal() -> Iterator[Terminal]:
+def demo_in_a_terminal(term: str = "xterm") -> Iterator[Terminal]:
     master, slave = os.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "deliveryd", "demo"],
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "60"},
+        env={**os.environ, "TERM": term, "COLUMNS": "200", "LINES": "60"},
     )
     os.close(slave)
     try:
@@ -221,6 +221,18 @@ def test_on_a_terminal_it_shows_its_progress_stays_up_with_its_inbox_and_ends_wi
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 0
         assert "Traceback" not in terminal.seen
+        assert "deliveryd: ending; no more is taken. " in terminal.seen
+        assert "That takes 20s at most." in terminal.seen
+        assert "Ctrl-C once more ends at once" in terminal.seen
+
+
+def test_a_dumb_terminal_gets_plain_text() -> None:
+    """No colours, no cursor that moves."""
+    with demo_in_a_terminal("dumb") as terminal:
+        terminal.read_until("Ctrl-C ends the demo")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 0
+        assert "\x1b" not in terminal.seen
 
 
 def test_ctrl_c_in_the_middle_ends_the_demo_soon() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -107,6 +108,19 @@ def test_the_sandbox_answers_the_customer_data_area_for_its_customers(beside: Be
     }  # fmt: skip
     assert told.data["merchants"][0]["config"]["marketName"] == "Linden Market"
     assert command("customers", "all", 4711, "--config", beside.config).status == 1
+
+
+def test_where_it_listens_as_json() -> None:
+    """One object, as soon as it listens."""
+    options = ["--port", "0", "--smtp-port", "0", "--empty", "--json"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "deliveryd", "sandbox", *options], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        told = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    assert told["inbox"] == f"{told['service']}/"
 
 
 def test_files_that_are_there_are_left_as_they_are(tmp_path: Path) -> None:

@@ -390,7 +390,7 @@ def _json(_stream: TextIO) -> _Renderer:
 
 
 def _console(stream: TextIO) -> _Renderer:
-    colors = stream.isatty() and "NO_COLOR" not in os.environ
+    colors = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     stamp = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
     encode = structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=24)
 

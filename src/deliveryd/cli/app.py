@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 
 from deliveryd import __version__
 from deliveryd.cli.outcome import FAILED, exit_status
+from deliveryd.cli.output import complain
 from deliveryd.printable import printable
 
 INTERRUPTED = 130
@@ -113,6 +114,8 @@ def main() -> None:
             app = build_app(_needed(sys.argv[1:]))
         app(prog_name="deliveryd")
     except SystemExit as end:
+        if end.code == INTERRUPTED:
+            complain("deliveryd: interrupted")
         raise SystemExit(FAILED if end.code == INTERRUPTED else end.code) from None
     except Exception as error:  # the last place where an error can be put into words
         sys.exit(exit_status(error))

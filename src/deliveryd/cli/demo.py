@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deliveryd import telemetry
+from deliveryd.cli.ending import tell_of_ending
 from deliveryd.cli.sandbox_files import aim_receipts, write_files
 from deliveryd.config import load
 from deliveryd.printable import printable
@@ -64,7 +65,7 @@ async def _play(folder: Path) -> bool:
             if addresses.receipts is not None:
                 aim_receipts(sandbox, addresses.receipts)
 
-        supervisor = Supervisor(config, on_ready=when_ready)
+        supervisor = Supervisor(config, on_ready=when_ready, on_ending=tell_of_ending)
         done = False
 
         async def show() -> None:

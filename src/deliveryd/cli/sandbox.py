@@ -9,7 +9,8 @@ from typing import Annotated
 import anyio
 import typer
 
-from deliveryd.cli.output import say
+from deliveryd.cli.options import AsData
+from deliveryd.cli.output import say, say_json
 from deliveryd.cli.sandbox_files import aim_receipts, write_files
 from deliveryd.sandbox.scenario import Scenario, demo_scenario
 from deliveryd.sandbox.server import Sandbox
@@ -42,6 +43,7 @@ def sandbox(
             metavar="PORT", min=1, max=65535, help="Port of the worker's receipts server on this machine."
         ),
     ] = 9471,
+    as_data: AsData = False,
 ) -> None:
     """Serve a stand-in for the remote service and the providers.
 
@@ -55,24 +57,35 @@ def sandbox(
                 if not empty:
                     scenario.load_into(server.state)
                 aim_receipts(server, f"http://127.0.0.1:{receipts_port}")
-                say(f"service    {server.base_url}")
-                say(f"providers  {server.base_url}/sms, /messenger, /inApp")
-                say(f"mail       {host} port {server.smtp_port}")
-                say(f"inbox      {server.base_url}/")
+                told = _places(server)
                 if folder is not None:
-                    _write(folder, server, scenario, receipts_port)
+                    told |= _write(folder, server, scenario, receipts_port)
+                if as_data:
+                    say_json(told)
+                else:
+                    say(*(f"{name:10} {text}" for name, text in told.items()))
                 async for _ in signals:
                     return
 
     anyio.run(serve)
 
 
-def _write(folder: Path, server: Sandbox, scenario: Scenario, receipts_port: int) -> None:
+def _places(server: Sandbox) -> dict[str, str]:
+    """Where it listens, by what a person would look for."""
+    return {
+        "service": server.base_url,
+        "providers": f"{server.base_url}/sms, /messenger, /inApp",
+        "mail": f"{server.host} port {server.smtp_port}",
+        "inbox": f"{server.base_url}/",
+    }
+
+
+def _write(folder: Path, server: Sandbox, scenario: Scenario, receipts_port: int) -> dict[str, str]:
+    """Write what a worker beside the sandbox needs; the configuration's path, and what to know about it."""
     written = {path.name for path in write_files(folder, server, scenario, receipts_port)}
     config = folder / "config.toml"
-    say(f"config     {config}{'' if config.name in written else ', as it was'}")
-    if (folder / "journal.db").exists():
-        say(
-            f"note       {folder / 'journal.db'} knows these messages and won't send them again;"
-            " remove it to begin anew"
-        )
+    told = {"config": f"{config}" if config.name in written else f"{config}, as it was"}
+    journal = folder / "journal.db"
+    if journal.exists():
+        told["note"] = f"{journal} knows these messages and won't send them again; remove it to begin anew"
+    return told

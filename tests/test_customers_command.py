@@ -17,6 +17,7 @@ import pytest
 
 from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet
 from deliveryd.cli.customer_table import TableSheet
+from deliveryd.cli.customers import UNKNOWN
 from deliveryd.cli.progress import QUIET, ProgressLine
 from deliveryd.listing import Progress, Row
 from deliveryd.sandbox.faults import Answer, Hang, Pass
@@ -268,11 +269,32 @@ def test_an_outage_in_the_middle(world: World) -> None:
     )
 
 
-def test_a_customer_that_nobody_knows(world: World) -> None:
-    """The service's answer is told, and that nothing was read."""
-    assert read_all(world, "--include", "offers").err == (
-        "deliveryd: customer 7: the service answered 404; nothing was read\n"
+@pytest.mark.parametrize("form", ["json", "jsonl", "table"])
+def test_a_customer_that_nobody_knows_looks_like_no_empty_answer(world: World, form: str) -> None:
+    """Nothing on standard output, status 1, and what the 404 may mean."""
+    assert read_all(world, "--include", "offers", "--format", form) == (
+        1,
+        "",
+        f"deliveryd: customer 7: the service answered 404{UNKNOWN}; nothing was read\n",
     )
+
+
+def test_an_answer_without_any_group_is_no_customer_without_data(world: World) -> None:
+    """The interface shows a group for each flag; where all are missing, somebody should know."""
+    world.state.fail("customers", Answer(200, b'{"value": {}}'))
+    answered = read_all(world)
+    assert (answered.status, answered.out) == (1, "")
+    assert "the service told none of the groups; it may not know this customer" in answered.err
+    world.state.customers[CUSTOMER] = {}
+    assert read_all(world).data == {group: [] for group in IN_ORDER}
+
+
+def test_json_can_be_asked_for_as_in_every_command(world: World) -> None:
+    """As the default says anyway, for one who types it."""
+    shops(world, 1)
+    assert read_all(world, "--json").out == read_all(world).out
+    url = f"{world.state.base_url}/api/v4/merchants/1/1/en"
+    assert command("customers", "entity", url, "--json", "--config", world.config).data["id"] == 1
 
 
 @pytest.mark.parametrize(
@@ -413,8 +435,9 @@ def test_the_memory_of_a_stream_stays_flat(world: World) -> None:
 # at a terminal
 
 
-def test_progress_is_for_terminals_only() -> None:
+def test_progress_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while, now and then, and gone at the end; without a terminal, or beside output, nothing."""
+    monkeypatch.setenv("TERM", "xterm")
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -433,7 +456,10 @@ def test_progress_is_for_terminals_only() -> None:
     assert terminal.getvalue() == (
         "\r\x1b[K1,200 entities were read (offers 1,200) from 24 pages ...\r\x1b[K"
     )
-    for stream, beside_output in ((io.StringIO(), False), (Terminal(), True)):
+    for stream, beside_output, term in (
+        (io.StringIO(), False, "xterm"), (Terminal(), True, "xterm"), (Terminal(), False, "dumb")
+    ):  # fmt: skip
+        monkeypatch.setenv("TERM", term)
         silent = ProgressLine(stream, lambda: time[0], beside_output=beside_output)
         time[0] += 100
         silent.came_to(progress)
@@ -470,7 +496,7 @@ def test_the_table_fits_the_terminal(world: World, width: int) -> None:
 # the sheets alone
 
 
-@pytest.mark.parametrize("groups", [0, 1, 2])
+@pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_an_object_is_whole_wherever_it_is_closed(groups: int, rows: int) -> None:
     """Groups without entities, entities without groups behind them: always one JSON object."""
@@ -487,7 +513,7 @@ def test_an_object_is_whole_wherever_it_is_closed(groups: int, rows: int) -> Non
 
 def test_sheets_without_a_row() -> None:
     """Nothing is nothing, in each format."""
-    for kind, empty in ((LinesSheet, ""), (ObjectSheet, "{}\n"), (TableSheet, "")):
+    for kind, empty in ((LinesSheet, ""), (ObjectSheet, ""), (TableSheet, "")):
         out = io.StringIO()
         kind(out).close()
         assert out.getvalue() == empty

@@ -32,7 +32,10 @@ class LinesSheet:
 
 
 class ObjectSheet:
-    """One JSON object: group → list, with all pages joined. Closed early it holds what there was."""
+    """One JSON object: group → list, with all pages joined. Closed early it holds what there was.
+
+    Where nothing was begun, nothing is written: an empty object would look like a customer without data.
+    """
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -54,8 +57,9 @@ class ObjectSheet:
 
     def close(self) -> None:
         """End the object."""
-        self._out.write(f"{self._end_of_list()}\n}}\n" if self._groups else "{}\n")
-        self._out.flush()
+        if self._groups:
+            self._out.write(f"{self._end_of_list()}\n}}\n")
+            self._out.flush()
 
     def _end_of_list(self) -> str:
         if not self._groups:

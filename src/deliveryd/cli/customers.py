@@ -20,12 +20,14 @@ from deliveryd.cli.progress import ProgressLine
 from deliveryd.cli.standard_output import standard_output
 from deliveryd.config import Config, load
 from deliveryd.config_file import hint
-from deliveryd.errors import DeliverydError, ServiceError
+from deliveryd.errors import DeliverydError, ServiceError, ServiceRefused
 from deliveryd.listing import Progress, Reading, Sheet
 from deliveryd.service.customer_data import MOST_PAGES
 from deliveryd.service.wire import GROUPS
 
 MOST_REASONS = 5
+NOT_FOUND = 404
+UNKNOWN = ": it doesn't know this customer, or service.base_url leads elsewhere"
 
 customers = typer.Typer(
     no_args_is_help=True,
@@ -76,6 +78,7 @@ def read_all(
     output: Annotated[
         Format, typer.Option("--format", metavar="FORMAT", help="json, jsonl or table: how it is written.")
     ] = Format.JSON,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     max_pages: Annotated[
         int, typer.Option(metavar="N", min=1, help="Pages after which a group is taken for endless.")
     ] = MOST_PAGES,
@@ -88,6 +91,7 @@ def read_all(
     Exit status 1: it ended early, or configurations couldn't be had. What was read has been written then.
     """
     groups = _known(include or GROUPS)
+    output = Format.JSON if as_json else output
     loaded = load(config)
     watcher = ProgressLine(beside_output=output is not Format.TABLE and sys.stdout.isatty())
     progress = Progress()
@@ -114,7 +118,9 @@ def read_all(
     except KeyboardInterrupt:
         raise DeliverydError(f"interrupted: {progress.told()}") from None
     except ServiceError as error:
-        raise DeliverydError(f"customer {customer_id}: {error}; {progress.told()}") from None
+        unknown = isinstance(error, ServiceRefused) and error.status == NOT_FOUND and not progress.entities
+        why = UNKNOWN if unknown else ""
+        raise DeliverydError(f"customer {customer_id}: {error}{why}; {progress.told()}") from None
     finally:
         watcher.close()
     _tell_of(progress.problems)
@@ -125,6 +131,7 @@ def entity(
     *,
     config: ConfigFile = USUAL_CONFIG,
     url: Annotated[str, typer.Argument(metavar="URL", help="The configUrl of an entity.")],
+    _as_json: Annotated[bool, typer.Option("--json", help="As it does in any case.")] = False,
 ) -> None:
     """Show the configuration of one entity as JSON.
 

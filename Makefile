@@ -2,6 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
+PROGRAM := .venv/.program
 # An interpreter as operators have it; one that was built without optimisation is up to 1.4 times as slow.
 BENCH_PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11) $(PYTHON))
 BENCH := benchmarks/.venv/bin
@@ -27,18 +28,27 @@ COMPILE_LOCKS = $(UV_COMPILE) --group build -o locks/build.txt && \
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
-setup: $(READY) ## install the locked packages and deliveryd into .venv
+setup: $(READY) ## install deliveryd and all that its development needs into .venv
 
-$(READY): pyproject.toml locks/dev.txt
+# What the program itself needs, and no more: this is all that the demo installs.
+$(PROGRAM): pyproject.toml locks/runtime.txt locks/build.txt
 	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "deliveryd needs Python 3.11 or newer; found $$("$(PYTHON)" --version 2>&1 || true)." >&2; \
 		echo "Name another one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -f .venv/pyvenv.cfg && $(PIP) --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
-	@$(PIP) install --require-hashes -r locks/dev.txt
+	@echo "Installing into .venv what deliveryd needs: $$(grep -c == locks/runtime.txt) packages, about 60 MB ..."
+	@$(PIP) install --require-hashes -r locks/build.txt
+	@$(PIP) install --require-hashes -r locks/runtime.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: setup ## run the worker against the sandbox: nothing to configure, nothing leaves this machine
+$(READY): $(PROGRAM) locks/dev.txt
+	@echo "Installing into .venv what tests and checks need: $$(grep -c == locks/dev.txt) packages, about 500 MB ..."
+	@$(PIP) install --require-hashes -r locks/dev.txt
+	@touch $@
+
+demo: $(PROGRAM) ## run the worker against the sandbox: nothing to configure, nothing leaves this machine
+	@echo "Starting the stand-in service and a worker ..."
 	@$(BIN)/deliveryd demo
 
 test: setup ## run the tests, on all cores; ARGS="tests/test_x.py -k word" for some of them

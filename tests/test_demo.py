@@ -164,6 +164,19 @@ def test_nothing_is_left_behind(played: tuple[str, Path]) -> None:
     assert list(played[1].iterdir()) == []
 
 
+def test_a_reader_who_leaves_early_is_no_error() -> None:
+    """`deliveryd demo | head -1` ends quietly."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "deliveryd", "demo"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(PATIENCE) == 0
+
+
 # On a terminal
 
 

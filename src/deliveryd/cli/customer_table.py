@@ -20,7 +20,7 @@ NAMES = ("marketName", "name", "title", "legalName")
 LONGEST_VALUE = 60
 
 
-class _Console(Console):
+class TableConsole(Console):
     def on_broken_pipe(self) -> None:
         """Leave it to the command that its reader has gone; rich itself would end the program."""
         raise BrokenPipeError
@@ -30,7 +30,7 @@ class TableSheet:
     """Tables, each printed when its group is complete, or when the reading ends."""
 
     def __init__(self, out: TextIO) -> None:
-        self._console = _Console(file=out, markup=False, highlight=False, emoji=False)
+        self._console = TableConsole(file=out, markup=False, highlight=False, emoji=False)
         self._group: str | None = None
         self._rows: list[Row] = []
 

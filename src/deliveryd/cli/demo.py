@@ -15,8 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from deliveryd import telemetry
+from deliveryd.cli.customer_table import TableConsole
 from deliveryd.cli.ending import tell_of_ending
 from deliveryd.cli.sandbox_files import aim_receipts, write_files
+from deliveryd.cli.standard_output import standard_output
 from deliveryd.config import load
 from deliveryd.printable import printable
 from deliveryd.sandbox.scenario import Scenario, demo_scenario
@@ -47,15 +49,18 @@ def demo() -> None:
     inbox page.
     """
     telemetry.configure("error", "auto")
-    with tempfile.TemporaryDirectory(prefix="deliveryd-demo-") as folder:
+    with standard_output(), tempfile.TemporaryDirectory(prefix="deliveryd-demo-") as folder:
         done = anyio.run(_play, Path(folder), backend="asyncio", backend_options={"use_uvloop": True})
+        if done is None:
+            raise BrokenPipeError
     if not done:
         raise typer.Exit(1)
 
 
-async def _play(folder: Path) -> bool:
+async def _play(folder: Path) -> bool | None:
+    """Whether every message came to its end; None when nobody reads what became of them."""
     scenario = demo_scenario()
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    console = TableConsole(width=None if sys.stdout.isatty() else 150)
     async with Sandbox() as sandbox:
         scenario.load_into(sandbox.state)
         *_, config_file = write_files(folder, sandbox, scenario, receipts_port=0)
@@ -66,13 +71,16 @@ async def _play(folder: Path) -> bool:
                 aim_receipts(sandbox, addresses.receipts)
 
         supervisor = Supervisor(config, on_ready=when_ready, on_ending=tell_of_ending)
-        done = False
+        done: bool | None = False
 
         async def show() -> None:
             nonlocal done
             done = await _watch(sandbox.state, scenario, console)
-            console.print(_table(sandbox.state, scenario))
-            console.print(_summary(sandbox.state, scenario))
+            try:
+                console.print(_table(sandbox.state, scenario))
+                console.print(_summary(sandbox.state, scenario))
+            except BrokenPipeError:
+                done = None
             if done and sys.stdout.isatty():
                 console.print(f"\nThe inbox is at [bold]{sandbox.base_url}/[/bold]. Ctrl-C ends the demo.")
             else:

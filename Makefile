@@ -21,7 +21,7 @@ COMPILE_LOCKS = $(UV_COMPILE) --group build -o locks/build.txt && \
 	$(UV_COMPILE) pyproject.toml benchmarks/requirements.in --group build -c locks/runtime.txt -c locks/build.txt \
 		-o locks/bench.txt
 
-.PHONY: help setup demo test soak lint format types layers lock lockcheck bench bench-quick bench-growth bench-costs \
+.PHONY: help setup demo test soak lint format types layers lock lockcheck audit sbom bench bench-quick bench-growth bench-costs \
 	ci clean
 .DEFAULT_GOAL := help
 
@@ -81,6 +81,12 @@ lockcheck: setup ## check that locks/ is what pyproject.toml asks for
 		echo "The locks could not be computed, see above; this needs the package registry." >&2; exit 1; }; \
 	diff -ru locks "$$copy/locks" || { \
 		echo "locks/ is not what pyproject.toml asks for: run make lock and commit the result." >&2; exit 1; }
+
+audit: setup ## hold the locks against the advisories that are kept beside them
+	@$(BIN)/python tests/supply_chain.py audit
+
+sbom: setup ## write into dist/ what deliveryd is made of (CycloneDX), and what doesn't affect it (OpenVEX)
+	@$(BIN)/python tests/supply_chain.py sbom dist
 
 $(BENCH_READY): pyproject.toml locks/bench.txt
 	@test -f benchmarks/.venv/pyvenv.cfg && $(BENCH_PIP) --version >/dev/null 2>&1 || \

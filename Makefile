@@ -2,6 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
+PROGRAM := .venv/.program
 # An interpreter as operators have it; one that was built without optimisation is up to 1.4 times as slow.
 BENCH_PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11) $(PYTHON))
 BENCH := benchmarks/.venv/bin
@@ -24,25 +25,34 @@ COMPILE_LOCKS = $(UV_COMPILE) --group build -o locks/build.txt && \
 	$(UV_COMPILE) pyproject.toml benchmarks/requirements.in --group build -c locks/runtime.txt -c locks/build.txt \
 		-o locks/bench.txt
 
-.PHONY: help setup demo test soak lint format types layers lock lockcheck bench bench-quick bench-growth bench-costs \
+.PHONY: help setup demo test soak lint format types layers lock lockcheck audit sbom bench bench-quick bench-growth bench-costs \
 	ci clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
-setup: $(READY) ## install the locked packages and deliveryd into .venv
+setup: $(READY) ## install deliveryd and all that its development needs into .venv
 
-$(READY): pyproject.toml locks/dev.txt
+# What the program itself needs, and no more: this is all that the demo installs.
+$(PROGRAM): pyproject.toml locks/runtime.txt locks/build.txt
 	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "deliveryd needs Python 3.11 or newer; found $$("$(PYTHON)" --version 2>&1 || true)." >&2; \
 		echo "Name another one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -f .venv/pyvenv.cfg && $(PIP) --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
-	@$(PIP) install --require-hashes -r locks/dev.txt
+	@echo "Installing into .venv what deliveryd needs: $$(grep -c == locks/runtime.txt) packages, about 60 MB ..."
+	@$(PIP) install --require-hashes -r locks/build.txt
+	@$(PIP) install --require-hashes -r locks/runtime.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: setup ## run the worker against the sandbox: nothing to configure, nothing leaves this machine
+$(READY): $(PROGRAM) locks/dev.txt
+	@echo "Installing into .venv what tests and checks need: $$(grep -c == locks/dev.txt) packages, about 500 MB ..."
+	@$(PIP) install --require-hashes -r locks/dev.txt
+	@touch $@
+
+demo: $(PROGRAM) ## run the worker against the sandbox: nothing to configure, nothing leaves this machine
+	@echo "Starting the stand-in service and a worker ..."
 	@$(BIN)/deliveryd demo
 
 test: setup ## run the tests, on all cores; ARGS="tests/test_x.py -k word" for some of them
@@ -75,6 +85,12 @@ lockcheck: setup ## check that locks/ is what pyproject.toml asks for
 		echo "The locks could not be computed, see above; this needs the package registry." >&2; exit 1; }; \
 	diff -ru locks "$$copy/locks" || { \
 		echo "locks/ is not what pyproject.toml asks for: run make lock and commit the result." >&2; exit 1; }
+
+audit: setup ## hold the locks against the advisories that are kept beside them
+	@$(BIN)/python tests/supply_chain.py audit
+
+sbom: setup ## write into dist/ what deliveryd is made of (CycloneDX), and what doesn't affect it (OpenVEX)
+	@$(BIN)/python tests/supply_chain.py sbom dist
 
 $(BENCH_READY): pyproject.toml locks/bench.txt
 	@test -f benchmarks/.venv/pyvenv.cfg && $(BENCH_PIP) --version >/dev/null 2>&1 || \

@@ -178,3 +178,14 @@ def test_a_cache_says_how_much_it_holds(tmp_path: Path) -> None:
         assert set(problems) == {"the cache is bypassed: File exists"}
 
     anyio.run(play)
+
+
+def test_what_is_kept_and_forgotten_as_json(filled: World) -> None:
+    """One object for each cache, or for the settings that were asked for."""
+    told = command("cache", "info", "--json", "--config", filled.config).data
+    assert [(each["cache"], each["kept"]) for each in told] == [("settings", 2), ("entities", 3)]
+    assert all(each["bytes"] > 0 and Path(each["folder"]).is_dir() for each in told)
+    (one,) = command("cache", "info", "--settings", 1, "--json", "--config", filled.config).data
+    assert (one["settings"], one["seconds_left"]) == (1, None)
+    forgotten = command("cache", "clear", "--json", "--config", filled.config).data
+    assert [(each["cache"], each["forgotten"]) for each in forgotten] == [("settings", 2), ("entities", 3)]

@@ -195,7 +195,9 @@ def test_a_mistake_in_the_environment_is_told_with_its_variable(
 
 
 def test_a_file_that_is_not_there_is_no_empty_one(path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"config\.toml: can't be read: No such file or directory$"):
+    with pytest.raises(
+        ConfigError, match=r"config\.toml: can't be read: No such file or directory; --config"
+    ):
         load(path, {})
     with pytest.raises(ConfigError, match=r"can't be read: Is a directory$"):
         load(path.parent, {})

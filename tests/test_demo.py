@@ -164,6 +164,19 @@ def test_nothing_is_left_behind(played: tuple[str, Path]) -> None:
     assert list(played[1].iterdir()) == []
 
 
+def test_a_reader_who_leaves_early_is_no_error() -> None:
+    """`deliveryd demo | head -1` ends quietly."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "deliveryd", "demo"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(PATIENCE) == 0
+
+
 # On a terminal
 
 
@@ -188,14 +201,14 @@ class Terminal:
 
 
 @contextmanager
-def demo_in_a_terminal() -> Iterator[Terminal]:
+def demo_in_a_terminal(term: str = "xterm") -> Iterator[Terminal]:
     master, slave = os.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "deliveryd", "demo"],
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "60"},
+        env={**os.environ, "TERM": term, "COLUMNS": "200", "LINES": "60"},
     )
     os.close(slave)
     try:
@@ -221,6 +234,18 @@ def test_on_a_terminal_it_shows_its_progress_stays_up_with_its_inbox_and_ends_wi
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 0
         assert "Traceback" not in terminal.seen
+        assert "deliveryd: ending; no more is taken. " in terminal.seen
+        assert "That takes 20s at most." in terminal.seen
+        assert "Ctrl-C once more ends at once" in terminal.seen
+
+
+def test_a_dumb_terminal_gets_plain_text() -> None:
+    """No colours, no cursor that moves."""
+    with demo_in_a_terminal("dumb") as terminal:
+        terminal.read_until("Ctrl-C ends the demo")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 0
+        assert "\x1b" not in terminal.seen
 
 
 def test_ctrl_c_in_the_middle_ends_the_demo_soon() -> None:
@@ -269,7 +294,7 @@ def test_a_port_that_there_cannot_be_is_a_mistake_in_use(option: str) -> None:
     answered = terminal.command("sandbox", option, 65536)
     assert (answered.status, answered.out) == (2, "")
     assert f"Invalid value for '{option}': " in answered.err
-    assert " 65535 " in answered.err
+    assert answered.err.endswith(" 65535\n")
 
 
 def test_the_story_has_an_id_for_each_message() -> None:

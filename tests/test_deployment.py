@@ -122,6 +122,13 @@ def test_the_image_runs_as_a_numbered_user_and_starts_programs_without_a_shell()
     assert json.loads(of_image("HEALTHCHECK")[0].partition("CMD ")[2])[-1] == "health"
 
 
+def test_the_base_image_is_named_by_its_digest_in_every_stage() -> None:
+    """A tag is whatever somebody pushed last."""
+    (base,) = (one.rest for one in instructions() if one.word == "ARG" and one.stage == -1)
+    assert re.fullmatch(r"BASE=python:3\.11-slim@sha256:[0-9a-f]{64}", base)
+    assert {one.rest.split()[0] for one in instructions() if one.word == "FROM"} == {"${BASE}"}
+
+
 def test_only_the_volumes_need_to_be_writable() -> None:
     (volumes,) = of_image("VOLUME")
     (prepared,) = of_image("RUN")
@@ -141,9 +148,9 @@ class Image:
             os.chown(writable, USER, USER)
             identity = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs"]
             return subprocess.run(
-                [*identity, str(self.root / "opt/venv/bin/deliveryd"), *arguments],
+                ["env", *identity, "deliveryd", *arguments],
                 cwd="/",
-                env={"PATH": "/usr/bin:/bin", "TMPDIR": writable, **self.variables()},
+                env={"TMPDIR": writable, **self.variables()},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -151,9 +158,9 @@ class Image:
                 check=False,
             )
 
-    @staticmethod
-    def variables() -> dict[str, str]:
-        return dict(pair.split("=", 1) for line in of_image("ENV") for pair in line.split())
+    def variables(self) -> dict[str, str]:
+        pairs = dict(pair.split("=", 1) for line in of_image("ENV") for pair in line.split())
+        return {name: re.sub("^/(opt|etc)/", rf"{self.root}/\1/", value) for name, value in pairs.items()}
 
 
 def copy_context(root: Path, names: str) -> None:
@@ -207,6 +214,8 @@ def image() -> Iterator[Image]:
                 copy_context(root, step.rest)
             elif step.stage == 0 and step.word == "RUN":
                 run_step(root, step.rest)
+        root.joinpath("etc/deliveryd").mkdir(parents=True)
+        shutil.copy2(ROOT / "config.example.toml", root / "etc/deliveryd/config.toml")
         subprocess.run(["chmod", "-R", "a-w,a+rX", str(root)], check=True)
         yield Image(root)
         subprocess.run(["chmod", "-R", "u+w", str(root)], check=True)
@@ -226,3 +235,13 @@ def test_the_demo_runs_to_its_end_in_the_image(image: Image) -> None:
     """The whole worker needs no home, no configuration and nothing writable but a temporary directory."""
     shown = image.run("demo", timeout=120)
     assert shown.returncode == 0, shown.stdout[-2000:] + shown.stderr[-2000:]
+
+
+@needs_root
+@needs_setpriv
+def test_the_image_finds_its_configuration_and_listens_where_a_container_must(image: Image) -> None:
+    """Without a path and --config: program, file and servers are where orchestrators look for them."""
+    shown = image.run("check", "--json", timeout=60)
+    found = {each["key"]: each["text"] for each in json.loads(shown.stdout)["checks"]}
+    assert "0.0.0.0:9470" in found["admin.listen"]
+    assert image.variables()["DELIVERYD_RECEIPTS__LISTEN"] == "0.0.0.0:9471"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.cli import health
+from deliveryd.sandbox.faults import Answer
 from terminal import command, free_port
 from world import PATIENCE, World, open_world
 
@@ -45,6 +46,29 @@ def test_without_a_worker_it_says_where_it_asked_and_ends_with_1(world: World, p
     answered = command("health", "--config", world.config)
     assert (answered.status, answered.out) == (1, "")
     assert f"no answer from http://127.0.0.1:{port}" in answered.err
+
+
+def test_what_answers_and_is_not_deliveryd_is_told(world: World) -> None:
+    """Another program on that port isn't a worker that is well, whatever it answers."""
+    world.state.fail_until_healed("queue", Answer(200, b"fine"))
+    for url in (world.state.base_url, f"{world.state.base_url}/queue?"):
+        answered = command("health", "--url", url)
+        assert (answered.status, answered.out) == (1, "")
+        assert (
+            f"what answers at {url} isn't deliveryd's admin server: GET /livez was answered with"
+            in answered.err
+        )
+
+
+def test_health_as_json(world: World, port: int) -> None:
+    """Whether it is well, where it was asked, and what it answered."""
+    url = f"http://127.0.0.1:{port}"
+    silent = command("health", "--config", world.config, "--json")
+    assert (silent.status, silent.data["alive"], silent.data["url"]) == (1, False, url)
+    world.start()
+    world.sandbox.wait_for(lambda state: state.requests["queue"], PATIENCE)
+    told = command("health", "--config", world.config, "--json")
+    assert (told.status, told.data["alive"], told.data["answer"][0]) == (0, True, "alive")
 
 
 @pytest.mark.parametrize(("listen", "reason"), [("", "turned off"), ("127.0.0.1:0", "any free port")])

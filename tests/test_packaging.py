@@ -132,6 +132,22 @@ def test_plain_make_lists_every_target() -> None:
     assert listed >= {"setup", "demo", "test", "lint", "types", "layers", "lock", "lockcheck", "ci"}
 
 
+def test_the_demo_installs_what_the_program_needs_and_no_more(tmp_path: Path) -> None:
+    """In a fresh clone: the runtime lock and the builder, said in words before each long step."""
+    for name in ("Makefile", "pyproject.toml", "locks"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+        copy(ROOT / name, tmp_path / name)
+    steps = make("--dry-run", "demo", cwd=tmp_path).stdout
+    assert "--require-hashes -r locks/runtime.txt" in steps
+    assert "-r locks/dev.txt" not in steps
+    said = [
+        steps.index(words)
+        for words in ("Installing into .venv what deliveryd needs", "Starting the stand-in")
+    ]
+    assert said[0] < steps.index("-r locks/runtime.txt") < said[1] < steps.index("deliveryd demo")
+    assert "--require-hashes -r locks/dev.txt" in make("--dry-run", "test", cwd=tmp_path).stdout
+
+
 def test_an_old_python_is_refused_with_a_way_out(tmp_path: Path) -> None:
     """Someone whose python3 is too old reads which version is needed and how to name another."""
     for name in ("Makefile", "pyproject.toml", "locks"):

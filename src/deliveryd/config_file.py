@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from deliveryd.errors import ConfigError
 
 PREFIX = "DELIVERYD_"
+_WHICH = "; --config or DELIVERYD_CONFIG names another file"
 
 Model = TypeVar("Model", bound=BaseModel)
 Loc = tuple[int | str, ...]
@@ -133,7 +134,8 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise ConfigError([f"{path}: can't be read: {error.strerror}"]) from None
+        which = _WHICH if isinstance(error, FileNotFoundError) else ""
+        raise ConfigError([f"{path}: can't be read: {error.strerror}{which}"]) from None
     except UnicodeDecodeError:
         raise ConfigError([f"{path}: isn't UTF-8 text"]) from None
     except tomllib.TOMLDecodeError as error:

@@ -63,15 +63,14 @@ class Step(NamedTuple):
     facts: tuple[str, ...] = ()
 
 
-def tell(life: Life, reporting: Collection[str]) -> str:
-    """The whole life as text, a line for each step and facts below it.
+def tell(life: Life, reporting: Collection[str]) -> Sequence[str]:
+    """The whole life in lines, one for each step and facts below it.
 
     `reporting` are the channels whose providers send receipts.
     """
     steps = chronicle(life)
     begin = next((step.at for step in steps if step.at is not None), 0)
-    lines = [*_heading(life, reporting), "", *(line for step in steps for line in _lines(step, begin))]
-    return "\n".join(lines)
+    return [*_heading(life, reporting), "", *(line for step in steps for line in _lines(step, begin))]
 
 
 def chronicle(life: Life) -> Sequence[Step]:

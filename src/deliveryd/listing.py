@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import anyio
 
-from deliveryd.errors import ServiceError, ServiceUnavailable
+from deliveryd.errors import ServiceError, ServiceUnavailable, ServiceUnreadable
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.customer_data import CustomerData, Entity, EntityGroup
 
@@ -80,26 +80,34 @@ class Reading:
     async def copy(self, sheet: Sheet, watcher: Watcher) -> None:
         """Read everything into a sheet. Raises ServiceError, after what was read before has been handed on.
 
-        A configuration that can't be had is told in its row, and ends nothing, unless many in a row can't.
+        A configuration that can't be had is told in its row, and ends nothing, unless many in a row can't. A
+        group begins only when its first page is there, so that nothing is written about an unknown customer.
         """
         for name, group in self._data.items():
+            rows = await self._portion(group)
+            if not self._data.answered:
+                raise ServiceUnreadable("the service told none of the groups; it may not know this customer")
             sheet.begin(name)
-            while await self._copy_portion(group, sheet):
+            self._hand_on(rows, group, sheet)
+            while rows:
                 watcher.came_to(self.progress)
+                rows = await self._portion(group)
+                self._hand_on(rows, group, sheet)
 
-    async def _copy_portion(self, group: EntityGroup, sheet: Sheet) -> bool:
-        """Hand on what one page brought, or a part of it; whether there may be more."""
+    async def _portion(self, group: EntityGroup) -> Sequence[Row]:
+        """What one page brought, or a part of it; nothing at the end."""
         entities: list[Entity] = []
         async for entity in group:
             entities.append(entity)
             if not group.ready or len(entities) == PORTION:
                 break
-        rows = await self._with_configs(entities) if self._with_config else [Row(each) for each in entities]
+        return await self._with_configs(entities) if self._with_config else [Row(each) for each in entities]
+
+    def _hand_on(self, rows: Sequence[Row], group: EntityGroup, sheet: Sheet) -> None:
         sheet.add(rows)
         self.progress.pages[group.name] = group.pages
         self.progress.entities[group.name] = group.entities
         self._judge(rows)
-        return bool(entities)
 
     async def _with_configs(self, entities: Sequence[Entity]) -> list[Row]:
         rows = [Row(each) for each in entities]

@@ -205,13 +205,18 @@ def _facts(preview: Preview, trial: Trial) -> Iterator[str]:
             yield from _indented(f"{name}: ", text)
     if preview.request is not None:
         yield ""
-        yield from preview.request.splitlines()
+        yield from _broken(preview.request)
 
 
 def _indented(label: str, text: str) -> Iterator[str]:
-    first, *rest = text.splitlines() or [""]
+    first, *rest = _broken(text)
     yield f"{label}{first}"
     yield from (f"{'':{len(label)}}{line}" for line in rest)
+
+
+def _broken(text: str) -> list[str]:
+    """The lines of a text. What else a terminal may take for a line break stays in them, to be seen."""
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
 def as_json(outlook: Outlook) -> Mapping[str, object]:

@@ -54,8 +54,18 @@ class Addresses(NamedTuple):
     receipts: str | None
 
 
+class Ending(NamedTuple):
+    """What a signal began: so many attempts are under way, and may go on for so many seconds."""
+
+    under_way: int
+    seconds: float
+
+
 class Supervisor:
-    """Runs one worker. `on_ready` hears of its addresses as soon as it takes work."""
+    """Runs one worker.
+
+    `on_ready` hears of its addresses as soon as it takes work, `on_ending` of the first signal to end.
+    """
 
     def __init__(
         self,
@@ -64,6 +74,7 @@ class Supervisor:
         *,
         notifier: Notifier | None = None,
         on_ready: Callable[[Addresses], None] = lambda _addresses: None,
+        on_ending: Callable[[Ending], None] = lambda _ending: None,
         outside: Callable[[Config], AbstractAsyncContextManager[Outside]] = open_outside,
         blocking: Blocking | None = None,
     ) -> None:
@@ -71,6 +82,7 @@ class Supervisor:
         self._clock = clock or WallClock()
         self._notifier = notifier or Notifier.from_environment()
         self._on_ready = on_ready
+        self._on_ending = on_ending
         self._outside = outside
         self._blocking = blocking
         self._stop = anyio.Event()
@@ -105,7 +117,7 @@ class Supervisor:
             async with anyio.create_task_group() as loops:
                 self._start_loops(parts, vitals, loops)
                 loops.start_soon(_reconcile, parts.journal)
-                await loops.start(self._listen_to_signals)
+                await loops.start(self._listen_to_signals, parts)
                 if until_idle:
                     loops.start_soon(self._stop_when_idle, parts)
                 self._notifier.ready()
@@ -162,7 +174,7 @@ class Supervisor:
             open_server("receipts", reports.listen, receipts, reports.trusted_proxies),
         )
 
-    async def _listen_to_signals(self, *, task_status: TaskStatus[None]) -> None:
+    async def _listen_to_signals(self, parts: Parts, *, task_status: TaskStatus[None]) -> None:
         if threading.current_thread() is not threading.main_thread():  # where signals can't be received
             task_status.started()
             return
@@ -172,8 +184,13 @@ class Supervisor:
                 if self._stop.is_set():
                     log(Event.WORKER_STOPPED, signal=received.name)
                     os._exit(1)  # a second one: at once; the journal takes up what is left at the next start
-                log(Event.WORKER_DRAINING, signal=received.name)
+                ending = Ending(_under_way(parts), self._config.run.drain_timeout)
+                log(
+                    Event.WORKER_DRAINING,
+                    signal=received.name, in_flight=ending.under_way, seconds=ending.seconds,
+                )  # fmt: skip
                 self._stop.set()
+                self._on_ending(ending)
 
     async def _stop_when_idle(self, parts: Parts) -> None:
         await parts.pipeline.until_idle()
@@ -186,8 +203,7 @@ class Supervisor:
         with anyio.move_on_after(self._config.run.drain_timeout) as scope:
             await parts.pipeline.drain()
         if scope.cancelled_caught:
-            under_way = sum(lane.under_way for lane in parts.pipeline.lanes.values())
-            log(Event.WORKER_CUT_OFF, in_flight=under_way, seconds=self._config.run.drain_timeout)
+            log(Event.WORKER_CUT_OFF, in_flight=_under_way(parts), seconds=self._config.run.drain_timeout)
 
     async def _keep_house(self, parts: Parts, vitals: WorkerVitals) -> None:
         async with anyio.create_task_group() as chores:
@@ -224,6 +240,10 @@ class Supervisor:
             if not vitals.draining:
                 self._notifier.status(vitals.sentence())
             await anyio.sleep(interval)
+
+
+def _under_way(parts: Parts) -> int:
+    return sum(lane.under_way for lane in parts.pipeline.lanes.values())
 
 
 async def _reconcile(journal: Journal) -> Account:

@@ -293,7 +293,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _trace(error: BaseException, depth: int = 0) -> Iterator[str]:
     """Where an exception came from, as files, lines and functions; locals and messages stay inside."""
     for link in _causes(error):
-        yield f"{'  ' * depth}{_name(link)}"
+        yield f"{'  ' * depth}{_one_line(_name(link))}"
         for frame in traceback.extract_tb(link.__traceback__, limit=-_MOST_FRAMES):
             yield f"{'  ' * depth}  {frame.filename}:{frame.lineno} in {frame.name}"
         if isinstance(link, BaseExceptionGroup) and depth < _LONGEST_CHAIN:
@@ -402,7 +402,7 @@ def _json(_stream: TextIO) -> _Renderer:
 
 
 def _console(stream: TextIO) -> _Renderer:
-    colors = stream.isatty() and "NO_COLOR" not in os.environ
+    colors = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     stamp = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
     encode = structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=24)
 

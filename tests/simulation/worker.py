@@ -220,7 +220,7 @@ class Worker(Supervisor):
         self._world.disk.attach(parts.journal)
         return Addresses(None, None)
 
-    async def _listen_to_signals(self, *, task_status: TaskStatus[None]) -> None:
+    async def _listen_to_signals(self, parts: Parts, *, task_status: TaskStatus[None]) -> None:
         task_status.started()
 
     async def _stop_when_idle(self, parts: Parts) -> None:

@@ -10,6 +10,7 @@ from deliveryd.admin.listening import parse_listen
 
 _TIMEOUT = 3.0
 _LONGEST_ANSWER = 4096
+_LONGEST_QUOTE = 120
 
 
 def health_url(listen: str) -> str:
@@ -37,9 +38,13 @@ def check_health(url: str) -> tuple[bool, str]:
         connection.request("GET", "/livez")
         answer = connection.getresponse()
         text = answer.read(_LONGEST_ANSWER).decode(errors="replace").strip()
+        first = text.partition("\n")[0]
     except (OSError, http.client.HTTPException) as error:
         return False, f"no answer from {url}: {str(error) or type(error).__name__}"
     else:
+        if first not in ("alive", "stuck"):
+            said = f"GET /livez was answered with {answer.status} {first[:_LONGEST_QUOTE]!r}"
+            return False, f"what answers at {url} isn't deliveryd's admin server: {said}"
         return answer.status == 200, text
     finally:
         connection.close()

@@ -8,12 +8,17 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from deliveryd import __version__
 from deliveryd.cli.outcome import FAILED, exit_status
+from deliveryd.cli.output import complain
 from deliveryd.hardening import protect_memory
+from deliveryd.printable import printable
 
 INTERRUPTED = 130
 """What typer makes of Ctrl-C where no command hears it; here it is a failure like any other (design 6)."""
@@ -33,18 +38,43 @@ def _show_version(wanted: bool) -> None:
 
 def _options(
     version: bool = typer.Option(  # answered by its callback
-        False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        False, "--version", "-V", callback=_show_version, is_eager=True, help="Show the version and exit."
     ),
 ) -> None:
     """Take queued customer messages from a service, send them, and report what became of each."""
+
+
+class Program(TyperGroup):
+    """All commands. What is said about wrong usage repeats arguments, which may come from anywhere."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words before the command."""
+        with _told_harmlessly():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> object:
+        """Read the command's own words, and run it."""
+        with _told_harmlessly():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _told_harmlessly() -> Iterator[None]:
+    try:
+        yield
+    except TyperException as error:
+        error.message = printable(error.message)
+        raise
 
 
 def build_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     """The command line with these commands."""
     app = typer.Typer(
         name="deliveryd",
+        cls=Program,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
@@ -84,8 +114,10 @@ def main() -> None:
     try:
         with _loading():
             app = build_app(_needed(sys.argv[1:]))
-        app()
+        app(prog_name="deliveryd")
     except SystemExit as end:
+        if end.code == INTERRUPTED:
+            complain("deliveryd: interrupted")
         raise SystemExit(FAILED if end.code == INTERRUPTED else end.code) from None
     except Exception as error:  # the last place where an error can be put into words
         sys.exit(exit_status(error))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 
 import typer
 
 from deliveryd.cli.loading import load_as_owner
-from deliveryd.cli.options import AsData, ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile
 from deliveryd.cli.outcome import FAILED
+from deliveryd.cli.output import say, say_json
 from deliveryd.journal.account import Lost
 from deliveryd.journal.audit import CHECKS, Audit, Finding
 from deliveryd.journal.audit import audit as reconcile
@@ -20,14 +20,17 @@ IN_HAND = (State.TAKEN, State.READY, State.SENDING)
 ENDED = (State.SENT, State.DELIVERED, State.FAILED)
 
 
-def audit(config: ConfigFile, as_data: AsData = False) -> None:
-    """Reconcile the whole journal: where all messages are that were ever taken, and whether it fits together.
+def audit(*, config: ConfigFile = USUAL_CONFIG, as_data: AsData = False) -> None:
+    """Check that the journal adds up, and count its messages.
 
     Only reads, while the worker runs or not. Exit status: 0 balanced, 1 not.
     """
     path = load_as_owner(config).journal.path
     result = reconcile(path)
-    typer.echo(json.dumps(_as_json(result), indent=2) if as_data else "\n".join(_as_lines(result)))
+    if as_data:
+        say_json(_as_json(result))
+    else:
+        say(*_as_lines(result))
     if not result.is_balanced:
         raise typer.Exit(FAILED)
 

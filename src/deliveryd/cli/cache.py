@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -12,7 +12,8 @@ import typer
 from deliveryd.assembly import open_cache, open_entities_cache
 from deliveryd.cache import DiskCache
 from deliveryd.cli.loading import load_as_owner
-from deliveryd.cli.options import ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, identifier
+from deliveryd.cli.output import complain, say, say_json
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.holder import holder_of
@@ -20,15 +21,14 @@ from deliveryd.units import format_duration, format_size
 
 cache = typer.Typer(
     no_args_is_help=True,
-    help="What is kept on disk of settings and of entity configurations. It may be forgotten at any time, and"
-    " is asked for again when it is needed.",
+    help="Show or forget what is kept on disk of the service's answers.\n\n"
+    "Settings and entity configurations may be forgotten at any time. They are asked for again when they are"
+    " needed.",
 )
 
 Settings = Annotated[
     int | None,
-    typer.Option(
-        "--settings", metavar="ID", help="Only the settings with this id.", min=-(2**63), max=2**63 - 1
-    ),
+    typer.Option("--settings", metavar="ID", parser=identifier, help="Only the settings with this id."),
 ]
 Entities = Annotated[bool, typer.Option("--entities", help="Only the entity configurations.")]
 
@@ -62,39 +62,68 @@ class _Part(NamedTuple):
             raise DeliverydError(f"{self.folder}: {self.problems[0]}")
 
 
+class _Report(NamedTuple):
+    """What is told about one cache or one entry, for a person and for a program."""
+
+    text: str
+    data: Mapping[str, object]
+
+
 @cache.command()
-def info(config: ConfigFile, settings: Settings = None, entities: Entities = False) -> None:
+def info(
+    *,
+    config: ConfigFile = USUAL_CONFIG,
+    settings: Settings = None,
+    entities: Entities = False,
+    as_data: AsData = False,
+) -> None:
     """Show what is kept. With --settings: whether these settings are."""
     loaded = load_as_owner(config)
 
-    async def look() -> None:
+    async def look() -> AsyncIterator[_Report]:
         if settings is not None:
-            await _about(_settings(loaded), settings)
+            yield await _about(_settings(loaded), settings)
         for part in _parts(loaded, settings, entities):
-            await _show(part)
+            yield await _show(part)
 
-    anyio.run(look)
+    anyio.run(_tell, look(), as_data)
 
 
 @cache.command()
-def clear(config: ConfigFile, settings: Settings = None, entities: Entities = False) -> None:
+def clear(
+    *,
+    config: ConfigFile = USUAL_CONFIG,
+    settings: Settings = None,
+    entities: Entities = False,
+    as_data: AsData = False,
+) -> None:
     """Forget what is kept: all of it, or what the options name.
 
     A running worker keeps the settings that it has in memory until it is restarted.
     """
     loaded = load_as_owner(config)
 
-    async def forget() -> None:
+    async def forget() -> AsyncIterator[_Report]:
         if settings is not None:
-            await _forget(_settings(loaded), settings)
+            yield await _forget(_settings(loaded), settings)
         for part in _parts(loaded, settings, entities):
-            await _clear(part)
+            yield await _clear(part)
 
-    anyio.run(forget)
+    anyio.run(_tell, forget(), as_data)
     holder = holder_of(loaded.journal.path)
     if holder is not None and (settings is not None or not entities):
-        note = f"deliveryd: process {holder} still has settings in memory, until it is restarted"
-        typer.echo(note, err=True)
+        complain(f"deliveryd: process {holder} still has settings in memory, until it is restarted")
+
+
+async def _tell(reports: AsyncIterator[_Report], as_data: bool) -> None:
+    """Tell each as soon as it is there, or all of them as one JSON array."""
+    told = []
+    async for report in reports:
+        told.append(report.data)
+        if not as_data:
+            say(report.text)
+    if as_data:
+        say_json(told)
 
 
 def _settings(config: Config) -> _Part:
@@ -115,34 +144,40 @@ def _parts(config: Config, settings: int | None, entities: bool) -> Sequence[_Pa
     return [] if settings is not None else [_settings(config), _entities(config)]
 
 
-async def _show(part: _Part) -> None:
+async def _show(part: _Part) -> _Report:
     extent = await part.disk.extent() if part.is_there else None
     await part.disk.aclose()
     part.check()
     entries, size = extent if extent is not None else (0, 0)
     limit = format_size(part.limit)
-    typer.echo(f"{part.name}  {entries:,} kept, {size:,} bytes of at most {limit}, in {part.folder}")
+    return _Report(
+        f"{part.name}  {entries:,} kept, {size:,} bytes of at most {limit}, in {part.folder}",
+        _data(part, kept=entries, bytes=size, limit=part.limit),
+    )
 
 
-async def _clear(part: _Part) -> None:
-    count = await part.disk.clear() if part.is_there else 0
+async def _clear(part: _Part) -> _Report:
+    count = (await part.disk.clear() if part.is_there else 0) or 0
     await part.disk.aclose()
     part.check()
-    typer.echo(f"{part.name}  {count or 0:,} forgotten, in {part.folder}")
+    return _Report(f"{part.name}  {count:,} forgotten, in {part.folder}", _data(part, forgotten=count))
 
 
-async def _about(part: _Part, settings_id: int) -> None:
+async def _about(part: _Part, settings_id: int) -> _Report:
     found = await part.disk.get(f"settings/{settings_id}") if part.is_there else None
     await part.disk.aclose()
     part.check()
     if found is None:
         raise DeliverydError(f"settings {settings_id} aren't in the cache {part.folder}")
-    left = found.seconds_left
+    size, left = len(found.value), found.seconds_left
     until = "until they are cleared or pushed out" if left is None else f"for {format_duration(left // 1)}"
-    typer.echo(f"settings {settings_id}  {len(found.value):,} bytes, kept {until}")
+    return _Report(
+        f"settings {settings_id}  {size:,} bytes, kept {until}",
+        _data(part, settings=settings_id, bytes=size, seconds_left=left),
+    )
 
 
-async def _forget(part: _Part, settings_id: int) -> None:
+async def _forget(part: _Part, settings_id: int) -> _Report:
     name = f"settings/{settings_id}"
     there = part.is_there and await part.disk.get(name) is not None
     if there:
@@ -151,4 +186,8 @@ async def _forget(part: _Part, settings_id: int) -> None:
     part.check()
     if not there:
         raise DeliverydError(f"settings {settings_id} aren't in the cache {part.folder}")
-    typer.echo(f"settings {settings_id}  forgotten")
+    return _Report(f"settings {settings_id}  forgotten", _data(part, settings=settings_id, forgotten=1))
+
+
+def _data(part: _Part, **facts: object) -> Mapping[str, object]:
+    return {"cache": part.name, "folder": str(part.folder), **facts}

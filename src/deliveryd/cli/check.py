@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import anyio
 import typer
 
 from deliveryd.checking import Result, as_json, as_lines, check_all, check_examined, check_files
-from deliveryd.cli.options import AsData, ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile
 from deliveryd.cli.outcome import CONFIGURATION, FAILED
+from deliveryd.cli.output import say, say_json
 from deliveryd.config import examine
 from deliveryd.errors import ConfigError
 from deliveryd.privileges import work_as_owner
@@ -19,13 +19,14 @@ EXIT = {Result.OK: 0, Result.UNREACHABLE: FAILED, Result.WRONG: CONFIGURATION}
 
 
 def check(
-    config: ConfigFile,
+    *,
+    config: ConfigFile = USUAL_CONFIG,
     offline: Annotated[
         bool, typer.Option("--offline", help="Connect to nothing: only read the configuration and files.")
     ] = False,
     as_data: AsData = False,
 ) -> None:
-    """Check the configuration, and whether what it names can be used and reached. Nothing is sent.
+    """Check the configuration, and what it names. Nothing is sent.
 
     Exit status: 0 all is well, 1 something can't be reached, 78 the configuration has to be changed.
     """
@@ -35,5 +36,8 @@ def check(
     findings = anyio.run(check_examined, config, examined, check_files if offline else check_all)
     if examined.problems and not as_data:
         raise ConfigError([f"{finding.key}: {finding.text}" for finding in findings])
-    typer.echo(json.dumps(as_json(findings), indent=2) if as_data else "\n".join(as_lines(findings)))
+    if as_data:
+        say_json(as_json(findings))
+    else:
+        say(*as_lines(findings))
     raise typer.Exit(EXIT[max(finding.result for finding in findings)])

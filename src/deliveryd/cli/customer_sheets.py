@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
+from deliveryd.cli.output import json_text
 from deliveryd.listing import Row
 
-_UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 OURS = ("group", "config", "configProblem")
-
-
-def json_text(value: object, indent: int | None = None) -> str:
-    """JSON that a terminal can be shown: what could steer it is escaped, which changes no value."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class LinesSheet:
@@ -40,7 +32,10 @@ class LinesSheet:
 
 
 class ObjectSheet:
-    """One JSON object: group → list, with all pages joined. Closed early it holds what there was."""
+    """One JSON object: group → list, with all pages joined. Closed early it holds what there was.
+
+    Where nothing was begun, nothing is written: an empty object would look like a customer without data.
+    """
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -62,8 +57,9 @@ class ObjectSheet:
 
     def close(self) -> None:
         """End the object."""
-        self._out.write(f"{self._end_of_list()}\n}}\n" if self._groups else "{}\n")
-        self._out.flush()
+        if self._groups:
+            self._out.write(f"{self._end_of_list()}\n}}\n")
+            self._out.flush()
 
     def _end_of_list(self) -> str:
         if not self._groups:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
@@ -13,15 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from deliveryd.listing import Row
+from deliveryd.printable import printable
 
 NAMES = ("marketName", "name", "title", "legalName")
 """Fields of a configuration that may name an entity; only merchants' are known (interface 2.5)."""
 
 LONGEST_VALUE = 60
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
-class _Console(Console):
+class TableConsole(Console):
     def on_broken_pipe(self) -> None:
         """Leave it to the command that its reader has gone; rich itself would end the program."""
         raise BrokenPipeError
@@ -31,7 +30,7 @@ class TableSheet:
     """Tables, each printed when its group is complete, or when the reading ends."""
 
     def __init__(self, out: TextIO) -> None:
-        self._console = _Console(file=out, markup=False, highlight=False, emoji=False)
+        self._console = TableConsole(file=out, markup=False, highlight=False, emoji=False)
         self._group: str | None = None
         self._rows: list[Row] = []
 
@@ -80,13 +79,13 @@ def _table(rows: Sequence[Row]) -> Table:
 
 def _name(row: Row) -> Text:
     if row.problem is not None:
-        return Text(f"not known: {harmless(row.problem)}", style="red")
+        return Text(f"not known: {printable(row.problem)}", style="red")
     return Text(next((text for field in NAMES if (text := _text(row, field))), "-"))
 
 
 def _text(row: Row, field: str) -> str:
     value = (row.config or {}).get(field)
-    return harmless(value).strip() if isinstance(value, str) else ""
+    return printable(value).strip() if isinstance(value, str) else ""
 
 
 def _fields(fields: Mapping[str, Any]) -> Text:
@@ -99,17 +98,5 @@ def _fields(fields: Mapping[str, Any]) -> Text:
 
 
 def _short(text: str) -> str:
-    text = harmless(text)
+    text = printable(text)
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
-
-
-def harmless(text: str) -> str:
-    """A text from outside that can't steer the terminal: spaces become plain, invisible signs go, control
-    characters are shown as a replacement."""
-    return "".join(character if character.isprintable() else _shown(character) for character in text)
-
-
-def _shown(character: str) -> str:
-    if character.isspace():
-        return " "
-    return "" if unicodedata.category(character) == "Cf" else _REPLACEMENT

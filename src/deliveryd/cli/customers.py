@@ -12,25 +12,28 @@ import anyio
 import typer
 
 from deliveryd.assembly import open_service
-from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet, json_text
+from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet
 from deliveryd.cli.loading import load_as_owner
-from deliveryd.cli.options import ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, ConfigFile, identifier
 from deliveryd.cli.outcome import FAILED
+from deliveryd.cli.output import complain, json_text
 from deliveryd.cli.progress import ProgressLine
 from deliveryd.cli.standard_output import standard_output
 from deliveryd.config import Config
 from deliveryd.config_file import hint
-from deliveryd.errors import DeliverydError, ServiceError
+from deliveryd.errors import DeliverydError, ServiceError, ServiceRefused
 from deliveryd.listing import Progress, Reading, Sheet
 from deliveryd.service.customer_data import MOST_PAGES
 from deliveryd.service.wire import GROUPS
 
 MOST_REASONS = 5
+NOT_FOUND = 404
+UNKNOWN = ": it doesn't know this customer, or service.base_url leads elsewhere"
 
 customers = typer.Typer(
     no_args_is_help=True,
-    help="The customer data that the service holds: merchants, offers, privileges and the like, and what is"
-    " configured for each of them.",
+    help="Show what the service holds about a customer.\n\n"
+    "Merchants, offers, privileges and the like, and what is configured for each of them.",
 )
 
 
@@ -55,11 +58,12 @@ SHEETS: Mapping[Format, Callable[[TextIO], Sheet]] = {
 
 
 @customers.command("all")
-def read_all(  # noqa: PLR0917 - typer passes options by name
-    config: ConfigFile,
+def read_all(
+    *,
+    config: ConfigFile = USUAL_CONFIG,
     customer_id: Annotated[
         int,
-        typer.Argument(metavar="ID", help="The customer's id at the service.", min=-(2**63), max=2**63 - 1),
+        typer.Argument(metavar="ID", parser=identifier, help="The customer's id at the service."),
     ],
     include: Annotated[
         list[str] | None,
@@ -72,12 +76,15 @@ def read_all(  # noqa: PLR0917 - typer passes options by name
     with_config: Annotated[
         bool, typer.Option("--with-config", help="Bring each entity's configuration; a table always does.")
     ] = False,
-    output: Annotated[Format, typer.Option("--format", help="How it is written.")] = Format.JSON,
+    output: Annotated[
+        Format, typer.Option("--format", metavar="FORMAT", help="json, jsonl or table: how it is written.")
+    ] = Format.JSON,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     max_pages: Annotated[
         int, typer.Option(metavar="N", min=1, help="Pages after which a group is taken for endless.")
     ] = MOST_PAGES,
 ) -> None:
-    """Read a customer's groups from the service, all pages of them.
+    """Show a customer's groups, all pages of them.
 
     As json it is one object with a list for each group; as jsonl one entity a line with its group, as soon as
     it is there; as a table it is for people, with names from the configurations.
@@ -85,6 +92,7 @@ def read_all(  # noqa: PLR0917 - typer passes options by name
     Exit status 1: it ended early, or configurations couldn't be had. What was read has been written then.
     """
     groups = _known(include or GROUPS)
+    output = Format.JSON if as_json else output
     loaded = load_as_owner(config)
     watcher = ProgressLine(beside_output=output is not Format.TABLE and sys.stdout.isatty())
     progress = Progress()
@@ -111,7 +119,9 @@ def read_all(  # noqa: PLR0917 - typer passes options by name
     except KeyboardInterrupt:
         raise DeliverydError(f"interrupted: {progress.told()}") from None
     except ServiceError as error:
-        raise DeliverydError(f"customer {customer_id}: {error}; {progress.told()}") from None
+        unknown = isinstance(error, ServiceRefused) and error.status == NOT_FOUND and not progress.entities
+        why = UNKNOWN if unknown else ""
+        raise DeliverydError(f"customer {customer_id}: {error}{why}; {progress.told()}") from None
     finally:
         watcher.close()
     _tell_of(progress.problems)
@@ -119,10 +129,15 @@ def read_all(  # noqa: PLR0917 - typer passes options by name
 
 @customers.command()
 def entity(
-    config: ConfigFile,
+    *,
+    config: ConfigFile = USUAL_CONFIG,
     url: Annotated[str, typer.Argument(metavar="URL", help="The configUrl of an entity.")],
+    _as_json: Annotated[bool, typer.Option("--json", help="As it does in any case.")] = False,
 ) -> None:
-    """Show the configuration of one entity as JSON, from the cache where it is still good."""
+    """Show the configuration of one entity as JSON.
+
+    It comes from the cache where that is still good.
+    """
     loaded = load_as_owner(config)
     with standard_output() as out:
         try:
@@ -152,7 +167,7 @@ def _told_once() -> Callable[[str], None]:
     def tell(problem: str) -> None:
         if problem not in told:
             told.add(problem)
-            typer.echo(f"deliveryd: {problem}", err=True)
+            complain(f"deliveryd: {problem}")
 
     return tell
 
@@ -163,10 +178,10 @@ def _tell_of(problems: Mapping[str, int]) -> None:
         return
     count = sum(problems.values())
     what = "1 configuration" if count == 1 else f"{count:,} configurations"
-    typer.echo(f"deliveryd: {what} couldn't be had:", err=True)
+    complain(f"deliveryd: {what} couldn't be had:")
     most_first = sorted(problems.items(), key=lambda item: -item[1])
     for reason, times in most_first[:MOST_REASONS]:
-        typer.echo(f"  {times:,}: {reason}", err=True)
+        complain(f"  {times:,}: {reason}")
     if len(most_first) > MOST_REASONS:
-        typer.echo(f"  and {len(most_first) - MOST_REASONS:,} other reasons", err=True)
+        complain(f"  and {len(most_first) - MOST_REASONS:,} other reasons")
     raise typer.Exit(FAILED)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 import typer
 
 from deliveryd.cli.deciding import (
-    as_json,
-    as_text,
     carry_out,
     insist_on_a_choice,
     instant,
@@ -19,7 +16,8 @@ from deliveryd.cli.deciding import (
     tell,
 )
 from deliveryd.cli.loading import load_as_owner
-from deliveryd.cli.options import AsData, ConfigFile, DryRun, Everything
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, Everything
+from deliveryd.cli.output import say, say_json
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
 from deliveryd.explaining import moment
@@ -30,9 +28,9 @@ from deliveryd.model import format_instant
 
 dead = typer.Typer(
     no_args_is_help=True,
-    help="What goes no further by itself: status events that the service refused, messages whose dequeued"
-    " it refused, malformed elements of the queue, receipts that fit no attempt. While the worker runs, it"
-    " carries a decision out at once.",
+    help="List what goes no further by itself, and decide about it.\n\n"
+    "Status events that the service refused, messages whose dequeued it refused, malformed elements of the"
+    " queue, receipts that fit no attempt. While the worker runs, it carries a decision out at once.",
 )
 
 
@@ -56,8 +54,15 @@ class _Filter(NamedTuple):
 
 EVERYTHING = _Filter(tuple(Kind), None, "")
 
-Names = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Which, by name: event:12.")]
-Kinds = Annotated[list[Kind] | None, typer.Option("--kind", help="Only this kind; may be given again.")]
+Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Which, by name: event:12.")]
+Kinds = Annotated[
+    list[Kind] | None,
+    typer.Option(
+        "--kind",
+        metavar="KIND",
+        help=f"Only this kind: {', '.join(Kind)}; may be given again.",
+    ),
+]
 Since = Annotated[
     int | None,
     typer.Option(
@@ -71,21 +76,32 @@ Reason = Annotated[str, typer.Option(metavar="TEXT", help="Only what has this in
 
 @dead.command("list")
 def list_dead(
-    config: ConfigFile, kind: Kinds = None, since: Since = None, reason: Reason = "", as_data: AsData = False
+    *,
+    config: ConfigFile = USUAL_CONFIG,
+    kind: Kinds = None,
+    since: Since = None,
+    reason: Reason = "",
+    as_data: AsData = False,
 ) -> None:
     """List what lies aside, the oldest first."""
     found = _Filter(kind or tuple(Kind), since, reason).apply(load_as_owner(config))
-    data = [_as_data(each) for each in found]
-    typer.echo(json.dumps(data, indent=2) if as_data else "\n".join(_lines(found)))
+    if as_data:
+        say_json([_as_data(each) for each in found])
+    else:
+        say(*_lines(found))
 
 
 @dead.command()
 def show(
-    config: ConfigFile,
+    *,
+    config: ConfigFile = USUAL_CONFIG,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in the list, such as event:12.")],
     as_data: AsData = False,
 ) -> None:
-    """Show all about one of them: the event's JSON, or the raw element, which may tell about a customer."""
+    """Show all about one of them.
+
+    That includes the event's JSON or the raw element, which may tell about a customer.
+    """
     record = shown(load_as_owner(config).journal.path, *_parsed(name))
     if record is None:
         raise DeliverydError(f"{name} doesn't wait for a decision")
@@ -93,14 +109,16 @@ def show(
         field: format_instant(value) if field.endswith("_at") and isinstance(value, int) else value
         for field, value in record.items()
     }
-    text = "\n".join(f"{field:12} {value}" for field, value in written.items())
-    typer.echo(json.dumps(written, ensure_ascii=False, indent=2) if as_data else text)
+    if as_data:
+        say_json(written)
+    else:
+        say(*(f"{field:12} {value}" for field, value in written.items()))
 
 
 @dead.command()
 def retry(
-    config: ConfigFile,
     *,
+    config: ConfigFile = USUAL_CONFIG,
     names: Names = None,
     everything: Everything = False,
     kind: Kinds = None,
@@ -109,7 +127,10 @@ def retry(
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
-    """Try again: events are reported again, set aside messages begin anew, receipts are matched again."""
+    """Try again what was refused or fitted nothing.
+
+    Events are reported again, messages begin anew, receipts are matched again.
+    """
     loaded = load_as_owner(config)
     chosen = _choose(loaded, names or (), everything, _Filter(kind or _RETRIED, since, reason))
     _decide(loaded, Verb.RETRY, chosen, dry_run=dry_run, as_data=as_data)
@@ -117,8 +138,8 @@ def retry(
 
 @dead.command()
 def drop(
-    config: ConfigFile,
     *,
+    config: ConfigFile = USUAL_CONFIG,
     names: Names = None,
     everything: Everything = False,
     kind: Kinds = None,
@@ -127,7 +148,10 @@ def drop(
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
-    """Give up: what is dropped stays in the journal, marked so, and is no longer listed or counted."""
+    """Give up: what is dropped is no longer listed or counted.
+
+    It stays in the journal, marked so.
+    """
     loaded = load_as_owner(config)
     chosen = _choose(loaded, names or (), everything, _Filter(kind or tuple(Kind), since, reason))
     _decide(loaded, Verb.DROP, chosen, dry_run=dry_run, as_data=as_data)
@@ -154,7 +178,7 @@ def _decide(
 ) -> None:
     there = {name_of(each.kind, each.key) for each in EVERYTHING.apply(config)}
     answer = preview(chosen, there) if dry_run else carry_out(config, verb, chosen)
-    tell(f"would {verb}" if dry_run else str(verb), answer, as_json if as_data else as_text)
+    tell(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
 
 
 def _lines(found: Sequence[Dead]) -> Iterator[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import typer
 
 from deliveryd.cli.outcome import FAILED
+from deliveryd.cli.output import say, say_json
 from deliveryd.config import Config
 from deliveryd.desk.asking import Office, order
 from deliveryd.desk.wire import Answer
@@ -70,22 +70,19 @@ def preview(wanted: Mapping[Kind, Sequence[str]], there: Collection[str]) -> Ans
     return Answer(tuple(name for name in names if name in there), absent)
 
 
-def tell(heading: str, answer: Answer, show: Callable[[str, Answer], str]) -> None:
+def tell(heading: str, answer: Answer, *, as_data: bool) -> None:
     """Show what came of an order; exit with 1 when something that was asked for wasn't done."""
-    typer.echo(show(heading, answer))
+    if as_data:
+        say_json({"what": heading, "done": answer.done, "skipped": answer.skipped})
+    else:
+        say(*_as_lines(heading, answer))
     if answer.skipped:
         raise typer.Exit(FAILED)
 
 
-def as_text(heading: str, answer: Answer) -> str:
-    """An answer for a person."""
-    lines = [f"{heading}: {len(answer.done)}", *(f"  {name}" for name in answer.done)]
+def _as_lines(heading: str, answer: Answer) -> Iterator[str]:
+    yield f"{heading}: {len(answer.done)}"
+    yield from (f"  {name}" for name in answer.done)
     if answer.skipped:
-        lines += [f"skipped: {len(answer.skipped)}"]
-        lines += [f"  {name}: {reason}" for name, reason in answer.skipped.items()]
-    return "\n".join(lines)
-
-
-def as_json(heading: str, answer: Answer) -> str:
-    """The same for a program."""
-    return json.dumps({"what": heading, "done": answer.done, "skipped": answer.skipped}, indent=2)
+        yield f"skipped: {len(answer.skipped)}"
+        yield from (f"  {name}: {reason}" for name, reason in answer.skipped.items())

@@ -15,7 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from deliveryd import telemetry
+from deliveryd.cli.customer_table import TableConsole
+from deliveryd.cli.ending import tell_of_ending
+from deliveryd.cli.sandbox_files import aim_receipts, write_files
+from deliveryd.cli.standard_output import standard_output
 from deliveryd.config import load
+from deliveryd.printable import printable
 from deliveryd.sandbox.scenario import Scenario, demo_scenario
 from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.state import Event, SandboxState
@@ -24,94 +29,58 @@ from deliveryd.supervisor import Addresses, Supervisor
 PATIENCE = 120.0
 """Seconds after which a demo that didn't come to its end is called failed."""
 
-CONFIG = """\
-[service]
-base_url = "{base_url}"
-
-[queue]
-poll_interval = "200ms"
-max_poll_interval = "1s"
-
-[settings]
-cache_dir = "settings-cache"
-
-[journal]
-url = "sqlite:///journal.db"
-
-[customers]
-source = "file"
-path = "customers.jsonl"
-
-[admin]
-listen = "127.0.0.1:0"
-
-[receipts]
-listen = "127.0.0.1:0"
-
-[channels.email]
-adapter = "smtp"
-host = "127.0.0.1"
-port = {smtp_port}
-tls = "none"
-sender = "Linden Club <club@example.com>"
-retry = {{ attempts = 4, base = "200ms", max = "1s" }}
-"""
-
-HTTP_CHANNEL = """
-[channels.{name}]
-adapter = "http"
-url = "{base_url}/{name}"
-json = {{ to = "{{customer.{address}}}", reference = "{{message.id}}", {fields} }}
-provider_id = "/id"
-retry = {{ attempts = 4, base = "200ms", max = "1s" }}
-receipt = {{ provider_id = "/id", status = "/status", delivered = ["delivered"], failed = ["failed"], \
-reported_at = "/at", signature = {{ header = "X-Signature", secret_file = "receipts-secret" }} }}
-"""
-
-ADDRESSES = {"sms": "phone", "messenger": "messenger", "inApp": "device"}
-BUTTON = 'button = { text = "{content.button.text}", url = "{content.button.url}" }'
-TITLE, BODY = "{content.notification.title}", "{content.notification.body}"
-PUSH = 'name = "{content.name}", description = "{content.description}", image = "{content.image}"'
-FIELDS = {
-    "sms": 'text = "{content.text}"',
-    "messenger": f'text = "{{content.text}}", image = "{{content.image}}", {BUTTON}',
-    "inApp": f'{PUSH}, {BUTTON}, notification = {{ title = "{TITLE}", body = "{BODY}" }}',
+OURS: Mapping[str, str] = {
+    "DELIVERYD_QUEUE__POLL_INTERVAL": "200ms",
+    "DELIVERYD_QUEUE__MAX_POLL_INTERVAL": "1s",
+    "DELIVERYD_ADMIN__LISTEN": "127.0.0.1:0",
+    "DELIVERYD_RECEIPTS__LISTEN": "127.0.0.1:0",
+} | {
+    f"DELIVERYD_CHANNELS__{channel.upper()}__RETRY__{key}": value
+    for channel in ("sms", "messenger", "inApp", "email")
+    for key, value in {"ATTEMPTS": "4", "BASE": "200ms", "MAX": "1s"}.items()
 }
+"""What differs from the configuration that `deliveryd sandbox` writes: short pauses, free ports."""
 
 
 def demo() -> None:
-    """Send some forty messages through a sandbox of our own, and show what became of each.
+    """Send 42 messages through a sandbox, and show their outcomes.
 
     Needs no configuration and leaves nothing behind. On a terminal it stays up until Ctrl-C, and so does its
     inbox page.
     """
     telemetry.configure("error", "auto")
-    with tempfile.TemporaryDirectory(prefix="deliveryd-demo-") as folder:
+    with standard_output(), tempfile.TemporaryDirectory(prefix="deliveryd-demo-") as folder:
         done = anyio.run(_play, Path(folder), backend="asyncio", backend_options={"use_uvloop": True})
+        if done is None:
+            raise BrokenPipeError
     if not done:
         raise typer.Exit(1)
 
 
-async def _play(folder: Path) -> bool:
+async def _play(folder: Path) -> bool | None:
+    """Whether every message came to its end; None when nobody reads what became of them."""
     scenario = demo_scenario()
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    console = TableConsole(width=None if sys.stdout.isatty() else 150)
     async with Sandbox() as sandbox:
         scenario.load_into(sandbox.state)
-        config = load(_write_files(folder, sandbox, scenario), environ={})
+        *_, config_file = write_files(folder, sandbox, scenario, receipts_port=0)
+        config = load(config_file, environ=OURS)
 
-        def aim_receipts(addresses: Addresses) -> None:
+        def when_ready(addresses: Addresses) -> None:
             if addresses.receipts is not None:
-                targets = {name: f"{addresses.receipts}/receipts/{name}" for name in ADDRESSES}
-                sandbox.state.receipt_targets.update(targets)
+                aim_receipts(sandbox, addresses.receipts)
 
-        supervisor = Supervisor(config, on_ready=aim_receipts)
-        done = False
+        supervisor = Supervisor(config, on_ready=when_ready, on_ending=tell_of_ending)
+        done: bool | None = False
 
         async def show() -> None:
             nonlocal done
             done = await _watch(sandbox.state, scenario, console)
-            console.print(_table(sandbox.state, scenario))
-            console.print(_summary(sandbox.state, scenario))
+            try:
+                console.print(_table(sandbox.state, scenario))
+                console.print(_summary(sandbox.state, scenario))
+            except BrokenPipeError:
+                done = None
             if done and sys.stdout.isatty():
                 console.print(f"\nThe inbox is at [bold]{sandbox.base_url}/[/bold]. Ctrl-C ends the demo.")
             else:
@@ -122,22 +91,6 @@ async def _play(folder: Path) -> bool:
             await supervisor.run()  # hears Ctrl-C, at any time
             tasks.cancel_scope.cancel()
     return done
-
-
-def _write_files(folder: Path, sandbox: Sandbox, scenario: Scenario) -> Path:
-    """Write what an operator would: a configuration, a customer file, a secret."""
-    folder.joinpath("customers.jsonl").write_text(scenario.customers_jsonl, encoding="utf-8")
-    secret = folder / "receipts-secret"
-    secret.touch(mode=0o600)
-    secret.write_text(sandbox.state.receipt_secret, encoding="utf-8")
-    text = CONFIG.format(base_url=sandbox.base_url, smtp_port=sandbox.smtp_port)
-    for name, address in ADDRESSES.items():
-        text += HTTP_CHANNEL.format(
-            name=name, base_url=sandbox.base_url, address=address, fields=FIELDS[name]
-        )
-    path = folder / "config.toml"
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 async def _watch(state: SandboxState, scenario: Scenario, console: Console) -> bool:
@@ -177,8 +130,8 @@ def _table(state: SandboxState, scenario: Scenario) -> Table:
             str(exhibit.id),
             Text(exhibit.note),
             message.channel if message else "-",
-            Text(_words(message.payload) if message else "-"),
-            Text(_told(state.events_of(exhibit.id))),
+            Text(printable(_words(message.payload)) if message else "-"),
+            Text(printable(_told(state.events_of(exhibit.id)))),
         )
     return table
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import typer
 
 from deliveryd.cli.deciding import carry_out, name_of
 from deliveryd.cli.loading import load_as_owner
-from deliveryd.cli.options import AsData, ConfigFile, DryRun
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, identifier
 from deliveryd.cli.outcome import FAILED
+from deliveryd.cli.output import complain, say, say_json
 from deliveryd.desk.wire import Answer
 from deliveryd.journal.erasing import held_of
 from deliveryd.journal.holder import holder_of
@@ -27,21 +27,22 @@ KINDS: Mapping[Kind, tuple[str, str]] = {
 
 
 def erase(
-    config: ConfigFile,
+    *,
+    config: ConfigFile = USUAL_CONFIG,
     customer: Annotated[
         int,
         typer.Option(
-            "--customer", metavar="ID", help="The customer's id, as messages name it.",
-            min=-(2**63), max=2**63 - 1,
+            "--customer", metavar="ID", parser=identifier, help="The customer's id, as messages name it."
         ),
     ],
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:  # fmt: skip
-    """Remove what the journal holds of a customer, while the worker runs or not. It can't be undone.
+    """Remove what the journal holds of a customer. It can't be undone.
 
-    Messages that haven't ended are refused and listed. The ids and the last events of erased ones stay,
-    so that a repeat isn't sent. Caches on disk hold nothing of customers.
+    It works while the worker runs or not. Messages that haven't ended are refused and listed. The ids and
+    the last events of erased ones stay, so that a repeat isn't sent. Caches on disk hold nothing of
+    customers.
 
     Exit status: 0 nothing is left, 1 something was refused.
     """
@@ -54,12 +55,15 @@ def erase(
     }
     everything = tuple(name_of(kind, key) for kind, keys in wanted.items() for key in keys)
     answer = Answer(everything, {}) if dry_run else carry_out(loaded, Verb.ERASE, wanted)
-    typer.echo(_as_json(customer, answer, dry_run) if as_data else _as_text(customer, answer, dry_run))
+    if as_data:
+        say_json(_as_json(customer, answer, dry_run))
+    else:
+        say(*_as_lines(customer, answer, dry_run))
     holder = holder_of(loaded.journal.path)
     if holder is not None and not dry_run:
         ttl = format_duration(loaded.customers.terms.cache_ttl)
         note = f"may have the directory's answer about the customer in memory, for {ttl} at most"
-        typer.echo(f"deliveryd: process {holder} {note}", err=True)
+        complain(f"deliveryd: process {holder} {note}")
     if answer.skipped:
         raise typer.Exit(FAILED)
 
@@ -68,18 +72,16 @@ def _count(answer: Answer, kind: Kind) -> int:
     return sum(name.startswith(name_of(kind, "")) for name in answer.done)
 
 
-def _as_text(customer: int, answer: Answer, dry_run: bool) -> str:
-    lines = [f"{'would erase' if dry_run else 'erased'} of customer {customer}: {len(answer.done)}"]
+def _as_lines(customer: int, answer: Answer, dry_run: bool) -> Iterator[str]:
+    yield f"{'would erase' if dry_run else 'erased'} of customer {customer}: {len(answer.done)}"
     for kind, (words, _) in KINDS.items():
         if number := _count(answer, kind):
-            lines.append(f"  {words}: {number:,}")
+            yield f"  {words}: {number:,}"
     if answer.skipped:
-        lines.append(f"refused: {len(answer.skipped)}; erase again when they have ended")
-        lines += [f"  {name}: {reason}" for name, reason in answer.skipped.items()]
-    return "\n".join(lines)
+        yield f"refused: {len(answer.skipped)}; erase again when they have ended"
+        yield from (f"  {name}: {reason}" for name, reason in answer.skipped.items())
 
 
-def _as_json(customer: int, answer: Answer, dry_run: bool) -> str:
+def _as_json(customer: int, answer: Answer, dry_run: bool) -> Mapping[str, object]:
     erased = {field: _count(answer, kind) for kind, (_, field) in KINDS.items()}
-    what = {"customer": customer, "dry_run": dry_run, "erased": erased, "refused": dict(answer.skipped)}
-    return json.dumps(what, indent=2)
+    return {"customer": customer, "dry_run": dry_run, "erased": erased, "refused": dict(answer.skipped)}

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from deliveryd.cli.loading import load_as_owner
-from deliveryd.cli.options import AsData, ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, identifier
+from deliveryd.cli.output import say, say_json
 from deliveryd.errors import DeliverydError
 from deliveryd.explaining import as_json, tell
 from deliveryd.journal.history import read_life, without_values
 
 
 def explain(
-    config: ConfigFile,
+    *,
+    config: ConfigFile = USUAL_CONFIG,
     message_id: Annotated[
         int,
-        typer.Argument(
-            metavar="MESSAGE_ID", help="The id that the queue gave it.", min=-(2**63), max=2**63 - 1
-        ),
+        typer.Argument(metavar="MESSAGE_ID", parser=identifier, help="The id that the queue gave it."),
     ],
     show_variables: Annotated[
         bool, typer.Option("--show-variables", help="Show the values of variables, not just their names.")
     ] = False,
     as_data: AsData = False,
 ) -> None:
-    """Tell the life of one message, from the queue to the last event that the service accepted.
+    """Tell the life of one message, from the queue to its last event.
 
     Only reads the journal, while the worker runs or not. Exit status 1: the journal doesn't know the message.
     """
@@ -39,9 +38,7 @@ def explain(
             f"message {message_id} isn't in the journal {path}: it was never taken, or by another instance"
         )
     shown = life if show_variables else without_values(life)
-    text = (
-        json.dumps(as_json(shown), ensure_ascii=False, indent=2)
-        if as_data
-        else tell(shown, loaded.channels.reporting)
-    )
-    typer.echo(text)
+    if as_data:
+        say_json(as_json(shown))
+    else:
+        say(*tell(shown, loaded.channels.reporting))

@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 import typer
 
 from deliveryd.admin.health import check_health, health_url
+from deliveryd.cli.options import USUAL_CONFIG, AsData
+from deliveryd.cli.output import complain, say, say_json
 from deliveryd.config import load
 from deliveryd.errors import ConfigError
 
-USUAL_CONFIG = Path("/etc/deliveryd/config.toml")
 USUAL_URL = "http://127.0.0.1:9470"
 
 
@@ -56,6 +57,7 @@ def health(
             f"Without either: {USUAL_URL}.",
         ),
     ] = None,
+    as_data: AsData = False,
 ) -> None:  # fmt: skip
     """Ask a running worker whether it works. Made for health checks of containers.
 
@@ -63,7 +65,11 @@ def health(
     """
     if url is None and config is None:
         config = USUAL_CONFIG if USUAL_CONFIG.exists() else None
-    alive, text = check_health(url or (_url_of(config) if config else USUAL_URL))
-    typer.echo(text, err=not alive)
+    asked = url or (_url_of(config) if config else USUAL_URL)
+    alive, text = check_health(asked)
+    if as_data:
+        say_json({"alive": alive, "url": asked, "answer": text.splitlines()})
+    else:
+        (say if alive else complain)(*text.splitlines())
     if not alive:
         raise typer.Exit(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -12,8 +11,6 @@ import typer
 
 from deliveryd.cli.deciding import (
     ago,
-    as_json,
-    as_text,
     carry_out,
     insist_on_a_choice,
     name_of,
@@ -21,7 +18,8 @@ from deliveryd.cli.deciding import (
     tell,
 )
 from deliveryd.cli.loading import load_as_owner
-from deliveryd.cli.options import AsData, ConfigFile, DryRun, Everything
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, Everything
+from deliveryd.cli.output import complain, say, say_json
 from deliveryd.config import Config
 from deliveryd.config_file import hint
 from deliveryd.explaining import moment
@@ -32,11 +30,12 @@ from deliveryd.model import format_instant
 
 in_doubt = typer.Typer(
     no_args_is_help=True,
-    help='Messages that are held in doubt (on_in_doubt = "hold"): list them, decide about them.'
-    " While the worker runs, it carries the decision out at once.",
+    help="List messages that are held in doubt, and decide about them.\n\n"
+    'These are messages of channels with on_in_doubt = "hold". While the worker runs, it carries a decision'
+    " out at once.",
 )
 
-Ids = Annotated[list[int] | None, typer.Argument(metavar="MESSAGE_ID...", help="Which messages.")]
+Ids = Annotated[list[int] | None, typer.Argument(metavar="MESSAGE_ID", help="Which messages.")]
 Channel = Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this channel.")]
 Until = Annotated[
     int | None,
@@ -76,18 +75,27 @@ VERBS: Mapping[Known, Verb] = {Known.SENT: Verb.SETTLE_SENT, Known.FAILED: Verb.
 
 @in_doubt.command("list")
 def list_held(
-    config: ConfigFile, channel: Channel = None, until: Until = None, as_data: AsData = False
+    *,
+    config: ConfigFile = USUAL_CONFIG,
+    channel: Channel = None,
+    until: Until = None,
+    as_data: AsData = False,
 ) -> None:
-    """List the messages that are held in doubt, with the keys under which their providers may have them."""
+    """List the messages that are held in doubt.
+
+    Each with the key under which its provider may have it.
+    """
     held = _held(load_as_owner(config), channel, until)
-    data = [_as_data(each) for each in held]
-    typer.echo(json.dumps(data, indent=2) if as_data else "\n".join(_lines(held)))
+    if as_data:
+        say_json([_as_data(each) for each in held])
+    else:
+        say(*_lines(held))
 
 
 @in_doubt.command()
 def resend(
-    config: ConfigFile,
     *,
+    config: ConfigFile = USUAL_CONFIG,
     ids: Ids = None,
     everything: Everything = False,
     channel: Channel = None,
@@ -103,19 +111,29 @@ def resend(
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
-    """Try messages again under their keys, with the same content: a provider that had one can see that."""
+    """Try messages again under their keys, with the same content.
+
+    A provider that had one can tell by its key.
+    """
     choice = _Choice.of(ids, everything, channel, until)
     if new_key:
-        typer.echo(DOUBLES, err=True)
+        complain(DOUBLES)
     verb = Verb.RESEND_ANEW if new_key else Verb.RESEND
     _decide(config, verb, choice, dry_run=dry_run, as_data=as_data)
 
 
 @in_doubt.command()
 def settle(
-    config: ConfigFile,
     *,
-    as_: Annotated[Known, typer.Option("--as", help="What became of the attempts, as somebody found out.")],
+    config: ConfigFile = USUAL_CONFIG,
+    as_: Annotated[
+        Known,
+        typer.Option(
+            "--as",
+            metavar="OUTCOME",
+            help="sent or failed: what became of the attempts, as somebody found out.",
+        ),
+    ],
     ids: Ids = None,
     everything: Everything = False,
     channel: Channel = None,
@@ -123,7 +141,7 @@ def settle(
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
-    """Settle attempts without repeating them: the message ends as sent, or as failed, and is reported so."""
+    """Settle attempts as sent or as failed, without repeating them."""
     choice = _Choice.of(ids, everything, channel, until)
     _decide(config, VERBS[as_], choice, dry_run=dry_run, as_data=as_data)
 
@@ -134,7 +152,7 @@ def _decide(config: Path, verb: Verb, choice: _Choice, *, dry_run: bool, as_data
     wanted = {Kind.MESSAGE: list(dict.fromkeys(map(str, choice.ids))) or held}
     there = {name_of(Kind.MESSAGE, key) for key in held}
     answer = preview(wanted, there) if dry_run else carry_out(loaded, verb, wanted)
-    tell(f"would {verb}" if dry_run else str(verb), answer, as_json if as_data else as_text)
+    tell(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
 
 
 def _held(config: Config, channel: str | None, until: int | None) -> Sequence[InDoubt]:

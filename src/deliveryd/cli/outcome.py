@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
+from deliveryd.cli.output import complain
 from deliveryd.errors import ConfigError, DeliverydError
 from deliveryd.telemetry import Event, describe, log
 
@@ -16,11 +15,11 @@ def exit_status(error: BaseException) -> int:
         error = error.exceptions[0]
     if isinstance(error, ConfigError):
         for problem in error.problems:
-            print(problem, file=sys.stderr)
+            complain(problem)
         return CONFIGURATION
     if isinstance(error, DeliverydError):
-        print(f"deliveryd: {error}", file=sys.stderr)
+        complain(f"deliveryd: {error}")
         return FAILED
     log(Event.WORKER_DIED, error=error)
-    print(f"deliveryd: ended by an error that nobody foresaw: {describe(error)}", file=sys.stderr)
+    complain(f"deliveryd: ended by an error that nobody foresaw: {describe(error)}")
     return FAILED

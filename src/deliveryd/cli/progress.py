@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +26,8 @@ class ProgressLine:
         self._stream = sys.stderr if stream is None else stream
         self._now = now
         self._due = now() + QUIET
-        self._wanted = self._stream.isatty() and not beside_output
+        can_rewrite = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._wanted = can_rewrite and not beside_output
         self._shown = False
 
     def came_to(self, progress: Progress) -> None:

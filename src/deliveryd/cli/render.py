@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import anyio
 import typer
 
 from deliveryd.cli.loading import load_as_owner
-from deliveryd.cli.options import AsData, ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, identifier
+from deliveryd.cli.output import say, say_json
 from deliveryd.model import WallClock
 from deliveryd.previewing import Outlook, Scope, as_json, as_lines, look_ahead
 from deliveryd.trial import Wish, gather
 
 
-def render(  # noqa: PLR0917 - typer passes options by name
-    config: ConfigFile,
+def render(
+    *,
+    config: ConfigFile = USUAL_CONFIG,
     settings: Annotated[
         str,
         typer.Option(
@@ -28,18 +29,23 @@ def render(  # noqa: PLR0917 - typer passes options by name
         typer.Option(metavar="FILE|JSON", help="Variables: a file with a JSON object, or the object."),
     ] = None,
     customer: Annotated[
-        int | None, typer.Option(metavar="ID", help="A customer of the configured directory.")
+        int | None,
+        typer.Option(metavar="ID", parser=identifier, help="A customer of the configured directory."),
     ] = None,
     language: Annotated[
         str | None, typer.Option(metavar="TAG", help="Show this language only, whatever the customer's is.")
     ] = None,
     channel: Annotated[str | None, typer.Option(metavar="NAME", help="Show this channel only.")] = None,
-    message_id: Annotated[int, typer.Option(metavar="N", help="The id that the message shall have.")] = 1,
+    message_id: Annotated[
+        int, typer.Option(metavar="N", parser=identifier, help="The id that the message shall have.")
+    ] = 1,
     as_data: AsData = False,
 ) -> None:
-    """Show what a message would look like on each channel, and which one would be chosen. Nothing is sent.
+    """Show what a message would look like. Nothing is sent.
 
-    Secrets are masked. Exit status 1: a placeholder has no value, or something else keeps it from being sent.
+    All channels are shown, and which one would be chosen. Secrets are masked.
+
+    Exit status 1: a placeholder has no value, or something else keeps it from being sent.
     """
     loaded = load_as_owner(config)
 
@@ -48,11 +54,9 @@ def render(  # noqa: PLR0917 - typer passes options by name
         return await look_ahead(loaded, trial, Scope(channel, language), WallClock().now())
 
     outlook = anyio.run(look)
-    shown = (
-        json.dumps(as_json(outlook), ensure_ascii=False, indent=2)
-        if as_data
-        else "\n".join(as_lines(outlook))
-    )
-    typer.echo(shown)
+    if as_data:
+        say_json(as_json(outlook))
+    else:
+        say(*as_lines(outlook))
     if outlook.problem is not None:
         raise typer.Exit(1)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 from typing import Annotated
 
 import anyio
 import typer
 
 from deliveryd import telemetry
+from deliveryd.cli.ending import tell_of_ending
 from deliveryd.cli.loading import load_as_owner
-from deliveryd.cli.options import ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, ConfigFile
+from deliveryd.cli.output import complain, say, say_json
 from deliveryd.journal.base import Account
 from deliveryd.states import State
 from deliveryd.supervisor import Supervisor
@@ -19,8 +22,8 @@ TOLD = {
     "sent": State.SENT,
     "delivered": State.DELIVERED,
     "failed": State.FAILED,
-    "in doubt": State.IN_DOUBT,
-    "set aside": State.SET_ASIDE,
+    "in_doubt": State.IN_DOUBT,
+    "set_aside": State.SET_ASIDE,
 }
 
 YOUNG = 50_000
@@ -28,7 +31,8 @@ YOUNG = 50_000
 
 
 def run(
-    config: ConfigFile,
+    *,
+    config: ConfigFile = USUAL_CONFIG,
     until_idle: Annotated[
         bool,
         typer.Option(
@@ -36,36 +40,47 @@ def run(
             help="End when the queue is empty, every message is at its end and every event is accepted.",
         ),
     ] = False,
+    as_data: Annotated[
+        bool, typer.Option("--json", help="With --until-idle: tell the sums of the journal as JSON.")
+    ] = False,
 ) -> None:
-    """Take messages, send them, report them, until SIGTERM or SIGINT; a second signal ends at once."""
+    """Run the worker: take messages, send them, report them.
+
+    SIGTERM or Ctrl-C ends it when what is under way has ended, after run.drain_timeout at the latest;
+    a second one ends it at once.
+    """
     loaded = load_as_owner(config)
     telemetry.configure(loaded.log.level, loaded.log.format)
 
     async def work() -> Supervisor:
-        supervisor = Supervisor(loaded)
+        supervisor = Supervisor(loaded, on_ending=tell_of_ending)
         await supervisor.run(until_idle=until_idle)
         return supervisor
 
     _collect_less_often()
     ended = anyio.run(work, backend="asyncio", backend_options={"use_uvloop": True})
     if until_idle and ended.account is not None:
-        typer.echo(_sums(ended.account))
+        if as_data:
+            say_json(_numbers(ended.account))
+        else:
+            say(_sums(ended.account))
     if until_idle and ended.held_in_doubt:
-        typer.echo(
-            f"deliveryd: messages held in doubt, for a person to settle: {ended.held_in_doubt}", err=True
-        )
+        complain(f"deliveryd: messages held in doubt, for a person to settle: {ended.held_in_doubt}")
         raise typer.Exit(1)
 
 
 def _sums(account: Account) -> str:
     """What became of all messages that the journal has, for a person."""
+    taken, *others = _numbers(account).items()
+    sums = ", ".join(f"{number} {words.replace('_', ' ')}" for words, number in others)
+    return f"deliveryd: of {taken[1]} messages ever taken: {sums}"
+
+
+def _numbers(account: Account) -> Mapping[str, int]:
     numbers = {**account.states, **account.ends}
-    sums = ", ".join(f"{numbers.get(state, 0)} {words}" for words, state in TOLD.items())
     open_ = sum(account.states.values()) - account.states.get(State.IN_DOUBT, 0)
-    return (
-        f"deliveryd: of {account.taken} messages ever taken: {sums}, {open_} not at their end,"
-        f" {account.forgotten} forgotten"
-    )
+    told = {words: numbers.get(state, 0) for words, state in TOLD.items()}
+    return {"taken": account.taken, **told, "not_at_their_end": open_, "forgotten": account.forgotten}
 
 
 def _collect_less_often() -> None:

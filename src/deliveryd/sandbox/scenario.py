@@ -7,10 +7,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from deliveryd.sandbox.scenario_customers import CUSTOMERS, Texts, customer_groups, entity_configurations
 from deliveryd.sandbox.scenario_settings import demo_settings
-from deliveryd.sandbox.state import SandboxState
+from deliveryd.sandbox.state import Group, SandboxState
 
 FIRST_ID = 1001
+PAGE_SIZE = 3
+"""Entities on a page of customer data: few enough that reading the story's takes continuation tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class Scenario:
     settings: dict[int, dict[str, Any]]
     exhibits: tuple[Exhibit, ...]
     customers_jsonl: str
+    customers: dict[int, dict[Group, list[dict[str, Any]]]]
+    entities: dict[tuple[Group, int], Texts]
 
     @property
     def messages(self) -> list[str]:
@@ -38,55 +43,13 @@ class Scenario:
     def load_into(self, state: SandboxState) -> None:
         """Offer all of it in this sandbox."""
         state.settings.update(self.settings)
+        state.page_size = PAGE_SIZE
+        state.customers.update(self.customers)
+        for (group, number), texts in self.entities.items():
+            state.add_entity(group, number, texts)
         state.notes.update((exhibit.id, exhibit.note) for exhibit in self.exhibits)
         state.enqueue(*self.messages)
 
-
-_CUSTOMERS: tuple[dict[str, Any], ...] = (
-    {"id": 1, "name": "Ann Whitfield", "language": "en", "phone": "+447700900101"},
-    {
-        "id": 2,
-        "name": "Jonas Brandt",
-        "language": "de",
-        "phone": "+491713920002",
-        "messenger": "jonas.brandt",
-    },
-    {
-        "id": 3,
-        "name": "Inês Carvalho",
-        "language": "pt",
-        "device": "device-ines",
-        "email": "ines@example.com",
-    },
-    {"id": 4, "name": "Олена Шевчук", "language": "uk", "messenger": "olena.s", "email": "olena@example.com"},
-    {"id": 5, "name": "Rafael Souza", "language": "pt-BR", "phone": "+5511900000005"},
-    {"id": 6, "language": "en", "phone": "+447700900106", "email": "guest@example.com"},
-    {"id": 7, "language": "de", "device": "device-7"},
-    {"id": 8, "name": "Priya Nair", "language": "en", "device": "device-priya", "email": "priya@example.com"},
-    {
-        "id": 9,
-        "name": "Lea Hofmann",
-        "language": "de",
-        "messenger": "permerror-lea",
-        "phone": "+491713920009",
-    },
-    {"id": 10, "name": "Tiago Lopes", "language": "pt", "messenger": "temperror-tiago"},
-    {"id": 11, "name": "Sam Okoro", "language": "en", "email": "permerror@example.com"},
-    {"id": 12, "name": "Claire Martin", "language": "fr", "phone": "+33700000012"},
-    {"id": 13, "name": "Богдан Ткач", "language": "uk", "phone": "+380500000013"},
-    {
-        "id": 14,
-        "name": "Marta Dias",
-        "language": "pt",
-        "messenger": "marta.dias",
-        "email": "marta@example.com",
-    },
-    {"id": 15, "name": "Felix Krüger", "language": "de", "email": "felix@example.com"},
-    {"id": 16, "name": "Noor Haddad", "language": "en", "phone": "+15550101"},
-    {"id": 17, "name": "Tom & Jerry <3", "language": "en", "email": "tom.and.jerry@example.com"},
-    {"id": 18, "name": "Dev Patel", "language": "en", "phone": "+15550103"},
-    {"id": 19, "name": "Uwe Lang", "language": "de"},
-)
 
 # Variables are JSON text, because numbers have to arrive in the spelling that they were written in.
 _STORY: tuple[tuple[int, int, str, str], ...] = (
@@ -161,7 +124,9 @@ def demo_scenario() -> Scenario:
     return Scenario(
         settings=demo_settings(),
         exhibits=tuple(exhibits),
-        customers_jsonl="".join(json.dumps(each, ensure_ascii=False) + "\n" for each in _CUSTOMERS),
+        customers_jsonl="".join(json.dumps(each, ensure_ascii=False) + "\n" for each in CUSTOMERS),
+        customers=customer_groups(),
+        entities=entity_configurations(),
     )
 
 

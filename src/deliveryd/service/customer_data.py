@@ -44,8 +44,13 @@ class CustomerData(Mapping[str, "EntityGroup"]):
     def __init__(self, fetch: FetchGroups, include: Collection[str], most_pages: int = MOST_PAGES) -> None:
         check_groups(include)
         names = [name for name in GROUPS if name in include]
-        opening = _Opening(fetch, names)
-        self._groups = {name: EntityGroup(name, fetch, opening, most_pages) for name in names}
+        self._opening = _Opening(fetch, names)
+        self._groups = {name: EntityGroup(name, fetch, self._opening, most_pages) for name in names}
+
+    @property
+    def answered(self) -> bool:
+        """Whether the service answered with any of the groups; False as long as none has been read."""
+        return self._opening.answered
 
     def __getitem__(self, name: str) -> EntityGroup:
         return self._groups[name]
@@ -137,6 +142,7 @@ class _Opening:
     def __init__(self, fetch: FetchGroups, names: Sequence[str]) -> None:
         self._fetch = fetch
         self._names = names
+        self.answered = False
         self._pages: dict[str, Any] | None = None
         self._asking = anyio.Lock()
 
@@ -145,6 +151,7 @@ class _Opening:
         async with self._asking:
             if self._pages is None:
                 self._pages = dict(await self._fetch(self._names, {}))
+                self.answered = not self._pages.keys().isdisjoint(self._names)
         raw = self._pages.get(name)
         page = GroupBody(list=[]) if name not in self._pages else read_group(name, raw)
         self._pages.pop(name, None)

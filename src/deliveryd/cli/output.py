@@ -1,0 +1,35 @@
+"""The edge where commands write: whatever came from outside leaves it harmless to a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import typer
+
+from deliveryd.printable import printable
+
+_UNESCAPED_BY_JSON = re.compile(
+    "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff]"
+)
+
+
+def say(*lines: str) -> None:
+    """Write lines on standard output. Only their ends are line breaks."""
+    typer.echo("\n".join(map(printable, lines)))
+
+
+def complain(*lines: str) -> None:
+    """Write lines on standard error."""
+    typer.echo("\n".join(map(printable, lines)), err=True)
+
+
+def say_json(value: object) -> None:
+    """Write a value as JSON on standard output."""
+    typer.echo(json_text(value, indent=2))
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON in which a terminal is shown nothing that steers it: more is escaped, which changes no value."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return _UNESCAPED_BY_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -1,0 +1,132 @@
+"""The files of an operator who tries deliveryd against a sandbox: configuration, customers, secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from string import Template
+
+from deliveryd.sandbox.scenario import Scenario
+from deliveryd.sandbox.server import Sandbox
+
+CONFIG = Template("""\
+[service]
+base_url = "$base_url"       # the sandbox; in earnest something like https://queue.example.com
+auth = { token_file = "service-token" }
+
+[content]
+languages = ["en"]
+
+[customers]
+source = "file"
+path = "customers.jsonl"        # {"id": 7, "name": "Ann", "language": "en", "phone": "+447700900101"}
+
+[journal]
+url = "sqlite:///journal.db"    # relative paths are relative to this file
+
+[settings]
+cache_dir = "settings-cache"
+
+[receipts]
+listen = "127.0.0.1:$receipts_port"       # where providers report what was delivered
+
+[channels.sms]
+adapter = "http"
+url = "$base_url/sms"
+json = { to = "{customer.phone}", text = "{content.text}", reference = "{message.id}" }
+headers = { Authorization = "Bearer {secret.token}" }
+secrets = { token = "sms-token" }
+provider_id = "/id"
+
+[channels.sms.receipt]
+provider_id = "/id"
+status = "/status"
+delivered = ["delivered"]
+failed = ["failed"]
+reported_at = "/at"
+signature = { header = "X-Signature", secret_file = "receipts-secret" }
+
+[channels.messenger]
+adapter = "http"
+url = "$base_url/messenger"
+provider_id = "/id"
+
+[channels.messenger.json]
+to = "{customer.messenger}"
+reference = "{message.id}"
+text = "{content.text}"
+image = "{content.image}"
+button = { text = "{content.button.text}", url = "{content.button.url}" }
+
+[channels.messenger.receipt]
+provider_id = "/id"
+status = "/status"
+delivered = ["delivered"]
+failed = ["failed"]
+reported_at = "/at"
+signature = { header = "X-Signature", secret_file = "receipts-secret" }
+
+[channels.inApp]
+adapter = "http"
+url = "$base_url/inApp"
+provider_id = "/id"
+
+[channels.inApp.json]
+to = "{customer.device}"
+reference = "{message.id}"
+name = "{content.name}"
+description = "{content.description}"
+image = "{content.image}"
+button = { text = "{content.button.text}", url = "{content.button.url}" }
+notification = { title = "{content.notification.title}", body = "{content.notification.body}" }
+
+[channels.inApp.receipt]
+provider_id = "/id"
+status = "/status"
+delivered = ["delivered"]
+failed = ["failed"]
+reported_at = "/at"
+signature = { header = "X-Signature", secret_file = "receipts-secret" }
+
+[channels.email]
+adapter = "smtp"
+host = "$smtp_host"
+port = $smtp_port
+tls = "none"                    # the sandbox has no certificate; left out, TLS is insisted on
+sender = "Linden Club <club@example.com>"
+""")
+
+REPORTING = ("sms", "messenger", "inApp")
+"""The channels whose providers send receipts."""
+
+
+def configuration(base_url: str, smtp_host: str, smtp_port: int, receipts_port: int) -> str:
+    """A whole configuration for a worker beside a sandbox that listens there."""
+    return CONFIG.substitute(
+        base_url=base_url, smtp_host=smtp_host, smtp_port=smtp_port, receipts_port=receipts_port
+    )
+
+
+def aim_receipts(sandbox: Sandbox, receipts: str) -> None:
+    """Have the sandbox's providers report to a worker whose receipts server has this address."""
+    targets = {name: f"{receipts}/receipts/{name}" for name in REPORTING}
+    sandbox.state.receipt_targets.update(targets)
+
+
+def write_files(folder: Path, sandbox: Sandbox, scenario: Scenario, receipts_port: int) -> Iterator[Path]:
+    """Write what isn't there yet, the configuration last; yields each file that was written."""
+    config = configuration(sandbox.base_url, sandbox.host, sandbox.smtp_port, receipts_port)
+    files = {
+        "customers.jsonl": scenario.customers_jsonl,
+        "service-token": "any token will do",
+        "sms-token": "any token will do",
+        "receipts-secret": sandbox.state.receipt_secret,
+        "config.toml": config,
+    }
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, text in files.items():
+        path = folder / name
+        if not path.exists():
+            path.touch(mode=0o600, exist_ok=False)
+            path.write_text(text, encoding="utf-8")
+            yield path

@@ -1,0 +1,81 @@
+"""Ctrl-C at a terminal: what is said about what is under way, and what a second one does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deliveryd.sandbox.faults import Hang
+from world import PATIENCE, World, message, open_world, sms_settings
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    for world in open_world(tmp_path):
+        world.customers([{"id": 1, "name": "Ann", "phone": "+447000000001"}])
+        world.state.settings[1] = sms_settings()
+        yield world
+
+
+def said(master: int, words: str) -> str:
+    """All that the terminal shows until these words."""
+    seen = ""
+    while words not in seen:
+        seen += os.read(master, 65536).decode()
+    return seen
+
+
+def test_ctrl_c_says_what_is_under_way_for_how_long_and_that_a_second_one_ends_at_once(world: World) -> None:
+    """One message is with its provider, who doesn't answer; the second Ctrl-C doesn't wait for it."""
+    world.change('timeout = "3s"', 'timeout = "60s"')
+    world.add('[run]\ndrain_timeout = "45s"\n')
+    world.state.fail_until_healed("provider.sms", Hang())
+    world.state.enqueue(message(1))
+    master, slave = os.openpty()
+    command = [sys.executable, "-m", "deliveryd", "run", "--config", str(world.config)]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave, env={**os.environ, "TERM": "dumb"}
+    ) as worker:
+        os.close(slave)
+        world.sandbox.wait_for(lambda state: state.requests["provider.sms"], PATIENCE)
+        worker.send_signal(signal.SIGINT)
+        seen = said(master, "what was left.")
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(PATIENCE) == 1
+        os.close(master)
+    assert "ending; no more is taken. 1 message is being sent" in seen
+    assert "That takes 45s at most." in seen
+    assert "Ctrl-C once more ends at once" in seen
+    assert "\x1b" not in seen
+
+
+def test_ctrl_c_in_another_command_says_that_it_was_interrupted(world: World) -> None:
+    """One line, status 1, no traceback."""
+    world.state.fail_until_healed("customers", Hang())
+    command = [sys.executable, "-m", "deliveryd", "customers", "all", "7", "--config", str(world.config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asking:
+        world.sandbox.wait_for(lambda state: state.requests["customers"], PATIENCE)
+        asking.send_signal(signal.SIGINT)
+        out, told = asking.communicate(timeout=PATIENCE)
+    assert (asking.returncode, out) == (1, "")
+    assert told == "deliveryd: interrupted: nothing was read\n"
+
+
+def test_without_a_terminal_the_log_says_what_is_under_way(world: World) -> None:
+    """The same facts as fields; standard error holds nothing that is no JSON."""
+    world.add('[run]\ndrain_timeout = "300ms"\n')
+    world.state.fail("provider.sms", Hang())
+    world.state.enqueue(message(1))
+    worker = world.start(log="info")
+    world.sandbox.wait_for(lambda state: state.requests["provider.sms"], PATIENCE)
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(PATIENCE) == 0
+    (line,) = (line for line in world.log().splitlines() if '"worker.draining"' in line)
+    assert '"signal": "SIGINT", "in_flight": 1, "seconds": 0.3' in line
+    assert all(line.startswith("{") for line in world.log().splitlines())

@@ -1,0 +1,90 @@
+"""`--help` of every command, as a newcomer reads it at a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+import terminal
+from deliveryd import __version__
+from deliveryd.cli.app import COMMANDS, build_app
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    """The words of each command, and of each group of commands."""
+    program = get_command(build_app())
+    assert isinstance(program, TyperGroup)
+    yield ()
+    for name, command in program.commands.items():
+        yield (name,)
+        if isinstance(command, TyperGroup):
+            yield from ((name, verb) for verb in command.commands)
+
+
+ALL = list(commands())
+
+
+def helped(words: tuple[str, ...]) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        answered = terminal.command(*words, "--help")
+    assert (answered.status, answered.err) == (0, "")
+    return answered.out
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_help_names_no_type_of_the_program_and_breaks_off_no_sentence(words: tuple[str, ...]) -> None:
+    """No `<bool>` behind a flag, no range of 64 bits, no box, no summary that is cut."""
+    text = helped(words)
+    assert not re.search(r"<(bool|int range|path)|--.* <str>", text)
+    assert not re.search(r"\d{19}", text)
+    assert re.search(r"[a-z ]\.\.\.$", text, re.MULTILINE) is None
+    assert "\x1b" not in text
+    assert "│" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_paragraphs_of_help_are_filled(words: tuple[str, ...]) -> None:
+    """A line of a paragraph ends only where its next word wouldn't fit."""
+    paragraphs = helped(words).split("\n\n")[1:]
+    prose = [each.splitlines() for each in paragraphs if re.match("  [A-Z]", each)]
+    for lines in prose:
+        for line, following in pairwise(lines):
+            assert len(line) + 1 + len(following.split()[0]) > 78, line
+
+
+def test_every_command_has_a_configuration_by_itself() -> None:
+    """Wherever `--config` can be given, it can be left out."""
+    for words in ALL:
+        text = re.sub(r"\s+", " ", helped(words))
+        if "--config" in text and words != ("health",):
+            assert "default: /etc/deliveryd/config.toml" in text, words
+
+
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_the_version_is_told(option: str) -> None:
+    assert terminal.command(option) == (0, f"deliveryd {__version__}\n", "")
+
+
+def test_an_id_that_is_none_is_told_in_words() -> None:
+    """Not in those of the library that reads options."""
+    answered = terminal.command("explain", "9223372036854775808")
+    assert answered.status == 2
+    assert "9223372036854775808 is no integer of 64 bits" in answered.err
+    assert "'ten' is no integer" in terminal.command("explain", "ten").err
+
+
+def test_completion_knows_every_command(capfd: pytest.CaptureFixture[str]) -> None:
+    """What a shell is told when somebody presses the tabulator."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("_DELIVERYD_COMPLETE", "complete_bash")
+        patch.setenv("COMP_WORDS", "deliveryd ")
+        patch.setenv("COMP_CWORD", "1")
+        answered = terminal.command()
+    assert set(answered.out.split() or capfd.readouterr().out.split()) == set(COMMANDS)

@@ -193,7 +193,9 @@ def _configuration_access(config: Config, on_problem: Callable[[str], None]) -> 
     hosts = [parse_host(host) for host in options.hosts]
     networks = [parse_network(network) for network in options.networks]
     elsewhere = build_client(
-        timeout=config.service.timeout, max_body=options.max_size, tls=TlsFiles(options.ca_file)
+        timeout=config.service.timeout,
+        max_body=options.max_size,
+        tls=TlsFiles(options.ca_file, ca_key="entities.ca_file"),
     )
     return replace(access, rules=HostRules(hosts, networks, options.allow_http), elsewhere=elsewhere)
 

@@ -33,7 +33,13 @@ class HttpChannel:
     """One configured gateway."""
 
     def __init__(
-        self, options: HttpOptions, *, client: HttpClient, writer: RequestWriter, masked: RequestWriter
+        self,
+        options: HttpOptions,
+        tls: TlsFiles,
+        *,
+        client: HttpClient,
+        writer: RequestWriter,
+        masked: RequestWriter,
     ) -> None:
         self._client = client
         self._writer = writer
@@ -41,7 +47,7 @@ class HttpChannel:
         self._reader = AnswerReader(options)
         self.customer_fields = customer_fields(options.mapped()) - {"id"}
         self._needs_customer = bool(customer_fields(options.mapped()))
-        self._endpoint = _endpoint(options)
+        self._endpoint = _endpoint(options, tls)
         self._host = urlsplit(options.url).netloc.rpartition("@")[2]
 
     def reaches(self, customer: Customer | None) -> bool:
@@ -104,11 +110,11 @@ def _unknown(error: OutcomeUnknown) -> Verdict:
     return InDoubt(str(error))
 
 
-def _endpoint(options: HttpOptions) -> Endpoint:
+def _endpoint(options: HttpOptions, tls: TlsFiles) -> Endpoint:
     address = urlsplit(options.proxy or options.url)
     secure = address.scheme == "https"
     port = address.port or (443 if secure else 80)
-    files = options.tls.files() if options.tls and not options.proxy else TlsFiles()
+    files = tls if not options.proxy else TlsFiles()
     return Endpoint(address.hostname or "", port, files if secure else None)
 
 
@@ -126,6 +132,6 @@ def open_http(name: str, block: str, options: HttpOptions, timeout: float) -> Ht
     except ValueError as error:
         raise ConfigError([f"channels.{name}.{error}"]) from None
     masked = RequestWriter(options, dict.fromkeys(secrets, MASK))
-    tls = options.tls.files() if options.tls else None
+    tls = (options.tls.files() if options.tls else TlsFiles())._replace(ca_key=f"channels.{name}.tls.ca_file")
     client = build_client(timeout=timeout, tls=tls, proxy=options.proxy)
-    return HttpChannel(options, client=client, writer=writer, masked=masked)
+    return HttpChannel(options, tls, client=client, writer=writer, masked=masked)

@@ -89,14 +89,17 @@ class SmtpChannel:
         try:
             await within(self._timeout, attempt.make)
         except TimeoutError:
-            return verdict_on_timeout(attempt.stage, self._timeout)
+            return verdict_on_timeout(attempt.stage, self._timeout, self._account.options)
         except TooLate:
             return Expired()
         except NeedsUtf8:
             return Refused("the mail address isn't ASCII, and the server offers no SMTPUTF8")
         except (SMTPException, OSError) as error:
-            return self._named(verdict_on_failure(attempt.stage, error), attempt.stage)
+            return self._named(self._judge(attempt.stage, error), attempt.stage)
         return Accepted(mail.name)
+
+    def _judge(self, stage: Stage, error: BaseException) -> Failure:
+        return verdict_on_failure(stage, error, self._account.options, self._account.ca_key)
 
     def _named(self, failure: Failure, stage: Stage) -> Failure:
         """The failure with the server's name, unless it refused this recipient alone."""
@@ -139,9 +142,9 @@ class SmtpChannel:
             with anyio.fail_after(PROBE_SECONDS):
                 await session.open()
         except TimeoutError:
-            return verdict_on_timeout(session.stage, PROBE_SECONDS).reason
+            return verdict_on_timeout(session.stage, PROBE_SECONDS, self._account.options).reason
         except (SMTPException, OSError) as error:
-            return verdict_on_failure(session.stage, error).reason
+            return self._judge(session.stage, error).reason
         await session.quit()
         return None
 
@@ -223,5 +226,6 @@ def open_smtp(name: str, block: str, options: SmtpOptions, timeout: float) -> Sm
         password=options.password_file.read() if options.password_file else None,
         tls=options.tls_files().context() if options.tls != "none" else None,
         resolver=Resolver(),
+        ca_key=f"channels.{name}.ca_file",
     )
     return SmtpChannel(account, timeout=timeout)

@@ -30,6 +30,7 @@ class Account(NamedTuple):
     password: str | None
     tls: ssl.SSLContext | None
     resolver: Resolver
+    ca_key: str = "ca_file"
 
 
 class NeedsUtf8(Exception):

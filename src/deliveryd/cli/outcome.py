@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from deliveryd.errors import ConfigError, DeliverydError
+from deliveryd.errors import ConfigError, DeliverydError, JournalUnusable
 from deliveryd.telemetry import Event, describe, log
 
 FAILED, CONFIGURATION = 1, 78
@@ -20,7 +20,7 @@ def exit_status(error: BaseException) -> int:
         return CONFIGURATION
     if isinstance(error, DeliverydError):
         print(f"deliveryd: {error}", file=sys.stderr)
-        return FAILED
+        return CONFIGURATION if isinstance(error, JournalUnusable) else FAILED
     log(Event.WORKER_DIED, error=error)
     print(f"deliveryd: ended by an error that nobody foresaw: {describe(error)}", file=sys.stderr)
     return FAILED

@@ -8,8 +8,11 @@ from typing import Annotated
 import anyio
 import typer
 
+from deliveryd.errors import AddressInUse
 from deliveryd.sandbox.scenario import demo_scenario
-from deliveryd.sandbox.server import Sandbox
+from deliveryd.sandbox.server import CannotListen, Sandbox
+
+PORT_OPTIONS = {"http": "--port", "smtp": "--smtp-port"}
 
 
 def sandbox(
@@ -36,4 +39,8 @@ def sandbox(
                 async for _ in signals:
                     return
 
-    anyio.run(serve)
+    try:
+        anyio.run(serve)
+    except CannotListen as error:
+        option = PORT_OPTIONS[error.server]
+        raise AddressInUse(f"{error}; give another with {option} (0: any free one) or --host") from None

@@ -122,8 +122,8 @@ def _build_wire(tls: TlsFiles, proxy: str | None) -> Wire:
     if proxy is not None or sniffio.current_async_library() != "asyncio":
         from deliveryd.http.httpx_wire import HttpxWire, open_transport  # noqa: PLC0415  # loads httpx
 
-        return HttpxWire(open_transport(tls.context(), proxy))
-    if tls == TlsFiles():  # nothing that could be wrong; reading the system's authorities takes a while
-        return AsyncioWire(tls.context)
+        return HttpxWire(open_transport(tls.context(), proxy), tls.ca_key)
+    if tls.is_empty:
+        return AsyncioWire(tls.context, tls.ca_key)
     context = tls.context()
-    return AsyncioWire(lambda: context)
+    return AsyncioWire(lambda: context, tls.ca_key)

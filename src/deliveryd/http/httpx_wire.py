@@ -14,6 +14,7 @@ from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, ProxyRefused
 from deliveryd.http.httpx_transport import ResolvingTransport
 from deliveryd.http.wire import Answer, Check, Headers, Target
 from deliveryd.network.deadline import within
+from deliveryd.network.reasons import connect_reason
 
 _NEVER_SENT = (
     httpx.ConnectError,
@@ -33,10 +34,14 @@ def open_transport(context: ssl.SSLContext, proxy: str | None) -> httpx.AsyncHTT
 
 
 class HttpxWire:
-    """Carries requests over an httpx transport, and translates its errors."""
+    """Carries requests over an httpx transport, and translates its errors.
 
-    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+    `ca_key` is the configuration key that names the trusted authorities, for errors.
+    """
+
+    def __init__(self, transport: httpx.AsyncBaseTransport, ca_key: str = "tls.ca_file") -> None:
         self._transport = transport
+        self._ca_key = ca_key
 
     async def exchange(
         self,
@@ -71,7 +76,7 @@ class HttpxWire:
         except httpx.ProxyError as error:
             raise _refused_by_proxy(target, error) from None
         except _NEVER_SENT as error:
-            raise NotSent(f"no connection to {target.authority} ({type(error).__name__})") from None
+            raise NotSent(connect_reason(target.host, target.port, error, self._ca_key)) from None
         except httpx.TransportError as error:
             raise progress.unknown(f"the connection broke ({type(error).__name__})") from None
 

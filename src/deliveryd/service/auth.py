@@ -46,6 +46,11 @@ class AuthOptions(BaseModel):
             raise ValueError("username must be printable and without a colon, which would end it")
         return self
 
+    @property
+    def is_given(self) -> bool:
+        """Whether requests show a secret."""
+        return any(way is not None for way in (self.token_file, self.username, self.header))
+
     def headers(self) -> Sequence[tuple[str, str]]:
         """The headers that authenticate a request, read from their files now. Raises ValueError."""
         if self.token_file is not None:

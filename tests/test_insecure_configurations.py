@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from deliveryd.config import load
 from deliveryd.network.plain_text import is_loopback
 from deliveryd.rights import group_name
 from deliveryd.units import SecretFile
@@ -17,6 +19,7 @@ from terminal import Answered, command
 from world import World, open_world
 
 NOBODY = 65534
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -154,6 +157,16 @@ def test_a_journal_folder_that_others_can_write_to_is_an_error_unless_it_is_allo
             )
     world.change("[journal]\n", "[journal]\nallow_shared_folder = true\n")
     assert check(world, "--offline").status == 0
+
+
+def test_the_image_takes_volumes_as_orchestrators_hand_them_over(world: World) -> None:
+    """Open to others, which nobody else in a container uses."""
+    image = ROOT.joinpath("Containerfile").read_text(encoding="utf-8")
+    [(name, value)] = re.findall(r"(DELIVERYD_JOURNAL__ALLOW_SHARED_FOLDER)=(\S+)", image)
+    world.folder.joinpath("state").mkdir()
+    world.folder.joinpath("state").chmod(0o777)
+    world.change("sqlite:///journal.db", "sqlite:///state/journal.db")
+    assert load(world.config, {name: value}).journal.allow_shared_folder
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")

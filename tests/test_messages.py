@@ -221,7 +221,8 @@ async def test_tls_to_a_server_that_begins_without_it_says_so() -> None:
         problem = await by_mail("127.0.0.1", server.port, True)
     assert problem == (
         f"TLS with 127.0.0.1:{server.port} failed:"
-        " what answers there doesn't speak TLS (WRONG_VERSION_NUMBER)"
+        " what answers there doesn't speak TLS (WRONG_VERSION_NUMBER);"
+        ' servers that begin without TLS take tls = "starttls"'
     )
 
 

@@ -68,12 +68,14 @@ def verdict_on_failure(stage: Stage, error: BaseException, options: SmtpOptions,
     if caused_by(error, ssl.SSLCertVerificationError) is not None:
         return Misconfigured(reason)
     if caused_by(error, ssl.SSLError) is not None:
-        return TryAgain(f"{reason}{options.tls_hint}")
+        begins_late = _BEGINS_WITHOUT_TLS if stage is Stage.CONNECT else ""
+        return TryAgain(f"{reason}{options.tls_hint or begins_late}")
     if isinstance(error, SMTPException) and not isinstance(error, OSError):
         return Misconfigured(_UNSUPPORTED.get(stage, f"{stage} isn't supported by the server"))
     return TryAgain(reason if stage is Stage.CONNECT else f"the connection failed at {stage}")
 
 
+_BEGINS_WITHOUT_TLS = '; servers that begin without TLS take tls = "starttls"'
 _UNSUPPORTED = {
     Stage.STARTTLS: "the server offers no STARTTLS",
     Stage.AUTH: "the server offers no way to log in that is known here",

@@ -71,7 +71,7 @@ class HttpxWire:
             return await within(deadline, partial(self._receive, request, max_body, progress))
         except TimeoutError:
             if progress.connecting:
-                raise NotSent(f"no connection to {target.authority} within {deadline:g} s") from None
+                raise NotSent(f"no connection to {target.host}:{target.port} within {deadline:g} s") from None
             raise progress.unknown(f"no whole answer within {deadline:g} s") from None
         except httpx.ProxyError as error:
             raise _refused_by_proxy(target, error) from None
@@ -126,7 +126,7 @@ def _refused_by_proxy(target: Target, error: httpx.ProxyError) -> NotSent:
     status = str(error).partition(" ")[0]
     if status.isascii() and status.isdigit():
         return ProxyRefused(f"the proxy answered {status}", int(status))
-    return NotSent(f"no connection to {target.authority} ({type(error).__name__})")
+    return NotSent(f"no connection to {target.host}:{target.port} ({type(error).__name__})")
 
 
 class _Progress:

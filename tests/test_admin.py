@@ -26,7 +26,7 @@ from deliveryd.admin import server, unfinished
 from deliveryd.admin.app import admin_app
 from deliveryd.admin.health import check_health, health_url
 from deliveryd.admin.listening import address_of, bind, parse_listen
-from deliveryd.errors import ConfigError
+from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.metrics import Metrics
 
 
@@ -202,7 +202,7 @@ def test_an_address_in_use_names_the_key() -> None:
     with bind("admin.listen", "127.0.0.1:0") as first:
         listen = address_of(first).removeprefix("http://")
         with pytest.raises(
-            ConfigError, match=f"receipts.listen: can't listen on '{listen}': Address already"
+            AddressInUse, match=f"receipts.listen: can't listen on '{listen}': Address already"
         ):
             bind("receipts.listen", listen)
 

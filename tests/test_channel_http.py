@@ -351,7 +351,10 @@ async def test_whom_https_trusts(tmp_path: Path) -> None:
             assert isinstance(await channel.send(HI), TryAgain)
             problem = await channel.probe()
             assert problem is not None
-            assert problem.startswith("TLS with 127.0.0.1:")
+            place = gateway.url.removeprefix("https://").partition("/")[0]
+            assert problem.startswith(f"the certificate of {place} isn't trusted: ")
+            assert problem.endswith("; name the authority that issued it in channels.test.tls.ca_file")
+            assert await channel.send(HI) == TryAgain(problem)
         assert len(gateway.seen) == 1
 
 
@@ -423,7 +426,7 @@ async def test_files_and_fields_are_checked_at_opening(tmp_path: Path) -> None:
         async with opened("http", options, block="sms"):
             pass
     said = [problem.split(": ")[0] for problem in caught.value.problems]
-    assert said == ["channels.test.json.text", "channels.test.secrets.key", "channels.test.tls"]
+    assert said == ["channels.test.json.text", "channels.test.secrets.key", "channels.test.tls.ca_file"]
 
 
 SECRET = {"json": SMS, "headers": {"Authorization": "Bearer {secret.token}"}}

@@ -240,7 +240,9 @@ async def test_a_refusal_names_the_server_unless_it_is_about_the_recipient(
 
 async def test_a_server_that_is_down(server: MailServer) -> None:
     """Without a connection nothing was sent."""
-    assert await send(await closed_port()) == TryAgain("the connection failed at connect")
+    closed = await closed_port()
+    reason = f"no connection to 127.0.0.1:{closed}: connection refused"
+    assert await send(closed) == TryAgain(reason)
 
 
 async def test_connections_are_reused(server: MailServer) -> None:
@@ -390,7 +392,9 @@ async def test_a_certificate_that_is_not_trusted(
     async with open_mail_server(**options) as server:
         verdict = await send(server, tls=tls, ca_file=ca_file)
         assert isinstance(verdict, Misconfigured)
-        assert verdict.reason.startswith("the server's certificate isn't trusted: ")
+        assert verdict.reason.startswith(f"the certificate of 127.0.0.1:{server.port} isn't trusted: ")
+        is_unknown = name == "127.0.0.1"  # else it is valid, for another name: no authority mends that
+        assert verdict.reason.endswith("in channels.test.ca_file") is is_unknown
         assert server.data_seen == []
 
 
@@ -408,7 +412,7 @@ async def test_a_preview_is_readable_and_a_probe_sends_nothing(server: MailServe
         assert part in shown
     assert server.data_seen == []
     async with opened("smtp", options_for(await closed_port()), block="email") as channel:
-        assert await channel.probe() == "the connection failed at connect"
+        assert "connection refused" in (await channel.probe() or "")
 
 
 async def test_whom_the_channel_reaches() -> None:
@@ -425,7 +429,6 @@ async def test_whom_the_channel_reaches() -> None:
         ({"sender": "nobody"}, "the mail address isn't valid"),
         ({"sender": "новини@shop.example"}, "has to be ASCII"),
         ({"username": "u"}, "go together"),
-        ({"username": "u", "password_file": "p", "tls": "none", "host": "mail.example.com"}, "over TLS only"),
         ({"to": "{content.text}"}, "String should match"),
         ({"headers": {"Bcc": "a@b.example"}}, "set by the adapter"),
         ({"headers": {"Content-Type": "a"}}, "set by the adapter"),

@@ -225,6 +225,6 @@ async def test_files_that_cannot_be_used_are_told_when_it_is_opened(tmp_path: Pa
             "tls": {"ca_file": tmp_path / "nothing.pem"},
         }
     )
-    assert [problem.partition(":")[0] for problem in options.problems()] == ["auth.token_file", "tls"]
+    assert [problem.partition(":")[0] for problem in options.problems()] == ["auth.token_file", "tls.ca_file"]
     with pytest.raises(ConfigError, match=r"customers\.auth\.token_file: "):
         open_http(options, TERMS)

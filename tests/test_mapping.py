@@ -74,10 +74,24 @@ THERE_ARE = "; there are {message.id}, {message.key}, {customer.FIELD}, {content
         ({"to": "{customer}"}, "to: {customer} needs a field, such as {customer.phone}"),
         ({"a": {"b": ["{foo.bar}"]}}, f"a.b.0: unknown placeholder {{foo.bar}}{THERE_ARE}"),
         ({"key": "{attempt.id}"}, f"key: unknown placeholder {{attempt.id}}{THERE_ARE}"),
-        ({"id": "{message.ID}"}, "id: unknown placeholder {message.ID}; did you mean 'message.id'?"),
+        ({"id": "{message.ID}"}, "id: unknown placeholder {message.ID}; did you mean {message.id}?"),
         ({"t": "{secret.tokn}"}, "t: {secret.tokn} isn't among the secrets; did you mean 'token'?"),
         ({"{message.id}": 1}, "'{message.id}': a placeholder can stand in a value only"),
-        ("{text}", f"unknown placeholder {{text}}{THERE_ARE}"),
+        ("{text}", "unknown placeholder {text}; did you mean {content.text}?"),
+        ("{phone}", "unknown placeholder {phone}; did you mean {customer.phone}?"),
+        ("{token}", "unknown placeholder {token}; did you mean {secret.token}?"),
+        ("{costumer.phone}", "unknown placeholder {costumer.phone}; did you mean {customer.phone}?"),
+        ("{Customer.phone}", "unknown placeholder {Customer.phone}; did you mean {customer.phone}?"),
+        (
+            "{contents.button.url}",
+            "unknown placeholder {contents.button.url}; did you mean {content.button.url}?",
+        ),
+        (
+            "{mesage.settingsid}",
+            "unknown placeholder {mesage.settingsid}; did you mean {message.settingsId}?",
+        ),
+        ("{secrets.token}", "unknown placeholder {secrets.token}; did you mean {secret.token}?"),
+        ("{customer}", "{customer} needs a field, such as {customer.phone}"),
     ],
 )
 def test_mistakes_are_named(mapping: Any, problem: str) -> None:

@@ -199,7 +199,7 @@ def _configuration_access(config: Config, on_problem: Callable[[str], None]) -> 
     elsewhere = build_client(
         timeout=config.service.timeout,
         max_body=options.max_size,
-        tls=TlsFiles(options.ca_file),
+        tls=TlsFiles(options.ca_file, ca_key="entities.ca_file"),
         proxy=options.open_proxy(),
     )
     rules = HostRules(hosts, networks, options.allow_http)

@@ -4,47 +4,43 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
-from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
 
 import anyio
+import anyio.to_thread
+import orjson
 from pydantic import BaseModel
 
 from deliveryd.admin.listening import bind, parse_listen
-from deliveryd.assembly import open_channel, open_directory
-from deliveryd.channels.http_options import HttpOptions, tls_problems
+from deliveryd.assembly import open_channel, open_directory, open_service
+from deliveryd.cautions import cautions, fields_without_values
+from deliveryd.channels.http_options import HttpOptions
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.config import Config, Examined
 from deliveryd.customers.file import FileOptions as CustomerFileOptions
 from deliveryd.customers.http_options import HttpOptions as CustomerHttpOptions
 from deliveryd.customers.none import NoOptions
+from deliveryd.customers.registry import open_source
+from deliveryd.customers.roster import fields_in
 from deliveryd.customers.sql_options import SqlOptions
-from deliveryd.errors import ConfigError, JournalError
+from deliveryd.errors import (
+    AddressInUse,
+    ConfigError,
+    DirectoryUnavailable,
+    JournalError,
+    JournalUnusable,
+    WireError,
+)
+from deliveryd.findings import Finding, Level, of_problems
 from deliveryd.http.client import target_of
 from deliveryd.http.proxy_options import ENVIRONMENT, ProxyOptions
-from deliveryd.http.reaching import connect_problem, endpoint_of
+from deliveryd.http.wire import Answer
 from deliveryd.journal.history import JournalAbsent, check_readable
 from deliveryd.journal.holder import holder_of
-
-
-class Result(IntEnum):
-    """How a check came out, the better ones first."""
-
-    OK = 0
-    UNREACHABLE = 1  # may become good by itself
-    WRONG = 2  # the configuration, or what it names, has to be changed
-
-
-class Finding(NamedTuple):
-    """One thing that was checked: its configuration key, how it came out, and a sentence."""
-
-    key: str
-    result: Result
-    text: str
-
+from deliveryd.journal.place import check_writable
 
 Check = Callable[[Config], Awaitable[list[Finding]]]
 """`check_all` or `check_files`."""
@@ -56,22 +52,15 @@ async def check_examined(path: Path, examined: Examined, check: Check) -> list[F
     Of a file with mistakes all that is wrong is told, under `file:key`, as far as it can be checked.
     """
     config, problems = examined
-    told = config_problems(problems)
+    told = of_problems(problems)
     if config is None:
         return told
-    found = sorted(await check(config), key=lambda finding: finding.result)
+    found = sorted(await check(config), key=lambda finding: finding.level)
     if not problems:
         return found
     known = {f"{finding.key} {finding.text}" for finding in told}
-    further = [each._replace(key=f"{path}:{each.key}") for each in found if each.result]
+    further = [each._replace(key=f"{path}:{each.key}") for each in found if each.level]
     return told + [each for each in further if f"{each.key} {each.text}" not in known]
-
-
-def config_problems(problems: Sequence[str]) -> list[Finding]:
-    """The problems of a configuration, which stand as `place:key: what to do`."""
-    return [
-        Finding(key, Result.WRONG, text) for key, _, text in (problem.partition(": ") for problem in problems)
-    ]
 
 
 async def check_all(config: Config) -> list[Finding]:
@@ -85,8 +74,9 @@ async def check_files(config: Config) -> list[Finding]:
         *await _channels(config),
         *await _directory(config),
         _journal(config.journal.path),
-        _folder("settings.cache_dir", config.settings.cache_dir),
+        _cache(config.settings.cache_dir),
         *_unused_proxy(config, os.environ),
+        *cautions(config),
     ]
 
 
@@ -101,7 +91,7 @@ def _unused_proxy(config: Config, environ: Mapping[str, str]) -> Iterator[Findin
             text = (
                 f"{name} of the environment isn't used; name a proxy here, if requests are to go through one"
             )
-            yield Finding("service.proxy", Result.OK, text)
+            yield Finding("service.proxy", Level.HINT, text)
             return
 
 
@@ -111,11 +101,11 @@ async def _channels(config: Config) -> list[Finding]:
         try:
             channel = open_channel(config, name)
         except ConfigError as error:
-            found += config_problems(error.problems)
+            found += of_problems(error.problems)
         else:
             await channel.aclose()
     order = [name for name in config.channels.order if name in config.channels.configured]
-    return found or [Finding("channels.order", Result.OK, f"{', '.join(order)} (those that are configured)")]
+    return found or [Finding("channels.order", Level.OK, f"{', '.join(order)} (those that are configured)")]
 
 
 async def _directory(config: Config) -> list[Finding]:
@@ -124,16 +114,25 @@ async def _directory(config: Config) -> list[Finding]:
         directory = await open_directory(config)
     except ConfigError as error:
         if isinstance(options, CustomerFileOptions):  # its problems stand as `file:line: what`
-            return [Finding("customers.path", Result.WRONG, "; ".join(error.problems))]
-        return config_problems(error.problems)
+            return [Finding("customers.path", Level.ERROR, "; ".join(error.problems))]
+        return of_problems(error.problems)
     await directory.aclose()
     match options:
         case NoOptions():
-            return [Finding("customers.source", Result.OK, "no directory: names are unknown")]
+            good = Finding("customers.source", Level.OK, "no directory: names are unknown")
+            return [good, *fields_without_values(config, (), 'customers.source is "none"')]
         case CustomerFileOptions(path=path):
-            return [Finding("customers.path", Result.OK, f"{path} was read")]
+            good = Finding("customers.path", Level.OK, f"{path} was read")
+            known = await anyio.to_thread.run_sync(fields_in, path)
+            return [good, *fields_without_values(config, known, f"{path.name} has {_listed(known)}")]
+        case CustomerHttpOptions(fields=fields):
+            return fields_without_values(config, fields, f"customers.fields has {_listed(fields)}")
         case _:
             return []
+
+
+def _listed(fields: Collection[str]) -> str:
+    return ", ".join(sorted({"id", *fields}))
 
 
 async def _connections(config: Config) -> list[Finding]:
@@ -150,15 +149,56 @@ async def _connections(config: Config) -> list[Finding]:
 
 
 async def _service(config: Config, found: list[Finding]) -> None:
-    service = config.service
-    target, endpoint = (
-        target_of(service.base_url),
-        endpoint_of(service.base_url, service.tls.files(), service.proxy),
+    """Ask for settings that hardly exist, with the real credentials. Nothing is taken from the queue."""
+    try:
+        service = open_service(config)
+    except ConfigError:
+        return
+    async with service:
+        try:
+            answer = await service.look("/settings/0")
+            elsewhere = await service.look(f"/deliveryd-check-{secrets.token_hex(4)}")
+        except WireError as error:
+            found.append(Finding("service.base_url", Level.FAILED, str(error)))
+        else:
+            found.append(judge_service(config, answer, elsewhere))
+
+
+def judge_service(config: Config, answer: Answer, elsewhere: Answer) -> Finding:
+    """What an answer to `GET /settings/0` says of the service, beside that to an address that isn't one."""
+    target = target_of(config.service.base_url)
+    asked = f"{target}".rstrip("/") + "/settings/0"
+    if answer.status in (401, 403):
+        shown = (
+            "the secret of service.auth isn't accepted"
+            if config.service.auth.is_given
+            else "it wants credentials"
+        )
+        return Finding("service.auth", Level.FAILED, f"the service answered {answer.status}: {shown}")
+    if 300 <= answer.status < 400:
+        text = (
+            f"{asked} is answered with {answer.status}, a redirect, which isn't followed: is base_url right?"
+        )
+        return Finding("service.base_url", Level.FAILED, text)
+    if answer.status >= 500 or answer.status in (408, 425, 429):
+        return Finding("service.base_url", Level.FAILED, f"{asked} is answered with {answer.status}")
+    if not _is_json(answer.body):
+        text = f"{asked} is answered with {answer.status} and no JSON: base_url may be wrong"
+        return Finding("service.base_url", Level.WARNING, text)
+    if answer.status >= 400 and (answer.status, answer.body) == (elsewhere.status, elsewhere.body):
+        text = f"{asked} is answered with {answer.status} like any address there: base_url may be wrong"
+        return Finding("service.base_url", Level.WARNING, text)
+    return Finding(
+        "service.base_url", Level.OK, f"{target.scheme}://{target.authority} can be reached, and answers"
     )
-    if not tls_problems("service.tls", endpoint.tls):
-        problem = await connect_problem(*endpoint)
-        place = f"the proxy {service.proxy}" if service.proxy else f"{target.scheme}://{target.authority}"
-        found.append(_reached("service.base_url", place, problem))
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 async def _provider(config: Config, name: str, found: list[Finding]) -> None:
@@ -188,42 +228,66 @@ async def _remote_directory(config: Config, found: list[Finding]) -> None:
             found.append(_reached("customers.url", _origin(url), problem))
         case SqlOptions(url=url):
             found.append(_reached("customers.url", url.partition("?")[0], problem))
+            if problem is None:
+                found += await _columns(config)
         case _:
             found.append(_reached("customers.source", f"the source {config.customers.source}", problem))
+
+
+async def _columns(config: Config) -> list[Finding]:
+    """Fields that a query doesn't select, though channels send them."""
+    from deliveryd.customers.sql import SqlSource  # noqa: PLC0415  # loads optional packages
+
+    customers = config.customers
+    source = open_source(customers.source, customers.options, customers.terms)
+    try:
+        known = await source.columns() if isinstance(source, SqlSource) else frozenset[str]()
+    except DirectoryUnavailable:
+        return []
+    finally:
+        await source.aclose()
+    return fields_without_values(config, known, f"the query selects {_listed(known)}")
 
 
 def _journal(path: Path) -> Finding:
     try:
         check_readable(path)
+        check_writable(path)
     except JournalAbsent:
         return _folder("journal.url", path.parent, f"{path} will be made")
+    except JournalUnusable as error:
+        return Finding("journal.url", Level.ERROR, str(error))
     except JournalError as error:
-        return Finding("journal.url", Result.WRONG, str(error))
-    if not os.access(path, os.W_OK, effective_ids=True) or not os.access(
-        path.parent, os.W_OK, effective_ids=True
-    ):
-        return Finding("journal.url", Result.WRONG, f"{path} or its folder can't be written by this user")
+        return Finding("journal.url", Level.FAILED, str(error))
     holder = holder_of(path)
     used = f", in use by process {holder}" if holder is not None else ""
-    return Finding("journal.url", Result.OK, f"{path} is a journal{used}")
+    return Finding("journal.url", Level.OK, f"{path} is a journal{used}")
+
+
+def _cache(folder: Path) -> Finding:
+    """A cache that can't be used is done without."""
+    found = _folder("settings.cache_dir", folder)
+    if found.level is Level.OK:
+        return found
+    return found._replace(level=Level.WARNING, text=f"{found.text}, so settings aren't kept on disk")
 
 
 def _folder(key: str, folder: Path, good: str | None = None) -> Finding:
     """Whether a folder can be written, or could be made."""
     nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not nearest.is_dir():
-        return Finding(key, Result.WRONG, f"{nearest} is no folder")
+        return Finding(key, Level.ERROR, f"{nearest} is no folder")
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
-        return Finding(key, Result.WRONG, f"{nearest} can't be written by this user")
+        return Finding(key, Level.ERROR, f"{nearest} can't be written by this user")
     return Finding(
-        key, Result.OK, good or f"{folder} {'can be used' if nearest == folder else 'will be made'}"
+        key, Level.OK, good or f"{folder} {'can be used' if nearest == folder else 'will be made'}"
     )
 
 
 def _reached(key: str, place: str, problem: str | None) -> Finding:
     if problem is not None:
-        return Finding(key, Result.UNREACHABLE, problem)
-    return Finding(key, Result.OK, f"{place} can be reached")
+        return Finding(key, Level.FAILED, problem)
+    return Finding(key, Level.OK, f"{place} can be reached")
 
 
 def _place(options: BaseModel) -> str:
@@ -249,9 +313,9 @@ def _listening(config: Config) -> Iterator[Finding]:
     with ExitStack() as bound:  # together, so that one address can't be given to two servers
         for key, listen in _addresses(config).items():
             if not listen:
-                yield Finding(key, Result.OK, "turned off")
+                yield Finding(key, Level.OK, "turned off")
             elif parse_listen(listen)[1] == 0:
-                yield Finding(key, Result.OK, f"{listen}: any free port")
+                yield Finding(key, Level.OK, f"{listen}: any free port")
             else:
                 yield _free(key, listen, holder, bound)
 
@@ -266,29 +330,11 @@ def _addresses(config: Config) -> Mapping[str, str]:
 def _free(key: str, listen: str, holder: int | None, bound: ExitStack) -> Finding:
     try:
         bound.enter_context(bind(key, listen))
-    except ConfigError as error:
+    except AddressInUse as error:
         occupied = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
         if occupied and holder is not None:
-            return Finding(key, Result.OK, f"{listen} is in use while deliveryd runs as process {holder}")
-        result = Result.UNREACHABLE if occupied else Result.WRONG
-        return Finding(key, result, "; ".join(error.problems).removeprefix(f"{key}: "))
-    return Finding(key, Result.OK, f"{listen} is free")
-
-
-def as_lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """A line for each finding."""
-    width = max((len(finding.key) for finding in findings), default=0)
-    for finding in findings:
-        yield f"{MARKS[finding.result]:12} {finding.key:{width}}  {finding.text}"
-
-
-def as_json(findings: Sequence[Finding]) -> Mapping[str, object]:
-    """The same for a program."""
-    worst = max((finding.result for finding in findings), default=Result.OK)
-    return {
-        "result": MARKS[worst],
-        "checks": [{"key": f.key, "result": MARKS[f.result], "text": f.text} for f in findings],
-    }
-
-
-MARKS: Mapping[Result, str] = {Result.OK: "ok", Result.UNREACHABLE: "unreachable", Result.WRONG: "wrong"}
+            return Finding(key, Level.OK, f"{listen} is in use while deliveryd runs as process {holder}")
+        return Finding(key, Level.FAILED, str(error).removeprefix(f"{key}: "))
+    except ConfigError as error:
+        return Finding(key, Level.ERROR, "; ".join(error.problems).removeprefix(f"{key}: "))
+    return Finding(key, Level.OK, f"{listen} is free")

@@ -35,7 +35,9 @@ from deliveryd.errors import ConfigError, LanguageUnreadable
 from deliveryd.http.client import target_of
 from deliveryd.http.proxy_options import ProxyOptions
 from deliveryd.http.tls import TlsFiles
+from deliveryd.journal.place import shared_folder_problem
 from deliveryd.model import BLOCKS
+from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.rendering.escaping import EmailFormat
 from deliveryd.rendering.language import standard_tag
 from deliveryd.service.auth import AuthOptions
@@ -88,7 +90,7 @@ def _network(text: str) -> str:
 
 def _more_than_nothing(seconds: float) -> float:
     if seconds <= 0:
-        raise ValueError("must be longer than nothing")
+        raise ValueError("must be greater than 0")
     return seconds
 
 
@@ -133,13 +135,14 @@ class TlsOptions(Section):
 
     def files(self) -> TlsFiles:
         """The same, as the HTTP client takes it."""
-        return TlsFiles(self.ca_file, self.cert_file, self.key_file)
+        return TlsFiles(self.ca_file, self.cert_file, self.key_file, "service.tls.ca_file")
 
 
 class ServiceOptions(ProxyOptions, Section):
     """The remote service."""
 
     base_url: Url = Field(description="where the service is")
+    allow_plain_text: StrictBool = Field(False, description="whether secrets may go out over http://")
     timeout: Positive = Field(10.0, description="for one request, from connecting to the last byte")
     accept_gzip: StrictBool = Field(False, description="whether answers are asked for in gzip")
     auth: AuthOptions = Field(AuthOptions.model_construct(), description="how requests prove who sends them")
@@ -286,6 +289,7 @@ class JournalOptions(Section):
     reserve: Size = Field(64 << 20, description="room on the disk below which nothing more is taken")
     retention: Positive = Field(7 * 86400.0, description="how long ended messages can be explained")
     keep_variables: bool = Field(False, description="keep the variables of messages that were sent")
+    allow_shared_folder: StrictBool = Field(False, description="whether others may write to its folder")
 
     @property
     def named(self) -> Path:
@@ -384,12 +388,25 @@ def _check(file: ConfigFile, config: Config) -> None:
             file.complain(key, problem)
     for problem in tls_problems("service.tls", config.service.tls.files()):
         file.complain(*_taken_apart(problem))
-    authorities = config.entities.ca_file
-    for problem in tls_problems("entities.ca_file", TlsFiles(authorities) if authorities else None):
+    for problem in tls_problems("entities", TlsFiles(config.entities.ca_file)):
         file.complain(*_taken_apart(problem))
+    if problem := _plain_text(config.service):
+        file.complain("service.base_url", problem)
+    if not config.journal.allow_shared_folder and (
+        shared := shared_folder_problem(config.journal.path.parent)
+    ):
+        file.complain("journal.url", shared)
     for name in config.channels.reporting:
         if not config.receipts.listen:
             file.complain(f"channels.{name}.receipt", "receipts.listen is empty: nothing would come in")
+
+
+def _plain_text(service: ServiceOptions) -> str | None:
+    """That the service's credentials would be sent in plain text."""
+    if service.allow_plain_text or not service.auth.is_given or not goes_out_plain(service.base_url):
+        return None
+    host = target_of(service.base_url).host
+    return plain_text_problem("the secret of service.auth", host, SECURE_ADDRESS)
 
 
 def _read_channels(file: ConfigFile, tables: object) -> ChannelsOptions:

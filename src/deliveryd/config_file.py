@@ -6,6 +6,7 @@ A mistake is told as `file:key: what to do`, or with the name of the variable th
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -132,14 +133,44 @@ def hint(word: str, known: Iterable[str]) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         which = _WHICH if isinstance(error, FileNotFoundError) else ""
         raise ConfigError([f"{path}: can't be read: {error.strerror}{which}"]) from None
     except UnicodeDecodeError:
         raise ConfigError([f"{path}: isn't UTF-8 text"]) from None
+    try:
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"{path}: isn't TOML: {error}"]) from None
+        raise ConfigError([f"{path}: {_toml_problem(text, str(error))}"]) from None
+
+
+def _toml_problem(text: str, said: str) -> str:
+    """What is wrong with a text that isn't TOML. Of what is given twice, TOML's reader tells no name."""
+    place = _LINE.search(said)
+    if place is None or not said.startswith(_TWICE):
+        return f"isn't TOML: {said}"
+    last = int(place[1]) if place[1] is not None else text.count("\n") + 1
+    *earlier, (number, name) = _keys_with_lines(text.splitlines()[:last])
+    also = next((f", on line {line} too" for line, key in reversed(earlier) if key == name), "")
+    return f"line {number}: {name} is given twice{also}"
+
+
+def _keys_with_lines(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """The tables and the keys of a file by their whole names, those within a value aside."""
+    table = ""
+    for number, line in enumerate(lines, 1):
+        if header := _HEADER.match(line):
+            table = header[1]
+            yield number, table
+        elif key := _KEY.match(line):
+            yield number, f"{table}.{key[1]}".lstrip(".")
+
+
+_TWICE = ("Cannot overwrite a value", "Cannot declare")
+_LINE = re.compile(r"at (?:line (\d+), column \d+|end of document)")
+_HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]")
+_KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
 
 
 def _toml_value(text: str) -> Any:

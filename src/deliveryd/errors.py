@@ -2,6 +2,7 @@
 
     DeliverydError
     ├── ConfigError               the configuration can't be used: exit status 78
+    ├── AddressInUse              an address to listen on can't be had now
     ├── WireError                 an HTTP exchange gave no answer
     │   ├── NotSent               nothing of the request left: safe to send again
     │   │   ├── TooLate           its time ran out before the first byte
@@ -16,6 +17,7 @@
     ├── LanguageUnreadable        a customer's language is no language tag
     ├── DirectoryUnavailable      the customer directory can't answer now: its messages wait
     ├── JournalError              the journal can't be used
+    │   ├── JournalUnusable       its file or its folder has to be changed: exit status 78
     │   ├── JournalLocked         another process works on it
     │   └── JournalFull           there is no room left on its disk
     ├── IllegalTransition         a message was about to take a step that the state table doesn't have
@@ -42,6 +44,10 @@ class ConfigError(DeliverydError):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+class AddressInUse(DeliverydError):
+    """An address to listen on that another process has, or that this machine doesn't have yet."""
 
 
 class WireError(DeliverydError):
@@ -127,6 +133,10 @@ class DirectoryUnavailable(DeliverydError):
 
 class JournalError(DeliverydError):
     """The journal can't be used."""
+
+
+class JournalUnusable(JournalError):
+    """Somebody has to change the journal's file, its folder or `journal.url`; waiting doesn't mend it."""
 
 
 class JournalLocked(JournalError):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, PlainSerializer, PlainValidator, ValidationInfo
+
+from deliveryd.rights import READ, WRITE, foreign_group, may_others
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -112,22 +114,33 @@ class SecretFile:
     def read(self) -> str:
         """The secret, without the white space around it.
 
-        Raises ValueError when it can't be read, is empty, isn't one line of UTF-8, or others may read it.
+        Raises ValueError when it can't be read, is empty, isn't one line of UTF-8, or others may read or
+        change it: what is checked is the file that was opened.
         """
         try:
-            mode = self.path.stat().st_mode
-            text = self.path.read_text(encoding="utf-8").strip()
+            with self.path.open(encoding="utf-8") as file:
+                status = os.fstat(file.fileno())
+                text = file.read().strip()
         except UnicodeDecodeError:
             raise ValueError(f"{self.path} isn't UTF-8 text") from None
         except OSError as error:
             raise ValueError(f"{self.path} can't be read: {error.strerror}") from None
-        if mode & (stat.S_IROTH | stat.S_IWOTH):
-            raise ValueError(f"{self.path} may be read by everybody; run: chmod o-rwx {self.path}")
+        if problem := _open_to_others(self.path, status):
+            raise ValueError(problem)
         if not text:
             raise ValueError(f"{self.path} is empty")
         if not text.isprintable():
             raise ValueError(f"{self.path} holds more than one line, or control characters")
         return text
+
+
+def _open_to_others(path: Path, status: os.stat_result) -> str | None:
+    """Who besides this user can read or change a secret's file, and what to do about it; None: nobody."""
+    if may_others(status, READ | WRITE):
+        return f"{path} may be read by everybody; run: chmod o-rwx {path}"
+    if (group := foreign_group(status, READ | WRITE)) is not None:
+        return f"{path} may be read by the group {group}, which isn't yours; run: chmod g-rwx {path}"
+    return None
 
 
 def _secret(value: object, info: ValidationInfo) -> SecretFile:

@@ -22,6 +22,7 @@ from deliveryd.config import Config, load
 from deliveryd.customers.remote import RemoteDirectory
 from deliveryd.errors import JournalFull
 from deliveryd.http.client import HttpClient
+from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.base import Account
 from deliveryd.journal.orders import Verb
 from deliveryd.journal.sqlite import SqliteJournal
@@ -271,4 +272,4 @@ def _writer(name: str) -> tuple[HttpOptions, RequestWriter]:
 def _channel(config: Config, name: str, client: HttpClient) -> Channel:
     options, writer = _writer(name)
     prepared = FromFiles((), lambda: Prepared({}, writer))
-    return HttpChannel(options, client=client, prepared=prepared, masked=writer)
+    return HttpChannel(options, TlsFiles(), client=client, prepared=prepared, masked=writer)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 
-from deliveryd.errors import ConfigError
+from deliveryd.errors import AddressInUse, ConfigError
 
 _LISTEN = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:\s]+)):(?P<port>[0-9]{1,20})")
 
 _BACKLOG = 128
+
+_MAY_PASS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, socket.EAI_AGAIN})
+"""Also an address that this machine doesn't have: it may be one that moves between machines."""
 
 
 def parse_listen(listen: str) -> tuple[str, int]:
@@ -25,7 +29,8 @@ def parse_listen(listen: str) -> tuple[str, int]:
 def bind(key: str, listen: str) -> socket.socket:
     """Bind and listen, so that nobody else can have the address; port 0 takes any free one.
 
-    `key` is the configuration key that the address comes from. Raises ConfigError, naming it.
+    `key` is the configuration key that the address comes from. Raises AddressInUse for an address that may
+    become free or come to this machine, ConfigError for any other that can't be had; both name the key.
     """
     try:
         host, port = parse_listen(listen)
@@ -33,8 +38,7 @@ def bind(key: str, listen: str) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (ValueError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError([f"{key}: can't listen on {listen!r}: {reason}"]) from error
+        raise _refusal(key, listen, error) from error
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -45,8 +49,16 @@ def bind(key: str, listen: str) -> socket.socket:
         bound.setblocking(False)
     except OSError as error:
         bound.close()
-        raise ConfigError([f"{key}: can't listen on {listen!r}: {error.strerror}"]) from error
+        raise _refusal(key, listen, error) from error
     return bound
+
+
+def _refusal(key: str, listen: str, error: ValueError | OSError) -> AddressInUse | ConfigError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    problem = f"{key}: can't listen on {listen!r}: {reason}"
+    if isinstance(error, OSError) and error.errno in _MAY_PASS:
+        return AddressInUse(problem)
+    return ConfigError([problem])
 
 
 def address_of(bound: socket.socket) -> str:

@@ -45,6 +45,7 @@ class HttpChannel:
     def __init__(
         self,
         options: HttpOptions,
+        tls: TlsFiles,
         *,
         client: HttpClient,
         prepared: FromFiles[Prepared],
@@ -56,7 +57,7 @@ class HttpChannel:
         self._reader = AnswerReader(options)
         self.customer_fields = customer_fields(options.mapped()) - {"id"}
         self._needs_customer = bool(customer_fields(options.mapped()))
-        self._endpoint = endpoint_of(options.url, _tls(options), options.proxy)
+        self._endpoint = endpoint_of(options.url, tls, options.proxy)
         self._host = urlsplit(options.url).netloc.rpartition("@")[2]
 
     def reaches(self, customer: Customer | None) -> bool:
@@ -126,10 +127,6 @@ def _unknown(error: OutcomeUnknown) -> Verdict:
     return InDoubt(str(error))
 
 
-def _tls(options: HttpOptions) -> TlsFiles:
-    return options.tls.files() if options.tls else TlsFiles()
-
-
 def open_http(name: str, block: str, options: HttpOptions, timeout: float) -> HttpChannel:
     """Open the channel `name`; `timeout` seconds bound each request as a whole. Raises ConfigError.
 
@@ -143,5 +140,6 @@ def open_http(name: str, block: str, options: HttpOptions, timeout: float) -> Ht
     except ValueError as error:
         raise ConfigError([f"channels.{name}.{error}"]) from None
     masked = RequestWriter(options, dict.fromkeys(options.secrets, MASK))
-    client = build_client(timeout=timeout, tls=_tls(options), proxy=options.open_proxy())
-    return HttpChannel(options, client=client, prepared=prepared, masked=masked)
+    tls = (options.tls.files() if options.tls else TlsFiles())._replace(ca_key=f"channels.{name}.tls.ca_file")
+    client = build_client(timeout=timeout, tls=tls, proxy=options.open_proxy())
+    return HttpChannel(options, tls, client=client, prepared=prepared, masked=masked)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -27,6 +28,7 @@ from deliveryd.channels.pointer import compile_finder
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.http.proxy_options import ProxyOptions
 from deliveryd.http.tls import TlsFiles
+from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.units import FilePath, SecretPath
 
 Scalar = StrictStr | StrictBool | StrictInt | StrictFloat
@@ -36,6 +38,9 @@ OWN_HEADERS = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "accept-encoding", "idempotency-key"}
     | {"expect", "upgrade", "te", "trailer", "keep-alive", "proxy-authorization", "proxy-connection"}
 )
+SECRET_HEADERS = frozenset({"authorization", "cookie", "api-key", "x-api-key", "x-auth-token"})
+"""Headers that carry a secret, whatever their value is."""
+
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -107,6 +112,7 @@ class HttpOptions(ProxyOptions):
     success: SuccessOptions | None = None
     receipt: ReceiptOptions | None = None
     tls: TlsOptions | None = None
+    allow_plain_text: StrictBool = False
 
     @field_validator("url", "json_body", "form", "query", "headers")
     @classmethod
@@ -175,18 +181,24 @@ class HttpOptions(ProxyOptions):
             problems = self.receipt.signature.problems
             found += [f"receipt.signature.secret_file: {problem}" for problem in problems]
         found += self.proxy_problems()
+        if not self.allow_plain_text and goes_out_plain(self.url) and (sent := self._secret_sent()):
+            host = urlsplit(self.url).netloc
+            found.append(f"url: {plain_text_problem(sent, host, SECURE_ADDRESS)}")
         return found + tls_problems("tls", self.tls.files() if self.tls else None)
 
+    def _secret_sent(self) -> str | None:
+        """A secret that a request carries: one from a file, or a header that is for nothing else."""
+        for _, name in names_in(self.mapped()):
+            if name.root == "secret":
+                return f"the secret {name.field}"
+        return next((f"the header {name}" for name in self.headers if name.lower() in SECRET_HEADERS), None)
 
-def tls_problems(key: str, files: TlsFiles | None) -> list[str]:
-    """Why these TLS files can't be used, as `key: what`."""
-    if files in (None, TlsFiles()):  # nothing can be wrong; the system's authorities take a while to read
+
+def tls_problems(table: str, files: TlsFiles | None) -> list[str]:
+    """Why these TLS files can't be used, as `key: what`; `table` is the one that their keys stand in."""
+    if files is None or files.is_empty:
         return []
-    try:
-        files.context()
-    except OSError as error:
-        return [f"{key}: {error.strerror or 'these files hold no usable certificates'}"]
-    return []
+    return [f"{table}.{problem}".lstrip(".") for problem in files.problems()]
 
 
 def header_problems(headers: Mapping[str, str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
@@ -115,8 +116,28 @@ def _name_problem(name: Name, secrets: Mapping[str, object]) -> str | None:
         return f"{written} isn't among the secrets{suggestion(name.field, secrets)}"
     if name in _GETTERS:
         return None
-    known = [f"{root}.{field}" for root, field in _GETTERS]
-    return f"unknown placeholder {written}{suggestion('.'.join(name), known) or _THERE_ARE}"
+    return f"unknown placeholder {written}{_meant(name, secrets) or _THERE_ARE}"
+
+
+def _meant(name: Name, secrets: Mapping[str, object]) -> str:
+    """A hint at what somebody meant by a placeholder that there isn't, or nothing."""
+    known = {
+        "message": [field for root, field in _GETTERS if root == "message"],
+        "content": sorted(frozenset[str]().union(*BLOCK_FIELDS.values())),
+        "customer": ["phone", "email", "language"],
+        "secret": list(secrets),
+    }
+    whole = ".".join(filter(None, name))
+    roots = {root.lower(): root for root in known}
+    for root in [root for root in known if whole in known[root]]:
+        return f"; did you mean {{{root}.{whole}}}?"
+    for root in [roots[near] for near in difflib.get_close_matches(name.root.lower(), roots, n=1)]:
+        if root in ("customer", "content"):
+            return f"; did you mean {{{root}.{name.field}}}?" if name.field else ""
+        fields = {field.lower(): field for field in known[root]}
+        for field in difflib.get_close_matches(name.field.lower(), fields, n=1):
+            return f"; did you mean {{{root}.{fields[field]}}}?"
+    return ""
 
 
 _THERE_ARE = "; there are {message.id}, {message.key}, {customer.FIELD}, {content.FIELD} and {secret.NAME}"

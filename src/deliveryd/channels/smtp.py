@@ -103,8 +103,11 @@ class IdleSessions:
 class SmtpChannel:
     """One configured mail server."""
 
-    def __init__(self, options: SmtpOptions, credentials: Credentials, *, timeout: float) -> None:
-        self._host = options.host
+    def __init__(
+        self, options: SmtpOptions, credentials: Credentials, *, timeout: float, ca_key: str = "ca_file"
+    ) -> None:
+        self._options = options
+        self._ca_key = ca_key
         self._credentials = credentials
         self._timeout = timeout
         self._address_field = options.address_field
@@ -129,21 +132,24 @@ class SmtpChannel:
         try:
             await within(self._timeout, attempt.make)
         except TimeoutError:
-            return verdict_on_timeout(attempt.stage, self._timeout)
+            return verdict_on_timeout(attempt.stage, self._timeout, self._options)
         except TooLate:
             return Expired()
         except NeedsUtf8:
             return Refused("the mail address isn't ASCII, and the server offers no SMTPUTF8")
         except (SMTPException, OSError) as error:
-            return self._named(verdict_on_failure(attempt.stage, error), attempt.stage)
+            return self._named(self._judge(attempt.stage, error), attempt.stage)
         return Accepted(mail.name)
+
+    def _judge(self, stage: Stage, error: BaseException) -> Failure:
+        return verdict_on_failure(stage, error, self._options, self._ca_key)
 
     def _named(self, failure: Failure, stage: Stage) -> Failure:
         """The failure with the server's name, unless it refused this recipient alone."""
         if isinstance(failure, Refused) and stage is Stage.RCPT:
             return failure
         if isinstance(failure, Refused | Misconfigured):
-            return failure._replace(by=self._host)
+            return failure._replace(by=self._options.host)
         return failure
 
     def _compose(self, dispatch: Dispatch) -> Mail:
@@ -179,9 +185,9 @@ class SmtpChannel:
             with anyio.fail_after(PROBE_SECONDS):
                 await session.open()
         except TimeoutError:
-            return verdict_on_timeout(session.stage, PROBE_SECONDS).reason
+            return verdict_on_timeout(session.stage, PROBE_SECONDS, self._options).reason
         except (SMTPException, OSError) as error:
-            return verdict_on_failure(session.stage, error).reason
+            return self._judge(session.stage, error).reason
         await session.quit()
         return None
 
@@ -270,4 +276,4 @@ def open_smtp(name: str, block: str, options: SmtpOptions, timeout: float) -> Sm
     problems = options.problems(block)
     if problems:
         raise ConfigError([f"channels.{name}.{problem}" for problem in problems])
-    return SmtpChannel(options, Credentials(options), timeout=timeout)
+    return SmtpChannel(options, Credentials(options), timeout=timeout, ca_key=f"channels.{name}.ca_file")

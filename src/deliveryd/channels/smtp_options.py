@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator, model_validator
 
 from deliveryd.channels.http_options import header_problems, tls_problems
 from deliveryd.http.tls import TlsFiles
+from deliveryd.network.plain_text import is_loopback, plain_text_problem
 from deliveryd.units import Duration, FilePath, SecretPath
 
 DEFAULT_PORTS = {"tls": 465, "starttls": 587, "none": 25}
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_USUAL_TLS = {25: "starttls", 465: "tls", 587: "starttls"}
+_SECURE = frozenset({"starttls", "tls"})
+_SECURED = 'set tls = "starttls"'
 OWN_HEADERS = frozenset(
     {"from", "to", "cc", "bcc", "sender", "subject", "date", "message-id", "mime-version", "reply-to"}
     | {"auto-submitted", "x-deliveryd-message"}
@@ -39,6 +42,7 @@ class SmtpOptions(BaseModel):
     helo: Annotated[str, Field(pattern=r"^[A-Za-z0-9.:\[\]-]+$")] | None = None
     connections: Annotated[int, Field(ge=0)] = 4
     idle_timeout: Duration = 30.0
+    allow_plain_text: StrictBool = False
 
     @field_validator("sender", "reply_to")
     @classmethod
@@ -69,8 +73,6 @@ class SmtpOptions(BaseModel):
     def _complete(self) -> Self:
         if (self.username is None) != (self.password_file is None):
             raise ValueError("username and password_file go together")
-        if self.username is not None and self.tls == "none" and self.host not in LOOPBACK:
-            raise ValueError('a password travels over TLS only: tls = "none" takes no username')
         if self.key_file is not None and self.cert_file is None:
             raise ValueError("key_file needs cert_file")
         return self
@@ -79,6 +81,14 @@ class SmtpOptions(BaseModel):
     def actual_port(self) -> int:
         """The configured port, or the usual one for this kind of TLS."""
         return self.port or DEFAULT_PORTS[self.tls]
+
+    @property
+    def tls_hint(self) -> str:
+        """That the port is usually one for another kind of TLS, to be put behind a reason; or nothing."""
+        usual = _USUAL_TLS.get(self.actual_port)
+        if usual is None or self.tls not in _SECURE or self.tls == usual:
+            return ""
+        return f'; port {self.actual_port} is usually for tls = "{usual}", not "{self.tls}"'
 
     @property
     def address_field(self) -> str:
@@ -98,6 +108,9 @@ class SmtpOptions(BaseModel):
         problem = self.password_file.problem() if self.password_file else None
         if problem:
             found.append(f"password_file: {problem}")
+        is_plain = self.tls == "none" and not is_loopback(self.host)
+        if is_plain and self.username is not None and not self.allow_plain_text:
+            found.append(f"tls: {plain_text_problem('the password', self.host, _SECURED)}")
         if self.tls != "none":
-            found += tls_problems("ca_file", self.tls_files())
+            found += tls_problems("", self.tls_files())
         return found

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ssl
 from enum import StrEnum
-from typing import TypeVar
 
 from aiosmtplib import SMTPException, SMTPResponseException
 
 from deliveryd.channels.base import InDoubt, Misconfigured, Refused, TryAgain
+from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.network.reasons import caused_by, connect_reason
 
 Failure = Refused | TryAgain | InDoubt | Misconfigured
-
-
-Error = TypeVar("Error", bound=BaseException)
 
 
 class Stage(StrEnum):
@@ -57,37 +55,36 @@ def verdict_on_code(stage: Stage, code: int) -> Failure:
     return Refused(reason)
 
 
-def verdict_on_failure(stage: Stage, error: BaseException) -> Failure:
-    """What an error of the session means: the server's reply, a broken connection, a failed TLS handshake."""
+def verdict_on_failure(stage: Stage, error: BaseException, options: SmtpOptions, ca_key: str) -> Failure:
+    """What an error of the session means: the server's reply, a broken connection, a failed TLS handshake.
+
+    `ca_key` is the configuration key that names the trusted authorities.
+    """
     if isinstance(error, SMTPResponseException):
         return verdict_on_code(stage, error.code)
     if stage is Stage.DOT:
         return InDoubt(f"the connection broke at {stage}")
-    tls = _cause(error, ssl.SSLCertVerificationError)
-    if tls is not None:
-        return Misconfigured(f"the server's certificate isn't trusted: {tls.verify_message}")
-    if _cause(error, ssl.SSLError) is not None:
-        return TryAgain(f"TLS failed at {stage}")
+    reason = connect_reason(options.host, options.actual_port, error, ca_key)
+    if caused_by(error, ssl.SSLCertVerificationError) is not None:
+        return Misconfigured(reason)
+    if caused_by(error, ssl.SSLError) is not None:
+        begins_late = _BEGINS_WITHOUT_TLS if stage is Stage.CONNECT else ""
+        return TryAgain(f"{reason}{options.tls_hint or begins_late}")
     if isinstance(error, SMTPException) and not isinstance(error, OSError):
         return Misconfigured(_UNSUPPORTED.get(stage, f"{stage} isn't supported by the server"))
-    return TryAgain(f"the connection failed at {stage}")
+    return TryAgain(reason if stage is Stage.CONNECT else f"the connection failed at {stage}")
 
 
+_BEGINS_WITHOUT_TLS = '; servers that begin without TLS take tls = "starttls"'
 _UNSUPPORTED = {
     Stage.STARTTLS: "the server offers no STARTTLS",
     Stage.AUTH: "the server offers no way to log in that is known here",
 }
 
 
-def verdict_on_timeout(stage: Stage, seconds: float) -> Failure:
+def verdict_on_timeout(stage: Stage, seconds: float, options: SmtpOptions) -> Failure:
     """What it means that an attempt's time was up."""
     reason = f"no answer at {stage} within {seconds:g} s"
+    if stage is Stage.CONNECT:
+        reason += options.tls_hint
     return InDoubt(reason) if stage is Stage.DOT else TryAgain(reason)
-
-
-def _cause(error: BaseException | None, kind: type[Error]) -> Error | None:
-    while error is not None:
-        if isinstance(error, kind):
-            return error
-        error = error.__cause__
-    return None

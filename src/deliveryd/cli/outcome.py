@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deliveryd.cli.output import complain
-from deliveryd.errors import ConfigError, DeliverydError
+from deliveryd.errors import ConfigError, DeliverydError, JournalUnusable
 from deliveryd.telemetry import Event, describe, log
 
 FAILED, CONFIGURATION = 1, 78
@@ -19,7 +19,7 @@ def exit_status(error: BaseException) -> int:
         return CONFIGURATION
     if isinstance(error, DeliverydError):
         complain(f"deliveryd: {error}")
-        return FAILED
+        return CONFIGURATION if isinstance(error, JournalUnusable) else FAILED
     log(Event.WORKER_DIED, error=error)
     complain(f"deliveryd: ended by an error that nobody foresaw: {describe(error)}")
     return FAILED

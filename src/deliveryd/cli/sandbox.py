@@ -12,8 +12,11 @@ import typer
 from deliveryd.cli.options import AsData
 from deliveryd.cli.output import say, say_json
 from deliveryd.cli.sandbox_files import aim_receipts, write_files
+from deliveryd.errors import AddressInUse
 from deliveryd.sandbox.scenario import Scenario, demo_scenario
-from deliveryd.sandbox.server import Sandbox
+from deliveryd.sandbox.server import CannotListen, Sandbox
+
+PORT_OPTIONS = {"http": "--port", "smtp": "--smtp-port"}
 
 
 def sandbox(
@@ -67,7 +70,11 @@ def sandbox(
                 async for _ in signals:
                     return
 
-    anyio.run(serve)
+    try:
+        anyio.run(serve)
+    except CannotListen as error:
+        option = PORT_OPTIONS[error.server]
+        raise AddressInUse(f"{error}; give another with {option} (0: any free one) or --host") from None
 
 
 def _places(server: Sandbox) -> dict[str, str]:

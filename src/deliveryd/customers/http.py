@@ -29,7 +29,7 @@ class HttpSource:
 
     def __init__(self, options: HttpOptions, caller: Caller) -> None:
         self._caller = caller
-        self._endpoint = endpoint_of(options.url, options.tls.files(), options.proxy)
+        self._endpoint = endpoint_of(options.url, options.tls_files(), options.proxy)
         self._one = address(options.url, ONE)
         self._many = address(options.batch_url, MANY) if options.batch_url is not None else None
         self._entries = parse_pointer(options.batch_entries) if options.batch_entries is not None else ()
@@ -120,6 +120,6 @@ def open_http(options: HttpOptions, terms: Terms) -> HttpSource:
         raise ConfigError([f"customers.{problem}" for problem in problems])
     largest = min(LARGEST_CUSTOMER * (options.batch_size if options.batch_url else 1), LARGEST_ANSWER)
     client = build_client(
-        timeout=terms.timeout, max_body=largest, tls=options.tls.files(), proxy=options.open_proxy()
+        timeout=terms.timeout, max_body=largest, tls=options.tls_files(), proxy=options.open_proxy()
     )
     return HttpSource(options, Caller(client, "the customer directory", options.auth))

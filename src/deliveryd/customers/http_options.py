@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, StrictInt, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
 from deliveryd.channels.http_options import TlsOptions, tls_problems
 from deliveryd.channels.pointer import parse_pointer
 from deliveryd.http.client import target_of
 from deliveryd.http.proxy_options import ProxyOptions
+from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Target
+from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.service.auth import AuthOptions
 
 ONE = "{customerId}"
@@ -60,6 +63,11 @@ class HttpOptions(ProxyOptions):
     batch_entries: Pointer | None = Field(None, description="JSON Pointer to the customers; none: the answer")
     auth: AuthOptions = Field(AuthOptions.model_construct(), description="as for the service")
     tls: TlsOptions = Field(TlsOptions.model_construct(), description="certificates")
+    allow_plain_text: StrictBool = Field(False, description="whether secrets may go out over http://")
+
+    def tls_files(self) -> TlsFiles:
+        """The files of `tls` as the connection takes them."""
+        return self.tls.files()._replace(ca_key="customers.tls.ca_file")
 
     @model_validator(mode="after")
     def _ids_are_found(self) -> Self:
@@ -75,4 +83,19 @@ class HttpOptions(ProxyOptions):
             for name, secret in secrets.items()
             if secret is not None and (problem := secret.problem()) is not None
         ]
-        return found + self.proxy_problems() + tls_problems("tls", self.tls.files())
+        return [
+            *found,
+            *self.proxy_problems(),
+            *self._plain_text_problems(),
+            *tls_problems("tls", self.tls.files()),
+        ]
+
+    def _plain_text_problems(self) -> list[str]:
+        if self.allow_plain_text or not self.auth.is_given:
+            return []
+        addresses = {"url": self.url, "batch_url": self.batch_url or ""}
+        return [
+            f"{key}: {plain_text_problem('the secret of auth', urlsplit(url).netloc, SECURE_ADDRESS)}"
+            for key, url in addresses.items()
+            if goes_out_plain(url)
+        ]

@@ -70,6 +70,15 @@ def read_roster(path: Path, data: bytes) -> Roster | Unusable:
     return Roster(source, survey.ids_in(order), survey.spans_in(order))
 
 
+def fields_in(path: Path) -> frozenset[str]:
+    """The fields that at least one customer of a file has. Raises OSError; a file with mistakes has none."""
+    try:
+        records = format_of(path)(path.read_bytes()).records()
+        return frozenset(name for record in records if isinstance(record, Record) for name in record.fields)
+    except RecordError:
+        return frozenset()
+
+
 class _Survey:
     """What is learnt in one pass over the records, in the order of the file."""
 

@@ -62,6 +62,16 @@ class SqlSource:
             return f"{self._place}: {error}"
         return None
 
+    async def columns(self) -> frozenset[str]:
+        """The fields that the query selects. Raises DirectoryUnavailable."""
+        try:
+            async with self._engine.connect() as connection:
+                asked = {MANY: [NOBODY]} if self._for_many else {ONE: NOBODY}
+                result = await connection.execute(self._statement, asked)
+                return frozenset(result.keys()) if result.returns_rows else frozenset()
+        except (SQLAlchemyError, OSError) as error:
+            raise DirectoryUnavailable(_reason(error)) from None
+
     async def aclose(self) -> None:
         """Close all connections."""
         await self._engine.dispose()

@@ -22,6 +22,7 @@ from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, WireError
 from deliveryd.http.decoding import Decoder, Undecodable
 from deliveryd.http.wire import IDENTITY, Answer, Check, Headers, Target
 from deliveryd.network.connecting import connect
+from deliveryd.network.reasons import connect_reason
 from deliveryd.network.resolver import Resolver
 
 IDLE_SECONDS = 4.0
@@ -37,11 +38,20 @@ Origin = tuple[str, str, int]
 
 
 class AsyncioWire:
-    """Carries requests over kept connections. `tls_context` is called once, at the first https request."""
+    """Carries requests over kept connections. `tls_context` is called once, at the first https request.
 
-    def __init__(self, tls_context: Callable[[], ssl.SSLContext], accept_encoding: str = IDENTITY) -> None:
+    `ca_key` is the configuration key that names the trusted authorities, for errors.
+    """
+
+    def __init__(
+        self,
+        tls_context: Callable[[], ssl.SSLContext],
+        accept_encoding: str = IDENTITY,
+        ca_key: str = "tls.ca_file",
+    ) -> None:
         self._tls_context = tls_context
         self._accept = accept_encoding.encode("ascii")
+        self._ca_key = ca_key
         self._context: ssl.SSLContext | None = None
         self._resolver = Resolver()
         self._idle: dict[Origin, deque[_Connection]] = {}  # per origin, the longest idle one first
@@ -147,11 +157,8 @@ class AsyncioWire:
                     )
         except TimeoutError:
             raise NotSent(f"no connection to {host}:{port} within {deadline:g} s") from None
-        except ssl.SSLError as error:
-            raise NotSent(f"TLS with {host}:{port} failed: {_tls_reason(error)}") from None
         except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise NotSent(f"no connection to {host}:{port}: {reason}") from None
+            raise NotSent(connect_reason(host, port, error, self._ca_key)) from None
         if self._closed:
             connection.close()
             raise NotSent("the client is closed")
@@ -176,11 +183,6 @@ class AsyncioWire:
             connection.close()
         for connection in closing:
             await connection.closed.wait()
-
-
-def _tls_reason(error: ssl.SSLError) -> str:
-    said = getattr(error, "verify_message", None) or error.reason
-    return str(said or type(error).__name__)
 
 
 def encode_request(method: str, target: Target, headers: Headers, body: bytes, accept: bytes) -> bytes:

@@ -125,17 +125,19 @@ def build_client(
 
 
 def _build_wire(tls: TlsFiles, proxy: Proxy | None, accept_encoding: str) -> Wire:
-    open_wire = _opener(proxy, accept_encoding)
-    if tls != TlsFiles():
+    open_wire = _opener(proxy, accept_encoding, tls.ca_key)
+    if not tls.is_empty:
         return RenewingWire(FromFiles(tls.paths, tls.context), lambda context: open_wire(lambda: context))
     # Nothing that could be wrong; reading the system's authorities takes a while.
     return open_wire(tls.context)
 
 
-def _opener(proxy: Proxy | None, accept_encoding: str) -> Callable[[Callable[[], ssl.SSLContext]], Wire]:
+def _opener(
+    proxy: Proxy | None, accept_encoding: str, ca_key: str
+) -> Callable[[Callable[[], ssl.SSLContext]], Wire]:
     """What opens a wire for the running event loop, whose TLS context is made when it is first needed."""
     if proxy is None and sniffio.current_async_library() == "asyncio":
-        return lambda make_context: AsyncioWire(make_context, accept_encoding)
+        return lambda make_context: AsyncioWire(make_context, accept_encoding, ca_key)
     from deliveryd.http.httpx_wire import HttpxWire, open_transport  # noqa: PLC0415  # loads httpx
 
-    return lambda make_context: HttpxWire(open_transport(make_context(), proxy), accept_encoding)
+    return lambda make_context: HttpxWire(open_transport(make_context(), proxy), accept_encoding, ca_key)

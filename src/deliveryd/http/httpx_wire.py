@@ -16,6 +16,7 @@ from deliveryd.http.httpx_transport import ResolvingTransport
 from deliveryd.http.proxy import Proxy
 from deliveryd.http.wire import IDENTITY, Answer, Check, Headers, Target
 from deliveryd.network.deadline import within
+from deliveryd.network.reasons import connect_reason
 
 _NEVER_SENT = (
     httpx.ConnectError,
@@ -35,11 +36,20 @@ def open_transport(context: ssl.SSLContext, proxy: Proxy | None) -> httpx.AsyncH
 
 
 class HttpxWire:
-    """Carries requests over an httpx transport, and translates its errors."""
+    """Carries requests over an httpx transport, and translates its errors.
 
-    def __init__(self, transport: httpx.AsyncBaseTransport, accept_encoding: str = IDENTITY) -> None:
+    `ca_key` is the configuration key that names the trusted authorities, for errors.
+    """
+
+    def __init__(
+        self,
+        transport: httpx.AsyncBaseTransport,
+        accept_encoding: str = IDENTITY,
+        ca_key: str = "tls.ca_file",
+    ) -> None:
         self._transport = transport
         self._accept = accept_encoding.encode("ascii")
+        self._ca_key = ca_key
 
     async def exchange(
         self,
@@ -69,12 +79,12 @@ class HttpxWire:
             return await within(deadline, partial(self._receive, request, max_body, progress))
         except TimeoutError:
             if progress.connecting:
-                raise NotSent(f"no connection to {target.authority} within {deadline:g} s") from None
+                raise NotSent(f"no connection to {target.host}:{target.port} within {deadline:g} s") from None
             raise progress.unknown(f"no whole answer within {deadline:g} s") from None
         except httpx.ProxyError as error:
             raise _refused_by_proxy(target, error) from None
         except _NEVER_SENT as error:
-            raise NotSent(f"no connection to {target.authority} ({type(error).__name__})") from None
+            raise NotSent(connect_reason(target.host, target.port, error, self._ca_key)) from None
         except httpx.TransportError as error:
             raise progress.unknown(f"the connection broke ({type(error).__name__})") from None
 
@@ -120,7 +130,7 @@ def _refused_by_proxy(target: Target, error: httpx.ProxyError) -> NotSent:
     status = str(error).partition(" ")[0]
     if status.isascii() and status.isdigit():
         return ProxyRefused(f"the proxy answered {status}", int(status))
-    return NotSent(f"no connection to {target.authority} ({type(error).__name__})")
+    return NotSent(f"no connection to {target.host}:{target.port} ({type(error).__name__})")
 
 
 class _Progress:

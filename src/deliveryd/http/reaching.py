@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -11,6 +10,7 @@ from anyio.abc import ByteStream
 
 from deliveryd.http.tls import TlsFiles
 from deliveryd.network.connecting import first_connected
+from deliveryd.network.reasons import connect_reason
 from deliveryd.network.resolver import Address, Resolver
 
 PATIENCE = 5.0
@@ -41,12 +41,10 @@ async def connect_problem(host: str, port: int, tls: TlsFiles | None) -> str | N
             await _connect(host, port, tls)
     except TimeoutError:
         return f"no connection to {host}:{port} within {PATIENCE:g} s"
-    except ssl.SSLError as error:
-        return f"TLS with {host}:{port} failed: {error.reason or type(error).__name__}"
     except (anyio.BrokenResourceError, anyio.EndOfStream):
         return f"TLS with {host}:{port} failed: the connection was closed"
     except OSError as error:
-        return f"no connection to {host}:{port}: {error.strerror or 'it refuses or has no address'}"
+        return connect_reason(host, port, error, tls.ca_key if tls is not None else "")
     return None
 
 

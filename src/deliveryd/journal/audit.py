@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from deliveryd.errors import JournalError
+from deliveryd.errors import JournalUnusable
 from deliveryd.journal.account import Lost, account, lost
 from deliveryd.journal.base import Account
 from deliveryd.journal.history import read
@@ -175,7 +175,7 @@ def audit(path: Path) -> Audit:
     def look(db: sqlite3.Connection) -> Audit:
         (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
-            raise JournalError(
+            raise JournalUnusable(
                 f"{path} is damaged: {found.splitlines()[-1]}. It is left as it is: move it away to begin"
                 " with an empty one, or bring back a backup"
             )

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
 
+from deliveryd.errors import JournalError, JournalUnusable
+
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_NOT_ALLOWED = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM})
+_WRONG_PLACE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+)
 
 
 def is_damage(error: sqlite3.Error) -> bool:
     """Whether an error says that the file is wrong, and not only that the disk failed to do something."""
+    return _code(error) in _DAMAGED
+
+
+def _code(error: sqlite3.Error) -> int:
     code: int = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF in _DAMAGED
+    return code & 0xFF
+
+
+def unusable(text: str, error: OSError | sqlite3.Error) -> JournalError:
+    """The error for a journal that can't be used: whether somebody has to change it, or waiting may do."""
+    if isinstance(error, OSError):
+        return JournalUnusable(text) if error.errno in _WRONG_PLACE else JournalError(text)
+    return JournalUnusable(text) if _code(error) in _DAMAGED | _NOT_ALLOWED else JournalError(text)
 
 
 def advice(error: sqlite3.Error) -> str:
     """What an operator has to do about it, as sentences without the last full stop."""
     if is_damage(error):
         return "It is left as it is: move it away to begin with an empty one, or bring back a backup"
+    if _code(error) in _NOT_ALLOWED:
+        return "This user can't write it: look at the rights of the file and its folder, and at the mount"
     return (
         "Nothing that was acknowledged is lost, and nothing more is acknowledged: look at the disk, its room"
         " and limits, and at the kernel's log, then start deliveryd again"

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from deliveryd.errors import JournalError
-from deliveryd.journal.damage import advice
+from deliveryd.errors import JournalError, JournalUnusable
+from deliveryd.journal.damage import advice, unusable
 from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
 from deliveryd.journal.past import Kept, kept
 from deliveryd.journal.place import refuse_foreign, refuse_leftovers, verify_log
@@ -153,19 +153,19 @@ def read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
     except FileNotFoundError:
         size = 0
     except OSError as error:
-        raise JournalError(f"{path} can't be read: {error.strerror}") from None
+        raise unusable(f"{path} can't be read: {error.strerror}", error) from None
     if size == 0:
         refuse_leftovers(path)
         raise JournalAbsent(f"there is no journal at {path}: deliveryd hasn't run with it yet")
     if not os.access(path, os.R_OK, effective_ids=True):
-        raise JournalError(f"{path} can't be read by this user; ask as the one that deliveryd runs as")
+        raise JournalUnusable(f"{path} can't be read by this user; ask as the one that deliveryd runs as")
     try:
         verify_log(path)
         return _read_undisturbed(path, query)
     except sqlite3.DatabaseError as error:
-        raise JournalError(f"{path} can't be read as a journal: {error}. {advice(error)}") from error
+        raise unusable(f"{path} can't be read as a journal: {error}. {advice(error)}", error) from error
     except OSError as error:
-        raise JournalError(f"{path} can't be read: {error.strerror}") from None
+        raise unusable(f"{path} can't be read: {error.strerror}", error) from None
 
 
 def _read_undisturbed(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
@@ -187,7 +187,7 @@ def _query(path: Path, mode: str, query: Callable[[sqlite3.Connection], T]) -> T
         try:
             verify(db)
         except JournalError as error:
-            raise JournalError(f"{path} can't be read as a journal: {error}") from None
+            raise JournalUnusable(f"{path} can't be read as a journal: {error}") from None
         return query(db)
 
 

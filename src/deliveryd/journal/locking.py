@@ -15,7 +15,8 @@ from pathlib import Path
 import anyio
 
 from deliveryd.errors import JournalError, JournalLocked
-from deliveryd.journal.place import LOCK, WORKER_LOCK, make_folder
+from deliveryd.journal.damage import unusable
+from deliveryd.journal.place import LOCK, WORKER_LOCK, check_writable, make_folder
 from deliveryd.own_files import NotOwn, open_own
 from deliveryd.telemetry import Event, log
 
@@ -29,7 +30,8 @@ def only_worker(journal: Path) -> Iterator[None]:
     try:
         make_folder(journal.parent)
     except OSError as error:
-        raise JournalError(f"{journal} can't be used as a journal: {error.strerror}") from error
+        raise unusable(f"{journal} can't be used as a journal: {error.strerror}", error) from error
+    check_writable(journal)
     lock = Lock(journal.with_name(journal.name + WORKER_LOCK))
     lock.take()
     try:
@@ -112,7 +114,7 @@ class Lock:
         except NotOwn as error:
             raise JournalError(f"the journal can't be locked: {error.strerror}") from None
         except OSError as error:
-            raise JournalError(f"{self._path} can't be made: {error.strerror}") from error
+            raise unusable(f"{self._path} can't be made: {error.strerror}", error) from error
 
 
 def identity(path: Path) -> tuple[int, int] | None:

@@ -6,14 +6,17 @@ file lie beside it. No link at the end of one is followed, and no file of anothe
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from deliveryd.errors import JournalError
+from deliveryd.errors import JournalUnusable
+from deliveryd.journal.damage import unusable
 from deliveryd.own_files import check_own, open_own
+from deliveryd.rights import WRITE, may_others, shared_group, user_name
 from deliveryd.telemetry import Event, log
 
 LOCK = ".lock"
@@ -32,9 +35,48 @@ def make_folder(folder: Path) -> None:
     """Make a folder for its owner alone, if it isn't there; a loss of power leaves it. Raises OSError."""
     if folder.is_dir():
         return
+    if folder.exists():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     make_folder(folder.parent)
     folder.mkdir(mode=0o700, exist_ok=True)
     sync_folder(folder.parent)
+
+
+def check_writable(path: Path) -> None:
+    """Raise JournalError where this user can't write the journal, or make files beside it."""
+    if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True):
+        reason = f"this user can't write to its folder: {_why_not(path.parent)}"
+        raise JournalUnusable(f"{path} can't be used as a journal: {reason}")
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        reason = f"this user can't write it: {error.strerror}"
+        raise unusable(f"{path} can't be used as a journal: {reason}", error) from None
+
+
+def shared_folder_problem(folder: Path) -> str | None:
+    """Why others could put files into the journal's folder, or replace those there, and what to do."""
+    try:
+        status = folder.stat()
+    except OSError:  # it isn't there yet, or is told of where the journal is opened
+        return None
+    if os.geteuid() not in (0, status.st_uid) and status.st_uid != 0:
+        owner = user_name(status.st_uid)
+        return f"{folder} belongs to {owner}, who could replace the journal: {_TRUSTED}"
+    if may_others(status, WRITE) or shared_group(status, WRITE) is not None:
+        mend = f"run: chmod go-w {folder}; {_TRUSTED}"
+        return f"other users can write to {folder}, and replace the journal: {mend}"
+    return None
+
+
+_TRUSTED = "where they are trusted, set journal.allow_shared_folder = true"
+
+
+def _why_not(folder: Path) -> str:
+    is_read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+    return os.strerror(errno.EROFS if is_read_only else errno.EACCES)
 
 
 def make_file(path: Path, make: Callable[[Path], None]) -> None:
@@ -63,7 +105,7 @@ def refuse_leftovers(path: Path) -> None:
     for suffix in ("-wal", "-journal"):
         leftover = path.with_name(path.name + suffix)
         if leftover.exists() and leftover.lstat().st_size:
-            raise JournalError(
+            raise JournalUnusable(
                 f"{path} is empty or gone, and {leftover.name} beside it belongs to a journal. Both are left"
                 " as they are: bring back the journal or a backup, or move both away to begin anew"
             )
@@ -87,7 +129,7 @@ def verify_log(path: Path) -> None:
     with suppress(FileNotFoundError), os.fdopen(open_own(log_of(path), os.O_RDONLY), "rb") as file:
         header = file.read(_LOG_HEADER)
         if len(header) == _LOG_HEADER and any(header) and header[:4] not in _LOG_MARKS:
-            raise JournalError(
+            raise JournalUnusable(
                 f"{log_of(path)} is damaged, and may hold what was acknowledged last. It is left as it is:"
                 " bring back a backup, or move it away to go on with what the journal holds without it"
             )

@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import anyio
 
 from deliveryd.blocking import Blocking, in_thread, own_thread
-from deliveryd.errors import JournalError, JournalFull
+from deliveryd.errors import JournalError, JournalFull, JournalUnusable
 from deliveryd.journal import account, upkeep
 from deliveryd.journal.base import (
     Account,
@@ -31,7 +31,7 @@ from deliveryd.journal.base import (
     Recorded,
     Recovery,
 )
-from deliveryd.journal.damage import abandon, advice
+from deliveryd.journal.damage import abandon, advice, unusable
 from deliveryd.journal.decisions import Decisions
 from deliveryd.journal.history import read
 from deliveryd.journal.locking import held, lock_of
@@ -40,6 +40,7 @@ from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.outbox import Outbox, written
 from deliveryd.journal.place import (
+    check_writable,
     keep_private,
     make_file,
     make_folder,
@@ -386,7 +387,7 @@ def _translate(error: Exception) -> Exception:
         return error
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
         return JournalFull("there is no room left on the journal's disk")
-    return JournalError(f"the journal can't be used any more: {error}. {advice(error)}")
+    return unusable(f"the journal can't be used any more: {error}. {advice(error)}", error)
 
 
 @asynccontextmanager
@@ -411,6 +412,7 @@ async def open_journal(
     the file can't be used.
     """
     _checked(path, partial(make_folder, path.parent))
+    check_writable(path)
     async with (
         held(lock_of(path), patience) as lock,
         nullcontext(blocking) if blocking is not None else own_thread("journal") as write,
@@ -487,8 +489,8 @@ def _checked(path: Path, use: Callable[[], T]) -> T:
     try:
         return use()
     except JournalError as error:
-        raise JournalError(f"{path} can't be used as a journal: {error}") from None
+        raise JournalUnusable(f"{path} can't be used as a journal: {error}") from None
     except sqlite3.DatabaseError as error:
-        raise JournalError(f"{path} can't be used as a journal: {error}. {advice(error)}") from error
+        raise unusable(f"{path} can't be used as a journal: {error}. {advice(error)}", error) from error
     except OSError as error:
-        raise JournalError(f"{path} can't be used as a journal: {error.strerror}") from error
+        raise unusable(f"{path} can't be used as a journal: {error.strerror}", error) from error

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -29,6 +31,25 @@ HTTP_CHANNELS: tuple[tuple[Channel, Endpoint], ...] = (
     ("messenger", "provider.messenger"),
     ("inApp", "provider.inApp"),
 )
+
+
+class CannotListen(OSError):
+    """An address can't be had. `server` is "http" or "smtp"; the text says where and why."""
+
+    def __init__(self, server: str, text: str) -> None:
+        super().__init__(text)
+        self.server = server
+
+
+@contextlib.contextmanager
+def _listening(server: str, host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        number = error.errno or 0
+        is_of_name = isinstance(error, socket.gaierror)
+        reason = error.strerror if is_of_name or not number else os.strerror(number)
+        raise CannotListen(server, f"can't listen on {host} port {port}: {reason}") from error
 
 
 class Sandbox:
@@ -77,9 +98,11 @@ class Sandbox:
         async with contextlib.AsyncExitStack() as exits:
             receipts = await exits.enter_async_context(ReceiptSender(self.state))
             http = self._http = _HttpServer(_application(self.state, receipts, self._closing))
-            self.port = await http.open(self.host, self.port)
+            with _listening("http", self.host, self.port):
+                self.port = await http.open(self.host, self.port)
             exits.push_async_callback(http.close)
-            self.smtp_port = await self._mail.open(self.host, self.smtp_port)
+            with _listening("smtp", self.host, self.smtp_port):
+                self.smtp_port = await self._mail.open(self.host, self.smtp_port)
             exits.push_async_callback(self._mail.close)
             host = f"[{self.host}]" if ":" in self.host else self.host
             self.state.base_url = f"http://{host}:{self.port}"

@@ -53,6 +53,11 @@ class AuthOptions(BaseModel):
         files = (self.token_file, self.password_file, self.value_file)
         return [file.path for file in files if file is not None]
 
+    @property
+    def is_given(self) -> bool:
+        """Whether requests show a secret."""
+        return any(way is not None for way in (self.token_file, self.username, self.header))
+
     def headers(self) -> Sequence[tuple[str, str]]:
         """The headers that authenticate a request, read from their files now. Raises ValueError."""
         if self.token_file is not None:

@@ -78,6 +78,10 @@ class Caller:
         except WireError as error:
             raise ServiceUnavailable(str(error)) from None
 
+    async def ask(self, target: Target) -> Answer:
+        """Send a GET once and return its answer, whatever its status. Raises WireError."""
+        return await self._send("GET", target, _ALWAYS, b"", _LOOKED_UP)
+
     async def get_once(self, target: Target) -> Answer:
         """The same for a GET that takes something away, so that it is repeated only if it never left.
 

@@ -110,6 +110,10 @@ class ServiceClient:
         """Read what `fetch_settings` returned, now or from a cache. Raises ServiceUnreadable."""
         return read_settings(settings_id, body)
 
+    async def look(self, path: str) -> Answer:
+        """The answer to a GET below the service's address, whatever its status. Raises WireError."""
+        return await self._service.ask(self._below(path))
+
     def customer_data(
         self,
         customer_id: int,

@@ -20,7 +20,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 
 from deliveryd.customers.sql_options import SqlOptions
-from deliveryd.http.tls import TlsFiles
 from deliveryd.network.connecting import by_turns, connect
 from deliveryd.network.resolver import Address, Resolver
 
@@ -53,7 +52,7 @@ def tls_for(options: SqlOptions, hosts: Sequence[str]) -> ssl.SSLContext | None:
     """
     files = options.tls.files()
     is_here = bool(hosts) and all(map(_is_here, hosts))
-    if options.allow_plain_text or (is_here and files == TlsFiles()):
+    if options.allow_plain_text or (is_here and files.is_empty):
         return None
     return files.context()
 

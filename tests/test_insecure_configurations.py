@@ -114,6 +114,23 @@ def test_secrets_that_would_go_out_in_plain_text_are_errors_which_stop_run_too(w
     assert (run.status, set(run.err.splitlines())) == (78, told)
 
 
+@pytest.mark.parametrize("table", ["service", "entities", "channels.sms"])
+def test_a_password_for_a_proxy_counts_as_well(world: World, table: str) -> None:
+    secret = world.folder / "token"
+    secret.touch(mode=0o600)
+    secret.write_text("s3cret")
+    keys = 'proxy = "http://proxy.example.com:3128"\nproxy_username = "me"\nproxy_password_file = "token"\n'
+    text = world.config.read_text()
+    there = f"[{table}]\n"
+    world.write_config(text.replace(there, there + keys) if there in text else f"{text}{there}{keys}")
+    answered = check(world, "--offline")
+    said = "the password for the proxy would cross the network to proxy.example.com:3128 unencrypted"
+    assert answered.status == 78
+    assert answered.err.startswith(f"{world.config}:{table}.proxy: {said}")
+    world.change("http://proxy", "https://proxy")
+    assert check(world, "--offline").status == 0
+
+
 def test_each_table_can_allow_plain_text(world: World) -> None:
     write_plain(world, "allow_plain_text = true")
     assert (check(world, "--offline").status, warned(check(world, "--offline"))) == (0, {})

@@ -57,6 +57,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         world.state.settings[1] = sms_settings("{greeting} {word}")
         world.state.settings[2] = sms_settings(f"{{{TITLE}{BIDI}}}")
         world.add('on_in_doubt = "hold"\n')
+        world.change("[journal]\n", "[journal]\nkeep_variables = true\n")
         world.state.enqueue(
             message(1) | {"variables": {"word": HOSTILE, HOSTILE: "x"}},
             message(2, settings_id=2) | {"variables": {TITLE: "x"}},
@@ -75,7 +76,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     [
         "explain 1", "explain 1 --show-variables", "explain 2", "explain 3", "explain 4", "explain 99",
         "in-doubt list", "in-doubt resend 4 --dry-run", "dead list", "dead show malformed:1",
-        "dead drop --all --dry-run", "audit", "check --offline", "check",
+        "erase --customer 1 --dry-run", "dead drop --all --dry-run", "audit", "check --offline", "check",
         "cache info", "cache info --settings 7", "customers entity http://\x1b",
     ],
 )  # fmt: skip

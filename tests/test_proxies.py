@@ -24,6 +24,7 @@ pytestmark = pytest.mark.anyio
 CONFIG = """\
 [service]
 base_url = "SCHEME://service.invalid"
+allow_plain_text = true
 auth = {{ token_file = "token" }}
 {service}
 [settings]
@@ -179,7 +180,7 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "a path": (['proxy = "http://p/x"'], "expected http://host:port"),
     "another protocol": (['proxy = "socks5://p"'], "expected http://host:port"),
     "no file": (
-        ['proxy = "http://p"', 'proxy_username = "u"', 'proxy_password_file = "absent"'],
+        ['proxy = "https://p"', 'proxy_username = "u"', 'proxy_password_file = "absent"'],
         "proxy_password_file: ",
     ),
 }  # fmt: skip
@@ -213,11 +214,12 @@ def test_check_says_that_the_environments_proxy_is_not_used(
     assert "HTTPS_PROXY" not in command("check", "--offline", "--config", tmp_path / "config.toml").out
 
 
-async def test_check_connects_to_the_proxy(tmp_path: Path) -> None:
+async def test_check_asks_the_service_through_the_proxy(tmp_path: Path) -> None:
     """The service itself can't be reached from here, or there would be no proxy."""
     async with open_gateway() as proxy:
         configured(tmp_path, "service", proxy.url)
         answered = await anyio.to_thread.run_sync(
             lambda: command("check", "--config", tmp_path / "config.toml")
         )
-        assert f"the proxy {proxy.url} can be reached" in answered.out
+        assert "service.base_url" in answered.out
+        assert proxy.seen[0].target == "http://service.invalid/settings/0"

@@ -142,7 +142,6 @@ class ServiceOptions(ProxyOptions, Section):
     """The remote service."""
 
     base_url: Url = Field(description="where the service is")
-    allow_plain_text: StrictBool = Field(False, description="whether secrets may go out over http://")
     timeout: Positive = Field(10.0, description="for one request, from connecting to the last byte")
     accept_gzip: StrictBool = Field(False, description="whether answers are asked for in gzip")
     auth: AuthOptions = Field(AuthOptions.model_construct(), description="how requests prove who sends them")
@@ -390,8 +389,8 @@ def _check(file: ConfigFile, config: Config) -> None:
         file.complain(*_taken_apart(problem))
     for problem in tls_problems("entities", TlsFiles(config.entities.ca_file)):
         file.complain(*_taken_apart(problem))
-    if problem := _plain_text(config.service):
-        file.complain("service.base_url", problem)
+    for key, problem in _plain_text(config):
+        file.complain(key, problem)
     if not config.journal.allow_shared_folder and (
         shared := shared_folder_problem(config.journal.path.parent)
     ):
@@ -401,12 +400,15 @@ def _check(file: ConfigFile, config: Config) -> None:
             file.complain(f"channels.{name}.receipt", "receipts.listen is empty: nothing would come in")
 
 
-def _plain_text(service: ServiceOptions) -> str | None:
-    """That the service's credentials would be sent in plain text."""
-    if service.allow_plain_text or not service.auth.is_given or not goes_out_plain(service.base_url):
-        return None
-    host = target_of(service.base_url).host
-    return plain_text_problem("the secret of service.auth", host, SECURE_ADDRESS)
+def _plain_text(config: Config) -> Iterator[tuple[str, str]]:
+    """Which secrets of the service and the entities would be sent in plain text, by the key that says so."""
+    service = config.service
+    if service.auth.is_given and not service.allow_plain_text and goes_out_plain(service.base_url):
+        host = target_of(service.base_url).host
+        yield "service.base_url", plain_text_problem("the secret of service.auth", host, SECURE_ADDRESS)
+    for table, options in (("service", service), ("entities", config.entities)):
+        if problem := options.plain_text_problem():
+            yield f"{table}.proxy", problem
 
 
 def _read_channels(file: ConfigFile, tables: object) -> ChannelsOptions:

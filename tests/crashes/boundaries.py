@@ -16,7 +16,7 @@ from deliveryd.channels.base import Channel
 from deliveryd.journal import base, sqlite
 from deliveryd.receipts import app as receipts
 
-ONLY_TELL = frozenset({"Metrics", "Notifier", "Pulse", "WallClock", "WorkerVitals"})
+ONLY_TELL = frozenset({"FromFiles", "Metrics", "Notifier", "Pulse", "WallClock", "WorkerVitals"})
 """Parts that watch and tell: no message depends on what they have done or not."""
 
 DIRECTORY = ("aclose", "at_hand", "look_up", "probe")
@@ -33,6 +33,7 @@ NEVER_PASSED: Mapping[str, str] = {
     "Lane.after_hold": "for the start after a life in which messages were held in doubt",
     "Lane.put_off": "the scenario's lanes have room for all; the step is recorded like any other",
     "Matching.match_again": "an operator's order like any other: see COMMIT.decide",
+    "Operations.hasten": "the scenario's clock isn't put back",
     "Outbox.note_step": "the scenario's clock isn't put back",
     "Outbox.put_last": "an operator's order like any other: see COMMIT.decide",
     "Pipeline.reopened": "the scenario's queue hands out no message again whose dequeued was refused",
@@ -49,6 +50,7 @@ NEVER_PASSED: Mapping[str, str] = {
     "ServiceClient.customer_page": "no message needs the area of customer data",
     "ServiceClient.entity": "no message needs the area of customer data",
     "SqliteJournal.largest_cause": "only reads: see COMMIT.largest_cause",
+    "ServiceClient.look": "for an operator's command",
     "SqliteJournal.hasten": "the scenario's clock isn't put back",
     "Supervisor.stop": "for programs that run a worker within them; a process is told by signals",
 }

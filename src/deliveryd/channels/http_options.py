@@ -112,7 +112,6 @@ class HttpOptions(ProxyOptions):
     success: SuccessOptions | None = None
     receipt: ReceiptOptions | None = None
     tls: TlsOptions | None = None
-    allow_plain_text: StrictBool = False
 
     @field_validator("url", "json_body", "form", "query", "headers")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StrictInt, model_validator
 
 from deliveryd.channels.http_options import TlsOptions, tls_problems
 from deliveryd.channels.pointer import parse_pointer
@@ -63,7 +63,6 @@ class HttpOptions(ProxyOptions):
     batch_entries: Pointer | None = Field(None, description="JSON Pointer to the customers; none: the answer")
     auth: AuthOptions = Field(AuthOptions.model_construct(), description="as for the service")
     tls: TlsOptions = Field(TlsOptions.model_construct(), description="certificates")
-    allow_plain_text: StrictBool = Field(False, description="whether secrets may go out over http://")
 
     def tls_files(self) -> TlsFiles:
         """The files of `tls` as the connection takes them."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from deliveryd.http.client import target_of
 from deliveryd.http.proxy import Login, Proxy
+from deliveryd.network.plain_text import goes_out_plain, plain_text_problem
 from deliveryd.units import SecretPath
 
 ENVIRONMENT = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
@@ -41,6 +43,7 @@ class ProxyOptions(BaseModel):
     )
     proxy_username: str | None = Field(None, description="for the proxy, together with proxy_password_file")
     proxy_password_file: SecretPath | None = Field(None, description="password for the proxy")
+    allow_plain_text: StrictBool = Field(False, description="whether secrets may go out over http://")
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -54,10 +57,22 @@ class ProxyOptions(BaseModel):
         return self
 
     def proxy_problems(self) -> list[str]:
-        """What is wrong with the file of the password, as `key: what`."""
+        """What is wrong with the file of the password, and with where it would go, as `key: what`."""
         file = self.proxy_password_file
-        problem = file.problem() if file is not None else None
-        return [f"proxy_password_file: {problem}"] if problem is not None else []
+        problems = {
+            "proxy_password_file": file.problem() if file is not None else None,
+            "proxy": self.plain_text_problem(),
+        }
+        return [f"{key}: {problem}" for key, problem in problems.items() if problem is not None]
+
+    def plain_text_problem(self) -> str | None:
+        """That the password would be sent to the proxy in plain text."""
+        if self.proxy is None or self.proxy_username is None or self.allow_plain_text:
+            return None
+        if not goes_out_plain(self.proxy):
+            return None
+        remedy = "give the proxy an https:// address"
+        return plain_text_problem("the password for the proxy", urlsplit(self.proxy).netloc, remedy)
 
     def open_proxy(self) -> Proxy | None:
         """The proxy, with the password as it stands in its file now. Raises ValueError."""

@@ -126,7 +126,7 @@ def test_a_cache_folder_of_somebody_else_is_bypassed(tmp_path: Path) -> None:
     with open_stage(tmp_path) as stage:
         assert stage.worker.stop() == 0
         [line] = [line for line in stage.worker.lines() if line["event"] == "cache.broken"][:1]
-        assert "belongs to another user" in line["reason"]
+        assert "belongs to the user nobody" in line["reason"]
     assert list((tmp_path / "cache").iterdir()) == []
 
 

@@ -118,7 +118,7 @@ def test_no_command_follows_a_link_that_was_planted_as_the_lock(
     lock.unlink()
     said = a_link(lock, victim)
     answered = asked(world, *COMMANDS[command])
-    assert (answered.returncode, said in answered.stderr) == (1, True), answered.stderr
+    assert (answered.returncode, said in answered.stderr) == (78, True), answered.stderr
     assert is_untouched(victim)
 
 
@@ -232,7 +232,7 @@ def test_root_empties_no_file_of_its_own_through_a_link_of_the_owners(
     theirs.joinpath("journal.db.lock").symlink_to(victim)
     os.chown(theirs / "journal.db.lock", USER, USER, follow_symlinks=False)
     for words in COMMANDS.values():
-        assert asked(world, *words).returncode == 1
+        assert asked(world, *words).returncode == 78
     assert is_untouched(victim)
 
 

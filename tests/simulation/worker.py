@@ -18,7 +18,7 @@ from deliveryd.channels.base import Channel
 from deliveryd.channels.http import HttpChannel, Prepared
 from deliveryd.channels.http_options import HttpOptions
 from deliveryd.channels.http_request import RequestWriter
-from deliveryd.config import Config, load
+from deliveryd.config import Config, JournalOptions, load
 from deliveryd.customers.remote import RemoteDirectory
 from deliveryd.errors import JournalFull
 from deliveryd.http.client import HttpClient
@@ -122,7 +122,7 @@ def configure(life: Life, tuning: Tuning, folder: Path) -> Config:
             "events": whole.events.model_copy(update=events),
             "settings": whole.settings.model_copy(update={"cache_dir": folder / CACHE}),
             "channels": whole.channels.model_copy(update={"configured": channels}),
-            "journal": whole.journal.model_copy(update={"url": f"sqlite:///{folder / JOURNAL}"}),
+            "journal": JournalOptions(url=f"sqlite:///{folder / JOURNAL}"),
         }
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import anyio
 
-from deliveryd.errors import JournalError, JournalLocked
+from deliveryd.errors import JournalError, JournalLocked, JournalUnusable
 from deliveryd.journal.damage import unusable
 from deliveryd.journal.place import LOCK, WORKER_LOCK, check_writable, make_folder
 from deliveryd.own_files import NotOwn, open_own
@@ -112,7 +112,7 @@ class Lock:
         try:
             return open_own(self._path, os.O_CREAT | os.O_RDWR)
         except NotOwn as error:
-            raise JournalError(f"the journal can't be locked: {error.strerror}") from None
+            raise JournalUnusable(f"the journal can't be locked: {error.strerror}") from None
         except OSError as error:
             raise unusable(f"{self._path} can't be made: {error.strerror}", error) from error
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from deliveryd.errors import JournalUnusable
 from deliveryd.journal.damage import unusable
-from deliveryd.own_files import check_own, open_own
+from deliveryd.own_files import NotOwn, check_own, open_own
 from deliveryd.rights import WRITE, may_others, shared_group, user_name
 from deliveryd.telemetry import Event, log
 
@@ -48,9 +48,11 @@ def check_writable(path: Path) -> None:
         reason = f"this user can't write to its folder: {_why_not(path.parent)}"
         raise JournalUnusable(f"{path} can't be used as a journal: {reason}")
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
+        os.close(open_own(path, os.O_RDWR))
     except FileNotFoundError:
         return
+    except NotOwn as error:
+        raise JournalUnusable(f"{path} can't be used as a journal: {error.strerror}") from None
     except OSError as error:
         reason = f"this user can't write it: {error.strerror}"
         raise unusable(f"{path} can't be used as a journal: {reason}", error) from None

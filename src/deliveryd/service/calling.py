@@ -80,7 +80,7 @@ class Caller:
 
     async def ask(self, target: Target) -> Answer:
         """Send a GET once and return its answer, whatever its status. Raises WireError."""
-        return await self._send("GET", target, _ALWAYS, b"", _LOOKED_UP)
+        return await self._send("GET", target, [*self._credentials.current(), *_ALWAYS], b"", _LOOKED_UP)
 
     async def get_once(self, target: Target) -> Answer:
         """The same for a GET that takes something away, so that it is repeated only if it never left.

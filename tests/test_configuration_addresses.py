@@ -113,6 +113,7 @@ INWARD = {
 METADATA = [
     "169.254.169.254", "169.254.169.253", "169.254.170.2", "169.254.170.23", "169.254.0.23", "169.254.42.42",
     "100.100.100.200", "192.0.0.192", "168.63.129.16", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254",
+    "fd00:c1::a9fe:a9fe", "fd00:a9fe:a9fe::1", "fd00:100::100:200",
     "fd00:42::42", "fe80::a9fe:a9fe", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "::ffff:a83f:8110",
     "64:ff9b::a83f:8110", "::ffff:192.0.0.192",
 ]  # fmt: skip
@@ -145,6 +146,13 @@ async def test_where_clouds_hand_out_credentials_is_never_asked(address: str) ->
         listed = hosts(name, networks=["0.0.0.0/0", "::/0"], found=[address])
         with pytest.raises(ServiceRefused, match="where a cloud hands out credentials, which is never asked"):
             await listed.addresses(target_of(f"https://{name}/a"))
+
+
+async def test_a_scope_leads_past_nothing() -> None:
+    """Through whichever interface it is reached, the address is the same."""
+    listed = hosts("config.example", networks=["fe80::/10"], found=["fe80::a9fe:a9fe%1"])
+    with pytest.raises(ServiceRefused, match="where a cloud hands out credentials"):
+        await listed.addresses(target_of("https://config.example/a"))
 
 
 @pytest.mark.parametrize("address", PUBLIC)

@@ -131,6 +131,30 @@ def test_a_password_for_a_proxy_counts_as_well(world: World, table: str) -> None
     assert check(world, "--offline").status == 0
 
 
+def test_check_itself_shows_no_secret_to_whom_a_mistake_leads(world: World) -> None:
+    """A mistake beside it, such as a misspelt `proxy`, may be what would keep it from going out."""
+    secret = world.folder / "token"
+    secret.touch(mode=0o600)
+    secret.write_text("s3cret")
+    mistake = 'proxi = "http://127.0.0.1:1"\n'
+    world.change("[service]\n", f'[service]\nauth = {{ token_file = "token" }}\n{mistake}')
+    assert check(world).status == 78
+    assert world.state.requests["settings"] == 0
+    world.change(mistake, "")
+    assert check(world).status == 0
+    assert world.state.requests["settings"] == 1
+
+
+def test_what_is_asked_through_a_proxy_elsewhere_leaves_this_machine(world: World) -> None:
+    """Even where its address is this machine's: by then it is the proxy that goes there."""
+    secret = world.folder / "token"
+    secret.touch(mode=0o600)
+    secret.write_text("s3cret")
+    keys = 'auth = { token_file = "token" }\nproxy = "http://192.0.2.2:3128"\n'
+    world.change("[service]\n", f"[service]\n{keys}")
+    assert f"{world.config}:service.base_url: the secret of service.auth would" in check(world).err
+
+
 def test_each_table_can_allow_plain_text(world: World) -> None:
     write_plain(world, "allow_plain_text = true")
     assert (check(world, "--offline").status, warned(check(world, "--offline"))) == (0, {})

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from channel_samples import dispatch
+from deliveryd import renewing
 from deliveryd.assembly import open_channel, open_directory, open_service
 from deliveryd.channels.base import Misconfigured
 from deliveryd.config import Config, examine, load
@@ -143,6 +144,32 @@ async def test_a_proxy_that_wants_another_login_is_named(tmp_path: Path) -> None
             await ask_service(configured(tmp_path, "service", proxy.url))
 
 
+async def test_a_replaced_password_is_used_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewing, "LOOK_EVERY", 0)
+    async with open_gateway() as proxy:
+        proxy.script += [Reply(200, b'{"value": {}}'), Reply(200, b'{"value": {}}')]
+        async with open_service(configured(tmp_path, "service", proxy.url)) as client:
+            await client.fetch_settings(1)
+            tmp_path.joinpath("proxy-password").write_text("n3w")
+            await client.fetch_settings(2)
+        logins = [base64.b64decode(seen.headers["proxy-authorization"][6:]) for seen in proxy.seen]
+    assert logins == [b"issuer:s3cret: pass", b"issuer:n3w"]
+
+
+async def test_check_names_a_proxy_that_wants_another_login(tmp_path: Path) -> None:
+    """It isn't the service's address that is wrong."""
+    async with open_gateway() as proxy:
+        proxy.script += [Reply(407), Reply(407)]
+        configured(tmp_path, "service", proxy.url)
+        answered = await anyio.to_thread.run_sync(
+            lambda: command("check", "--config", tmp_path / "config.toml")
+        )
+    said = f"the proxy {proxy.url} answered 407"
+    assert any(line.startswith("failed") and said in line for line in answered.out.splitlines())
+
+
 async def test_no_other_table_uses_it(tmp_path: Path) -> None:
     """A proxy for the channel isn't the service's: where nothing else is said, hosts are asked directly."""
     async with open_gateway() as proxy:
@@ -164,8 +191,8 @@ def test_a_login_shows_in_nothing_that_is_printed(tmp_path: Path) -> None:
     config = configured(tmp_path, "service", "http://127.0.0.1:1")
     opened = config.service.open_proxy()
     assert opened is not None
-    assert opened.login == Login("issuer", "s3cret: pass")
-    assert "s3cret" not in f"{opened!r} {opened.login!s} {config!r}"
+    assert opened.login() == Login("issuer", "s3cret: pass")
+    assert "s3cret" not in f"{opened!r} {opened.login()!s} {config!r}"
 
 
 MISTAKES: dict[str, tuple[Sequence[str], str]] = {

@@ -16,6 +16,7 @@ from deliveryd.config import Config
 from deliveryd.config_file import hint
 from deliveryd.customers.file import FileOptions
 from deliveryd.customers.http_options import HttpOptions as CustomerHttpOptions
+from deliveryd.customers.sql_options import SqlOptions, sqlite_file
 from deliveryd.findings import Finding, Level
 from deliveryd.network.plain_text import is_loopback
 from deliveryd.rights import READ, WRITE, exposure
@@ -113,7 +114,9 @@ def _private_files(config: Config) -> Mapping[str, tuple[Path | None, int]]:
         tables[table] = channel.options.tls if isinstance(channel.options, HttpOptions) else channel.options
     customers = config.customers.options
     tables["customers.tls"] = getattr(customers, "tls", None)
-    files: dict[str, tuple[Path | None, int]] = {}
+    files: dict[str, tuple[Path | None, int]] = {"entities.ca_file": (config.entities.ca_file, WRITE)}
+    if isinstance(customers, SqlOptions):
+        files["customers.url"] = sqlite_file(customers), READ | WRITE
     for table, options in tables.items():
         for name, rights in (("ca_file", WRITE), ("cert_file", WRITE), ("key_file", READ | WRITE)):
             files[f"{table}.{name}"] = getattr(options, name, None), rights

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -49,12 +51,15 @@ Check = Callable[[Config], Awaitable[list[Finding]]]
 async def check_examined(path: Path, examined: Examined, check: Check) -> list[Finding]:
     """Everything that there is to say of a configuration file, the good news first.
 
-    Of a file with mistakes all that is wrong is told, under `file:key`, as far as it can be checked.
+    Of a file with mistakes all that is wrong is told, under `file:key`, as far as it can be checked. The
+    service isn't asked then: a mistake may be just what would keep its secret from going out.
     """
     config, problems = examined
     told = of_problems(problems)
     if config is None:
         return told
+    if problems and check is check_all:
+        check = _check_all_but_service
     found = sorted(await check(config), key=lambda finding: finding.level)
     if not problems:
         return found
@@ -65,7 +70,12 @@ async def check_examined(path: Path, examined: Examined, check: Check) -> list[F
 
 async def check_all(config: Config) -> list[Finding]:
     """Files first, then what has to be reached. Must be called within an asyncio loop."""
-    return [*await check_files(config), *await _connections(config)]
+    asked = await _connections(config, [partial(_service, config), *_others(config)])
+    return [*await check_files(config), *asked]
+
+
+async def _check_all_but_service(config: Config) -> list[Finding]:
+    return [*await check_files(config), *await _connections(config, _others(config))]
 
 
 async def check_files(config: Config) -> list[Finding]:
@@ -135,14 +145,22 @@ def _listed(fields: Collection[str]) -> str:
     return ", ".join(sorted({"id", *fields}))
 
 
-async def _connections(config: Config) -> list[Finding]:
-    """Whether all others can be reached, and our own addresses are free; what can't be opened is left out."""
+Probe = Callable[[list[Finding]], Coroutine[Any, Any, None]]
+"""Asks somebody, and adds what it finds."""
+
+
+def _others(config: Config) -> list[Probe]:
+    """Whether all but the service can be reached."""
+    providers = [partial(_provider, config, name) for name in config.channels.configured]
+    return [partial(_remote_directory, config), *providers]
+
+
+async def _connections(config: Config, probes: Sequence[Probe]) -> list[Finding]:
+    """Whether others can be reached, and our own addresses are free; what can't be opened is left out."""
     found: list[Finding] = []
-    async with anyio.create_task_group() as probes:
-        probes.start_soon(_service, config, found)
-        probes.start_soon(_remote_directory, config, found)
-        for name in config.channels.configured:
-            probes.start_soon(_provider, config, name, found)
+    async with anyio.create_task_group() as group:
+        for probe in probes:
+            group.start_soon(probe, found)
     order = ("service", *(f"channels.{name}" for name in config.channels.configured), "customers")
     found.sort(key=lambda each: next(place for place, key in enumerate(order) if each.key.startswith(key)))
     return [*found, *_listening(config)]
@@ -175,6 +193,11 @@ def judge_service(config: Config, answer: Answer, elsewhere: Answer) -> Finding:
             else "it wants credentials"
         )
         return Finding("service.auth", Level.FAILED, f"the service answered {answer.status}: {shown}")
+    if answer.status == 407:
+        text = (
+            f"the proxy {config.service.proxy or 'before the service'} answered 407: it wants another login"
+        )
+        return Finding("service.proxy", Level.FAILED, text)
     if 300 <= answer.status < 400:
         text = (
             f"{asked} is answered with {answer.status}, a redirect, which isn't followed: is base_url right?"

@@ -403,7 +403,8 @@ def _check(file: ConfigFile, config: Config) -> None:
 def _plain_text(config: Config) -> Iterator[tuple[str, str]]:
     """Which secrets of the service and the entities would be sent in plain text, by the key that says so."""
     service = config.service
-    if service.auth.is_given and not service.allow_plain_text and goes_out_plain(service.base_url):
+    is_plain = goes_out_plain(service.base_url, service.proxy)
+    if service.auth.is_given and not service.allow_plain_text and is_plain:
         host = target_of(service.base_url).host
         yield "service.base_url", plain_text_problem("the secret of service.auth", host, SECURE_ADDRESS)
     for table, options in (("service", service), ("entities", config.entities)):

@@ -24,13 +24,29 @@ DRAWN_SHARES = 4
 DRAWN = max(PLANS // 20 // DRAWN_SHARES, 3)
 """Plans of a share that Hypothesis draws: fewer, since drawing is slow, but it shrinks what fails."""
 
-BROKE_ONCE = (30, 1176, 1293, 9273, 9541, 9595, 10161, 20106, 30954, 40246, 41140, 51894, 61794, 100977)
-"""Seeds of longer rows. The worker broke five: a receipt that was kept while its message was being sent
-had the line count one that waits too few, so that it was never idle (30); events were told in the wrong
-order of time after a clock was put back over a restart, where only a refused event told of the time
-before (9541), where the disk was full just then (51894), and where nothing happened until the wrong time
-was reached again (61794); what was to wait for
-a second waited for an hour, since the clock was put back while a full disk held up the record (100977).
+BROKE_ONCE = (
+    30,
+    1176,
+    1293,
+    9273,
+    9541,
+    9595,
+    10161,
+    20106,
+    30954,
+    40246,
+    41140,
+    51894,
+    61794,
+    100977,
+    127224,
+)
+"""Seeds of longer rows. The worker broke six: a receipt that was kept while its message was being sent
+had the line count one that waits too few, so that it was never idle (30); what was to wait for a second
+waited for an hour, since the clock was put back while a full disk held up the record (100977); and after a
+clock was put back events were told in the wrong order of time, where over a restart only a refused event
+told of the time before (9541), where only a refusal was recorded between that and a crash (127224), where
+the disk was full just then (51894), and where nothing happened until the wrong time came again (61794).
 The oracle misjudged the others.
 """
 

@@ -180,7 +180,8 @@ class HttpOptions(ProxyOptions):
             problems = self.receipt.signature.problems
             found += [f"receipt.signature.secret_file: {problem}" for problem in problems]
         found += self.proxy_problems()
-        if not self.allow_plain_text and goes_out_plain(self.url) and (sent := self._secret_sent()):
+        is_plain = goes_out_plain(self.url, self.proxy)
+        if not self.allow_plain_text and is_plain and (sent := self._secret_sent()):
             host = urlsplit(self.url).netloc
             found.append(f"url: {plain_text_problem(sent, host, SECURE_ADDRESS)}")
         return found + tls_problems("tls", self.tls.files() if self.tls else None)

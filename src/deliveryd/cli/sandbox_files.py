@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from string import Template
@@ -126,7 +127,16 @@ def write_files(folder: Path, sandbox: Sandbox, scenario: Scenario, receipts_por
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, text in files.items():
         path = folder / name
-        if not path.exists():
-            path.touch(mode=0o600, exist_ok=False)
-            path.write_text(text, encoding="utf-8")
+        if not path.exists() and _write(path, text):
             yield path
+
+
+def _write(path: Path, text: str) -> bool:
+    """Make a file for its owner alone; tell whether there was none, nor a link that leads nowhere."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return False
+    with os.fdopen(file, "w", encoding="utf-8") as written:
+        written.write(text)
+    return True

@@ -96,5 +96,5 @@ class HttpOptions(ProxyOptions):
         return [
             f"{key}: {plain_text_problem('the secret of auth', urlsplit(url).netloc, SECURE_ADDRESS)}"
             for key, url in addresses.items()
-            if goes_out_plain(url)
+            if goes_out_plain(url, self.proxy)
         ]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import sniffio
 
 from deliveryd.http.asyncio_wire import AsyncioWire
 from deliveryd.http.plain_address import plain_target
-from deliveryd.http.proxy import Proxy
+from deliveryd.http.proxy import Login, Proxy
 from deliveryd.http.renewing_wire import RenewingWire
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import IDENTITY, Answer, Check, Header, Headers, Target, Wire
@@ -125,19 +126,31 @@ def build_client(
 
 
 def _build_wire(tls: TlsFiles, proxy: Proxy | None, accept_encoding: str) -> Wire:
-    open_wire = _opener(proxy, accept_encoding, tls.ca_key)
-    if not tls.is_empty:
-        return RenewingWire(FromFiles(tls.paths, tls.context), lambda context: open_wire(lambda: context))
-    # Nothing that could be wrong; reading the system's authorities takes a while.
-    return open_wire(tls.context)
-
-
-def _opener(
-    proxy: Proxy | None, accept_encoding: str, ca_key: str
-) -> Callable[[Callable[[], ssl.SSLContext]], Wire]:
-    """What opens a wire for the running event loop, whose TLS context is made when it is first needed."""
     if proxy is None and sniffio.current_async_library() == "asyncio":
-        return lambda make_context: AsyncioWire(make_context, accept_encoding, ca_key)
+        return _build_our_wire(tls, accept_encoding)
     from deliveryd.http.httpx_wire import HttpxWire, open_transport  # noqa: PLC0415  # loads httpx
 
-    return lambda make_context: HttpxWire(open_transport(make_context(), proxy), accept_encoding, ca_key)
+    def read() -> _Shown:
+        return _Shown(tls.context(), proxy.login() if proxy is not None else None)
+
+    def open_wire(shown: _Shown) -> Wire:
+        return HttpxWire(open_transport(shown.context, proxy, shown.login), accept_encoding, tls.ca_key)
+
+    paths = [*tls.paths, *(proxy.paths if proxy is not None else ())]
+    return RenewingWire(FromFiles(paths, read), open_wire) if paths else open_wire(read())
+
+
+def _build_our_wire(tls: TlsFiles, accept_encoding: str) -> Wire:
+    if tls.is_empty:  # nothing that could be wrong; reading the system's authorities takes a while
+        return AsyncioWire(tls.context, accept_encoding, tls.ca_key)
+    return RenewingWire(
+        FromFiles(tls.paths, tls.context),
+        lambda context: AsyncioWire(lambda: context, accept_encoding, tls.ca_key),
+    )
+
+
+class _Shown(NamedTuple):
+    """What is read from files: certificates, and who asks the proxy."""
+
+    context: ssl.SSLContext
+    login: Login | None

@@ -10,7 +10,7 @@ import httpcore
 import httpx
 
 from deliveryd.http.client import target_of
-from deliveryd.http.proxy import Proxy
+from deliveryd.http.proxy import Login, Proxy
 from deliveryd.http.tls import TlsFiles
 from deliveryd.network.connecting import first_connected
 from deliveryd.network.resolver import Address, Resolver
@@ -22,12 +22,12 @@ MOST_IDLE = 100
 class ResolvingTransport(httpx.AsyncHTTPTransport):
     """httpx's transport with a pool of our making: httpx offers no way to say how to connect."""
 
-    def __init__(self, context: ssl.SSLContext, proxy: Proxy | None) -> None:
+    def __init__(self, context: ssl.SSLContext, proxy: Proxy | None, login: Login | None) -> None:
         super().__init__(verify=context, trust_env=False)
-        self._pool = _pool(context, proxy)
+        self._pool = _pool(context, proxy, login)
 
 
-def _pool(context: ssl.SSLContext, proxy: Proxy | None) -> httpcore.AsyncConnectionPool:
+def _pool(context: ssl.SSLContext, proxy: Proxy | None, login: Login | None) -> httpcore.AsyncConnectionPool:
     backend = _Backend(Resolver())
     if proxy is None:
         return httpcore.AsyncConnectionPool(
@@ -38,7 +38,6 @@ def _pool(context: ssl.SSLContext, proxy: Proxy | None) -> httpcore.AsyncConnect
             network_backend=backend,
         )
     at = target_of(proxy.url)
-    login = proxy.login
     return httpcore.AsyncHTTPProxy(
         httpcore.URL(scheme=at.scheme.encode(), host=at.host.encode("ascii"), port=at.port, target=b"/"),
         proxy_auth=(login.username.encode(), login.password.encode()) if login is not None else None,

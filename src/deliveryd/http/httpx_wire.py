@@ -13,7 +13,7 @@ import httpx
 from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, ProxyRefused
 from deliveryd.http.decoding import Decoder, Undecodable
 from deliveryd.http.httpx_transport import ResolvingTransport
-from deliveryd.http.proxy import Proxy
+from deliveryd.http.proxy import Login, Proxy
 from deliveryd.http.wire import IDENTITY, Answer, Check, Headers, Target
 from deliveryd.network.deadline import within
 from deliveryd.network.reasons import connect_reason
@@ -30,9 +30,11 @@ EARLIER = 0.9
 leaks that of a cancelled TLS handshake."""
 
 
-def open_transport(context: ssl.SSLContext, proxy: Proxy | None) -> httpx.AsyncHTTPTransport:
+def open_transport(
+    context: ssl.SSLContext, proxy: Proxy | None = None, login: Login | None = None
+) -> httpx.AsyncHTTPTransport:
     """httpx's own transport, which keeps connections as ours does, and looks names up as ours does."""
-    return ResolvingTransport(context, proxy)
+    return ResolvingTransport(context, proxy, login)
 
 
 class HttpxWire:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
+
+from deliveryd.units import SecretFile
 
 
 class Login(NamedTuple):
@@ -16,7 +20,19 @@ class Login(NamedTuple):
 
 
 class Proxy(NamedTuple):
-    """Where a proxy is, and who asks it."""
+    """Where a proxy is, who asks it, and the file of the password."""
 
     url: str
-    login: Login | None = None
+    username: str | None = None
+    password_file: SecretFile | None = None
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """The file of the password, if there is one."""
+        return [self.password_file.path] if self.password_file is not None else []
+
+    def login(self) -> Login | None:
+        """Who asks, with the password as it stands in its file now. Raises ValueError."""
+        if self.username is None or self.password_file is None:
+            return None
+        return Login(self.username, self.password_file.read())

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from deliveryd.http.client import target_of
-from deliveryd.http.proxy import Login, Proxy
+from deliveryd.http.proxy import Proxy
 from deliveryd.network.plain_text import goes_out_plain, plain_text_problem
 from deliveryd.units import SecretPath
 
@@ -75,9 +75,7 @@ class ProxyOptions(BaseModel):
         return plain_text_problem("the password for the proxy", urlsplit(self.proxy).netloc, remedy)
 
     def open_proxy(self) -> Proxy | None:
-        """The proxy, with the password as it stands in its file now. Raises ValueError."""
+        """The proxy, as a client takes it."""
         if self.proxy is None:
             return None
-        if self.proxy_username is None or self.proxy_password_file is None:
-            return Proxy(self.proxy)
-        return Proxy(self.proxy, Login(self.proxy_username, self.proxy_password_file.read()))
+        return Proxy(self.proxy, self.proxy_username, self.proxy_password_file)

@@ -1,40 +1,40 @@
-"""A wire whose certificates are replaced while it carries requests."""
+"""A wire whose certificates, or whose login at a proxy, are replaced while it carries requests."""
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import anyio
 
 from deliveryd.http.wire import Answer, Check, Headers, Target, Wire
 from deliveryd.renewing import FromFiles
 
+Read = TypeVar("Read")
+
 
 @dataclass(slots=True, eq=False)
-class _Opened:
+class _Opened(Generic[Read]):
     """A wire with what it was opened with, and how many requests are under way on it."""
 
-    context: ssl.SSLContext
+    read: Read
     wire: Wire
     under_way: int = 0
 
 
-class RenewingWire:
-    """Carries requests over a wire that `open_wire` opens with the certificates that are in the files now.
+class RenewingWire(Generic[Read]):
+    """Carries requests over a wire that `open_wire` opens with what is in the files now.
 
     When they are replaced, the next requests take a new wire. The one before is closed as soon as the last
     request on it has its answer.
     """
 
-    def __init__(
-        self, contexts: FromFiles[ssl.SSLContext], open_wire: Callable[[ssl.SSLContext], Wire]
-    ) -> None:
-        self._contexts = contexts
+    def __init__(self, files: FromFiles[Read], open_wire: Callable[[Read], Wire]) -> None:
+        self._files = files
         self._open_wire = open_wire
         self._newest = self._open()
-        self._older: set[_Opened] = set()
+        self._older: set[_Opened[Read]] = set()
 
     async def exchange(
         self,
@@ -48,7 +48,7 @@ class RenewingWire:
         check: Check | None = None,
     ) -> Answer:
         """Send a request and return the whole answer. Raises NotSent or OutcomeUnknown."""
-        if self._contexts.current() is not self._newest.context:
+        if self._files.current() is not self._newest.read:
             await self._replace()
         opened = self._newest
         opened.under_way += 1
@@ -66,16 +66,16 @@ class RenewingWire:
         for opened in (self._newest, *self._older):
             await opened.wire.aclose()
 
-    def _open(self) -> _Opened:
-        context = self._contexts.current()
-        return _Opened(context, self._open_wire(context))
+    def _open(self) -> _Opened[Read]:
+        read = self._files.current()
+        return _Opened(read, self._open_wire(read))
 
     async def _replace(self) -> None:
         before, self._newest = self._newest, self._open()
         self._older.add(before)
         await self._close_unless_used(before)
 
-    async def _close_unless_used(self, opened: _Opened) -> None:
+    async def _close_unless_used(self, opened: _Opened[Read]) -> None:
         if opened.under_way == 0:
             self._older.discard(opened)
             with anyio.CancelScope(shield=True):

@@ -215,6 +215,7 @@ class Operations:
         """Set an event aside; return how often it was refused by now."""
         if not settle(db, [row]):
             return 0
+        self._outbox.note(db, at)
         db.execute(
             "UPDATE event SET refused_at = ?, refused = ?, refusals = coalesce(refusals, 0) + 1"
             " WHERE seq = ?",

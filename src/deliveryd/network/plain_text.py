@@ -21,10 +21,13 @@ def is_loopback(host: str) -> bool:
     return socket.inet_pton(socket.AF_INET6, address.host) == socket.inet_pton(socket.AF_INET6, "::1")
 
 
-def goes_out_plain(url: str) -> bool:
-    """Whether what is sent to an http address leaves this machine unencrypted."""
+def goes_out_plain(url: str, proxy: str | None = None) -> bool:
+    """Whether what is sent to an http address leaves this machine unencrypted, or for a proxy to read."""
     address = urlsplit(url)
-    return address.scheme.lower() == "http" and not is_loopback(address.hostname or "")
+    if address.scheme.lower() != "http":
+        return False
+    is_here = is_loopback(address.hostname or "")
+    return not is_here or (proxy is not None and not is_loopback(urlsplit(proxy).hostname or ""))
 
 
 def plain_text_problem(what: str, host: str, remedy: str) -> str:

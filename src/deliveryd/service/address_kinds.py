@@ -28,6 +28,9 @@ METADATA: frozenset[Address] = frozenset(
         IPv6Address("fd00:ec2::123"),
         IPv6Address("fd00:ec2::23"),
         IPv6Address("fd20:ce::254"),  # Google
+        IPv6Address("fd00:c1::a9fe:a9fe"),  # Oracle
+        IPv6Address("fd00:a9fe:a9fe::1"),  # Akamai
+        IPv6Address("fd00:100::100:200"),  # Alibaba
         IPv6Address("fd00:42::42"),  # Scaleway
         IPv6Address("fe80::a9fe:a9fe"),  # OpenStack
     ]
@@ -74,10 +77,15 @@ _TRANSLATED = IPv6Network("64:ff9b::/96")  # NAT64 (RFC 6052)
 
 
 def reached(address: Address) -> Address:
-    """The IPv4 address that packets to an IPv6 one are sent on to, where that is sure; else itself."""
-    if isinstance(address, IPv6Address) and (address in _MAPPED or address in _TRANSLATED):
+    """The IPv4 address that packets to an IPv6 one are sent on to, where that is sure; else itself.
+
+    Without its scope: through whichever interface, it is the same address.
+    """
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _MAPPED or address in _TRANSLATED:
         return IPv4Address(int(address) & 0xFFFFFFFF)
-    return address
+    return IPv6Address(int(address))
 
 
 def kind_of(address: Address) -> str | None:

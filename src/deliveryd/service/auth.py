@@ -14,8 +14,9 @@ from deliveryd.units import SecretFile, SecretPath
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS = frozenset(
     {
-        "accept", "accept-encoding", "connection", "content-length", "content-type", "host", "te", "trailer",
-        "transfer-encoding", "upgrade", "user-agent",
+        "accept", "accept-encoding", "connection", "content-length", "content-type", "expect", "host",
+        "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding",
+        "upgrade", "user-agent",
     }
 )  # fmt: skip
 """Headers that say how a request is sent, and can't say who sends it as well."""

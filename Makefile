@@ -40,7 +40,7 @@ $(PROGRAM): pyproject.toml locks/runtime.txt locks/build.txt
 		echo "deliveryd needs Python 3.11 or newer; found $$("$(PYTHON)" --version 2>&1 || true)." >&2; \
 		echo "Name another one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -f .venv/pyvenv.cfg && $(PIP) --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
-	@echo "Installing into .venv what deliveryd needs: $$(grep -c == locks/runtime.txt) packages, about 60 MB ..."
+	@echo "Installing into .venv what deliveryd needs: $$(grep -c == locks/runtime.txt) packages, about 90 MB with pip ..."
 	@$(PIP) install --require-hashes -r locks/build.txt
 	@$(PIP) install --require-hashes -r locks/runtime.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .

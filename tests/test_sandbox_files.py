@@ -110,6 +110,26 @@ def test_the_sandbox_answers_the_customer_data_area_for_its_customers(beside: Be
     assert command("customers", "all", 4711, "--config", beside.config).status == 1
 
 
+def test_the_sandbox_asks_for_the_token_that_it_wrote(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a wrong one is found out here, and not beside the real service."""
+    wrong = beside.config.with_name("wrong-token")
+    wrong.touch(mode=0o600)
+    wrong.write_text("another")
+    monkeypatch.setenv("DELIVERYD_SERVICE__AUTH__TOKEN_FILE", str(wrong))
+    answered = command("check", "--config", beside.config)
+    assert answered.status == 1
+    assert "the secret of service.auth isn't accepted" in answered.out
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
+    tmp_path.joinpath("try").touch()
+    answered = command("sandbox", "--port", "0", "--smtp-port", "0", "--folder", tmp_path / "try")
+    assert answered.status == 1
+    assert answered.err == f"deliveryd: {tmp_path}/try can't be used: File exists; give another --folder\n"
+
+
 def test_where_it_listens_as_json() -> None:
     """One object, as soon as it listens."""
     options = ["--port", "0", "--smtp-port", "0", "--empty", "--json"]

@@ -63,7 +63,9 @@ def _told_harmlessly() -> Iterator[None]:
     try:
         yield
     except TyperException as error:
-        error.message = printable(error.message)
+        is_help = error.message.startswith("Usage: ")  # told as an error where a command is missing
+        lines = error.message.split("\n") if is_help else [error.message]
+        error.message = "\n".join(map(printable, lines))
         raise
 
 

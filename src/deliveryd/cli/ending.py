@@ -20,7 +20,7 @@ def tell_of_ending(ending: Ending) -> None:
         messages = "1 message is" if ending.under_way == 1 else f"{ending.under_way:,} messages are"
         what = f"{messages} being sent, and what became of them is reported"
     else:
-        what = "what became of the last messages is reported"
+        what = "What became of the last messages is reported"
     complain(
         "",
         f"deliveryd: ending; no more is taken. {what}. That takes {format_duration(ending.seconds)} at most.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -12,8 +12,11 @@ from deliveryd.cli.loading import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, identifier
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import complain, say, say_json
+from deliveryd.config import Config
+from deliveryd.customers.file import FileOptions
+from deliveryd.customers.none import NoOptions
 from deliveryd.desk.wire import Answer
-from deliveryd.journal.erasing import held_of
+from deliveryd.journal.erasing import held_of, hindrances
 from deliveryd.journal.holder import holder_of
 from deliveryd.journal.orders import Kind, Verb
 from deliveryd.units import format_duration
@@ -53,19 +56,29 @@ def erase(
         Kind.RECEIPT: [str(seq) for seq in held.receipts],
         Kind.MESSAGE: [str(id_) for id_ in held.messages],
     }
-    everything = tuple(name_of(kind, key) for kind, keys in wanted.items() for key in keys)
-    answer = Answer(everything, {}) if dry_run else carry_out(loaded, Verb.ERASE, wanted)
+    answer = _preview(loaded, wanted) if dry_run else carry_out(loaded, Verb.ERASE, wanted)
     if as_data:
         say_json(_as_json(customer, answer, dry_run))
     else:
         say(*_as_lines(customer, answer, dry_run))
     holder = holder_of(loaded.journal.path)
-    if holder is not None and not dry_run:
+    is_asked = not isinstance(loaded.customers.options, FileOptions | NoOptions)
+    if holder is not None and is_asked and not dry_run:
         ttl = format_duration(loaded.customers.terms.cache_ttl)
         note = f"may have the directory's answer about the customer in memory, for {ttl} at most"
         complain(f"deliveryd: process {holder} {note}")
     if answer.skipped:
         raise typer.Exit(FAILED)
+
+
+def _preview(config: Config, wanted: Mapping[Kind, Sequence[str]]) -> Answer:
+    """What would be done, and what refused, as things stand."""
+    ids = [int(key) for key in wanted[Kind.MESSAGE]]
+    refused = {
+        name_of(Kind.MESSAGE, str(id_)): why for id_, why in hindrances(config.journal.path, ids).items()
+    }
+    names = [name_of(kind, key) for kind, keys in wanted.items() for key in keys]
+    return Answer(tuple(name for name in names if name not in refused), refused)
 
 
 def _count(answer: Answer, kind: Kind) -> int:

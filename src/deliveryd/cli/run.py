@@ -49,6 +49,8 @@ def run(
     SIGTERM or Ctrl-C ends it when what is under way has ended, after run.drain_timeout at the latest;
     a second one ends it at once.
     """
+    if as_data and not until_idle:
+        raise typer.BadParameter("--json tells the numbers at the end, with --until-idle")
     loaded = load_as_owner(config)
     telemetry.configure(loaded.log.level, loaded.log.format)
 

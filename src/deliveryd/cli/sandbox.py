@@ -11,8 +11,8 @@ import typer
 
 from deliveryd.cli.options import AsData
 from deliveryd.cli.output import say, say_json
-from deliveryd.cli.sandbox_files import aim_receipts, write_files
-from deliveryd.errors import AddressInUse
+from deliveryd.cli.sandbox_files import TOKEN_FILE, aim_receipts, write_files
+from deliveryd.errors import AddressInUse, DeliverydError
 from deliveryd.sandbox.scenario import Scenario, demo_scenario
 from deliveryd.sandbox.server import CannotListen, Sandbox
 
@@ -89,7 +89,11 @@ def _places(server: Sandbox) -> dict[str, str]:
 
 def _write(folder: Path, server: Sandbox, scenario: Scenario, receipts_port: int) -> dict[str, str]:
     """Write what a worker beside the sandbox needs; the configuration's path, and what to know about it."""
-    written = {path.name for path in write_files(folder, server, scenario, receipts_port)}
+    try:
+        written = {path.name for path in write_files(folder, server, scenario, receipts_port)}
+        server.state.token = (folder / TOKEN_FILE).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise DeliverydError(f"{folder} can't be used: {error.strerror}; give another --folder") from None
     config = folder / "config.toml"
     told = {"config": f"{config}" if config.name in written else f"{config}, as it was"}
     journal = folder / "journal.db"

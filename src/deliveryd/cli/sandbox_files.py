@@ -101,6 +101,10 @@ REPORTING = ("sms", "messenger", "inApp")
 """The channels whose providers send receipts."""
 
 
+TOKEN_FILE, TOKEN = "service-token", "sandbox"
+"""The file of the token that the service of a sandbox with a folder asks for, and what is in it at first."""
+
+
 def configuration(base_url: str, smtp_host: str, smtp_port: int, receipts_port: int) -> str:
     """A whole configuration for a worker beside a sandbox that listens there."""
     return CONFIG.substitute(
@@ -119,7 +123,7 @@ def write_files(folder: Path, sandbox: Sandbox, scenario: Scenario, receipts_por
     config = configuration(sandbox.base_url, sandbox.host, sandbox.smtp_port, receipts_port)
     files = {
         "customers.jsonl": scenario.customers_jsonl,
-        "service-token": "any token will do",
+        TOKEN_FILE: TOKEN,
         "sms-token": "any token will do",
         "receipts-secret": sandbox.state.receipt_secret,
         "config.toml": config,

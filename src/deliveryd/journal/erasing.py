@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from pathlib import Path
@@ -89,8 +89,19 @@ def _named(reference: str) -> int | None:
     return None if found is None else int(found[1] or found[2])
 
 
-def erase_message(db: sqlite3.Connection, id_: int) -> str | None:
-    """Erase an ended message and all that belongs to it; or say why it can't be done."""
+def hindrances(path: Path, ids: Sequence[int]) -> dict[int, str]:
+    """Why some of these messages can't be erased now; works like `held_of`."""
+    found: dict[int, str] = {}
+    for begin in range(0, len(ids), PORTION):
+        found |= read(path, partial(_hindrances, ids[begin : begin + PORTION]))
+    return found
+
+
+def _hindrances(ids: Sequence[int], db: sqlite3.Connection) -> dict[int, str]:
+    return {id_: reason for id_ in ids if (reason := _hindrance(db, id_)) is not None}
+
+
+def _hindrance(db: sqlite3.Connection, id_: int) -> str | None:
     row = db.execute(
         "SELECT state, ended_at IS NOT NULL, EXISTS"  # noqa: S608  # a constant
         f" (SELECT 1 FROM event WHERE message_id = message.id AND seq > {WATERMARK})"
@@ -104,6 +115,13 @@ def erase_message(db: sqlite3.Connection, id_: int) -> str | None:
         return f"it hasn't ended: it is {State(state).name.lower()}"
     if is_reporting:
         return "the service hasn't accepted all of its events yet"
+    return None
+
+
+def erase_message(db: sqlite3.Connection, id_: int) -> str | None:
+    """Erase an ended message and all that belongs to it; or say why it can't be done."""
+    if (reason := _hindrance(db, id_)) is not None:
+        return reason
     keep(db, [(id_,)])
     keep_no_details(db, id_)
     for statement in (*OF_A_MESSAGE, "DELETE FROM malformed WHERE message_id = ?"):

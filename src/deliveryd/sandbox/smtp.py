@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -14,6 +15,8 @@ from deliveryd.sandbox.providers import message_id_of
 from deliveryd.sandbox.recipients import TEMPORARY_FAILURES, Temper, temper_of
 from deliveryd.sandbox.records import Attempt, Mail, Received
 from deliveryd.sandbox.state import SandboxState, instant
+
+logging.getLogger("mail.log").addHandler(logging.NullHandler())  # aiosmtpd's: it repeats what clients send
 
 REFERENCE_HEADERS = ("x-deliveryd-message", "x-deliveryd-message-id", "x-message-id", "x-reference")
 

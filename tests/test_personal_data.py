@@ -23,7 +23,7 @@ from deliveryd.journal.history import read_life
 from deliveryd.journal.orders import Kind, Order, Verb
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import Entry, QueuedMessage, StatusEvent
-from deliveryd.own_files import user_name
+from deliveryd.rights import user_name
 from deliveryd.sandbox.faults import Answer
 from deliveryd.states import State
 from deliveryd.supervisor import CUT_INTERVAL

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import stat
 from pathlib import Path
+
+from deliveryd.rights import user_name
 
 _BESIDES = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a planted pipe keeps nobody waiting
 
@@ -80,14 +81,6 @@ def check_own_socket(path: Path) -> None:
     if not stat.S_ISSOCK(there.st_mode):
         raise NotOwn(f"{path} is no socket: remove it")
     _judge_owner(path, there)
-
-
-def user_name(user: int) -> str:
-    """A user for a person: the name, or the number of one without a name."""
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return str(user)
 
 
 def _judge(path: Path, file: os.stat_result) -> None:

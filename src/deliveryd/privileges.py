@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deliveryd.errors import DeliverydError
-from deliveryd.own_files import user_name
+from deliveryd.rights import user_name
 
 _PR_SET_KEEPCAPS = 8
 _CAPABILITIES_VERSION = 0x20080522

@@ -1,4 +1,4 @@
-"""Who may be asked for now, when more is wanted than may be asked for at a time."""
+"""The order of requests by id, where more ids wait than may be requested at a time."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ from deliveryd.errors import JournalError, JournalLocked
 from deliveryd.journal.orders import Kind, Order, Verb
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import WallClock
-from deliveryd.own_files import NotOwn, check_own_socket, user_name
+from deliveryd.own_files import NotOwn, check_own_socket
+from deliveryd.rights import user_name
 
 ANSWER_TIMEOUT = 30.0
 PATIENCE = 10.0

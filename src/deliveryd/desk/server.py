@@ -24,7 +24,8 @@ from deliveryd.errors import JournalError
 from deliveryd.journal.base import Journal
 from deliveryd.journal.orders import Effect, Order, Verb
 from deliveryd.model import Clock
-from deliveryd.own_files import NotOwn, check_own_socket, user_name
+from deliveryd.own_files import NotOwn, check_own_socket
+from deliveryd.rights import user_name
 from deliveryd.telemetry import Event, describe, log
 from deliveryd.wakeup import LONGEST_WAIT
 

@@ -180,7 +180,7 @@ class Resolver:
 
 
 def _outcome(look_up: _LookUp, name: _Name | None) -> Sequence[Address]:
-    """What the look-up found; what was found before while it hangs, or when it failed for now."""
+    """The addresses found; while a look-up hangs, or after a temporary failure, the earlier ones."""
     result = look_up.result
     if not isinstance(result, OSError):
         return result

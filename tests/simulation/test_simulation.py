@@ -40,13 +40,15 @@ BROKE_ONCE = (
     61794,
     100977,
     127224,
+    206764,
 )
-"""Seeds of longer rows. The worker broke six: a receipt that was kept while its message was being sent
+"""Seeds of longer rows. The worker broke seven: a receipt that was kept while its message was being sent
 had the line count one that waits too few, so that it was never idle (30); what was to wait for a second
 waited for an hour, since the clock was put back while a full disk held up the record (100977); and after a
 clock was put back events were told in the wrong order of time, where over a restart only a refused event
 told of the time before (9541), where only a refusal was recorded between that and a crash (127224), where
-the disk was full just then (51894), and where nothing happened until the wrong time came again (61794).
+the disk was full just then (51894), and where nothing happened until the wrong time came again
+(61794, 206764).
 The oracle misjudged the others.
 """
 

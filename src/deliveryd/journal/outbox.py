@@ -44,13 +44,13 @@ class Outbox:
     """Where steps put their events; `written` is what an earlier run left.
 
     No event is before an earlier one of its message, though the clock may be put back. While the instants of
-    events rise, give or take a second, that takes no look at the earlier ones.
+    events rise, that takes no look at the earlier ones.
     """
 
     def __init__(self, events: EventWriter, written: Written) -> None:
         self._events = events
         self._seq = written.seq
-        self._latest = self._suspect = written.latest_at
+        self._latest = written.latest_at
         self._noted = written.noted_at
 
     def put(self, db: sqlite3.Connection, events: Iterable[StatusEvent]) -> None:
@@ -65,7 +65,7 @@ class Outbox:
             at = event.timestamp
             if at > self._latest:
                 self._latest = at
-            elif at < self._suspect or at <= self._latest - STEP:
+            elif at < self._latest:
                 self.note(db, at)
                 event = _not_before(db, event)  # noqa: PLW2901  # the same event, at another instant
             yield event.message_id, event.status, write(event)
@@ -76,8 +76,8 @@ class Outbox:
             self.note_step(db)
 
     def note_step(self, db: sqlite3.Connection) -> None:
-        """The clock was put back: until it has caught up, every event looks at its message's earlier ones."""
-        self._suspect = self._noted = max(self._latest, self._noted)
+        """The clock was put back: a later run, too, has to know up to where instants of events lie."""
+        self._noted = max(self._latest, self._noted)
         # Each time, since a transaction that is rolled back takes the row back, and not this object's memory.
         db.execute("INSERT OR REPLACE INTO meta VALUES ('latest_at', ?)", (self._noted,))
 

@@ -106,11 +106,13 @@ class _ImpatientProtocol(HttpToolsProtocol):
     connections whose client lets the server wait.
     """
 
-    _patience: asyncio.TimerHandle | None = None
+    _patience: asyncio.TimerHandle
+    _deadline = 0.0
     _collected = 0
     _owed = 0  # answers to requests that came whole
     _begun = False  # a request, which hasn't come whole
     _headed = False  # its head has come, and nobody looked at it yet
+    _is_offer = False  # of another protocol
     _state: Literal["new", "waited for", "idle", "at work"] = "new"
     _fault: str | None = None
 
@@ -123,14 +125,14 @@ class _ImpatientProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.parser = _Parser(self)
         self._peer = self._peers.connected(self.client[0]) if self.client is not None else None
+        self._deadline = self.loop.time() + _PATIENCE
         self._watch()
         self._place()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._unfinished.leave(self)
-        if self._patience is not None:
-            self._patience.cancel()
+        self._patience.cancel()
 
     def data_received(self, data: bytes) -> None:
         self._collected += len(data)
@@ -148,10 +150,14 @@ class _ImpatientProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._collected = 0
         self._headed = True
-        if self._is_offer():
+        self._is_offer = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if self._is_offer:
             return
-        hosts = [value for name, value in self.headers if name == b"host"]
-        if len(hosts) > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+        hosts = 0
+        for name, _value in self.headers:
+            if name == b"host":
+                hosts += 1
+        if hosts != 1 and (hosts > 1 or self.parser.get_http_version() == "1.1"):
             raise self._wrong("A request has one Host header.")
         super().on_headers_complete()
 
@@ -161,7 +167,7 @@ class _ImpatientProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._collected = 0
-        if not self._is_offer():
+        if not self._is_offer:
             self._begun = False
             self._owed += 1
             super().on_message_complete()
@@ -169,7 +175,7 @@ class _ImpatientProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._owed -= 1
-        self._watch()
+        self._deadline = self.loop.time() + _PATIENCE
         self._place()
 
     def pause_writing(self) -> None:
@@ -210,12 +216,9 @@ class _ImpatientProtocol(HttpToolsProtocol):
         self._fault = fault
         return ValueError(fault)
 
-    def _is_offer(self) -> bool:
-        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
-
     def _place(self) -> None:
         """Keep it known whether the client is waited for: for a request, its rest, or to read an answer."""
-        if self._owed > 0 and not self.flow.write_paused:
+        if self._owed and not self.flow.write_paused:
             if self._state != "at work":
                 self._state = "at work"
                 self._unfinished.leave(self)
@@ -237,9 +240,11 @@ class _ImpatientProtocol(HttpToolsProtocol):
             self._unfinished.belongs(self, self._peers.forwarded(forwarded) if forwarded else None)
 
     def _watch(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-        self._patience = self.loop.call_later(_PATIENCE, self.transport.abort)
+        """Close the connection when its time is up. Answers move the deadline and leave the timer."""
+        if self.loop.time() < self._deadline:
+            self._patience = self.loop.call_at(self._deadline, self._watch)
+        else:
+            self.transport.abort()
 
 
 class _Parser(httptools.HttpRequestParser):

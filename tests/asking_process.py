@@ -17,9 +17,9 @@ import anyio
 
 from channel_samples import dispatch, opened
 from deliveryd.channels.base import Accepted
-from deliveryd.customers.http import open_http
-from deliveryd.customers.http_options import HttpOptions
-from deliveryd.customers.remote import RemoteDirectory, Terms
+from deliveryd.directory.http import open_http
+from deliveryd.directory.http_options import HttpOptions
+from deliveryd.directory.remote import RemoteDirectory, Terms
 from deliveryd.errors import DeliverydError
 from deliveryd.http.asyncio_wire import AsyncioWire
 from deliveryd.http.client import target_of

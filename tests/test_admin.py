@@ -22,11 +22,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from deliveryd.admin import server, unfinished
 from deliveryd.admin.app import admin_app
 from deliveryd.admin.health import check_health, health_url
-from deliveryd.admin.listening import address_of, bind, parse_listen
 from deliveryd.errors import AddressInUse, ConfigError
+from deliveryd.http import server, unfinished
+from deliveryd.http.addresses import address_of, bind, parse_listen
 from deliveryd.metrics import Metrics
 
 

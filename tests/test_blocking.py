@@ -9,7 +9,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from deliveryd.blocking import own_thread
+from deliveryd.runtime.threads import own_thread
 
 pytestmark = pytest.mark.anyio
 

@@ -15,9 +15,9 @@ import trio
 from trio.testing import MockClock
 
 from deliveryd import telemetry
-from deliveryd.breaker import Breaker, BreakerPolicy
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.model import format_instant
+from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from virtual import START, VirtualWorld, live
 
 SECOND = 1_000_000

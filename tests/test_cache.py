@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from deliveryd.cache import Cached, DiskCache
+from deliveryd.runtime.disk_cache import Cached, DiskCache
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from deliveryd.cache import DiskCache
+from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.sandbox.faults import Answer
 from terminal import command
 from world import World, message, open_world, sms_settings

@@ -15,11 +15,12 @@ import trustme
 from pydantic import ValidationError
 
 from channel_samples import ADA, dispatch, nameless, opened
-from deliveryd import __version__, renewing
+from deliveryd import __version__
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.channels.http_options import HttpOptions
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
+from deliveryd.runtime import renewal
 from scripted_gateway import Gateway, HangUp, Reply, Stall, closed_port, open_gateway
 
 pytestmark = pytest.mark.anyio
@@ -465,7 +466,7 @@ async def test_a_replaced_secret_is_used_before_the_old_one_is_refused(
     token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are valid for a while when one is rotated: whoever changes in time is never refused."""
-    monkeypatch.setattr(renewing, "LOOK_EVERY", 0)
+    monkeypatch.setattr(renewal, "LOOK_EVERY", 0)
     async with open_gateway() as gateway:
         options = {"url": f"{gateway.url}/sms", "secrets": {"token": str(token)}, **SECRET}
         async with opened("http", options, block="sms") as channel:

@@ -19,12 +19,12 @@ from aiosmtpd.smtp import AuthResult
 from pydantic import ValidationError
 
 from channel_samples import dispatch, nameless, opened
-from deliveryd import renewing
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.channels.html_text import html_to_text
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
+from deliveryd.runtime import renewal
 from mail_server import HANG_UP, STALL, MailServer, accept_only, open_mail_server
 from scripted_gateway import closed_port
 
@@ -538,7 +538,7 @@ async def test_no_mail_goes_over_a_connection_of_the_password_before(
     password: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kept connection is parted from when the file is replaced."""
-    monkeypatch.setattr(renewing, "LOOK_EVERY", 0)
+    monkeypatch.setattr(renewal, "LOOK_EVERY", 0)
     accounts = Accounts()
     async with open_mail_server(authenticator=accounts, auth_require_tls=False) as server:
         access = options_for(server, username="shop", password_file=password)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.http.reaching import connect_problem
+from deliveryd.http.reachability import connect_problem
 from deliveryd.http.tls import TlsFiles
 from terminal import Answered, command, free_port
 from world import PATIENCE, World, open_world

@@ -13,15 +13,15 @@ import pytest
 import trio
 
 from deliveryd import telemetry
-from deliveryd.blocking import inline
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
+from deliveryd.delivery.clock_steps import StepWatch
 from deliveryd.journal.audit import audit
 from deliveryd.journal.base import Change, Journal
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import Entry, QueuedMessage, StatusEvent, format_instant, parse_instant
+from deliveryd.runtime.threads import inline
 from deliveryd.states import State
-from deliveryd.stepping import StepWatch
-from deliveryd.supervisor import Supervisor
+from deliveryd.worker.supervisor import Supervisor
 from virtual import START, VirtualClock, VirtualSupervisor, VirtualWorld, live
 
 HOUR = 3_600_000_000

@@ -17,10 +17,10 @@ from pydantic_core import PydanticUndefined
 
 from deliveryd.channels.registry import KINDS
 from deliveryd.config import ChannelTable, Config, load
-from deliveryd.customers.file import FileOptions
-from deliveryd.customers.registry import KINDS as SOURCE_KINDS
+from deliveryd.directory.file import FileOptions
+from deliveryd.directory.registry import KINDS as SOURCE_KINDS
 from deliveryd.errors import ConfigError
-from deliveryd.units import Rate
+from deliveryd.options.units import Rate
 
 NOBODY = 65534
 ROOT = Path(__file__).parent.parent

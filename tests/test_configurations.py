@@ -13,11 +13,11 @@ import anyio
 import pytest
 import trustme
 
-from deliveryd.cache import DiskCache
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import build_client
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Answer
+from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.client import ConfigurationAccess, ServiceClient
 from deliveryd.service.configurations import Configurations

@@ -14,9 +14,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from deliveryd.admin import server, unfinished
-from deliveryd.admin.listening import bind
-from deliveryd.admin.peers import Peers
+from deliveryd.http import server, unfinished
+from deliveryd.http.addresses import bind
+from deliveryd.http.peers import Peers
 
 LOCAL = ("127.0.0.1", "::1")
 PROMPTLY = 1.0

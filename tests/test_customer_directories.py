@@ -16,7 +16,7 @@ from sqlalchemy import Engine, event
 
 from deliveryd import telemetry
 from deliveryd.config import load
-from deliveryd.supervisor import Supervisor
+from deliveryd.worker.supervisor import Supervisor
 from directories import (
     MANY,
     ONE,

@@ -19,7 +19,7 @@ from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet
 from deliveryd.cli.customer_table import TableSheet
 from deliveryd.cli.customers import UNKNOWN
 from deliveryd.cli.progress import QUIET, ProgressLine
-from deliveryd.listing import Progress, Row
+from deliveryd.inspection.customer_export import Progress, Row
 from deliveryd.sandbox.faults import Answer, Hang, Pass
 from deliveryd.sandbox.state import GROUPS, SandboxState
 from deliveryd.service.customer_data import Entity

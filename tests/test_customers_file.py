@@ -11,9 +11,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from deliveryd.customers.base import Answer, Directory, find
-from deliveryd.customers.file import FileDirectory
-from deliveryd.customers.none import NoDirectory
+from deliveryd.directory.base import Answer, Directory, find
+from deliveryd.directory.file import FileDirectory
+from deliveryd.directory.none import NoDirectory
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
 

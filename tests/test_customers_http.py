@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from deliveryd.customers.http import HttpSource, open_http
-from deliveryd.customers.http_options import HttpOptions
-from deliveryd.customers.remote import Terms
+from deliveryd.directory.http import HttpSource, open_http
+from deliveryd.directory.http_options import HttpOptions
+from deliveryd.directory.remote import Terms
 from deliveryd.errors import ConfigError, DirectoryUnavailable
 from deliveryd.model import Customer
 from directories import Crm, crowd, open_crm

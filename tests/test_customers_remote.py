@@ -13,9 +13,9 @@ import trio
 from trio.testing import MockClock
 
 from deliveryd import telemetry
-from deliveryd.customers.base import Answer, find
-from deliveryd.customers.memory import Memory
-from deliveryd.customers.remote import RemoteDirectory, Terms
+from deliveryd.directory.base import Answer, find
+from deliveryd.directory.memory import Memory
+from deliveryd.directory.remote import RemoteDirectory, Terms
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 
@@ -178,7 +178,7 @@ def test_an_answer_is_kept_for_its_time_and_that_somebody_is_unknown_for_a_short
 
 async def test_what_is_kept_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who wasn't wanted for longest is forgotten first."""
-    monkeypatch.setattr("deliveryd.customers.memory.MEMORY_BYTES", 100_000)
+    monkeypatch.setattr("deliveryd.directory.memory.MEMORY_BYTES", 100_000)
     memory = Memory(300.0)
     for id_ in range(1000):
         memory.keep({id_: Customer(id_, {"name": "x" * 100})})

@@ -14,10 +14,10 @@ import anyio
 import pytest
 from pydantic import ValidationError
 
-from deliveryd.customers.registry import open_source
-from deliveryd.customers.remote import RemoteDirectory, Terms
-from deliveryd.customers.sql import READ_ONLY, SqlSource, open_sql
-from deliveryd.customers.sql_options import DRIVERS, SqlOptions, address, missing_package
+from deliveryd.directory.registry import open_source
+from deliveryd.directory.remote import RemoteDirectory, Terms
+from deliveryd.directory.sql import READ_ONLY, SqlSource, open_sql
+from deliveryd.directory.sql_options import DRIVERS, SqlOptions, address, missing_package
 from deliveryd.errors import ConfigError, DirectoryUnavailable
 from deliveryd.model import Customer
 from directories import MANY, ONE, NoPostgres, Postgres, open_postgres, write_postgres, write_sqlite
@@ -314,5 +314,6 @@ def test_on_another_event_loop_it_says_that_it_cannot_run() -> None:
 
 def test_what_a_worker_without_a_database_needs_not_is_not_loaded() -> None:
     """SQLAlchemy costs memory and time; only `source = "sql"` loads it."""
-    program = "import sys, deliveryd.supervisor, deliveryd.checking; sys.exit('sqlalchemy' in sys.modules)"
+    modules = "deliveryd.worker.supervisor, deliveryd.inspection.check"
+    program = f"import sys, {modules}; sys.exit('sqlalchemy' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -13,11 +13,11 @@ import pytest
 import trustme
 from pydantic import ValidationError
 
-from deliveryd.customers import sql_connecting
-from deliveryd.customers.remote import RemoteDirectory, Terms
-from deliveryd.customers.sql import open_sql
-from deliveryd.customers.sql_connecting import tls_for
-from deliveryd.customers.sql_options import SqlOptions
+from deliveryd.directory import sql_connection
+from deliveryd.directory.remote import RemoteDirectory, Terms
+from deliveryd.directory.sql import open_sql
+from deliveryd.directory.sql_connection import tls_for
+from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.errors import ConfigError
 from deliveryd.network.resolver import Address, Resolver
 from directories import ONE
@@ -60,7 +60,7 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(_host: str) -> list[Address]:
         return [Address(socket.AF_INET, "127.0.0.1")]
 
-    monkeypatch.setattr(sql_connecting, "Resolver", partial(Resolver, ask))
+    monkeypatch.setattr(sql_connection, "Resolver", partial(Resolver, ask))
     for name in ("PGSSLMODE", "PGHOST"):
         monkeypatch.delenv(name, raising=False)
 

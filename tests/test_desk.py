@@ -497,7 +497,7 @@ def test_a_receipt_that_comes_while_the_answer_is_awaited_settles_the_doubt_as_i
 
 ANOTHER_USER = """
 import os, socket
-from deliveryd.desk.server import _user_of
+from deliveryd.control.server import _user_of
 if os.geteuid() == 0:
     os.setuid(65534)
 ours, _theirs = socket.socketpair()

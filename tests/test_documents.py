@@ -28,11 +28,11 @@ from deliveryd.channels.base import Accepted, Refused, TryAgain, Verdict
 from deliveryd.channels.registry import open_channel
 from deliveryd.cli.app import COMMANDS, build_app
 from deliveryd.config import Config, load
-from deliveryd.explaining import STATES
+from deliveryd.delivery.pipeline import DISK_FULL, TOO_MANY
+from deliveryd.inspection.explanation import STATES
 from deliveryd.metrics import Levels, Metrics
-from deliveryd.pipeline import DISK_FULL, TOO_MANY
 from deliveryd.telemetry import Event
-from deliveryd.vitals import __file__ as vitals_file
+from deliveryd.worker.health import __file__ as vitals_file
 from scripted_gateway import Gateway, Reply, open_gateway
 from world import World, message, open_world, sms_settings
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deliveryd.explaining import length, moment
+from deliveryd.inspection.explanation import length, moment
 from deliveryd.sandbox.faults import Answer, ApplyThenHangUp
 from terminal import Answered, command, free_port
 from world import PATIENCE, World, message, open_world, sms_settings

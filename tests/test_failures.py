@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import trio
 
-from deliveryd import failures, telemetry
+from deliveryd import telemetry
 from deliveryd.channels.base import Accepted, Refused
-from deliveryd.failures import Failures
+from deliveryd.delivery import failures
+from deliveryd.delivery.failures import Failures
 from deliveryd.journal.base import Change
 from deliveryd.model import Entry, StatusEvent, format_instant
 from deliveryd.states import State

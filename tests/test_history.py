@@ -14,7 +14,7 @@ import pytest
 from deliveryd.errors import JournalError
 from deliveryd.journal.base import Change, Outcome, Receipt
 from deliveryd.journal.history import JournalAbsent, check_readable, read_life, without_values
-from deliveryd.journal.holder import holder_of
+from deliveryd.journal.lock_owner import holder_of
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
 from deliveryd.states import State

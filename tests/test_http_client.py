@@ -15,13 +15,13 @@ import trustme
 from anyio.abc import SocketAttribute
 from anyio.streams.tls import TLSAttribute, TLSListener, TLSStream
 
-from deliveryd import renewing
 from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.asyncio_wire import AsyncioWire
 from deliveryd.http.client import HttpClient, build_client, target_of
 from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.http.proxy import Proxy
 from deliveryd.http.tls import TlsFiles
+from deliveryd.runtime import renewal
 from scripted_gateway import Reply, Stall, open_gateway
 
 pytestmark = pytest.mark.anyio
@@ -300,7 +300,7 @@ async def test_a_replaced_client_certificate_is_shown_without_losing_a_request(
     ca_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is under way keeps its connection, which is closed afterwards; half of a new pair isn't used."""
-    monkeypatch.setattr(renewing, "LOOK_EVERY", 0)
+    monkeypatch.setattr(renewal, "LOOK_EVERY", 0)
     files = write_client_certificate(tmp_path, OURS)
     cert, key = (tmp_path / "cert.pem"), (tmp_path / "key.pem")
     answers: list[bytes] = []

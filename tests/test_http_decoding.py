@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from deliveryd.http.decoding import LARGER_AT_MOST, MOST_MEMBERS, PIECE, Decoder, Undecodable
+from deliveryd.http.content_coding import LARGER_AT_MOST, MOST_MEMBERS, PIECE, Decoder, Undecodable
 
 
 def squeezed(size: int) -> bytes:

@@ -13,8 +13,8 @@ import trustme
 
 from deliveryd.config import load
 from deliveryd.network.plain_text import is_loopback
-from deliveryd.rights import group_name
-from deliveryd.units import SecretFile
+from deliveryd.runtime.rights import group_name
+from deliveryd.runtime.secret_file import SecretFile
 from terminal import Answered, command
 from world import World, open_world
 

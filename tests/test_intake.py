@@ -19,21 +19,21 @@ from trio.testing import MockClock
 
 from deliveryd import telemetry
 from deliveryd.admin.exposition import expose
-from deliveryd.blocking import Blocking, in_thread, inline
+from deliveryd.delivery.intake import CALM, Intake, Places, TakeSize
 from deliveryd.errors import (
     ServiceError,
     ServiceRefused,
     ServiceUnavailable,
     ServiceUnreadable,
 )
-from deliveryd.intake import CALM, Intake, Places, TakeSize
 from deliveryd.journal.audit import audit
 from deliveryd.journal.base import Journal
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import Entry, Malformed, QueuedMessage, WallClock
+from deliveryd.runtime.threads import Blocking, in_thread, inline
+from deliveryd.runtime.waiting import Pulse
 from deliveryd.service.batch import Batch
-from deliveryd.wakeup import Pulse
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ import pytest
 
 from deliveryd.errors import JournalError, JournalLocked
 from deliveryd.journal.audit import audit
-from deliveryd.journal.locking import lock_of
+from deliveryd.journal.lock import lock_of
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.sandbox.faults import ApplyThenDelay
 from world import PATIENCE, World, message, open_world, sms_settings

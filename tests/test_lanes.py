@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from deliveryd.blocking import inline
-from deliveryd.breaker import BreakerPolicy
 from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, Refused, TryAgain, Verdict
+from deliveryd.delivery.dispatcher import Lane, LanePolicy, RetryPolicy
+from deliveryd.delivery.routing import Routed
 from deliveryd.journal.base import Change
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
-from deliveryd.lanes import Lane, LanePolicy, RetryPolicy
 from deliveryd.metrics import Metrics
 from deliveryd.model import Entry, QueuedMessage, Rendered, format_instant
-from deliveryd.routing import Routed
+from deliveryd.runtime.breaker import BreakerPolicy
+from deliveryd.runtime.threads import inline
+from deliveryd.runtime.waiting import Pulse
 from deliveryd.states import State
-from deliveryd.wakeup import Pulse
 from virtual import START, VirtualChannel, VirtualClock, VirtualService, VirtualWorld, live
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})

@@ -14,7 +14,7 @@ import httpx
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
-from deliveryd.intake import TOP_UP
+from deliveryd.delivery.intake import TOP_UP
 from deliveryd.journal.audit import audit
 from virtual import VirtualSupervisor, VirtualWorld, live
 

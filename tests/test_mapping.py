@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from channel_samples import dispatch
 from deliveryd.channels.http_address import address_problem, compile_address
 from deliveryd.channels.mapping import ABSENT, Unfit, compile_tree, content_problems, mapping_problems
-from deliveryd.channels.pointer import compile_finder
+from deliveryd.http.json_pointer import compile_finder
 from deliveryd.model import Customer
 
 SECRETS = {"token": "s3cret"}

@@ -16,12 +16,12 @@ import trustme
 
 from deliveryd.channels.smtp import SmtpChannel, open_smtp
 from deliveryd.channels.smtp_options import SmtpOptions
-from deliveryd.customers.http import open_http as open_customers
-from deliveryd.customers.http_options import HttpOptions as CustomerHttpOptions
-from deliveryd.customers.remote import Terms
+from deliveryd.directory.http import open_http as open_customers
+from deliveryd.directory.http_options import HttpOptions as CustomerHttpOptions
+from deliveryd.directory.remote import Terms
 from deliveryd.errors import NotSent
 from deliveryd.http.client import build_client
-from deliveryd.http.reaching import connect_problem
+from deliveryd.http.reachability import connect_problem
 from deliveryd.http.tls import TlsFiles
 from deliveryd.network.reasons import connect_reason
 from mail_server import open_mail_server

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.notify import Notifier
+from deliveryd.worker.systemd import Notifier
 
 
 @pytest.fixture(params=["path", "abstract"])

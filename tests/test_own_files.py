@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.cache import DiskCache
 from deliveryd.errors import JournalError
-from deliveryd.journal.locking import only_worker
+from deliveryd.journal.lock import only_worker
 from deliveryd.journal.sqlite import open_journal
+from deliveryd.runtime.disk_cache import DiskCache
 from world import World, message, open_world, sms_settings
 
 USER = 10001

@@ -14,19 +14,19 @@ from pathlib import Path
 import anyio
 import pytest
 
-from deliveryd.desk import asking
-from deliveryd.desk.wire import read_order
+from deliveryd.control import client
+from deliveryd.control.protocol import read_order
 from deliveryd.journal.audit import audit
 from deliveryd.journal.base import Change, Receipt
-from deliveryd.journal.erasing import held_of
+from deliveryd.journal.erasure import held_of
 from deliveryd.journal.history import read_life
 from deliveryd.journal.orders import Kind, Order, Verb
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import Entry, QueuedMessage, StatusEvent
-from deliveryd.rights import user_name
+from deliveryd.runtime.rights import user_name
 from deliveryd.sandbox.faults import Answer
 from deliveryd.states import State
-from deliveryd.supervisor import CUT_INTERVAL
+from deliveryd.worker.supervisor import CUT_INTERVAL
 from terminal import Answered, command
 from virtual import START, VirtualWorld, live
 from world import PATIENCE, World, message, open_world, sms_settings
@@ -255,7 +255,7 @@ def test_what_has_not_ended_is_refused_and_listed_and_the_rest_is_erased(filled:
 async def test_messages_are_sought_in_portions_over_all_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deliveryd.journal.erasing.PORTION", 2)
+    monkeypatch.setattr("deliveryd.journal.erasure.PORTION", 2)
     path = tmp_path / "journal.db"
     ids = [-(2**63), -5, 0, 1, 2, 3, 2**63 - 1]
     async with open_journal(path) as journal:
@@ -288,7 +288,7 @@ def test_a_worker_records_who_is_at_the_other_end_of_its_socket(
 ) -> None:
     me = user_name(os.geteuid())
     monkeypatch.delenv("SUDO_USER", raising=False)
-    monkeypatch.setattr(asking, "LOGIN", world.folder / "absent")
+    monkeypatch.setattr(client, "LOGIN", world.folder / "absent")
     world.state.enqueue('{"id": 5, "settingsId": 1, "customerId": 1, "variables": 0}')
     worker = world.start()
     world.sandbox.wait_for(lambda state: state.statuses(5) == ["dequeued", "error"], PATIENCE)

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
-from deliveryd.customers.remote import RemoteDirectory, Terms
+from deliveryd.directory.remote import RemoteDirectory, Terms
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer, format_instant
 from virtual import START, VirtualWorld, live

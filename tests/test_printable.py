@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from deliveryd import telemetry
+from deliveryd.cli.printable import printable
 from deliveryd.errors import DeliverydError
-from deliveryd.printable import printable
 from deliveryd.sandbox.faults import Answer, ApplyThenHangUp
 from deliveryd.telemetry import Event
 from terminal import Answered, command

@@ -11,12 +11,12 @@ import anyio
 import pytest
 
 from channel_samples import dispatch
-from deliveryd import renewing
-from deliveryd.assembly import open_channel, open_directory, open_service
 from deliveryd.channels.base import Misconfigured
 from deliveryd.config import Config, examine, load
 from deliveryd.errors import ServiceRefused, ServiceUnavailable
 from deliveryd.http.proxy import Login
+from deliveryd.runtime import renewal
+from deliveryd.worker.wiring import open_channel, open_directory, open_service
 from scripted_gateway import Reply, open_gateway
 from terminal import command
 
@@ -147,7 +147,7 @@ async def test_a_proxy_that_wants_another_login_is_named(tmp_path: Path) -> None
 async def test_a_replaced_password_is_used_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renewing, "LOOK_EVERY", 0)
+    monkeypatch.setattr(renewal, "LOOK_EVERY", 0)
     async with open_gateway() as proxy:
         proxy.script += [Reply(200, b'{"value": {}}'), Reply(200, b'{"value": {}}')]
         async with open_service(configured(tmp_path, "service", proxy.url)) as client:

@@ -16,14 +16,14 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from deliveryd import renewing
 from deliveryd.channels.receipt_options import ReceiptOptions, SignatureOptions
 from deliveryd.journal.base import Receipt
 from deliveryd.model import parse_instant
 from deliveryd.receipts.app import open_inlet
-from deliveryd.receipts.reading import NoNews, Unreadable, is_genuine, read_receipt
+from deliveryd.receipts.parser import NoNews, Unreadable, is_genuine, read_receipt
+from deliveryd.runtime import renewal
+from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.sandbox.faults import ApplyThenDelay
-from deliveryd.units import SecretFile
 from world import PATIENCE, World, message, open_world, sms_settings
 
 SECRET = "shared-secret"
@@ -268,7 +268,7 @@ def test_while_a_secret_rotates_both_are_valid(tmp_path: Path, monkeypatch: pyte
 
     The list is part of the configuration; what stands in its files is read again without a restart.
     """
-    monkeypatch.setattr(renewing, "LOOK_EVERY", 0)
+    monkeypatch.setattr(renewal, "LOOK_EVERY", 0)
     for name in ("old", "new"):
         tmp_path.joinpath(name).touch(mode=0o600)
         tmp_path.joinpath(name).write_text(f"{name}-secret")

@@ -18,7 +18,7 @@ from deliveryd.errors import JournalError
 from deliveryd.journal.base import Receipt, Received
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.model import parse_instant
-from deliveryd.receipts.recording import Recorder
+from deliveryd.receipts.batcher import Recorder
 from world import PATIENCE, World, open_world
 
 COUNT = 200

@@ -12,12 +12,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from deliveryd import refusals, telemetry
-from deliveryd.breaker import Breaker, BreakerPolicy
+from deliveryd import telemetry
 from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, Refused, TryAgain, Verdict
+from deliveryd.delivery import refusals
+from deliveryd.delivery.refusals import MOST_IN_A_ROW, Refusals
+from deliveryd.delivery.routing import Routed
 from deliveryd.model import format_instant
-from deliveryd.refusals import MOST_IN_A_ROW, Refusals
-from deliveryd.routing import Routed
+from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from virtual import START, VirtualSupervisor, VirtualWorld, live
 
 SECOND = 1_000_000

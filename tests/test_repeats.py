@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import trio
 
-from deliveryd.blocking import inline
 from deliveryd.channels.base import (
     Accepted,
     Dispatch,
@@ -22,11 +21,12 @@ from deliveryd.channels.base import (
     TryAgain,
     Verdict,
 )
-from deliveryd.customers.none import NoDirectory
+from deliveryd.delivery.dispatcher import CHANGED
+from deliveryd.directory.none import NoDirectory
 from deliveryd.journal.orders import Kind, Order, Verb
 from deliveryd.journal.sqlite import open_journal
-from deliveryd.lanes import CHANGED
 from deliveryd.model import Customer, format_instant
+from deliveryd.runtime.threads import inline
 from deliveryd.states import State
 from virtual import START, VirtualWorld, live
 

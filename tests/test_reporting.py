@@ -20,15 +20,15 @@ from trio.testing import MockClock
 
 from deliveryd import telemetry
 from deliveryd.admin.exposition import expose
-from deliveryd.blocking import Blocking, in_thread, inline
+from deliveryd.delivery.reporting import ABOUT_THE_EVENTS, Reporting
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import Entry, QueuedMessage, WallClock
-from deliveryd.reporting import ABOUT_THE_EVENTS, Reporting
+from deliveryd.runtime.threads import Blocking, in_thread, inline
+from deliveryd.runtime.waiting import Pulse
 from deliveryd.states import State
-from deliveryd.wakeup import Pulse
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from deliveryd.network.connecting import by_turns, connect
+from deliveryd.network.connection import by_turns, connect
 from deliveryd.network.resolver import (
     FRESH_SECONDS,
     KEPT_SECONDS,

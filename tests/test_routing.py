@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deliveryd.channels.base import Dispatch, Verdict
+from deliveryd.delivery.routing import Road, Routed, Router, Unsendable, expired, is_expired
 from deliveryd.model import Customer, Entry, LanguageContent, Settings, parse_instant
 from deliveryd.rendering.content import compile_settings
 from deliveryd.rendering.greeting import GreetingPolicy, general_stands_in, strict
-from deliveryd.routing import Road, Routed, Router, Unsendable, expired, is_expired
 
 EXPIRY = parse_instant("2030-01-01T00:00:00Z")
 MESSAGE = Entry(1, 2, 3, {"city": "Graz"})

@@ -16,12 +16,13 @@ import pytest
 import respx
 from trio.testing import MockClock
 
-from deliveryd import __version__, renewing
+from deliveryd import __version__
 from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.httpx_wire import HttpxWire
+from deliveryd.runtime import renewal
 from deliveryd.service.auth import AuthOptions
-from deliveryd.service.calling import PATIENCE, TRIES
+from deliveryd.service.caller import PATIENCE, TRIES
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.merchant import Merchant
 from deliveryd.service.wire import GROUPS
@@ -695,7 +696,7 @@ async def test_a_replaced_secret_is_used_before_the_old_one_is_refused(
     service: respx.MockRouter, token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are valid for a while when one is rotated: whoever changes in time is never refused."""
-    monkeypatch.setattr(renewing, "LOOK_EVERY", 0)
+    monkeypatch.setattr(renewal, "LOOK_EVERY", 0)
     service.route().respond(200, content=b"[]")
     client = client_of(service, AuthOptions(token_file=token))
     await client.take(1)

@@ -13,15 +13,15 @@ import pytest
 from anyio.abc import TaskGroup
 from trio.testing import MockClock
 
-from deliveryd import settings as room_module
 from deliveryd.admin.exposition import expose
-from deliveryd.cache import DiskCache
+from deliveryd.delivery import settings as room_module
+from deliveryd.delivery.settings import FLAWED_SECONDS, UNUSABLE_SECONDS, SettingsRoom
 from deliveryd.errors import DeliverydError, ServiceRefused, ServiceUnavailable, SettingsUnusable
 from deliveryd.metrics import Metrics
 from deliveryd.model import Settings
 from deliveryd.rendering.content import CompiledSettings, compile_settings
+from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.service.client import ServiceClient
-from deliveryd.settings import FLAWED_SECONDS, UNUSABLE_SECONDS, SettingsRoom
 
 pytestmark = pytest.mark.anyio
 

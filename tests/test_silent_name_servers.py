@@ -15,10 +15,10 @@ import pytest
 
 from channel_samples import dispatch, opened
 from deliveryd.channels.base import Accepted, Channel, Verdict
-from deliveryd.customers.http import open_http
-from deliveryd.customers.http_options import HttpOptions
-from deliveryd.customers.remote import Terms
-from deliveryd.http.reaching import connect_problem
+from deliveryd.directory.http import open_http
+from deliveryd.directory.http_options import HttpOptions
+from deliveryd.directory.remote import Terms
+from deliveryd.http.reachability import connect_problem
 from directories import open_crm
 from mail_server import MailServer, open_mail_server
 from scripted_gateway import Gateway, open_gateway

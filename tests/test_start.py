@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from deliveryd.absence import absent
+from deliveryd.telemetry import absent
 
 LOADED = "import sys, json; print(json.dumps(sorted(sys.modules)))"
 

@@ -15,14 +15,14 @@ import httpx
 import pytest
 from anyio.abc import TaskGroup
 
-from deliveryd.assembly import Parts
 from deliveryd.config import load
-from deliveryd.desk.asking import Office, order
-from deliveryd.desk.wire import Answer
+from deliveryd.control.client import Office, order
+from deliveryd.control.protocol import Answer
 from deliveryd.journal.orders import Kind, Verb
 from deliveryd.sandbox.faults import Hang
-from deliveryd.supervisor import Addresses, Supervisor
-from deliveryd.vitals import WorkerVitals
+from deliveryd.worker.health import WorkerVitals
+from deliveryd.worker.supervisor import Addresses, Supervisor
+from deliveryd.worker.wiring import Parts
 from world import PATIENCE, World, message, open_world, sms_settings
 
 pytestmark = pytest.mark.anyio

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from deliveryd.units import (
+from deliveryd.options.units import (
     Duration,
     FilePath,
     Rate,
     RateLimit,
-    SecretFile,
     SecretPath,
     Size,
     format_duration,
@@ -24,6 +23,7 @@ from deliveryd.units import (
     parse_rate,
     parse_size,
 )
+from deliveryd.runtime.secret_file import SecretFile
 
 NUMBERS: list[object] = [0, 1, 2.5, float("inf"), float("nan"), True, None, [], {}]
 

@@ -13,14 +13,14 @@ import httpx
 import pytest
 import trio
 
-from deliveryd.assembly import Parts, assemble
-from deliveryd.blocking import Blocking, inline
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.journal.base import Counts
-from deliveryd.notify import Notifier
+from deliveryd.runtime.threads import Blocking, inline
 from deliveryd.states import State
-from deliveryd.supervisor import Supervisor
-from deliveryd.vitals import WorkerVitals
+from deliveryd.worker.health import WorkerVitals
+from deliveryd.worker.supervisor import Supervisor
+from deliveryd.worker.systemd import Notifier
+from deliveryd.worker.wiring import Parts, assemble
 from virtual import VirtualClock, VirtualWorld, live
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ import trio
 
 from deliveryd import telemetry
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
-from deliveryd.customers.remote import RemoteDirectory, Terms
+from deliveryd.directory.remote import RemoteDirectory, Terms
 from deliveryd.model import Customer, format_instant
 from virtual import START, VirtualWorld, live
 

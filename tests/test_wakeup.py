@@ -10,7 +10,7 @@ import trio
 from anyio.lowlevel import checkpoint
 from trio.testing import MockClock
 
-from deliveryd.wakeup import LONGEST_WAIT, Bell, Pulse, Rest
+from deliveryd.runtime.waiting import LONGEST_WAIT, Bell, Pulse, Rest
 
 
 def on_a_jumping_clock(scenario: Callable[[], Awaitable[None]]) -> None:

@@ -17,19 +17,19 @@ import trio
 from anyio.abc import TaskGroup
 from trio.testing import MockClock
 
-from deliveryd import pipeline
-from deliveryd.assembly import Outside, Parts
-from deliveryd.blocking import inline
 from deliveryd.channels.base import Accepted, Dispatch, Verdict
 from deliveryd.config import Config, load
-from deliveryd.customers.base import Directory
-from deliveryd.customers.none import NoDirectory
+from deliveryd.delivery import pipeline
+from deliveryd.directory.base import Directory
+from deliveryd.directory.none import NoDirectory
 from deliveryd.http.client import HttpClient
 from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.model import Customer
+from deliveryd.runtime.threads import inline
 from deliveryd.service.client import ServiceClient
-from deliveryd.supervisor import Addresses, Supervisor
-from deliveryd.vitals import WorkerVitals
+from deliveryd.worker.health import WorkerVitals
+from deliveryd.worker.supervisor import Addresses, Supervisor
+from deliveryd.worker.wiring import Outside, Parts
 
 START = 1_800_000_000_000_000
 """The instant at which virtual time begins."""

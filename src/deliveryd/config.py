@@ -25,25 +25,26 @@ from pydantic import (
     model_validator,
 )
 
-from deliveryd.admin.listening import parse_listen
-from deliveryd.channels.http_options import tls_problems
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.channels.registry import check_channel, find_kind
-from deliveryd.config_file import ConfigFile, hint
-from deliveryd.customers.options import CustomersOptions, read_customers
+from deliveryd.directory.options import CustomersOptions, read_customers
 from deliveryd.errors import ConfigError, LanguageUnreadable
+from deliveryd.http.addresses import parse_listen
 from deliveryd.http.client import target_of
-from deliveryd.http.proxy_options import ProxyOptions
 from deliveryd.http.tls import TlsFiles
-from deliveryd.journal.place import shared_folder_problem
+from deliveryd.journal.files import shared_folder_problem
 from deliveryd.model import BLOCKS
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
+from deliveryd.options.file import ConfigFile, hint
+from deliveryd.options.proxy import ProxyOptions
+from deliveryd.options.tls import TlsOptions, tls_problems
+from deliveryd.options.units import Duration, FilePath, RateLimit, Size, resolve_path
 from deliveryd.rendering.escaping import EmailFormat
 from deliveryd.rendering.language import standard_tag
+from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.hosts import parse_host, parse_network
 from deliveryd.telemetry import Layout
-from deliveryd.units import Duration, FilePath, RateLimit, SecretFile, Size, resolve_path
 
 SQLITE = "sqlite:///"
 
@@ -118,24 +119,6 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, defer_build=True)
-
-
-class TlsOptions(Section):
-    """Certificates for the service."""
-
-    ca_file: FilePath | None = Field(None, description="authorities to trust instead of the system's, PEM")
-    cert_file: FilePath | None = Field(None, description="certificate to show, PEM")
-    key_file: FilePath | None = Field(None, description="its key, PEM, if it isn't in cert_file")
-
-    @model_validator(mode="after")
-    def _key_has_certificate(self) -> TlsOptions:
-        if self.key_file is not None and self.cert_file is None:
-            raise ValueError("key_file needs cert_file")
-        return self
-
-    def files(self) -> TlsFiles:
-        """The same, as the HTTP client takes it."""
-        return TlsFiles(self.ca_file, self.cert_file, self.key_file, "service.tls.ca_file")
 
 
 class ServiceOptions(ProxyOptions, Section):
@@ -385,7 +368,7 @@ def _check(file: ConfigFile, config: Config) -> None:
     for key, secret in _secrets(config):
         if (problem := secret.problem()) is not None:
             file.complain(key, problem)
-    for problem in tls_problems("service.tls", config.service.tls.files()):
+    for problem in tls_problems("service.tls", config.service.tls.files("service.tls.ca_file")):
         file.complain(*_taken_apart(problem))
     for problem in tls_problems("entities", TlsFiles(config.entities.ca_file)):
         file.complain(*_taken_apart(problem))

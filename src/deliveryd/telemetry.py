@@ -14,12 +14,29 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from enum import Enum, StrEnum
 from types import FrameType
 from typing import Any, Literal, Self, TextIO, TypedDict, Unpack
 
-from deliveryd.absence import absent
 from deliveryd.errors import DeliverydError
+
+
+@contextmanager
+def absent(*names: str) -> Iterator[None]:
+    """What is imported meanwhile finds none of the packages `names`, as where they aren't installed.
+
+    Only for a library that has a way of its own to do without them.
+    """
+    before = {name: sys.modules[name] for name in names if name in sys.modules}
+    sys.modules |= dict.fromkeys(names)  # type: ignore[arg-type]  # None is how Python marks a missing module
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
+        sys.modules |= before
+
 
 with absent("rich"):  # it would draw traces, which have no way into our lines, and takes a fifth of the start
     import structlog

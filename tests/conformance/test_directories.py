@@ -12,11 +12,11 @@ from typing import Any
 import anyio
 import pytest
 
-from deliveryd.assembly import open_directory
 from deliveryd.config import load
-from deliveryd.customers.base import Answer, Directory, find
+from deliveryd.directory.base import Answer, Directory, find
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
+from deliveryd.worker.wiring import open_directory
 from directories import (
     MANY,
     ONE,

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from deliveryd import assembly, channels, supervisor
+from deliveryd import channels
 from deliveryd.channels.base import Channel
 from deliveryd.journal import base, sqlite
 from deliveryd.receipts import app as receipts
+from deliveryd.worker import supervisor, wiring
 
 ONLY_TELL = frozenset({"FromFiles", "Metrics", "Notifier", "Pulse", "WallClock", "WorkerVitals"})
 """Parts that watch and tell: no message depends on what they have done or not."""
@@ -73,7 +74,7 @@ class Boundary(NamedTuple):
 
 def boundaries() -> list[Boundary]:
     """The public steps of the worker's parts, the journal's operations and the adapters' sending."""
-    modules = (assembly, supervisor, sqlite, receipts)
+    modules = (wiring, supervisor, sqlite, receipts)
     parts = [*(part for module in modules for part in _parts(module)), sqlite.SqliteJournal]
     found = [Boundary(part, step) for part in parts for step in _steps(part)]
     found += [Boundary(adapter, "send") for adapter in adapters()]

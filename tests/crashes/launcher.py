@@ -23,8 +23,8 @@ import anyio.to_thread
 
 import deliveryd.journal.sqlite as journals
 from crashes.failpoints import Failpoint, Watch, install
-from deliveryd.blocking import Blocking, in_thread
 from deliveryd.cli.app import main as deliveryd
+from deliveryd.runtime.threads import Blocking, in_thread
 
 LOADED_LATER = (
     "anyio._backends._asyncio",

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from crashes.ledger import Asked, Handed, LedgerWriter, Ordered, Record, Refused, Reported, Taken, Told
 from crashes.tearing import TornQueue
-from deliveryd.desk.wire import Answer, address_of, read_answer, socket_of, write_order
+from deliveryd.control.protocol import Answer, address_of, read_answer, socket_of, write_order
 from deliveryd.journal.orders import Kind, Order, Verb
 from deliveryd.sandbox.faults import ApplyThenHangUp, CutInHalf, Delay, Endpoint, Fault, Pass
 from deliveryd.sandbox.records import Attempt, Channel, Receipt, Received

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import deliveryd.journal.place as places
+import deliveryd.journal.files as places
 import deliveryd.journal.sqlite as journals
 from crashes.launcher import use_one_thread
 from deliveryd.cli.app import main

@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 
-from deliveryd import lanes, preparing, settings, turns
 from deliveryd.channels import http_verdicts
 from deliveryd.channels.base import Attempted, Dispatch
+from deliveryd.delivery import dispatcher, preparation, request_slots, settings
+from deliveryd.delivery.dispatcher import Lane
+from deliveryd.delivery.pipeline import Pipeline
+from deliveryd.delivery.request_slots import Turns
+from deliveryd.delivery.routing import Routed, Router, Unsendable
 from deliveryd.journal import account, upkeep
 from deliveryd.journal.base import Change, Recovery
 from deliveryd.journal.decisions import Decisions
 from deliveryd.journal.operations import Operations
-from deliveryd.lanes import Lane
 from deliveryd.model import Customer, Entry, WallClock
 from deliveryd.network import deadline
-from deliveryd.pipeline import Pipeline
 from deliveryd.rendering import template
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings
-from deliveryd.routing import Routed, Router, Unsendable
-from deliveryd.service import calling
+from deliveryd.service import caller
 from deliveryd.service.batch import Batch
 from deliveryd.service.client import ServiceClient
 from deliveryd.states import State
-from deliveryd.turns import Turns
 
 Patch = pytest.MonkeyPatch
 
@@ -35,7 +35,7 @@ Patch = pytest.MonkeyPatch
 
 def queue_asked_again_within_a_call(patch: Patch) -> None:
     """A request for messages that left and brought no answer is repeated within the call."""
-    patch.setattr(calling, "_never_left", lambda _error: True)
+    patch.setattr(caller, "_never_left", lambda _error: True)
 
 
 def part_of_a_batch_thrown_away(patch: Patch) -> None:
@@ -172,12 +172,12 @@ def content_rendered_anew_on_a_repeat(patch: Patch) -> None:
 
     patch.setattr(Router, "_repeats", lambda *_: None)
     patch.setattr(Router, "route", anew)
-    patch.setattr(lanes, "_is_changed", lambda *_: False)
+    patch.setattr(dispatcher, "_is_changed", lambda *_: False)
 
 
 def other_words_after_a_crash(patch: Patch) -> None:
     """An intent without an outcome is repeated though it says something else by now."""
-    patch.setattr(lanes, "_is_changed", lambda *_: False)
+    patch.setattr(dispatcher, "_is_changed", lambda *_: False)
 
 
 def doubt_forgotten_after_a_busy_answer(patch: Patch) -> None:
@@ -258,7 +258,7 @@ def ready_lost_on_recovery(patch: Patch) -> None:
 
 def expiry_checked_once(patch: Patch) -> None:
     """Between routing and sending nobody looks at the clock."""
-    patch.setattr(lanes, "is_expired", lambda _expires_at, _now: False)
+    patch.setattr(dispatcher, "is_expired", lambda _expires_at, _now: False)
     expiry_checked_only_at_the_intent(patch)
 
 
@@ -304,11 +304,11 @@ def names_with_blanks_left_alone(patch: Patch) -> None:
 
 def place_held_while_settings_hang(patch: Patch) -> None:
     """Who waits for an answer keeps its place."""
-    for module in (settings, preparing):
+    for module in (settings, preparation):
         patch.setattr(module, "PROMPT", 1e6)
 
 
 def hanging_ids_take_all_slots(patch: Patch) -> None:
     """No request for settings gives way, however long it hangs."""
-    patch.setattr(turns, "GIVES_WAY", 1e6)
+    patch.setattr(request_slots, "GIVES_WAY", 1e6)
     patch.setattr(Turns, "_slow", lambda *_: 0)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from deliveryd.delivery.reporting import ABOUT_THE_EVENTS
 from deliveryd.errors import ServiceRefused, ServiceUnavailable
-from deliveryd.journal import matching, operations
+from deliveryd.journal import operations, receipt_match
 from deliveryd.journal.base import Change, OutboxRow, Receipt
-from deliveryd.journal.matching import Matching
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Effect
+from deliveryd.journal.receipt_match import Matching
 from deliveryd.model import Entry, StatusEvent
-from deliveryd.reporting import ABOUT_THE_EVENTS
 from deliveryd.service.client import ServiceClient
 from deliveryd.states import State
 
@@ -128,9 +128,9 @@ def doubt_left_by_a_receipt_that_names_it(patch: Patch) -> None:
 
 def receipt_with_a_name_taken_for_known(patch: Patch) -> None:
     """A receipt that names its attempt is dropped, since one that named nothing had come before."""
-    repeated = matching._is_repeated
+    repeated = receipt_match._is_repeated
     patch.setattr(
-        matching,
+        receipt_match,
         "_is_repeated",
         lambda db, receipt, _, kept: repeated(db, receipt._replace(reference=None), None, kept),
     )
@@ -140,7 +140,7 @@ def _deaf_to_receipts_in(patch: Patch, state: State) -> None:
     apply = Matching._apply
 
     def deaf(
-        self: Matching, db: sqlite3.Connection, tried: matching.Tried, receipt: Receipt, *rest: Any
+        self: Matching, db: sqlite3.Connection, tried: receipt_match.Tried, receipt: Receipt, *rest: Any
     ) -> Effect | None:
         (number, accepted_at) = db.execute(
             "SELECT state, accepted_at FROM message WHERE id = ?", (tried.message_id,)

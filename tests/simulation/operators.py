@@ -7,11 +7,11 @@ import socket
 import anyio
 from anyio.abc import TaskGroup
 
-from deliveryd.blocking import inline
-from deliveryd.desk.wire import LONGEST_LINE, address_of, read_answer, socket_of, write_order
-from deliveryd.journal.aside import dead, in_doubt
+from deliveryd.control.protocol import LONGEST_LINE, address_of, read_answer, socket_of, write_order
+from deliveryd.journal.dead_letters import dead, in_doubt
 from deliveryd.journal.orders import Kind, Order, Verb
 from deliveryd.journal.sqlite import open_journal
+from deliveryd.runtime.threads import inline
 from simulation.ledger import Ordered
 from simulation.plan import CHANNELS, Errand
 from simulation.world import World

@@ -13,11 +13,13 @@ from unittest.mock import patch
 
 import trio
 
-from deliveryd import __version__, assembly, pipeline, settings
-from deliveryd.blocking import inline
-from deliveryd.cache import DiskCache
+from deliveryd import __version__
+from deliveryd.delivery import pipeline, settings
 from deliveryd.journal.schema import prepare
 from deliveryd.metrics import Metrics
+from deliveryd.runtime.disk_cache import DiskCache
+from deliveryd.runtime.threads import inline
+from deliveryd.worker import wiring
 from simulation.disk import SMALL_PAGE
 from simulation.plan import Plan
 from simulation.worker import CACHE, JOURNAL, whole_config
@@ -40,7 +42,7 @@ def made_ready(plan: Plan) -> Iterator[Path]:
         _work_folder() as folder,
         patch.object(pipeline, "IDLE_CHECK", IDLE_CHECK),
         patch.object(settings, "MOST_FETCHES", FEW_FETCHES),
-        patch.object(assembly, "Metrics", lambda channels, _version: _metrics(tuple(channels))),
+        patch.object(wiring, "Metrics", lambda channels, _version: _metrics(tuple(channels))),
         patch.object(Metrics, "follow", lambda *_: None),
     ):
         (folder / CACHE).mkdir(mode=0o700)

@@ -12,25 +12,25 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from deliveryd.assembly import Outside, Parts
-from deliveryd.blocking import inline
 from deliveryd.channels.base import Channel
 from deliveryd.channels.http import HttpChannel, Prepared
 from deliveryd.channels.http_options import HttpOptions
 from deliveryd.channels.http_request import RequestWriter
 from deliveryd.config import Config, JournalOptions, load
-from deliveryd.customers.remote import RemoteDirectory
+from deliveryd.directory.remote import RemoteDirectory
 from deliveryd.errors import JournalFull
 from deliveryd.http.client import HttpClient
 from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.base import Account
 from deliveryd.journal.orders import Verb
 from deliveryd.journal.sqlite import SqliteJournal
-from deliveryd.notify import Notifier
-from deliveryd.renewing import FromFiles
+from deliveryd.runtime.renewal import FromFiles
+from deliveryd.runtime.threads import inline
 from deliveryd.service.client import ServiceClient
-from deliveryd.supervisor import Addresses, Supervisor
-from deliveryd.vitals import WorkerVitals
+from deliveryd.worker.health import WorkerVitals
+from deliveryd.worker.supervisor import Addresses, Supervisor
+from deliveryd.worker.systemd import Notifier
+from deliveryd.worker.wiring import Outside, Parts
 from simulation.operators import Operators
 from simulation.plan import CHANNELS, Life, Step, Tuning
 from simulation.providers import Providers

@@ -1,1 +1,4 @@
-"""The administrative side: health, readiness, metrics and status, and the server that answers for them."""
+"""The administrative pages: health, readiness, metrics, status.
+
+Imports metrics and http. Changes nothing: what operators order belongs to control.
+"""

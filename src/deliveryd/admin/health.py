@@ -6,7 +6,7 @@ import http.client
 import ipaddress
 from urllib.parse import urlsplit
 
-from deliveryd.admin.listening import parse_listen
+from deliveryd.http.addresses import parse_listen
 
 _TIMEOUT = 3.0
 _LONGEST_ANSWER = 4096

@@ -13,10 +13,10 @@ from deliveryd.channels.http_verdicts import AnswerReader, failure
 from deliveryd.channels.mapping import Unfit, customer_fields
 from deliveryd.errors import BrokenOff, ConfigError, NotSent, OutcomeUnknown, ProxyRefused, TooLate
 from deliveryd.http.client import HttpClient, build_client
-from deliveryd.http.reaching import connect_problem, endpoint_of
+from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.model import Customer
-from deliveryd.renewing import FromFiles
+from deliveryd.runtime.renewal import FromFiles
 
 MASK = "***"
 

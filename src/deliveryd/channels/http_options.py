@@ -24,12 +24,12 @@ from pydantic import (
 
 from deliveryd.channels.http_address import address_problem
 from deliveryd.channels.mapping import content_problems, mapping_problems, names_in
-from deliveryd.channels.pointer import compile_finder
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.http.proxy_options import ProxyOptions
-from deliveryd.http.tls import TlsFiles
+from deliveryd.http.json_pointer import compile_finder
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
-from deliveryd.units import FilePath, SecretPath
+from deliveryd.options.proxy import ProxyOptions
+from deliveryd.options.tls import TlsOptions, tls_problems
+from deliveryd.options.units import SecretPath
 
 Scalar = StrictStr | StrictBool | StrictInt | StrictFloat
 Pairs = dict[str, Scalar | list[Scalar]]
@@ -50,26 +50,6 @@ def _checked_finder(expression: str) -> str:
 
 
 FinderText = Annotated[str, AfterValidator(_checked_finder)]
-
-
-class TlsOptions(BaseModel):
-    """PEM files: which authorities are trusted, and which certificate is shown."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    ca_file: FilePath | None = None
-    cert_file: FilePath | None = None
-    key_file: FilePath | None = None
-
-    @model_validator(mode="after")
-    def _key_has_certificate(self) -> Self:
-        if self.key_file is not None and self.cert_file is None:
-            raise ValueError("key_file needs cert_file")
-        return self
-
-    def files(self) -> TlsFiles:
-        """The same files as the client takes them."""
-        return TlsFiles(self.ca_file, self.cert_file, self.key_file)
 
 
 class SuccessOptions(BaseModel):
@@ -192,13 +172,6 @@ class HttpOptions(ProxyOptions):
             if name.root == "secret":
                 return f"the secret {name.field}"
         return next((f"the header {name}" for name in self.headers if name.lower() in SECRET_HEADERS), None)
-
-
-def tls_problems(table: str, files: TlsFiles | None) -> list[str]:
-    """Why these TLS files can't be used, as `key: what`; `table` is the one that their keys stand in."""
-    if files is None or files.is_empty:
-        return []
-    return [f"{table}.{problem}".lstrip(".") for problem in files.problems()]
 
 
 def header_problems(headers: Mapping[str, str]) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.channels.http_options import HttpOptions
-from deliveryd.channels.pointer import compile_finder
-from deliveryd.http.patience import retry_after
+from deliveryd.http.json_pointer import compile_finder
+from deliveryd.http.retry_after import retry_after
 from deliveryd.http.wire import Answer
 
 LONGEST_WAIT = 3600.0

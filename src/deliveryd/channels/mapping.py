@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from deliveryd.channels.base import Dispatch
 from deliveryd.errors import DeliverydError
-from deliveryd.plugins import suggestion
+from deliveryd.options.plugins import suggestion
 
 
 class Unfit(DeliverydError):

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from deliveryd.channels.pointer import parse_pointer
-from deliveryd.units import SecretPaths
+from deliveryd.http.json_pointer import parse_pointer
+from deliveryd.options.units import SecretPaths
 
 
 def _checked(pointer: str) -> str:

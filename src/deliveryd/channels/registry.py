@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from deliveryd import plugins
 from deliveryd.channels.base import Channel
 from deliveryd.channels.http_options import HttpOptions
 from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.options import plugins
 
 ENTRY_POINTS = "deliveryd.channels"
 

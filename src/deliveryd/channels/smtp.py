@@ -25,7 +25,7 @@ from deliveryd.errors import ConfigError, TooLate
 from deliveryd.model import Customer
 from deliveryd.network.deadline import within
 from deliveryd.network.resolver import Resolver
-from deliveryd.renewing import FromFiles
+from deliveryd.runtime.renewal import FromFiles
 
 PROBE_SECONDS = 5.0
 

@@ -7,10 +7,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator, model_validator
 
-from deliveryd.channels.http_options import header_problems, tls_problems
+from deliveryd.channels.http_options import header_problems
 from deliveryd.http.tls import TlsFiles
 from deliveryd.network.plain_text import is_loopback, plain_text_problem
-from deliveryd.units import Duration, FilePath, SecretPath
+from deliveryd.options.tls import tls_problems
+from deliveryd.options.units import Duration, FilePath, SecretPath
 
 DEFAULT_PORTS = {"tls": 465, "starttls": 587, "none": 25}
 _USUAL_TLS = {25: "starttls", 465: "tls", 587: "starttls"}

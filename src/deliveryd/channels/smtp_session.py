@@ -15,7 +15,7 @@ from aiosmtplib import SMTP, SMTPDataError, SMTPException, SMTPServerDisconnecte
 from deliveryd.channels.mime import Mail
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.channels.smtp_verdicts import Stage
-from deliveryd.network.connecting import connect
+from deliveryd.network.connection import connect
 from deliveryd.network.resolver import Resolver
 
 GOODBYE_SECONDS = 2.0

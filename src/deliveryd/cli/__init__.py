@@ -1,1 +1,4 @@
-"""The command line: one file for each command; no logic of its own."""
+"""The command line: one file for each command.
+
+May import any room, and only the entry point imports it. Logic of its own doesn't belong here.
+"""

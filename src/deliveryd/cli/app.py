@@ -17,8 +17,8 @@ from typer.exceptions import TyperException
 from deliveryd import __version__
 from deliveryd.cli.outcome import FAILED, exit_status
 from deliveryd.cli.output import complain
-from deliveryd.hardening import protect_memory
-from deliveryd.printable import printable
+from deliveryd.cli.printable import printable
+from deliveryd.runtime.hardening import protect_memory
 
 INTERRUPTED = 130
 """What typer makes of Ctrl-C where no command hears it; here it is a failure like any other (design 6)."""

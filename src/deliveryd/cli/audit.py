@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import typer
 
-from deliveryd.cli.loading import load_as_owner
+from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import say, say_json

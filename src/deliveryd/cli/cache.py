@@ -9,15 +9,15 @@ from typing import Annotated, NamedTuple
 import anyio
 import typer
 
-from deliveryd.assembly import open_cache, open_entities_cache
-from deliveryd.cache import DiskCache
-from deliveryd.cli.loading import load_as_owner
+from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, identifier
 from deliveryd.cli.output import complain, say, say_json
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
-from deliveryd.journal.holder import holder_of
-from deliveryd.units import format_duration, format_size
+from deliveryd.journal.lock_owner import holder_of
+from deliveryd.options.units import format_duration, format_size
+from deliveryd.runtime.disk_cache import DiskCache
+from deliveryd.worker.wiring import open_cache, open_entities_cache
 
 cache = typer.Typer(
     no_args_is_help=True,

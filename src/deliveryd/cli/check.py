@@ -7,13 +7,13 @@ from typing import Annotated
 import anyio
 import typer
 
-from deliveryd.checking import check_all, check_examined, check_files
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile
 from deliveryd.cli.outcome import CONFIGURATION, FAILED
 from deliveryd.cli.output import complain, say, say_json
 from deliveryd.config import examine
-from deliveryd.findings import Level, as_json, as_lines, as_problems
-from deliveryd.privileges import work_as_owner
+from deliveryd.inspection.check import check_all, check_examined, check_files
+from deliveryd.inspection.findings import Level, as_json, as_lines, as_problems
+from deliveryd.runtime.privileges import work_as_owner
 
 EXIT = {Level.OK: 0, Level.HINT: 0, Level.WARNING: 0, Level.FAILED: FAILED, Level.ERROR: CONFIGURATION}
 STRICT = EXIT | {Level.WARNING: CONFIGURATION}

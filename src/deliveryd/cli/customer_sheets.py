@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from deliveryd.cli.output import json_text
-from deliveryd.listing import Row
+from deliveryd.inspection.customer_export import Row
 
 OURS = ("group", "config", "configProblem")
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from deliveryd.listing import Row
-from deliveryd.printable import printable
+from deliveryd.cli.printable import printable
+from deliveryd.inspection.customer_export import Row
 
 NAMES = ("marketName", "name", "title", "legalName")
 """Fields of a configuration that may name an entity; only merchants' are known (interface 2.5)."""

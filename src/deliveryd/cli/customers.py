@@ -11,20 +11,20 @@ from typing import Annotated, TextIO
 import anyio
 import typer
 
-from deliveryd.assembly import open_service
+from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet
-from deliveryd.cli.loading import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, ConfigFile, identifier
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import complain, json_text
 from deliveryd.cli.progress import ProgressLine
 from deliveryd.cli.standard_output import standard_output
 from deliveryd.config import Config
-from deliveryd.config_file import hint
 from deliveryd.errors import DeliverydError, ServiceError, ServiceRefused
-from deliveryd.listing import Progress, Reading, Sheet
+from deliveryd.inspection.customer_export import Progress, Reading, Sheet
+from deliveryd.options.file import hint
 from deliveryd.service.customer_data import MOST_PAGES
 from deliveryd.service.wire import GROUPS
+from deliveryd.worker.wiring import open_service
 
 MOST_REASONS = 5
 NOT_FOUND = 404

@@ -7,7 +7,9 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from deliveryd.cli.deciding import (
+from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, Everything
+from deliveryd.cli.orders import (
     carry_out,
     insist_on_a_choice,
     instant,
@@ -15,14 +17,12 @@ from deliveryd.cli.deciding import (
     preview,
     tell,
 )
-from deliveryd.cli.loading import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, Everything
 from deliveryd.cli.output import say, say_json
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
-from deliveryd.explaining import moment
-from deliveryd.journal.aside import Dead, shown
-from deliveryd.journal.aside import dead as dead_in
+from deliveryd.inspection.explanation import moment
+from deliveryd.journal.dead_letters import Dead, shown
+from deliveryd.journal.dead_letters import dead as dead_in
 from deliveryd.journal.orders import Kind, Verb
 from deliveryd.model import format_instant
 

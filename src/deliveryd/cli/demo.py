@@ -16,15 +16,15 @@ from rich.text import Text
 
 from deliveryd import telemetry
 from deliveryd.cli.customer_table import TableConsole
-from deliveryd.cli.ending import tell_of_ending
+from deliveryd.cli.printable import printable
 from deliveryd.cli.sandbox_files import aim_receipts, write_files
+from deliveryd.cli.shutdown import tell_of_ending
 from deliveryd.cli.standard_output import standard_output
 from deliveryd.config import load
-from deliveryd.printable import printable
 from deliveryd.sandbox.scenario import Scenario, demo_scenario
 from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.state import Event, SandboxState
-from deliveryd.supervisor import Addresses, Supervisor
+from deliveryd.worker.supervisor import Addresses, Supervisor
 
 PATIENCE = 120.0
 """Seconds after which a demo that didn't come to its end is called failed."""

@@ -7,19 +7,19 @@ from typing import Annotated
 
 import typer
 
-from deliveryd.cli.deciding import carry_out, name_of
-from deliveryd.cli.loading import load_as_owner
+from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, identifier
+from deliveryd.cli.orders import carry_out, name_of
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import complain, say, say_json
 from deliveryd.config import Config
-from deliveryd.customers.file import FileOptions
-from deliveryd.customers.none import NoOptions
-from deliveryd.desk.wire import Answer
-from deliveryd.journal.erasing import held_of, hindrances
-from deliveryd.journal.holder import holder_of
+from deliveryd.control.protocol import Answer
+from deliveryd.directory.file import FileOptions
+from deliveryd.directory.none import NoOptions
+from deliveryd.journal.erasure import held_of, hindrances
+from deliveryd.journal.lock_owner import holder_of
 from deliveryd.journal.orders import Kind, Verb
-from deliveryd.units import format_duration
+from deliveryd.options.units import format_duration
 
 KINDS: Mapping[Kind, tuple[str, str]] = {
     Kind.MESSAGE: ("messages, with their variables, attempts, events and receipts", "messages"),

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from deliveryd.cli.loading import load_as_owner
+from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, identifier
 from deliveryd.cli.output import say, say_json
 from deliveryd.errors import DeliverydError
-from deliveryd.explaining import as_json, tell
+from deliveryd.inspection.explanation import as_json, tell
 from deliveryd.journal.history import read_life, without_values
 
 

@@ -9,7 +9,9 @@ from typing import Annotated, NamedTuple, Self
 
 import typer
 
-from deliveryd.cli.deciding import (
+from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, Everything
+from deliveryd.cli.orders import (
     ago,
     carry_out,
     insist_on_a_choice,
@@ -17,16 +19,14 @@ from deliveryd.cli.deciding import (
     preview,
     tell,
 )
-from deliveryd.cli.loading import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, Everything
 from deliveryd.cli.output import complain, say, say_json
 from deliveryd.config import Config
-from deliveryd.config_file import hint
-from deliveryd.explaining import moment
-from deliveryd.journal.aside import InDoubt
-from deliveryd.journal.aside import in_doubt as held_in
+from deliveryd.inspection.explanation import moment
+from deliveryd.journal.dead_letters import InDoubt
+from deliveryd.journal.dead_letters import in_doubt as held_in
 from deliveryd.journal.orders import Kind, Verb
 from deliveryd.model import format_instant
+from deliveryd.options.file import hint
 
 in_doubt = typer.Typer(
     no_args_is_help=True,

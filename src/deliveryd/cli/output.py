@@ -7,7 +7,7 @@ import re
 
 import typer
 
-from deliveryd.printable import printable
+from deliveryd.cli.printable import printable
 
 _UNESCAPED_BY_JSON = re.compile(
     "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff]"

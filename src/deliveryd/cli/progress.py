@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from deliveryd.listing import Progress
+from deliveryd.inspection.customer_export import Progress
 
 QUIET = 1.0
 """Seconds before anything is shown: most readings are over by then."""

@@ -7,12 +7,12 @@ from typing import Annotated
 import anyio
 import typer
 
-from deliveryd.cli.loading import load_as_owner
+from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, identifier
 from deliveryd.cli.output import say, say_json
+from deliveryd.inspection.preview import Outlook, Scope, as_json, as_lines, look_ahead
+from deliveryd.inspection.preview_request import Wish, gather
 from deliveryd.model import WallClock
-from deliveryd.previewing import Outlook, Scope, as_json, as_lines, look_ahead
-from deliveryd.trial import Wish, gather
 
 
 def render(

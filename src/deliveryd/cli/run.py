@@ -10,13 +10,13 @@ import anyio
 import typer
 
 from deliveryd import telemetry
-from deliveryd.cli.ending import tell_of_ending
-from deliveryd.cli.loading import load_as_owner
+from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, ConfigFile
 from deliveryd.cli.output import complain, say, say_json
+from deliveryd.cli.shutdown import tell_of_ending
 from deliveryd.journal.base import Account
 from deliveryd.states import State
-from deliveryd.supervisor import Supervisor
+from deliveryd.worker.supervisor import Supervisor
 
 TOLD = {
     "sent": State.SENT,

@@ -19,9 +19,9 @@ from typing import cast
 import httptools
 
 from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, WireError
-from deliveryd.http.decoding import Decoder, Undecodable
+from deliveryd.http.content_coding import Decoder, Undecodable
 from deliveryd.http.wire import IDENTITY, Answer, Check, Headers, Target
-from deliveryd.network.connecting import connect
+from deliveryd.network.connection import connect
 from deliveryd.network.reasons import connect_reason
 from deliveryd.network.resolver import Resolver
 

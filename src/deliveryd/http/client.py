@@ -13,10 +13,10 @@ import sniffio
 from deliveryd.http.asyncio_wire import AsyncioWire
 from deliveryd.http.plain_address import plain_target
 from deliveryd.http.proxy import Login, Proxy
-from deliveryd.http.renewing_wire import RenewingWire
+from deliveryd.http.renewed_wire import RenewingWire
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import IDENTITY, Answer, Check, Header, Headers, Target, Wire
-from deliveryd.renewing import FromFiles
+from deliveryd.runtime.renewal import FromFiles
 
 MAX_BODY = 1 << 20
 

@@ -12,7 +12,7 @@ import httpx
 from deliveryd.http.client import target_of
 from deliveryd.http.proxy import Login, Proxy
 from deliveryd.http.tls import TlsFiles
-from deliveryd.network.connecting import first_connected
+from deliveryd.network.connection import first_connected
 from deliveryd.network.resolver import Address, Resolver
 
 IDLE_SECONDS = 4.0

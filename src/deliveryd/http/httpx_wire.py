@@ -11,7 +11,7 @@ import anyio
 import httpx
 
 from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, ProxyRefused
-from deliveryd.http.decoding import Decoder, Undecodable
+from deliveryd.http.content_coding import Decoder, Undecodable
 from deliveryd.http.httpx_transport import ResolvingTransport
 from deliveryd.http.proxy import Login, Proxy
 from deliveryd.http.wire import IDENTITY, Answer, Check, Headers, Target

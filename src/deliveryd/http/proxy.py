@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from deliveryd.units import SecretFile
+from deliveryd.runtime.secret_file import SecretFile
 
 
 class Login(NamedTuple):

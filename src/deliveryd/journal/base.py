@@ -26,8 +26,8 @@ class Change(NamedTuple):
 
     `entry` is the message as it is after the step. `outcome` ends the latest try, `due_at` says when a
     waiting message goes on, and `events` enter the outbox together with the step. `waits_for` names what
-    wakes a waiting message before it is due (see `deliveryd.waits`). A step from READY to IN_DOUBT makes no
-    try: its outcome says why the message isn't repeated.
+    wakes a waiting message before it is due (see `deliveryd.runtime.waits`). A step from READY to IN_DOUBT
+    makes no try: its outcome says why the message isn't repeated.
     """
 
     entry: Entry

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from deliveryd.journal.base import Change, Outcome
-from deliveryd.journal.erasing import erase_malformed, erase_message, erase_receipt
-from deliveryd.journal.matching import Matching
+from deliveryd.journal.erasure import erase_malformed, erase_message, erase_receipt
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Decided, Effect, Kind, Order, Verb
 from deliveryd.journal.outbox import HAPPENED, WATERMARK, Outbox
+from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import ENTRY, entry_of
 from deliveryd.model import Entry, StatusEvent
 from deliveryd.states import State

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from deliveryd.errors import JournalError, JournalUnusable
 from deliveryd.journal.damage import advice, unusable
+from deliveryd.journal.files import refuse_foreign, refuse_leftovers, verify_log
 from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
-from deliveryd.journal.past import Kept, kept
-from deliveryd.journal.place import refuse_foreign, refuse_leftovers, verify_log
 from deliveryd.journal.schema import verify
+from deliveryd.journal.tombstones import Kept, kept
 from deliveryd.model import message_key
 from deliveryd.states import State
 

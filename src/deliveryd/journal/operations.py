@@ -10,8 +10,8 @@ from typing import Any
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.account import add_taken
 from deliveryd.journal.base import MOST_COUNTED, Change, Due, OutboxRow, Outcome, Recorded
-from deliveryd.journal.matching import Matching
 from deliveryd.journal.outbox import WATERMARK, Outbox, settle
+from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.repeats import report_again
 from deliveryd.journal.rows import ENTRY, entry_of, progress_of, to_json, to_text
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from deliveryd.journal.locking import Lock, identity
-from deliveryd.journal.place import log_of
+from deliveryd.journal.files import log_of
+from deliveryd.journal.lock import Lock, identity
 
 _DESCRIPTORS = Path("/proc/self/fd")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from deliveryd.journal.outbox import WATERMARK, Outbox
-from deliveryd.journal.past import kept
+from deliveryd.journal.tombstones import kept
 
 MINUTE = 60_000_000
 LONGEST_PAUSE = 60

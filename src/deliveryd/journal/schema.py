@@ -10,7 +10,7 @@ from pathlib import Path
 from deliveryd.errors import JournalError
 from deliveryd.journal.rows import to_json
 from deliveryd.model import StatusEvent, format_instant
-from deliveryd.own_files import open_own
+from deliveryd.runtime.own_files import open_own
 
 VERSION = 6
 APPLICATION_ID = 0x64_6C_76_64  # "dlvd"

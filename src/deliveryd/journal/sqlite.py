@@ -17,7 +17,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import anyio
 
-from deliveryd.blocking import Blocking, in_thread, own_thread
 from deliveryd.errors import JournalError, JournalFull, JournalUnusable
 from deliveryd.journal import account, upkeep
 from deliveryd.journal.base import (
@@ -33,13 +32,7 @@ from deliveryd.journal.base import (
 )
 from deliveryd.journal.damage import abandon, advice, unusable
 from deliveryd.journal.decisions import Decisions
-from deliveryd.journal.history import read
-from deliveryd.journal.locking import held, lock_of
-from deliveryd.journal.matching import Matching
-from deliveryd.journal.operations import Operations
-from deliveryd.journal.orders import Decided, Order
-from deliveryd.journal.outbox import Outbox, written
-from deliveryd.journal.place import (
+from deliveryd.journal.files import (
     check_writable,
     keep_private,
     make_file,
@@ -49,10 +42,17 @@ from deliveryd.journal.place import (
     sync_names,
     verify_log,
 )
+from deliveryd.journal.history import read
+from deliveryd.journal.lock import held, lock_of
+from deliveryd.journal.operations import Operations
+from deliveryd.journal.orders import Decided, Order
+from deliveryd.journal.outbox import Outbox, written
 from deliveryd.journal.presence import Presence
+from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import EMPTIED
 from deliveryd.journal.schema import EventWriter, prepare, verify_header
 from deliveryd.model import Entry, Malformed, QueuedMessage
+from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry import Event, log
 
 FULL_PAUSE = 1.0

@@ -6,13 +6,13 @@ import sqlite3
 from collections import Counter
 from collections.abc import Collection
 
-from deliveryd import waits
 from deliveryd.journal.account import add_forgotten, open_states
 from deliveryd.journal.base import Counts, Doubtful, Recovery
 from deliveryd.journal.outbox import WATERMARK
-from deliveryd.journal.past import keep
 from deliveryd.journal.rows import ENTRY, entry_of, to_json
+from deliveryd.journal.tombstones import keep
 from deliveryd.model import Entry
+from deliveryd.runtime import waits
 from deliveryd.states import State
 
 _MOVING = "ended_at IS NULL AND due_at IS NULL"

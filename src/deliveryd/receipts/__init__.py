@@ -1,1 +1,4 @@
-"""Receipts: what providers report of messages that they accepted earlier."""
+"""Providers' reports: verify, read, record and match.
+
+Imports channels, journal and metrics. What a receipt does to a message belongs to the journal.
+"""

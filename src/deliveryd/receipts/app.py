@@ -14,10 +14,10 @@ from deliveryd.journal.base import Journal
 from deliveryd.journal.orders import Effect
 from deliveryd.metrics import Metrics, ReceiptResult
 from deliveryd.model import Clock
+from deliveryd.receipts.batcher import Recorder
 from deliveryd.receipts.endpoint import Answer, Endpoint
-from deliveryd.receipts.reading import NoNews, Unreadable, is_genuine, read_receipt
-from deliveryd.receipts.recording import Recorder
-from deliveryd.renewing import FromFiles
+from deliveryd.receipts.parser import NoNews, Unreadable, is_genuine, read_receipt
+from deliveryd.runtime.renewal import FromFiles
 from deliveryd.telemetry import Event, Fields, log
 
 TOLD_AGAIN_AFTER = 60.0

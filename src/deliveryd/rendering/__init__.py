@@ -1,1 +1,4 @@
-"""From content templates to the text that is sent: pure functions, without I/O."""
+"""Placeholders, greeting, language, escaping and parts of an SMS: pure functions.
+
+Imports the model and the errors. Does no I/O.
+"""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from deliveryd.units import SecretFile, SecretPath
+from deliveryd.options.units import SecretPath
+from deliveryd.runtime.secret_file import SecretFile
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS = frozenset(

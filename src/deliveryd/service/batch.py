@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from deliveryd.blocking import in_thread
 from deliveryd.errors import ServiceError, ServiceUnreadable
 from deliveryd.model import Malformed, QueuedMessage
+from deliveryd.runtime.threads import in_thread
 from deliveryd.service import number_text
 from deliveryd.service.array_text import NoArray, member, spans, without_texts
 from deliveryd.service.number_text import NumberText, TooDeep

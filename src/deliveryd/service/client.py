@@ -10,14 +10,14 @@ from urllib.parse import quote, urlencode
 
 import anyio
 
-from deliveryd.cache import DiskCache
 from deliveryd.errors import BrokenOff, OutcomeUnknown, ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient, target_of
 from deliveryd.http.wire import Answer, Target
 from deliveryd.model import Settings
+from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.batch import LARGEST_ANSWER, Batch, read_answer
-from deliveryd.service.calling import Caller, Sleep
+from deliveryd.service.caller import Caller, Sleep
 from deliveryd.service.configurations import NOT_MODIFIED, Configurations
 from deliveryd.service.customer_data import MOST_PAGES, CustomerData, check_groups
 from deliveryd.service.hosts import OWN_HOST, REFUSED, AllowedHosts, HostRules, LookUp, NameServers

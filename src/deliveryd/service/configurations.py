@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from deliveryd.cache import DiskCache
 from deliveryd.errors import ServiceError, ServiceUnreadable
 from deliveryd.http.wire import Answer
+from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.service import plain_json
 from deliveryd.service.freshness import freshness
 

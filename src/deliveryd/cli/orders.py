@@ -1,0 +1,88 @@
+"""What the commands on the operators' desk have in common: choosing, ordering, telling what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import typer
+
+from deliveryd.cli.outcome import FAILED
+from deliveryd.cli.output import say, say_json
+from deliveryd.config import Config
+from deliveryd.control.client import Office, order
+from deliveryd.control.protocol import Answer
+from deliveryd.journal.orders import Kind, Verb
+from deliveryd.model import parse_instant
+from deliveryd.options.units import parse_duration
+
+
+def ago(text: str) -> int:
+    """The instant that lies a duration before now; raises BadParameter."""
+    try:
+        return time.time_ns() // 1000 - int(parse_duration(text) * 1_000_000)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def instant(text: str) -> int:
+    """An instant, written as one or as a duration before now; raises BadParameter."""
+    if "T" not in text.upper():
+        return ago(text)
+    try:
+        return parse_instant(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def insist_on_a_choice(names: Sequence[object], everything: bool) -> None:
+    """Raise BadParameter unless there are either names or --all."""
+    if bool(names) == everything:
+        raise typer.BadParameter("name what it is to be done for, or give --all; not both")
+
+
+def name_of(kind: Kind, key: object) -> str:
+    """How a thing that lies aside is called at the command line."""
+    return f"{kind}:{key}"
+
+
+def carry_out(config: Config, verb: Verb, wanted: Mapping[Kind, Sequence[str]]) -> Answer:
+    """Give the orders, to the worker or, without one, to the journal itself; answered by names."""
+    office = Office(
+        config.journal.path,
+        config.events.details_field,
+        tuple(config.channels.configured),
+        config.journal.keep_variables,
+    )
+    done: list[str] = []
+    skipped: dict[str, str] = {}
+    for kind, keys in wanted.items():
+        answer = order(office, verb, kind, keys)
+        done += [name_of(kind, key) for key in answer.done]
+        skipped |= {name_of(kind, key): reason for key, reason in answer.skipped.items()}
+    return Answer(tuple(done), skipped)
+
+
+def preview(wanted: Mapping[Kind, Sequence[str]], there: Collection[str]) -> Answer:
+    """The answer that an order would get, by what is there now."""
+    names = [name_of(kind, key) for kind, keys in wanted.items() for key in keys]
+    absent = {name: "it doesn't wait for a decision" for name in names if name not in there}
+    return Answer(tuple(name for name in names if name in there), absent)
+
+
+def tell(heading: str, answer: Answer, *, as_data: bool) -> None:
+    """Show what came of an order; exit with 1 when something that was asked for wasn't done."""
+    if as_data:
+        say_json({"what": heading, "done": answer.done, "skipped": answer.skipped})
+    else:
+        say(*_as_lines(heading, answer))
+    if answer.skipped:
+        raise typer.Exit(FAILED)
+
+
+def _as_lines(heading: str, answer: Answer) -> Iterator[str]:
+    yield f"{heading}: {len(answer.done)}"
+    yield from (f"  {name}" for name in answer.done)
+    if answer.skipped:
+        yield f"skipped: {len(answer.skipped)}"
+        yield from (f"  {name}: {reason}" for name, reason in answer.skipped.items())

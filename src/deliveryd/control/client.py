@@ -1,0 +1,134 @@
+"""A command's side of the desk: orders go to the worker that has the journal, or are done right here."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+
+from deliveryd.control.protocol import (
+    LONGEST_LINE,
+    MOST_KEYS,
+    Answer,
+    Failed,
+    address_of,
+    claim_of,
+    read_answer,
+    socket_of,
+    write_order,
+)
+from deliveryd.errors import JournalError, JournalLocked
+from deliveryd.journal.orders import Kind, Order, Verb
+from deliveryd.journal.sqlite import open_journal
+from deliveryd.model import WallClock
+from deliveryd.runtime.own_files import NotOwn, check_own_socket
+from deliveryd.runtime.rights import user_name
+
+ANSWER_TIMEOUT = 30.0
+PATIENCE = 10.0
+"""Seconds to wait for a worker that is just starting or ending: it has the journal and takes no orders."""
+
+PAUSE = 0.1
+
+LOGIN = Path("/proc/self/loginuid")
+NOBODY_LOGGED_IN = 2**32 - 1
+
+
+class Office(NamedTuple):
+    """What orders are about: a journal, and what its worker would know from the configuration."""
+
+    journal: Path
+    details_field: str
+    channels: Sequence[str]
+    keep_variables: bool = False
+
+
+class _NobodyThere(Exception):
+    """No worker takes orders."""
+
+
+def order(office: Office, verb: Verb, kind: Kind, keys: Sequence[str]) -> Answer:
+    """Have something done with all that these keys name, in portions.
+
+    Raises JournalError; what was done before it stays done, and is skipped when asked for again.
+    """
+    done: list[str] = []
+    skipped: dict[str, str] = {}
+    for begin in range(0, len(keys), MOST_KEYS):
+        portion = Order(verb, kind, tuple(keys[begin : begin + MOST_KEYS]), caller=_caller())
+        answer = _order(office, portion)
+        done += answer.done
+        skipped |= answer.skipped
+    return Answer(tuple(done), skipped)
+
+
+def _order(office: Office, portion: Order) -> Answer:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return _ask_worker(office.journal, portion)
+        except _NobodyThere:
+            pass
+        try:
+            return anyio.run(_carry_out, office, portion)
+        except JournalLocked as error:
+            if time.monotonic() > deadline:
+                place = socket_of(office.journal)
+                raise JournalError(f"a worker has the journal, and takes no orders at {place}") from error
+        time.sleep(PAUSE)
+
+
+def _ask_worker(journal: Path, portion: Order) -> Answer:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(ANSWER_TIMEOUT)
+        try:
+            check_own_socket(socket_of(journal))
+            with address_of(socket_of(journal)) as address:
+                connection.connect(address)
+        except NotOwn as error:
+            raise JournalError(f"no order is given: {error.strerror}") from None
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise _NobodyThere from None
+        except PermissionError:
+            raise JournalError(
+                f"{socket_of(journal)} is another user's: run this as the user that deliveryd runs as"
+            ) from None
+        try:
+            connection.sendall(write_order(portion))
+            with connection.makefile("rb") as answers:
+                answer = read_answer(answers.readline(LONGEST_LINE))
+        except (OSError, ValueError) as error:
+            raise JournalError(
+                "the worker gave no answer; ask again: what was done already is skipped"
+            ) from error
+    if isinstance(answer, Failed):
+        raise JournalError(f"the worker refuses: {answer.reason}")
+    return answer
+
+
+async def _carry_out(office: Office, portion: Order) -> Answer:
+    async with open_journal(
+        office.journal, details_field=office.details_field, keep_variables=office.keep_variables
+    ) as journal:
+        order = portion._replace(user=user_name(os.geteuid()))
+        decided = await journal.decide(order, WallClock().now(), office.channels)
+    return Answer(decided.done, decided.skipped)
+
+
+def _caller() -> str | None:
+    """Who called the command, where they became another user for it: as sudo or their log-in says."""
+    caller = claim_of(os.environ.get("SUDO_USER") or _logged_in())
+    return None if caller == user_name(os.geteuid()) else caller
+
+
+def _logged_in() -> str | None:
+    try:
+        number = int(LOGIN.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return None if number == NOBODY_LOGGED_IN else user_name(number)

@@ -1,0 +1,161 @@
+"""The worker's side of the desk: a socket beside the journal, for its owner alone, one order at a time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import anyio
+
+from deliveryd.control.protocol import (
+    LONGEST_LINE,
+    Answer,
+    Failed,
+    address_of,
+    read_order,
+    socket_of,
+    write_answer,
+)
+from deliveryd.errors import JournalError
+from deliveryd.journal.base import Journal
+from deliveryd.journal.orders import Effect, Order, Verb
+from deliveryd.model import Clock
+from deliveryd.runtime.own_files import NotOwn, check_own_socket
+from deliveryd.runtime.rights import user_name
+from deliveryd.runtime.waiting import LONGEST_WAIT
+from deliveryd.telemetry import Event, describe, log
+
+PATIENCE = 10.0
+"""Seconds for a command to say what it wants, and again to hear the answer."""
+
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
+
+
+class Desk:
+    """Carries out orders while the worker runs. `on_moved` hears of what the line has to know."""
+
+    def __init__(
+        self,
+        journal_path: Path,
+        journal: Journal,
+        clock: Clock,
+        lanes: Collection[str],
+        on_moved: Callable[[Sequence[Effect]], None],
+    ) -> None:
+        self._path = socket_of(journal_path)
+        self._journal = journal
+        self._clock = clock
+        self._lanes = lanes
+        self._on_moved = on_moved
+
+    async def run(self) -> None:
+        """Take orders until cancelled. A socket that somebody removed is made anew.
+
+        Where there can be none, say so once, and try again from time to time.
+        """
+        is_told = False
+        while True:
+            try:
+                with _listening(self._path) as listener:
+                    is_told = False
+                    await self._take_orders(listener)
+            except OSError as error:
+                if not is_told:
+                    log(Event.DESK_CLOSED, file=str(self._path), reason=error.strerror or describe(error))
+                is_told = True
+                await anyio.sleep(LONGEST_WAIT)
+
+    async def _take_orders(self, listener: socket.socket) -> None:
+        """Take orders for as long as the socket is where commands look for it."""
+        socket_file = self._path.lstat().st_ino
+        while self._path.lstat().st_ino == socket_file:
+            with anyio.move_on_after(LONGEST_WAIT):
+                await anyio.wait_readable(listener)
+            with suppress(OSError):  # nobody asked, or whoever did is gone
+                connection, _ = listener.accept()
+                await self._attend(connection)
+
+    async def _attend(self, connection: socket.socket) -> None:
+        with connection:
+            connection.setblocking(False)
+            line = b""
+            with anyio.move_on_after(PATIENCE):
+                line = await _receive_line(connection)
+            answer = await self._answer(connection, line)
+            with anyio.move_on_after(PATIENCE):
+                await _send(connection, write_answer(answer))
+
+    async def _answer(self, connection: socket.socket, line: bytes) -> Answer | Failed:
+        user = _user_of(connection)
+        if user not in (os.geteuid(), 0):
+            return Failed("only the user that deliveryd runs as may give orders")
+        try:
+            return await self._carry_out(read_order(line)._replace(user=user_name(user)))
+        except ValueError:
+            return Failed("this deliveryd doesn't know such an order; is it of another version?")
+        except JournalError as error:
+            return Failed(str(error))
+
+    async def _carry_out(self, order: Order) -> Answer:
+        decided = await self._journal.decide(order, self._clock.now(), self._lanes)
+        if order.verb is Verb.ERASE:
+            await self._journal.cut_log()
+        self._on_moved(decided.effects)
+        log(
+            Event.DESK_DECIDED,
+            verb=order.verb, kind=order.kind, count=len(decided.done), skipped=len(decided.skipped),
+        )  # fmt: skip
+        return Answer(decided.done, decided.skipped)
+
+
+@contextmanager
+def _listening(path: Path) -> Iterator[socket.socket]:
+    """The socket. Whoever has the journal's lock may take away what a killed worker left. Raises OSError."""
+    _remove(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        os.fchmod(listener.fileno(), 0o600)  # the file gets this mode when it is made, so no name is changed
+        with address_of(path) as address:
+            listener.bind(address)
+        try:
+            listener.listen(8)
+            listener.setblocking(False)
+            yield listener
+        finally:
+            with suppress(NotOwn):
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a socket of ours. Raises OSError where something else has its name."""
+    with suppress(FileNotFoundError):
+        check_own_socket(path)
+        path.unlink()
+
+
+def _user_of(connection: socket.socket) -> int:
+    """Which user is on the other side."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(raw)
+    return int(user)
+
+
+async def _receive_line(connection: socket.socket) -> bytes:
+    line = bytearray()
+    while not line.endswith(b"\n") and len(line) < LONGEST_LINE:
+        await anyio.wait_readable(connection)
+        part = connection.recv(65536)
+        if not part:
+            break
+        line += part
+    return bytes(line)
+
+
+async def _send(connection: socket.socket, line: bytes) -> None:
+    rest = memoryview(line)
+    while rest:
+        await anyio.wait_writable(connection)
+        rest = rest[connection.send(rest) :]

@@ -1,1 +1,0 @@
-"""The issuer's own customer directory (interface 2.6)."""

@@ -1,0 +1,4 @@
+"""The line: the life of a message, from the queue to its last event.
+
+Imports metrics and what lies below. Knows no configuration file, no process and no command.
+"""

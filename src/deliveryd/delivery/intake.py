@@ -1,0 +1,318 @@
+"""Intake: take batches from the queue, as many as there are free places, and record them in the journal."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
+
+import anyio
+
+from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
+from deliveryd.journal.base import Journal
+from deliveryd.metrics import Failure, Metrics
+from deliveryd.model import Clock, Entry, Malformed, QueuedMessage
+from deliveryd.runtime.waiting import LONGEST_WAIT, Bell, Pulse
+from deliveryd.service.batch import Batch
+from deliveryd.telemetry import Event, log
+
+TOP_UP = 0.1
+"""Seconds that intake waits for room for a whole batch before it takes a smaller one."""
+
+NO_ROOM_PAUSE = 1.0
+"""Seconds between looks at whether there is room again, in the journal or on its disk."""
+
+MOST_TOLD = 5
+"""Malformed elements of one batch that the log names; all of them are in the journal."""
+
+MOST_EXTRA = 1000
+"""How many more are taken, at most, to get past elements that can't be reported to the service."""
+
+TOO_SLOW = frozenset({408, 504})
+"""Statuses with which a service, or what stands before it, says that its answer took too long."""
+
+CALM = 20
+"""Full answers in a row after which a batch that had to be smaller grows towards a size that failed."""
+
+
+class Queue(Protocol):
+    """Where messages come from."""
+
+    async def take(self, count: int) -> Batch:
+        """Take up to `count` messages."""
+
+
+class Places:
+    """How many messages the line may hold at a time (`queue.max_in_flight`), and which ones it holds.
+
+    A message holds its place from the take until it waits in the journal for a later time, or until the
+    service accepted the event of its end: thus a service that hears nothing stops the taking.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._held: set[int] = set()
+        self.freed = Bell()
+        self.owed = 0
+        """How many messages that were taken long ago are due, and find no place."""
+
+    @property
+    def free(self) -> int:
+        """How many more messages may be held."""
+        return max(self.most - len(self._held), 0)
+
+    @property
+    def free_to_take(self) -> int:
+        """How many new messages may be taken: places are left to those that are due, half of all at most."""
+        return max(self.free - min(self.owed, max(self.most // 2, 1)), 0)
+
+    @property
+    def free_for_some(self) -> int:
+        """A part of the free places, for messages that may have to wait again at once."""
+        return (self.free + 1) // 2
+
+    @property
+    def spare(self) -> int:
+        """How many free places one channel may take beyond its share, so that half stays for the others."""
+        return max(self.free - self.most // 2, 0)
+
+    @property
+    def held(self) -> int:
+        """How many messages are held."""
+        return len(self._held)
+
+    def hold(self, ids: Iterable[int]) -> None:
+        """Give these messages a place each; one that has a place keeps it."""
+        self._held.update(ids)
+
+    def release(self, ids: Iterable[int]) -> None:
+        """Take their places back."""
+        before = len(self._held)
+        self._held.difference_update(ids)
+        if len(self._held) < before:
+            self.freed.ring()
+
+
+class TakeSize:
+    """How many messages to ask for: half as many after each answer that was too large or too slow to come.
+
+    It grows with full answers: twofold while that stays below the size that failed, beyond that by an eighth
+    after every `CALM` of them, since each answer that fails may lose messages.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.now = most
+        self._most = most
+        self._failed = 2 * most
+        self._full = 0
+
+    def fell_short(self, asked: int) -> None:
+        """An answer to a request for so many didn't come whole."""
+        self._failed = asked if asked > 1 else 2 * self._most  # of one message, the size isn't the reason
+        self.now = max(min(self.now, asked) // 2, 1)
+        self._full = 0
+
+    def came_whole(self, asked: int, size: int) -> None:
+        """An answer came whole; one with less than was asked for says nothing of larger ones."""
+        if self.now == self._most or not size >= asked >= self.now:
+            return
+        self._full += 1
+        if 2 * self.now < self._failed:
+            grown = 2 * self.now
+        elif self._full >= CALM:
+            grown = self.now + max(self.now // 8, 1)
+        else:
+            return
+        self.now, self._full = min(grown, self._most), 0
+
+
+class Intake:
+    """The loop from the queue into the journal."""
+
+    def __init__(  # noqa: PLR0917 - the first six are parts, the others are choices
+        self,
+        queue: Queue,
+        journal: Journal,
+        places: Places,
+        clock: Clock,
+        metrics: Metrics,
+        pulse: Pulse,
+        *,
+        batch_size: int,
+        poll_interval: float,
+        max_poll_interval: float,
+        on_taken: Callable[[Sequence[Entry]], None],
+        obstacle: Callable[[], str | None],
+        on_short: Callable[[int], None],
+    ) -> None:
+        self._queue = queue
+        self._journal = journal
+        self._places = places
+        self._clock = clock
+        self._metrics = metrics
+        self._pulse = pulse
+        self._size = TakeSize(batch_size)
+        self._extra = 0
+        self._poll_interval = poll_interval
+        self._max_poll_interval = max_poll_interval
+        self._pause = poll_interval
+        self._on_taken = on_taken
+        self._obstacle = obstacle
+        self._on_short = on_short
+        self._malformed_before: set[int] = set()
+        self._down = False
+        self._paused = False
+        self._stopping = False
+        self._stop_bell = Bell()
+        self.found_empty = False
+        """Whether the queue's last answer held nothing new."""
+
+    @property
+    def down(self) -> bool:
+        """Whether the queue's last answer was none."""
+        return self._down
+
+    def stop(self) -> None:
+        """Take no more; a take that is under way is finished."""
+        self._stopping = True
+        self._stop_bell.ring()
+        self._places.freed.ring()
+
+    async def run(self) -> None:
+        """Take until stopped."""
+        while not self._stopping:
+            self._pulse.beat("intake")
+            if count := await self._room():
+                await self._sleep(await self._take(count))
+
+    async def _take(self, count: int) -> float:
+        """Take a batch and record it; return the seconds until the next one."""
+        try:
+            batch = await self._queue.take(count)
+        except ServiceError as error:
+            if isinstance(error, ServiceUnavailable) and error.status in TOO_SLOW:
+                self._size.fell_short(count)
+            return self._after_failure(error)
+        if batch.fault is not None:
+            return await self._after_loss(count, batch, batch.fault)
+        self._recovered()
+        new = await self._record(batch)
+        self.found_empty = not new and batch.size < count
+        self._size.came_whole(count, batch.size)
+        nameless = min(batch.nameless, MOST_EXTRA)
+        has_more_behind, self._extra = nameless > self._extra, nameless
+        if batch.size < count or not (new or has_more_behind):
+            return self._after(len(new))
+        self._pause = self._poll_interval
+        return 0.0
+
+    async def _room(self) -> int:
+        """How many to take now: a whole batch, or after a short wait whatever there is room for.
+
+        Elements that can't be reported come on top of that: the queue may hold them until it ends, and they
+        need no places. Where good messages come instead, they exceed `queue.max_in_flight` by so many, once.
+        """
+        self._set_paused(self._obstacle())
+        if self._paused:
+            await self._places.freed.wait(NO_ROOM_PAUSE)
+            return 0
+        whole = min(self._size.now, self._places.most)
+        with anyio.move_on_after(TOP_UP):
+            while (short := whole - self._places.free_to_take) > 0 and not self._stopping:
+                self._on_short(max(short, whole // 2))  # many small posts would cost more than they bring
+                await self._places.freed.wait()
+        room = min(whole, self._places.free_to_take)
+        return room + self._extra if room and not self._stopping else 0
+
+    def _set_paused(self, reason: str | None) -> None:
+        if (reason is not None) is self._paused:
+            return
+        self._paused = reason is not None
+        if reason is not None:
+            log(Event.QUEUE_PAUSED, reason=reason)
+        else:
+            log(Event.QUEUE_RESUMED)
+
+    async def _record(self, batch: Batch) -> Collection[int]:
+        """Bring a batch into the journal, and let the line know of what is new."""
+        lost = 0 if batch.fault is None else 1
+        if not batch.size and not lost:
+            return ()
+        at = self._clock.now()
+        new = await self._journal.take(batch.messages, batch.malformed, at, lost)
+        if not batch.size:
+            return new
+        entries = [Entry(*message, taken_at=at) for message in _firsts(batch.messages) if message.id in new]
+        self._on_taken(entries)
+        repeated = len(batch.messages) - len(entries)
+        self._metrics.taken(len(entries), repeated, len(batch.malformed))
+        log(Event.QUEUE_TAKEN, count=len(entries), repeated=repeated, malformed=len(batch.malformed))
+        self._tell_malformed(batch.malformed)
+        return new
+
+    def _tell_malformed(self, malformed: Sequence[Malformed]) -> None:
+        """Log what is malformed, but not what the answer before held as well."""
+        before, seen = self._malformed_before, {hash(bad.raw): bad for bad in malformed}
+        self._malformed_before = set(seen)
+        fresh = [bad for raw, bad in seen.items() if raw not in before]
+        for bad in fresh[:MOST_TOLD]:
+            if bad.id is None:
+                log(Event.QUEUE_ELEMENT_MALFORMED, reason=bad.reason)
+            else:
+                log(Event.QUEUE_ELEMENT_MALFORMED, reason=bad.reason, message_id=bad.id)
+
+    def _after(self, new: int) -> float:
+        """The pause after a batch that wasn't full: growing while nothing new comes, and never the same."""
+        self._pause = self._poll_interval if new else min(self._pause * 2, self._max_poll_interval)
+        return self._pause * random.uniform(0.8, 1.0)
+
+    async def _after_loss(self, asked: int, batch: Batch, fault: ServiceError) -> float:
+        """Keep what came of a batch, and say that the rest may be lost; return the pause after it."""
+        self._size.fell_short(asked)
+        self._extra = 0
+        self.found_empty = False
+        self._metrics.batch_lost()
+        log(Event.QUEUE_BATCH_LOST, asked=asked, kept=batch.size, reason=str(fault))
+        if batch.size:
+            self._recovered()
+        else:
+            self._down = True
+            self._metrics.take_failed(failure_of(fault))
+        return self._after(len(await self._record(batch)))
+
+    def _after_failure(self, error: ServiceError) -> float:
+        self._pause = min(self._pause * 2, self._max_poll_interval)
+        pause = self._pause * random.uniform(0.5, 1.0)
+        if isinstance(error, ServiceUnavailable) and error.after is not None:
+            pause = max(pause, error.after)
+        self._metrics.take_failed(failure_of(error))
+        log(Event.QUEUE_UNAVAILABLE, reason=str(error), delay=pause)
+        self._down = True
+        return pause
+
+    def _recovered(self) -> None:
+        if self._down:
+            self._down = False
+            self._pause = self._poll_interval
+            log(Event.QUEUE_RESUMED)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Pause, and keep turning."""
+        ends = anyio.current_time() + seconds
+        while not self._stopping and (left := ends - anyio.current_time()) > 0:
+            self._pulse.beat("intake")
+            await self._stop_bell.wait(min(left, LONGEST_WAIT))
+
+
+def failure_of(error: ServiceError) -> Failure:
+    """The word that the metrics have for an error of the service."""
+    if isinstance(error, ServiceRefused):
+        return "refused"
+    return "unreadable" if isinstance(error, ServiceUnreadable) else "unavailable"
+
+
+def _firsts(messages: Sequence[QueuedMessage]) -> Iterable[QueuedMessage]:
+    firsts: dict[int, QueuedMessage] = {}
+    for message in messages:
+        firsts.setdefault(message.id, message)
+    return firsts.values()

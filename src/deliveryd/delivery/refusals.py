@@ -1,0 +1,180 @@
+"""What a provider refuses, counted for each settings id of one channel.
+
+A template that a provider doesn't take costs 20 messages and not a campaign: after that many refusals in a
+row the id waits on this channel, and single probes find out when it is accepted. When several ids wait, or
+all that are used, the fault isn't in the templates: the channel counts as misconfigured.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import anyio
+
+from deliveryd.channels.base import Refused
+from deliveryd.runtime.breaker import Breaker, BreakerPolicy
+from deliveryd.telemetry import Event, log
+
+MOST_IN_A_ROW = 20
+"""Refusals of one settings id without an acceptance after which it waits."""
+
+WIDESPREAD = 3
+"""Settings ids that wait at a time, from which on the channel is at fault."""
+
+ACTIVE = 600.0
+"""Seconds for which a settings id counts as used after an answer of the provider."""
+
+MOST_KEPT = 1000
+"""Settings ids whose refusals are counted; beyond that the one that was refused longest ago is forgotten."""
+
+SPACING = 0.01
+"""Seconds between two messages of an id that come back from the journal to be looked at."""
+
+LONGEST_SPREAD = 600.0
+"""Seconds over which all messages of an id are spread at most: so many that wait cost little meanwhile."""
+
+
+class _Counted:
+    """One settings id that was refused since it was last accepted."""
+
+    __slots__ = ("breaker", "last_spread", "refused_at")
+
+    def __init__(self, policy: BreakerPolicy) -> None:
+        self.breaker = Breaker(policy)
+        self.refused_at = 0.0
+        self.last_spread = 0.0
+
+
+class Refusals:
+    """Which settings ids wait on a channel, since its provider refuses all of their messages.
+
+    When it refuses everything, `breaker` is opened, which is the channel's; `policy` says for how long.
+    `queued` tells the ids that are yet to be sent.
+    """
+
+    def __init__(
+        self, channel: str, breaker: Breaker, policy: BreakerPolicy, queued: Callable[[], set[int]]
+    ) -> None:
+        self._channel = channel
+        self._breaker = breaker
+        self._queued = queued
+        self._policy = policy._replace(failures=MOST_IN_A_ROW)
+        self._counted: OrderedDict[int, _Counted] = OrderedDict()  # by their latest refusal
+        self._accepted: dict[int, float] = {}  # a few ids by their latest acceptance: see `_are_widespread`
+        self._now = anyio.current_time()
+        self._turns: dict[int, int] = {}  # while it refuses everything: by id, the number of its latest probe
+        self._probes = 0
+        self.waiting: set[int] = set()
+        """The ids that wait; their messages may be sent only as probes."""
+        self.refuses_all = False
+        """Whether the provider refuses whatever it gets, so that the channel counts as misconfigured."""
+
+    def tick(self, now: float) -> None:
+        """The lane turns, at this instant of the event loop: acceptances are as of then."""
+        self._now = now
+
+    def accepted(self, settings_id: int) -> None:
+        """The provider accepted a message of this id: it is set up well, and takes these settings."""
+        accepted = self._accepted
+        if accepted.get(settings_id) != self._now:
+            accepted.pop(settings_id, None)
+            accepted[settings_id] = self._now
+            if len(accepted) > WIDESPREAD:
+                del accepted[next(iter(accepted))]
+        if self._counted:
+            self._begin_anew(settings_id)
+        if self.refuses_all:
+            self.refuses_all = False
+            self._turns.clear()
+            for other in self.waiting:
+                self._counted[other].breaker.hasten()
+
+    def _begin_anew(self, settings_id: int) -> None:
+        counted = self._counted.pop(settings_id, None)
+        if counted is None or settings_id not in self.waiting:
+            return
+        self.waiting.remove(settings_id)
+        seconds = counted.breaker.answered()
+        log(Event.CHANNEL_ACCEPTS_SETTINGS, channel=self._channel, settings_id=settings_id, seconds=seconds)
+
+    def refused(self, settings_id: int, verdict: Refused) -> bool:
+        """The provider refused a message of this id; tell whether the id begins to wait."""
+        counted = self._counted.pop(settings_id, None) or _Counted(self._policy)
+        self._counted[settings_id] = counted
+        counted.refused_at = anyio.current_time()
+        pause = counted.breaker.failed()
+        if len(self._counted) > MOST_KEPT:
+            oldest, _ = self._counted.popitem(last=False)
+            self.waiting.discard(oldest)
+        if pause is None or settings_id in self.waiting:
+            return False
+        self.waiting.add(settings_id)
+        self._tell(settings_id, verdict, pause)
+        return True
+
+    def _tell(self, settings_id: int, verdict: Refused, pause: float) -> None:
+        """Say of an id that it waits; or, when that shows it, of the channel that it is misconfigured."""
+        self.refuses_all = self._are_widespread()
+        host = verdict.by or "unknown"
+        if self.refuses_all:
+            self._breaker.open()
+            for id_ in self.waiting:
+                self.probed(id_)
+            log(Event.CHANNEL_MISCONFIGURED, channel=self._channel, reason=verdict.reason, host=host)
+        else:
+            log(
+                Event.CHANNEL_REFUSES_SETTINGS,
+                channel=self._channel, settings_id=settings_id, reason=verdict.reason, host=host, delay=pause,
+            )  # fmt: skip
+
+    def _are_widespread(self) -> bool:
+        """Whether so many ids wait that it is the channel's fault, or all that are in use.
+
+        With fewer than `WIDESPREAD` ids waiting, one of as many that were accepted last isn't among them,
+        unless fewer were accepted at all: no more need to be known.
+        """
+        if len(self.waiting) >= WIDESPREAD:
+            return True
+        since = anyio.current_time() - ACTIVE
+        used = {id_ for id_, at in self._accepted.items() if at > since}
+        used |= {id_ for id_, counted in self._counted.items() if counted.refused_at > since}
+        return used | self._queued() <= self.waiting
+
+    def probed(self, settings_id: int) -> None:
+        """While everything is refused, a message of this id was: it is the turn of other ids."""
+        if len(self._turns) >= MOST_KEPT:
+            self._turns.clear()
+        self._probes += 1
+        self._turns[settings_id] = self._probes
+
+    def comes_before(self, settings_id: int, other: int) -> bool:
+        """Whether one id is to be probed before another: which wasn't for longer, or never."""
+        return self._turns.get(settings_id, 0) < self._turns.get(other, 0)
+
+    def may_probe(self, settings_id: int) -> bool:
+        """Whether a message of an id that waits may be sent now; if so, it is the probe."""
+        breaker = self._counted[settings_id].breaker
+        if not breaker.allowed(1):
+            return False
+        breaker.probe()
+        return True
+
+    def affects(self, settings_id: int) -> bool:
+        """Whether the provider refuses whatever it gets with these settings."""
+        return self.refuses_all or settings_id in self.waiting
+
+    def unanswered(self, settings_id: int) -> None:
+        """What became of a message of this id doesn't say whether the provider takes its settings.
+
+        If it was the probe, another one may follow.
+        """
+        if settings_id in self.waiting:
+            self._counted[settings_id].breaker.put_off()
+
+    def patience(self, settings_id: int) -> float:
+        """Seconds after which a message of an id that waits should come again; another one for each."""
+        counted = self._counted[settings_id]
+        first = anyio.current_time() + counted.breaker.pause
+        counted.last_spread = min(max(counted.last_spread + SPACING, first), first + LONGEST_SPREAD)
+        return counted.last_spread - anyio.current_time()

@@ -1,0 +1,199 @@
+"""Reporting: bring the journal's outbox to the service, in order, in batches, until each event is accepted.
+
+A batch that the service refuses is split until the event that it refuses is found; that one is set aside, the
+others go on. An outage changes nothing: the outbox waits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import anyio
+
+from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
+from deliveryd.journal.base import Journal, OutboxRow
+from deliveryd.metrics import Metrics
+from deliveryd.model import Clock, Entry
+from deliveryd.runtime.waiting import LONGEST_WAIT, Bell, Pulse
+from deliveryd.telemetry import Event, log
+
+ABOUT_THE_EVENTS = frozenset({400, 409, 413, 422})
+"""Refusals that say something about the events; any other is about who sent them, how or where to.
+
+Those are waited out: they would be the same for every event, and set aside all that there is.
+"""
+
+MAX_PAUSE = 30.0
+
+TOLD_AGAIN_AFTER = 3600.0
+"""Seconds after which the log says again how many events the service keeps refusing."""
+
+
+class EventSink(Protocol):
+    """Where events go."""
+
+    async def report(self, bodies: Sequence[str]) -> None:
+        """Report a batch."""
+
+
+class Reporting:
+    """The loop from the outbox to the service."""
+
+    def __init__(
+        self,
+        sink: EventSink,
+        journal: Journal,
+        clock: Clock,
+        metrics: Metrics,
+        pulse: Pulse,
+        *,
+        batch_size: int,
+        flush_interval: float,
+        on_accepted: Callable[[Sequence[OutboxRow]], None],
+        on_refused: Callable[[OutboxRow], None],
+        on_reopened: Callable[[Sequence[Entry]], None],
+    ) -> None:
+        self._sink = sink
+        self._journal = journal
+        self._clock = clock
+        self._metrics = metrics
+        self._pulse = pulse
+        self._batch_size = batch_size
+        self._flush_interval = flush_interval
+        self._on_accepted = on_accepted
+        self._on_refused = on_refused
+        self._on_reopened = on_reopened
+        self._bell = Bell()
+        self._full = Bell()
+        self._settled = Bell()
+        self._hurried = Bell()
+        self._waiting = 0
+        self._enough = batch_size
+        self._failures = 0
+        self._hurry = False
+        self._refused_again = 0
+        self._quiet_until = float("-inf")
+
+    @property
+    def down(self) -> bool:
+        """Whether the last attempt to report failed."""
+        return self._failures > 0
+
+    def expect(self, events: int) -> None:
+        """Events entered the outbox; they are reported when a batch is full, or after the flush interval."""
+        self._waiting += events
+        self._bell.ring()
+        self._ring_if_full()
+
+    def expect_now(self, events: int) -> None:
+        """Events entered the outbox that something waits for; they are reported at once."""
+        self._waiting += events
+        self._bell.ring()
+        self._full.ring()
+
+    def hasten(self, events: int) -> None:
+        """So many are company enough for the next post: the line stands still for want of what they free."""
+        self._enough = min(events, self._batch_size)
+        self._ring_if_full()
+
+    def _ring_if_full(self) -> None:
+        if self._waiting >= self._enough:
+            self._full.ring()
+
+    def hurry(self) -> None:
+        """From now on report at once whatever comes: the worker is about to end."""
+        self._hurry = True
+        self._hurried.ring()
+        self._bell.ring()
+        self._full.ring()
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            self._pulse.beat("reporting")
+            if await self._bell.wait(LONGEST_WAIT) and not self._hurry:
+                await self._full.wait(self._flush_interval)
+            await self._flush()
+
+    async def flushed(self) -> None:
+        """Return when nothing waits in the outbox any more; `run` does the reporting meanwhile."""
+        while await self._journal.outbox(0, 1):
+            await self._settled.wait(1.0)
+
+    async def _flush(self) -> None:
+        while True:
+            self._pulse.beat("reporting")
+            self._waiting, self._enough = 0, self._batch_size
+            rows = await self._journal.outbox(0, self._batch_size)
+            if not rows:
+                return
+            try:
+                await self._post(rows)
+            except ServiceError as error:
+                await self._pause_after(error)
+            else:
+                if self._failures:
+                    log(Event.EVENTS_RECOVERED)
+                self._failures = 0
+                if len(rows) < self._batch_size:
+                    return
+
+    async def _post(self, rows: Sequence[OutboxRow]) -> None:
+        """Report these events; where the service refuses them, each half for itself."""
+        self._pulse.beat("reporting")
+        try:
+            await self._sink.report([row.body for row in rows])
+        except ServiceRefused as error:
+            if error.status not in ABOUT_THE_EVENTS:
+                raise
+            self._metrics.post_failed("refused")
+            if len(rows) == 1:
+                await self._set_aside(rows[0], str(error))
+                return
+            middle = len(rows) // 2
+            await self._post(rows[:middle])
+            await self._post(rows[middle:])
+        else:
+            reopened = await self._journal.accept(rows, self._clock.now())
+            self._metrics.events_accepted(len(rows))
+            log(Event.EVENTS_ACCEPTED, count=len(rows))
+            self._on_accepted(rows)
+            if reopened:
+                self._on_reopened(reopened)
+            self._settled.ring()
+
+    async def _set_aside(self, row: OutboxRow, reason: str) -> None:
+        refusals = await self._journal.refuse(row, reason, self._clock.now())
+        self._metrics.events_refused(1)
+        if refusals > 1:
+            self._tell_refused_again()
+        else:
+            log(Event.EVENTS_REFUSED, message_id=row.message_id, reason=f"{row.status}: {reason}")
+        self._on_refused(row)
+        self._settled.ring()
+
+    def _tell_refused_again(self) -> None:
+        """Say at most once an hour how many events were refused once more: each was named the first time."""
+        self._refused_again += 1
+        if (now := anyio.current_time()) >= self._quiet_until:
+            log(Event.EVENTS_REFUSED_AGAIN, count=self._refused_again)
+            self._refused_again, self._quiet_until = 0, now + TOLD_AGAIN_AFTER
+
+    async def _pause_after(self, error: ServiceError) -> None:
+        self._failures += 1
+        pause = min(0.5 * 2.0 ** min(self._failures, 10), MAX_PAUSE) * random.uniform(0.5, 1.0)
+        if isinstance(error, ServiceUnavailable) and error.after is not None:
+            pause = max(pause, error.after)
+        self._metrics.post_failed("refused" if isinstance(error, ServiceRefused) else "unavailable")
+        log(Event.EVENTS_UNAVAILABLE, reason=str(error), delay=pause)
+        await self._pause(pause)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, and keep turning; `hurry` ends it."""
+        ends = anyio.current_time() + seconds
+        while (left := ends - anyio.current_time()) > 0:
+            self._pulse.beat("reporting")
+            if await self._hurried.wait(min(left, LONGEST_WAIT)):
+                return

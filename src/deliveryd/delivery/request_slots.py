@@ -1,0 +1,90 @@
+"""The order of requests by id, where more ids wait than may be requested at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import anyio
+
+from deliveryd.runtime.waits import PROMPT
+
+GIVES_WAY = 1.0
+"""Seconds that a request may take before it is cut off for a new id that finds no slot."""
+
+
+class Turn(NamedTuple):
+    """A request that may begin; its scope is cancelled when it has to give way."""
+
+    id: int
+    scope: anyio.CancelScope
+
+
+class _Request(NamedTuple):
+    began: float
+    is_repeat: bool
+    scope: anyio.CancelScope
+
+
+class Turns:
+    """Hands out slots for requests: `most` at a time, half of them at most to repeats and slow requests.
+
+    So ids that fail or hang leave half of the slots to new ones. When more than that hang, the longest
+    request gives way to a new id. Of the new ones the latest goes first: those before it may hang.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._new: list[int] = []
+        self._repeats: deque[int] = deque()
+        self._under_way: dict[int, _Request] = {}  # the longest first
+
+    def add(self, id_: int) -> None:
+        """This id is wanted for the first time."""
+        self._new.append(id_)
+
+    def add_repeat(self, id_: int) -> None:
+        """This id is to be asked for once more, after a failure."""
+        self._repeats.append(id_)
+
+    def begin(self) -> list[Turn]:
+        """The requests that may begin now."""
+        now = anyio.current_time()
+        turns = []
+        while self._new and (len(self._under_way) < self._most or self._cut_off(now)):
+            turns.append(self._begin(self._new.pop(), now, is_repeat=False))
+        if self._repeats:
+            most = min(self._most // 2 - self._slow(now), self._most - len(self._under_way))
+            ids = [self._repeats.popleft() for _ in range(min(most, len(self._repeats)))]
+            turns += [self._begin(id_, now, is_repeat=True) for id_ in ids]
+        return turns
+
+    def end(self, turn: Turn) -> None:
+        """This request has ended, however it did."""
+        request = self._under_way.get(turn.id)
+        if request is not None and request.scope is turn.scope:
+            del self._under_way[turn.id]
+
+    def wait(self) -> float | None:
+        """Seconds until a request may give way to one that waits; None when none has to."""
+        if not self._new or not self._under_way:
+            return None
+        longest = next(iter(self._under_way.values()))
+        return max(longest.began + GIVES_WAY - anyio.current_time(), 0.0)
+
+    def _begin(self, id_: int, now: float, *, is_repeat: bool) -> Turn:
+        scope = anyio.CancelScope()
+        self._under_way[id_] = _Request(now, is_repeat, scope)
+        return Turn(id_, scope)
+
+    def _slow(self, now: float) -> int:
+        return sum(request.is_repeat or now - request.began > PROMPT for request in self._under_way.values())
+
+    def _cut_off(self, now: float) -> bool:
+        """Cut the longest request off, if it may be; tell whether there is a slot now."""
+        id_, request = next(iter(self._under_way.items()))
+        if now < request.began + GIVES_WAY:  # as `wait` computes it, to the last bit
+            return False
+        request.scope.cancel()
+        del self._under_way[id_]
+        return True

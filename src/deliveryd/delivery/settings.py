@@ -1,0 +1,415 @@
+"""Settings by id: from memory, else from the disk cache, else from the service, once however many ask."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from typing import Protocol
+
+import anyio
+
+from deliveryd.delivery.request_slots import Turn, Turns
+from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable, SettingsUnusable
+from deliveryd.metrics import Metrics
+from deliveryd.model import Settings, first_of
+from deliveryd.rendering.content import CompiledSettings
+from deliveryd.runtime.disk_cache import DiskCache
+from deliveryd.runtime.waiting import Bell
+from deliveryd.runtime.waits import KEPT_FOR_WAITING, LONGEST, PROMPT
+from deliveryd.telemetry import Event, log
+
+MEMORY_BYTES = 32 << 20
+PIECE_BYTES = 128
+"""Memory that one piece of a template takes besides its text, about."""
+
+MOST_FETCHES = 200
+"""Settings that are asked for at a time: each takes a connection, and a process has a thousand files."""
+
+FORGOTTEN_AFTER = 2 * LONGEST
+"""Seconds after which an id isn't asked for any more that no message has begun to wait for since."""
+
+NO_ANSWER_YET = "the service hasn't answered yet"
+GAVE_WAY = "its request took long, and gave way to those of other ids"
+
+UNUSABLE_SECONDS = 30.0
+"""How long it is remembered that an id has no usable settings: a correction is noticed after that."""
+
+FLAWED_SECONDS = 600.0
+"""How long settings are kept of which some blocks can't be read: a correction is noticed after that."""
+
+MAX_PAUSE = 60.0
+MOST_KNOWN = 100_000
+
+ABOUT_THE_SETTINGS = frozenset({400, 404, 410, 422})
+"""Refusals that mean that there are no such settings; any other, such as 401, is about who asks and how."""
+
+
+class SettingsSource(Protocol):
+    """What the settings come from."""
+
+    async def fetch_settings(self, settings_id: int) -> bytes:
+        """The settings as they were written."""
+
+    def parse_settings(self, settings_id: int, body: bytes) -> Settings:
+        """Read what was fetched."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Usable:
+    """The settings of an id, until `until` (None: for good)."""
+
+    until: float | None
+    compiled: CompiledSettings
+    size: int
+
+    def answer(self) -> CompiledSettings:
+        return self.compiled
+
+
+@dataclass(frozen=True, slots=True)
+class _Unusable:
+    """Why an id has no usable settings."""
+
+    until: float
+    reason: str
+    size: int = 0
+
+    def answer(self) -> SettingsUnusable:
+        return SettingsUnusable(self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unavailable:
+    """Why the settings of an id can't be had before `until`, and how many failures in a row that makes."""
+
+    until: float
+    reason: str
+    failures: int
+    size: int = 0
+
+    def answer(self) -> ServiceUnavailable:
+        return ServiceUnavailable(self.reason, max(self.until - anyio.current_time(), 0.0))
+
+
+_Known = _Usable | _Unusable | _Unavailable
+
+
+@dataclass(slots=True)
+class _Open:
+    """An id that is asked for, or will be; `done` is set with the next result, which is `known` then.
+
+    `waited_for` is when a message last began to wait for it in the journal; None: none does. `repeat_at` is
+    when it is asked for once more; None: a request is under way, or waits for its turn.
+    """
+
+    since: float
+    done: anyio.Event = field(default_factory=anyio.Event)
+    known: _Known | None = None
+    waited_for: float | None = None
+    repeat_at: float | None = None
+
+    async def result(self) -> _Known:
+        """What the next request finds, or the one under way."""
+        known = None
+        while known is None:
+            await self.done.wait()
+            known = self.known
+        return known
+
+
+class SettingsRoom:
+    """Hands out compiled settings. `ttl` (seconds) is the age to fetch them anew at, None: never.
+
+    `run` asks for what is wanted, and asks again for as long as messages wait for it in the journal.
+    """
+
+    def __init__(
+        self,
+        source: SettingsSource,
+        cache: DiskCache,
+        compile_settings: Callable[[Settings], CompiledSettings],
+        metrics: Metrics,
+        ttl: float | None = None,
+    ) -> None:
+        self._source = source
+        self._cache = cache
+        self._compile = compile_settings
+        self._metrics = metrics
+        self._ttl = ttl
+        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._size = 0
+        self._open: dict[int, _Open] = {}
+        self._begun: list[int] = []
+        self._turns = Turns(MOST_FETCHES)
+        self._repeats: list[tuple[float, int]] = []  # a heap
+        self._left_alone: dict[int, tuple[float, float]] = {}  # when it failed, and its own pause's end
+        self._bell = Bell()
+
+    def at_hand(self, settings_id: int) -> CompiledSettings | SettingsUnusable | ServiceUnavailable | None:
+        """The settings of an id, or why there are none, if that is known; None: `ask` can say.
+
+        Whoever is told ServiceUnavailable has to wait in the journal: `run` tells when that is over.
+        """
+        known = self._recall(settings_id)
+        if isinstance(known, _Usable):
+            self._metrics.settings_cached("memory")
+            return known.compiled
+        if isinstance(known, _Unusable):
+            return known.answer()
+        if known is None and self._is_prompt(settings_id):
+            return None
+        self._wait_for(settings_id)
+        return known.answer() if known is not None else ServiceUnavailable(NO_ANSWER_YET)
+
+    async def ask(self, settings_id: int) -> CompiledSettings | SettingsUnusable | ServiceUnavailable:
+        """The same with a request where it needs one, whose answer is waited for a moment only."""
+        with anyio.move_on_after(PROMPT):
+            try:
+                return await self.get(settings_id)
+            except SettingsUnusable as error:
+                return error
+            except ServiceUnavailable as error:
+                self._wait_for(settings_id)
+                return error
+        known = self._recall(settings_id)  # the answer may have come in the very moment that was waited for
+        if known is not None and not isinstance(known, _Unavailable):
+            return known.answer()
+        self._wait_for(settings_id)
+        return ServiceUnavailable(NO_ANSWER_YET)
+
+    async def get(self, settings_id: int) -> CompiledSettings:
+        """The settings of an id, however long the request takes.
+
+        Raises SettingsUnusable when they don't exist or can't be read, and ServiceUnavailable when the
+        service can't say; its `after` are the seconds until the next request for this id.
+        """
+        known, wanted = self._recall(settings_id), self._open.get(settings_id)
+        is_first = known is None and wanted is None
+        if known is None:
+            known = await (wanted or self._begin(settings_id)).result()
+        if isinstance(known, _Usable) and not is_first:
+            self._metrics.settings_cached("memory")
+        answer = known.answer()
+        if isinstance(answer, CompiledSettings):
+            return answer
+        raise answer
+
+    def is_awaited(self, settings_id: int) -> bool:
+        """Whether `run` will tell when the settings of this id are known."""
+        wanted = self._open.get(settings_id)
+        return wanted is not None and wanted.waited_for is not None
+
+    async def run(self, tell: Callable[[int], None]) -> None:
+        """Ask for what is wanted. `tell` hears of ids that messages wait for, once they are known."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await self._bell.wait(self._pause())
+                begun, self._begun = self._begun, []
+                for settings_id in begun:
+                    tasks.start_soon(self._look_up, settings_id, tell)
+                self._repeat_due()
+                for turn in self._turns.begin():
+                    tasks.start_soon(self._request, turn, tell)
+
+    def _recall(self, settings_id: int) -> _Known | None:
+        known = self._known.get(settings_id)
+        if known is None or (known.until is not None and known.until <= anyio.current_time()):
+            return None
+        self._known.move_to_end(settings_id)
+        return known
+
+    def _is_prompt(self, settings_id: int) -> bool:
+        """Whether an answer may come within a moment: nobody has waited for long, or in the journal."""
+        wanted = self._open.get(settings_id)
+        return wanted is None or (wanted.waited_for is None and anyio.current_time() - wanted.since < PROMPT)
+
+    def _begin(self, settings_id: int) -> _Open:
+        wanted = self._open[settings_id] = _Open(anyio.current_time())
+        self._begun.append(settings_id)
+        self._bell.ring()
+        return wanted
+
+    def _wait_for(self, settings_id: int) -> None:
+        """A message is going to wait for this id in the journal."""
+        wanted = self._open.get(settings_id)
+        if wanted is None:
+            if len(self._open) >= MOST_KNOWN:
+                return
+            wanted = self._open[settings_id] = _Open(anyio.current_time())
+            known = self._known.get(settings_id)
+            self._repeat_at(
+                settings_id, wanted, known.until if isinstance(known, _Unavailable) else wanted.since
+            )
+        wanted.waited_for = anyio.current_time()
+
+    def _repeat_at(self, settings_id: int, wanted: _Open, at: float) -> None:
+        wanted.repeat_at = at
+        heappush(self._repeats, (at, settings_id))
+        self._bell.ring()
+
+    def _pause(self) -> float:
+        """Seconds until something is to be done."""
+        pauses = [math.inf]
+        if self._repeats:
+            pauses.append(max(self._repeats[0][0] - anyio.current_time(), 0.0))
+        if (wait := self._turns.wait()) is not None:
+            pauses.append(wait)
+        return min(pauses)
+
+    def _repeat_due(self) -> None:
+        """Let those be asked for again whose pause is over, if messages still wait for them."""
+        now = anyio.current_time()
+        while self._repeats and self._repeats[0][0] <= now:
+            _, settings_id = heappop(self._repeats)
+            wanted = self._open.get(settings_id)
+            if wanted is None or wanted.repeat_at is None or wanted.repeat_at > now:
+                continue
+            if wanted.waited_for is None or now - wanted.waited_for > FORGOTTEN_AFTER:
+                del self._open[settings_id]
+            else:
+                wanted.repeat_at = None
+                self._turns.add_repeat(settings_id)
+
+    async def _look_up(self, settings_id: int, tell: Callable[[int], None]) -> None:
+        """Find settings on the disk, or have the service asked for them."""
+        name = f"settings/{settings_id}"
+        cached = await self._cache.get(name)
+        if cached is not None:
+            try:
+                compiled = self._read(settings_id, cached.value)
+            except SettingsUnusable:
+                log(Event.CACHE_ROW_REFUSED, settings_id=settings_id)
+                await self._cache.delete(name)
+            else:
+                self._metrics.settings_cached("disk")
+                known = self._usable(compiled, len(cached.value), self._shorter(cached.seconds_left))
+                self._settle(settings_id, known, tell)
+                return
+        if isinstance(self._known.get(settings_id), _Unavailable):
+            self._turns.add_repeat(settings_id)
+        else:
+            self._turns.add(settings_id)
+        self._bell.ring()
+
+    async def _request(self, turn: Turn, tell: Callable[[int], None]) -> None:
+        began = anyio.current_time()
+        known: _Known | None = None
+        body, ttl = b"", self._ttl
+        with turn.scope:
+            try:
+                body = await self._source.fetch_settings(turn.id)
+                compiled = self._read(turn.id, body)
+                ttl = self._ttl_of(compiled)
+                known = self._usable(compiled, len(body), ttl)
+            except (ServiceUnavailable, ServiceRefused, SettingsUnusable) as error:
+                known = self._failed(turn.id, error)
+        if known is None:
+            known = self._unavailable(turn.id, ServiceUnavailable(GAVE_WAY))
+        if isinstance(known, _Usable):
+            self._metrics.settings_requested("found")
+            log(Event.SETTINGS_FETCHED, settings_id=turn.id, size=len(body))
+            await self._cache.set(f"settings/{turn.id}", body, ttl)
+        self._turns.end(turn)
+        self._settle(turn.id, known, tell)
+        if not isinstance(known, _Unavailable):
+            self._service_answers(began)
+        self._bell.ring()
+
+    def _ttl_of(self, compiled: CompiledSettings) -> float | None:
+        """The age to ask again at; where a block can't be read, sooner than that, and it is said."""
+        if not compiled.unreadable:
+            return self._ttl
+        reason = "; ".join(first_of(compiled.unreadable))
+        log(Event.SETTINGS_FLAWED, settings_id=compiled.id, reason=reason)
+        return self._shorter(FLAWED_SECONDS)
+
+    def _failed(
+        self, settings_id: int, error: ServiceUnavailable | ServiceRefused | SettingsUnusable
+    ) -> _Known:
+        match error:
+            case ServiceUnavailable():
+                return self._unavailable(settings_id, error)
+            case ServiceRefused(status=status) if status not in ABOUT_THE_SETTINGS:
+                return self._unavailable(settings_id, ServiceUnavailable(str(error)))
+            case ServiceRefused():
+                return self._unusable(settings_id, f"settings {settings_id}: {error}")
+            case _:
+                return self._unusable(settings_id, str(error))
+
+    def _settle(self, settings_id: int, known: _Known, tell: Callable[[int], None]) -> None:
+        """Remember what is known now, and let everybody know who waits for it."""
+        wanted = self._open[settings_id]
+        is_waited_for = wanted.waited_for is not None
+        if is_waited_for and isinstance(known, _Usable) and known.until is not None:
+            known = replace(known, until=max(known.until, anyio.current_time() + KEPT_FOR_WAITING))
+        self._put(settings_id, known)
+        wanted.known = known
+        wanted.done.set()
+        if isinstance(known, _Unavailable) and is_waited_for:
+            wanted.done = anyio.Event()
+            self._repeat_at(settings_id, wanted, known.until)
+            return
+        del self._open[settings_id]
+        if is_waited_for:
+            tell(settings_id)
+
+    def _service_answers(self, began: float) -> None:
+        """A request was answered that began then: who was to be left alone since before is asked again.
+
+        What the service asked for at a failure was about itself, and it answers; each id's own pause stays.
+        """
+        over = [id_ for id_, (failed_at, _) in self._left_alone.items() if failed_at < began]
+        for settings_id in over:
+            _, until = self._left_alone.pop(settings_id)
+            known = self._known.get(settings_id)
+            if isinstance(known, _Unavailable) and known.until > until:
+                self._put(settings_id, replace(known, until=until))
+                wanted = self._open.get(settings_id)
+                if wanted is not None and wanted.repeat_at is not None:
+                    self._repeat_at(settings_id, wanted, until)
+
+    def _read(self, settings_id: int, body: bytes) -> CompiledSettings:
+        try:
+            return self._compile(self._source.parse_settings(settings_id, body))
+        except ServiceUnreadable as error:
+            raise SettingsUnusable(str(error)) from None
+
+    def _shorter(self, seconds_left: float | None) -> float | None:
+        """Of this time, such as what is left of an earlier run's `ttl`, and today's: what ends first."""
+        limits = [limit for limit in (seconds_left, self._ttl) if limit is not None]
+        return min(limits, default=None)
+
+    def _usable(self, compiled: CompiledSettings, size: int, seconds: float | None) -> _Usable:
+        until = None if seconds is None else anyio.current_time() + seconds
+        return _Usable(until, compiled, size + PIECE_BYTES * compiled.pieces)
+
+    def _unusable(self, settings_id: int, reason: str) -> _Unusable:
+        self._metrics.settings_requested("unusable")
+        log(Event.SETTINGS_UNUSABLE, settings_id=settings_id, reason=reason)
+        return _Unusable(anyio.current_time() + UNUSABLE_SECONDS, reason)
+
+    def _unavailable(self, settings_id: int, error: ServiceUnavailable) -> _Unavailable:
+        before = self._known.get(settings_id)
+        failures = before.failures + 1 if isinstance(before, _Unavailable) else 1
+        grown = min(2.0 ** min(failures - 1, 10), MAX_PAUSE) * random.uniform(0.7, 1.0)
+        asked = min(error.after or 0.0, LONGEST)
+        pause = max(asked, grown)
+        now = anyio.current_time()
+        self._left_alone.pop(settings_id, None)
+        if asked > grown and len(self._left_alone) < MOST_KNOWN:
+            self._left_alone[settings_id] = now, now + grown
+        self._metrics.settings_requested("unavailable")
+        log(Event.SETTINGS_UNAVAILABLE, settings_id=settings_id, reason=str(error), delay=pause)
+        return _Unavailable(now + pause, str(error), failures)
+
+    def _put(self, settings_id: int, known: _Known) -> None:
+        before = self._known.pop(settings_id, None)
+        self._size += known.size - (before.size if before is not None else 0)
+        self._known[settings_id] = known
+        while (self._size > MEMORY_BYTES and len(self._known) > 1) or len(self._known) > MOST_KNOWN:
+            _, oldest = self._known.popitem(last=False)
+            self._size -= oldest.size

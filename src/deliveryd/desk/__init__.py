@@ -1,1 +1,0 @@
-"""The operators' desk: orders about what lies aside, carried out by whoever has the journal."""

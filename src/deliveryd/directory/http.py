@@ -1,0 +1,125 @@
+"""Customers who are asked for over HTTP: one at a time, or many with one request."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from deliveryd.directory.http_options import MANY, ONE, PLACE, HttpOptions, address
+from deliveryd.directory.remote import Terms
+from deliveryd.errors import ConfigError, DirectoryUnavailable, ServiceRefused, ServiceUnavailable
+from deliveryd.http.client import build_client
+from deliveryd.http.json_pointer import follow, parse_pointer
+from deliveryd.http.reachability import connect_problem, endpoint_of
+from deliveryd.http.wire import Target
+from deliveryd.model import Customer
+from deliveryd.service import number_text
+from deliveryd.service.caller import Caller
+
+UNKNOWN = frozenset({404, 410})
+"""Statuses by which a source says that it doesn't know a customer."""
+
+LARGEST_CUSTOMER = 64 << 10
+LARGEST_ANSWER = 8 << 20
+"""Bytes that are read of a customer, on an average, and of an answer."""
+
+
+class HttpSource:
+    """Asks with GET, and finds the fields in a JSON answer by their pointers (RFC 6901)."""
+
+    def __init__(self, options: HttpOptions, caller: Caller) -> None:
+        self._caller = caller
+        self._endpoint = endpoint_of(options.url, options.tls_files(), options.proxy)
+        self._one = address(options.url, ONE)
+        self._many = address(options.batch_url, MANY) if options.batch_url is not None else None
+        self._entries = parse_pointer(options.batch_entries) if options.batch_entries is not None else ()
+        self._fields = {name: parse_pointer(pointer) for name, pointer in options.fields.items()}
+        self._id = self._fields.pop("id", ())
+        self.batch_size = options.batch_size if self._many is not None else 1
+
+    async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
+        """Who these are. Raises DirectoryUnavailable."""
+        try:
+            if self._many is None or len(ids) == 1:
+                return {id_: found for id_ in ids if (found := await self._find(self._one, id_)) is not None}
+            return await self._find_all(self._many, ids)
+        except ServiceUnavailable as error:
+            raise DirectoryUnavailable(str(error), error.after) from None
+        except ServiceRefused as error:
+            raise DirectoryUnavailable(str(error)) from None
+
+    async def probe(self) -> str | None:
+        """Connect, with TLS where the address has it, and hang up: no request is made."""
+        return await connect_problem(*self._endpoint)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._caller.aclose()
+
+    async def _find(self, target: Target, customer_id: int) -> Customer | None:
+        answer = await self._caller.call("GET", _filled(target, [customer_id]), also=UNKNOWN)
+        return None if answer.status in UNKNOWN else self._customer(customer_id, _parsed(answer.body))
+
+    async def _find_all(self, target: Target, ids: Collection[int]) -> Mapping[int, Customer]:
+        answer = await self._caller.call("GET", _filled(target, ids))
+        found: dict[int, Customer] = {}
+        wanted = {str(id_): id_ for id_ in ids}
+        for entry in _entries(follow(_parsed(answer.body), self._entries)):
+            customer_id = wanted.get(self._id_of(entry))
+            if customer_id is not None:
+                found[customer_id] = self._customer(customer_id, entry)
+        return found
+
+    def _id_of(self, entry: object) -> str:
+        found = follow(entry, self._id)
+        if not isinstance(found, str):
+            raise DirectoryUnavailable("fields.id leads to no id in an entry of the answer")
+        return found
+
+    def _customer(self, customer_id: int, document: object) -> Customer:
+        fields = {name: _text_of(name, follow(document, steps)) for name, steps in self._fields.items()}
+        return Customer(customer_id, {name: text for name, text in fields.items() if text.strip()})
+
+
+def _filled(target: Target, ids: Iterable[int]) -> Target:
+    """The address with the ids in it: digits, signs and commas, which need no escape."""
+    written = ",".join(map(str, ids)).encode()
+    return target._replace(path=target.path.replace(PLACE, written))
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return number_text.loads(body.decode("utf-8-sig"))
+    except ValueError:
+        raise DirectoryUnavailable("the answer isn't JSON") from None
+
+
+def _entries(found: object) -> Sequence[object]:
+    """The customers of an answer: the members of a list, or the values of an object."""
+    if isinstance(found, list | dict):
+        members = list(found.values()) if isinstance(found, dict) else found
+        return [member for member in members if member is not None]
+    raise DirectoryUnavailable("the answer holds no list of customers, nor an object of them")
+
+
+def _text_of(name: str, value: object) -> str:
+    match value:
+        case str():  # numbers too, as they were written
+            return value
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case _:
+            raise DirectoryUnavailable(f"fields.{name} leads to something that is no text and no number")
+
+
+def open_http(options: HttpOptions, terms: Terms) -> HttpSource:
+    """Open the source. Must be called within the event loop; raises ConfigError."""
+    if problems := options.problems():
+        raise ConfigError([f"customers.{problem}" for problem in problems])
+    largest = min(LARGEST_CUSTOMER * (options.batch_size if options.batch_url else 1), LARGEST_ANSWER)
+    client = build_client(
+        timeout=terms.timeout, max_body=largest, tls=options.tls_files(), proxy=options.open_proxy()
+    )
+    return HttpSource(options, Caller(client, "the customer directory", options.auth))

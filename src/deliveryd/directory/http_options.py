@@ -1,0 +1,100 @@
+"""The options of the source "http", and everything that can be wrong with them before it is asked."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, ConfigDict, Field, StrictInt, model_validator
+
+from deliveryd.http.client import target_of
+from deliveryd.http.json_pointer import parse_pointer
+from deliveryd.http.tls import TlsFiles
+from deliveryd.http.wire import Target
+from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
+from deliveryd.options.proxy import ProxyOptions
+from deliveryd.options.tls import TlsOptions, tls_problems
+from deliveryd.service.auth import AuthOptions
+
+ONE = "{customerId}"
+MANY = "{customerIds}"
+
+PLACE = b"deliveryd-customer"
+"""What stands for the ids in an address that was taken apart: nothing in it is ever escaped."""
+
+
+def _pointer(pointer: str) -> str:
+    parse_pointer(pointer)
+    return pointer
+
+
+def _address_with(placeholder: str, url: str) -> str:
+    target = address(url, placeholder)
+    if "#" in url:
+        raise ValueError("has a fragment, which isn't sent")
+    if PLACE not in target.path:
+        raise ValueError(f"{placeholder} has to stand in its path or its query")
+    return url
+
+
+def address(url: str, placeholder: str) -> Target:
+    """An address, taken apart, with `PLACE` where the placeholder stands. Raises ValueError."""
+    return target_of(url.replace(placeholder, PLACE.decode()))
+
+
+Pointer = Annotated[str, AfterValidator(_pointer)]
+
+
+class HttpOptions(ProxyOptions):
+    """What the source "http" needs (design 6)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    url: Annotated[str, AfterValidator(lambda url: _address_with(ONE, url))] = Field(
+        description="address of one customer, with {customerId} in it"
+    )
+    fields: Annotated[dict[str, Pointer], Field(min_length=1)] = Field(
+        description="name, language, phone, email, ...: each with its JSON Pointer"
+    )
+    batch_url: Annotated[str, AfterValidator(lambda url: _address_with(MANY, url))] | None = Field(
+        None, description="address of many, with {customerIds} in it: ids, separated by commas"
+    )
+    batch_size: StrictInt = Field(100, ge=1, le=1000, description="customers in one request, at most")
+    batch_entries: Pointer | None = Field(None, description="JSON Pointer to the customers; none: the answer")
+    auth: AuthOptions = Field(AuthOptions.model_construct(), description="as for the service")
+    tls: TlsOptions = Field(TlsOptions.model_construct(), description="certificates")
+
+    def tls_files(self) -> TlsFiles:
+        """The files of `tls` as the connection takes them."""
+        return self.tls.files("customers.tls.ca_file")
+
+    @model_validator(mode="after")
+    def _ids_are_found(self) -> Self:
+        if self.batch_url is not None and "id" not in self.fields:
+            raise ValueError("batch_url needs fields.id: where a customer of an answer has the id")
+        return self
+
+    def problems(self) -> list[str]:
+        """What only the files that are named can tell, as `key: what`."""
+        secrets = {name: getattr(self.auth, name) for name in ("token_file", "password_file", "value_file")}
+        found = [
+            f"auth.{name}: {problem}"
+            for name, secret in secrets.items()
+            if secret is not None and (problem := secret.problem()) is not None
+        ]
+        return [
+            *found,
+            *self.proxy_problems(),
+            *self._plain_text_problems(),
+            *tls_problems("tls", self.tls.files()),
+        ]
+
+    def _plain_text_problems(self) -> list[str]:
+        if self.allow_plain_text or not self.auth.is_given:
+            return []
+        addresses = {"url": self.url, "batch_url": self.batch_url or ""}
+        return [
+            f"{key}: {plain_text_problem('the secret of auth', urlsplit(url).netloc, SECURE_ADDRESS)}"
+            for key, url in addresses.items()
+            if goes_out_plain(url, self.proxy)
+        ]

@@ -1,0 +1,70 @@
+"""What a remote directory has answered, kept for a while and within a bound."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import anyio
+
+from deliveryd.model import Customer
+from deliveryd.runtime.waits import KEPT_FOR_WAITING
+
+MEMORY_BYTES = 32 << 20
+"""Memory that all kept answers may take, about; those that weren't used for longest go first."""
+
+ANSWER_BYTES = 500
+FIELD_BYTES = 150
+"""What an answer, and a field of it, take besides their texts, about."""
+
+UNKNOWN_SECONDS = 30.0
+"""How long it is remembered, at most, that nobody knows a customer: who was added is found after that."""
+
+
+class _Kept(NamedTuple):
+    until: float
+    customer: Customer | None
+    size: int
+
+
+class Memory:
+    """Keeps answers for `ttl` seconds."""
+
+    def __init__(self, ttl: float) -> None:
+        self._ttl = ttl
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._size = 0
+
+    def recall(self, ids: Collection[int]) -> dict[int, Customer | None]:
+        """Those of `ids` who were answered for and are still remembered."""
+        now = anyio.current_time()
+        found = {}
+        for id_ in ids:
+            kept = self._kept.get(id_)
+            if kept is not None and kept.until > now:
+                self._kept.move_to_end(id_)
+                found[id_] = kept.customer
+        return found
+
+    def keep(self, answers: Mapping[int, Customer | None], late: Collection[int] = ()) -> None:
+        """Remember who these are; `late` are those for whose answer messages wait in the journal."""
+        now = anyio.current_time()
+        for id_, customer in answers.items():
+            seconds = min(self._ttl, UNKNOWN_SECONDS) if customer is None else self._ttl
+            if id_ in late:
+                seconds = max(seconds, KEPT_FOR_WAITING)
+            before = self._kept.pop(id_, None)
+            kept = self._kept[id_] = _Kept(now + seconds, customer, _size(customer))
+            self._size += kept.size - (before.size if before is not None else 0)
+        while self._size > MEMORY_BYTES and len(self._kept) > 1:
+            _, oldest = self._kept.popitem(last=False)
+            self._size -= oldest.size
+
+
+def _size(customer: Customer | None) -> int:
+    if customer is None:
+        return ANSWER_BYTES
+    # Four bytes for each character: what Python needs for a text with a single emoji in it.
+    texts = sum(len(name) + len(text) for name, text in customer.fields.items())
+    return ANSWER_BYTES + FIELD_BYTES * len(customer.fields) + 4 * texts

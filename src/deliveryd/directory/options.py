@@ -1,0 +1,61 @@
+"""The table `[customers]`: what all sources have, and what the one that is named needs besides."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
+
+from deliveryd.directory.none import NoOptions
+from deliveryd.directory.registry import check_source, options_of
+from deliveryd.directory.remote import Terms
+from deliveryd.options.file import ConfigFile
+from deliveryd.options.units import Duration
+
+Positive = Annotated[Duration, Field(gt=0)]
+
+
+class CustomersOptions(BaseModel):
+    """The issuer's own customer directory; what else stands in its table belongs to its source."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    source: str = Field("none", description='"none", "file", "http", "sql", or one that a package brings')
+    cache_ttl: Positive = Field(300.0, description="how long an answer of a remote directory is kept")
+    timeout: Positive = Field(5.0, description="for one question to a remote directory")
+    concurrency: StrictInt = Field(10, ge=1, le=1000, description="questions to it at a time")
+    options: BaseModel = Field(NoOptions.model_construct(), exclude=True)
+
+    @property
+    def terms(self) -> Terms:
+        """What is common to all remote directories."""
+        return Terms(self.cache_ttl, self.timeout, self.concurrency)
+
+
+def read_customers(file: ConfigFile, table: object) -> CustomersOptions:
+    """Read the table; of one with mistakes, which are noted, what is left without them."""
+    if not isinstance(table, dict):
+        file.complain("customers", "expected a table")
+        return CustomersOptions()
+    common = [name for name, field in CustomersOptions.model_fields.items() if not field.exclude]
+    given = {key: table[key] for key in common if key in table}
+    own = {key: value for key, value in table.items() if key not in common}
+    customers = file.validate(CustomersOptions, given, "customers") or file.remainder(CustomersOptions, given)
+    if customers is None:
+        return CustomersOptions()
+    if customers.source == "none" and own:
+        text = f'is "none", which takes no {min(own)}: name the source that it is for'
+        file.complain("customers.source", text)
+        return customers
+    try:
+        model = options_of(customers.source)
+    except ValueError as error:
+        file.complain("customers.source", str(error))
+        return CustomersOptions()
+    options = file.validate(model, own, "customers", known=common) or file.remainder(model, own)
+    if options is None:
+        return CustomersOptions()
+    for problem in check_source(customers.source, options):
+        key, _, text = problem.partition(": ")
+        file.complain(f"customers.{key}", text)
+    return customers.model_copy(update={"options": options})

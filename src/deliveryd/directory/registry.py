@@ -1,0 +1,86 @@
+"""Which sources of customers there are: one explicit table, and entry points of other packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from deliveryd.directory.base import Source
+from deliveryd.directory.file import FileOptions
+from deliveryd.directory.http_options import HttpOptions
+from deliveryd.directory.none import NoOptions
+from deliveryd.directory.remote import Terms
+from deliveryd.directory.sql_options import SqlOptions
+from deliveryd.errors import ConfigError
+from deliveryd.options import plugins
+
+ENTRY_POINTS = "deliveryd.customers"
+
+LOCAL: Mapping[str, type[BaseModel]] = {"none": NoOptions, "file": FileOptions}
+"""The sources that aren't asked from afar, and what they need."""
+
+
+def _nothing_wrong(_options: Any) -> list[str]:
+    return []
+
+
+class Kind(NamedTuple):
+    """A source as a package offers it; the value of an entry point in the group `deliveryd.customers`.
+
+    `options` is the model of its own keys in `[customers]`, with `extra="forbid"`. `open` takes those options
+    and the terms; it runs within the event loop and raises ConfigError. `check` takes the options, and names
+    what is wrong with them beyond their model, such as files that can't be read, as `key: what`.
+    """
+
+    options: type[BaseModel]
+    open: Callable[[Any, Terms], Source]
+    check: Callable[[Any], list[str]] = _nothing_wrong
+
+
+def _open_http(options: HttpOptions, terms: Terms) -> Source:
+    from deliveryd.directory.http import open_http  # noqa: PLC0415  # loaded only where it is configured
+
+    return open_http(options, terms)
+
+
+def _open_sql(options: SqlOptions, terms: Terms) -> Source:
+    from deliveryd.directory.sql import open_sql  # noqa: PLC0415  # loads optional packages
+
+    return open_sql(options, terms)
+
+
+KINDS: Mapping[str, Kind] = {
+    "http": Kind(HttpOptions, _open_http, HttpOptions.problems),
+    "sql": Kind(SqlOptions, _open_sql, SqlOptions.problems),
+}
+
+
+def options_of(source: str) -> type[BaseModel]:
+    """The model of the keys that a source has of its own.
+
+    Raises ValueError, with a suggestion, when there is none of this name or it can't be loaded.
+    """
+    return LOCAL[source] if source in LOCAL else _find_kind(source).options
+
+
+def check_source(source: str, options: BaseModel) -> list[str]:
+    """What is wrong with valid options beyond their model, as `key: what`; connects to nothing."""
+    return [] if source in LOCAL else _find_kind(source).check(options)
+
+
+def open_source(source: str, options: BaseModel, terms: Terms) -> Source:
+    """Open a remote source. Must be called within the event loop; raises ConfigError."""
+    kind = _find_kind(source)
+    try:
+        return kind.open(options, terms)
+    except ConfigError:
+        raise
+    except Exception as error:
+        reason = f"{source!r} can't be opened: {type(error).__name__}"
+        raise ConfigError([f"customers.source: {reason}"]) from error
+
+
+def _find_kind(source: str) -> Kind:
+    return plugins.find_kind(source, KINDS, Kind, what="source", group=ENTRY_POINTS, others=LOCAL)

@@ -1,0 +1,205 @@
+"""A directory that has to be asked: the one front before every source, which asks it as little as can be."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import anyio
+
+from deliveryd.directory.base import Answer, Answered, Source
+from deliveryd.directory.memory import Memory
+from deliveryd.directory.outage import Outage
+from deliveryd.errors import DirectoryUnavailable
+from deliveryd.model import Customer
+from deliveryd.network.deadline import within
+from deliveryd.runtime.waiting import Bell
+from deliveryd.runtime.waits import PROMPT
+
+LINGER = 0.005
+"""Seconds that a question which isn't full waits for more customers."""
+
+
+class Terms(NamedTuple):
+    """How long an answer is kept, how long it may take (seconds), and how many questions go at a time."""
+
+    cache_ttl: float
+    timeout: float
+    concurrency: int
+
+
+class RemoteDirectory:
+    """Asks a source, once for however many want to know the same, and for many together where it can be.
+
+    A question that fails for many is asked again in halves, so that one customer over whom the source
+    stumbles holds up nobody else; a source that fails at everything is left alone for a while.
+    """
+
+    def __init__(self, source: Source, terms: Terms) -> None:
+        self._source = source
+        self._terms = terms
+        self._memory = Memory(terms.cache_ttl)
+        self._outage = Outage()
+        self._pending: dict[int, None] = {}  # nobody has asked for them yet
+        self._halves: deque[Sequence[int]] = deque()
+        self._waits: dict[int, list[_Wait]] = {}
+        self._askers = 0
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the source keeps failing, and is left alone but for probes."""
+        return self._outage.is_on
+
+    def at_hand(self, ids: Collection[int]) -> Mapping[int, Customer | None]:
+        """Those of `ids` who are remembered."""
+        return self._memory.recall(ids)
+
+    async def look_up(self, ids: Collection[int], answered: Answered) -> None:
+        """Tell `answered` of each of `ids` once: who is remembered first, the others as answers come."""
+        known = self._memory.recall(ids)
+        wait = _Wait(id_ for id_ in ids if id_ not in known)
+        try:
+            async with anyio.create_task_group() as askers:
+                self._want(wait)
+                for _ in range(self._missing_askers()):
+                    self._askers += 1
+                    askers.start_soon(self._ask)
+                if known:
+                    await answered(known)
+                while wait.left:
+                    await answered(await wait.next())
+        finally:
+            self._want_no_more(wait)
+
+    async def probe(self) -> str | None:
+        """Whether the source can be reached."""
+        try:
+            with anyio.fail_after(self._terms.timeout):
+                return await self._source.probe()
+        except TimeoutError:
+            return _too_late(self._terms.timeout)
+        except Exception as error:
+            return _broken(error)
+
+    async def aclose(self) -> None:
+        """Close the source."""
+        await self._source.aclose()
+
+    def _want(self, wait: _Wait) -> None:
+        for id_ in wait.left:
+            if id_ not in self._waits:
+                self._waits[id_] = []
+                self._pending[id_] = None
+            self._waits[id_].append(wait)
+
+    def _want_no_more(self, wait: _Wait) -> None:
+        """Who waited was cut off: what nobody wants isn't asked any more."""
+        for id_ in wait.left:
+            waits = self._waits.get(id_, [])
+            if wait in waits:
+                waits.remove(wait)
+            if not waits and id_ in self._pending:
+                del self._pending[id_], self._waits[id_]
+
+    def _missing_askers(self) -> int:
+        questions = len(self._halves) - (-len(self._pending) // self._source.batch_size)
+        return max(min(questions, self._terms.concurrency - self._askers), 0)
+
+    async def _ask(self) -> None:
+        """Ask for all who are wanted, one question after the other, until nobody is left."""
+        try:
+            if len(self._pending) < self._source.batch_size and self._source.batch_size > 1:
+                await anyio.sleep(LINGER)
+            while question := self._next_question():
+                self._tell(await self._answers_to(question))
+        finally:
+            self._askers -= 1
+
+    def _next_question(self) -> Sequence[int]:
+        if self._halves:
+            return self._halves.popleft()
+        question = list(self._pending)[: self._source.batch_size]
+        for id_ in question:
+            del self._pending[id_]
+        return question
+
+    async def _answers_to(self, question: Sequence[int]) -> Mapping[int, Answer]:
+        """What the source says; nothing yet where it has to be asked in halves."""
+        if (hindrance := self._outage.hindrance()) is not None:
+            return dict.fromkeys(question, hindrance)
+        self._outage.begin()
+        try:
+            found = await self._found(question)
+        except DirectoryUnavailable as error:
+            self._outage.failed(error)
+            if len(question) == 1 or self._outage.is_on:
+                return dict.fromkeys(question, error)
+            half = len(question) // 2
+            self._halves += (question[:half], question[half:])
+            return {}
+        except BaseException:
+            self._outage.withdraw()
+            self._tell(dict.fromkeys(question, DirectoryUnavailable("the look-up was broken off")))
+            raise
+        self._outage.answered()
+        answers = {id_: found.get(id_) for id_ in question}
+        self._memory.keep(answers, self._late(question))
+        return answers
+
+    def _late(self, question: Sequence[int]) -> Collection[int]:
+        """Those of a question whose messages wait in the journal by now."""
+        since = anyio.current_time() - PROMPT
+        return {id_ for id_ in question if any(wait.since <= since for wait in self._waits.get(id_, ()))}
+
+    async def _found(self, question: Sequence[int]) -> Mapping[int, Customer]:
+        """Ask the source. Raises DirectoryUnavailable, also for what a package does that it mustn't."""
+        try:
+            found: object = await within(self._terms.timeout, partial(self._source.look_up, question))
+        except DirectoryUnavailable:
+            raise
+        except TimeoutError:
+            raise DirectoryUnavailable(_too_late(self._terms.timeout)) from None
+        except Exception as error:
+            raise DirectoryUnavailable(_broken(error)) from error
+        if not isinstance(found, Mapping):
+            raise DirectoryUnavailable(f"the directory answered with a {type(found).__name__}")
+        if wrong := {type(value).__name__ for value in found.values() if not isinstance(value, Customer)}:
+            raise DirectoryUnavailable(f"the directory answered with a {min(wrong)} for a customer")
+        return found
+
+    def _tell(self, answers: Mapping[int, Answer]) -> None:
+        for id_, answer in answers.items():
+            for wait in self._waits.pop(id_, ()):
+                wait.tell(id_, answer)
+
+
+class _Wait:
+    """One caller who waits for answers, and those that have come and weren't handed on yet."""
+
+    def __init__(self, ids: Iterable[int]) -> None:
+        self.left = set(ids)
+        self.since = anyio.current_time()
+        self._answers: dict[int, Answer] = {}
+        self._bell = Bell()
+
+    def tell(self, id_: int, answer: Answer) -> None:
+        self._answers[id_] = answer
+        self._bell.ring()
+
+    async def next(self) -> Mapping[int, Answer]:
+        """What has come, as soon as there is something."""
+        while not self._answers:
+            await self._bell.wait()
+        answers, self._answers = self._answers, {}
+        self.left -= answers.keys()
+        return answers
+
+
+def _too_late(seconds: float) -> str:
+    return f"no answer within {seconds:g} s"
+
+
+def _broken(error: Exception) -> str:
+    return f"the directory failed with {type(error).__name__}"

@@ -1,0 +1,205 @@
+"""Customers in a database, asked over SQLAlchemy and an asyncio driver; nothing is ever written there."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Collection, Mapping
+from datetime import date, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import sniffio
+from sqlalchemy import event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from deliveryd.directory.remote import Terms
+from deliveryd.directory.sql_connection import connect_safely
+from deliveryd.directory.sql_options import MANY, ONE, SqlOptions, address, sqlite_file, statement
+from deliveryd.errors import ConfigError, DirectoryUnavailable
+from deliveryd.model import Customer
+
+READ_ONLY: Mapping[str, str] = {
+    "sqlite": "PRAGMA query_only = ON",
+    "postgresql": "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+    "mysql": "SET SESSION TRANSACTION READ ONLY",
+    "mariadb": "SET SESSION TRANSACTION READ ONLY",
+}
+"""How each database is told that a connection only reads."""
+
+INT64 = range(-(2**63), 2**63)
+"""Ids that a database can hold; others are unknown to it."""
+
+NOBODY = 0
+"""The id that `probe` asks for."""
+
+_WRITTEN = (str, int, float, Decimal, UUID)
+
+
+class SqlSource:
+    """Asks a database, for one customer or for many with each query."""
+
+    def __init__(self, options: SqlOptions, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._statement = statement(options)
+        self._for_many = options.for_many
+        self._place = options.url.partition("?")[0]
+        self.batch_size = options.batch_size if options.for_many else 1
+
+    async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
+        """Who these are. Raises DirectoryUnavailable."""
+        known = [id_ for id_ in ids if id_ in INT64]
+        return await (self._find_all(known) if self._for_many else self._find(known)) if known else {}
+
+    async def probe(self) -> str | None:
+        """Run the query for nobody."""
+        try:
+            await self.look_up([NOBODY])
+        except DirectoryUnavailable as error:
+            return f"{self._place}: {error}"
+        return None
+
+    async def columns(self) -> frozenset[str]:
+        """The fields that the query selects. Raises DirectoryUnavailable."""
+        try:
+            async with self._engine.connect() as connection:
+                asked = {MANY: [NOBODY]} if self._for_many else {ONE: NOBODY}
+                result = await connection.execute(self._statement, asked)
+                return frozenset(result.keys()) if result.returns_rows else frozenset()
+        except (SQLAlchemyError, OSError) as error:
+            raise DirectoryUnavailable(_reason(error)) from None
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._engine.dispose()
+
+    async def _find(self, ids: Collection[int]) -> Mapping[int, Customer]:
+        found: dict[int, Customer] = {}
+        for id_ in ids:
+            rows = await self._rows({ONE: id_})
+            if len(rows) > 1:
+                raise DirectoryUnavailable("the query gives more than one row for a customer")
+            if rows:
+                found[id_] = _customer(id_, rows[0])
+        return found
+
+    async def _find_all(self, ids: Collection[int]) -> Mapping[int, Customer]:
+        found: dict[int, Customer] = {}
+        for row in await self._rows({MANY: list(ids)}):
+            customer = _customer(_id_in(row), row)
+            if customer.id in found:
+                raise DirectoryUnavailable("the query gives more than one row for a customer")
+            found[customer.id] = customer
+        return found
+
+    async def _rows(self, parameters: Mapping[str, object]) -> list[Mapping[str, Any]]:
+        try:
+            return await self._ask(parameters)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise DirectoryUnavailable(_reason(error)) from None
+        except (SQLAlchemyError, OSError) as error:
+            raise DirectoryUnavailable(_reason(error)) from None
+        try:  # a kept connection was broken, by a restart of the database maybe: once more over a new one
+            return await self._ask(parameters)
+        except (SQLAlchemyError, OSError) as error:
+            raise DirectoryUnavailable(_reason(error)) from None
+
+    async def _ask(self, parameters: Mapping[str, object]) -> list[Mapping[str, Any]]:
+        async with self._engine.connect() as connection:
+            result = await connection.execute(self._statement, parameters)
+            return [dict(row) for row in result.mappings()] if result.returns_rows else []
+
+
+def _id_in(row: Mapping[str, Any]) -> int:
+    try:
+        return int(row["id"])
+    except KeyError:
+        raise DirectoryUnavailable("a query for many customers has to select their id") from None
+    except (TypeError, ValueError):
+        raise DirectoryUnavailable("the column id holds no integer") from None
+
+
+def _customer(customer_id: int, row: Mapping[str, Any]) -> Customer:
+    fields = {name: _text_of(name, value) for name, value in row.items() if name != "id"}
+    return Customer(customer_id, {name: text for name, text in fields.items() if text.strip()})
+
+
+def _text_of(column: str, value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case date() | time():
+            return value.isoformat()
+        case _ if isinstance(value, _WRITTEN):
+            return str(value)
+        case _:
+            raise DirectoryUnavailable(f"the column {column} holds something that is no text and no number")
+
+
+def _reason(error: SQLAlchemyError | OSError) -> str:
+    """What went wrong, mostly by the names of errors: what drivers write may quote a row."""
+    cause: BaseException = error
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        cause = error.orig.__cause__ or error.orig  # drivers' own errors stand behind SQLAlchemy's likeness
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        told = cause.verify_message
+        return f"TLS with the database failed: {told}; customers.tls.ca_file names who is trusted"
+    if isinstance(cause, ssl.SSLError):
+        return f"TLS with the database failed: {cause.reason or type(cause).__name__}"
+    code = getattr(cause, "sqlstate", None) or getattr(cause, "sqlite_errorname", None)
+    if str(cause).startswith(("no such ", "near ")):  # SQLite quotes the query there
+        code = str(cause)
+    elif isinstance(cause, OSError) and cause.strerror:
+        code = cause.strerror
+    name = type(cause).__name__
+    return f"the database answered with {name} ({code})" if code else f"the database failed with {name}"
+
+
+def open_sql(options: SqlOptions, terms: Terms) -> SqlSource:
+    """Open the source. Must be called within an asyncio loop; raises ConfigError."""
+    if sniffio.current_async_library() != "asyncio":
+        raise ConfigError(['customers.source: "sql" runs on asyncio only'])
+    if problems := options.problems():
+        raise ConfigError([f"customers.{problem}" for problem in problems])
+    url = address(options)
+    engine = create_async_engine(
+        url,
+        pool_size=terms.concurrency,
+        max_overflow=0,
+        pool_timeout=terms.timeout,
+        isolation_level="AUTOCOMMIT",  # each look-up is one statement: no round trips around it
+        hide_parameters=True,
+    )
+    _read_only(engine)
+    connect_safely(engine, options)
+    if (file := sqlite_file(options)) is not None:
+        _look_first(engine, file)
+    return SqlSource(options, engine)
+
+
+def _read_only(engine: AsyncEngine) -> None:
+    order = READ_ONLY.get(engine.dialect.name)
+
+    def tell(connection: DBAPIConnection, _record: object) -> None:
+        if order is not None:
+            cursor = connection.cursor()
+            cursor.execute(order)
+            cursor.close()
+            connection.commit()
+
+    event.listen(engine.sync_engine, "connect", tell)
+
+
+def _look_first(engine: AsyncEngine, file: Path) -> None:
+    # A connection that fails leaves a thread of the driver behind, which then complains about the loop's end.
+    def look(*_connection: object) -> None:
+        with file.open("rb"):
+            pass
+
+    event.listen(engine.sync_engine, "do_connect", look)

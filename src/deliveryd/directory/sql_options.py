@@ -1,0 +1,190 @@
+"""The options of the source "sql", and everything that can be wrong with them before it is asked.
+
+SQLAlchemy is loaded only where this source is configured.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Self
+from urllib.parse import quote
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationInfo,
+    model_validator,
+)
+
+from deliveryd.options.tls import TlsOptions, tls_problems
+from deliveryd.options.units import SecretPath, resolve_path
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, TextClause
+
+ONE = "customer_id"
+MANY = "customer_ids"
+
+_SQLITE = re.compile(r"(sqlite(?:\+aiosqlite)?:///)([^?]+)")
+_SECRET_KEYS = frozenset({"password", "passwd", "pwd", "sslpassword"})
+_OTHER_KEYS = re.compile(r"ssl.*|direct_tls|dsn|service|servicefile|passfile|read_default_.*|local_infile")
+"""Parameters that would say past the other options who is connected to, how, and with which password."""
+
+DRIVERS: Mapping[str, str] = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgresql": "postgresql+asyncpg",
+    "postgres": "postgresql+asyncpg",
+    "mysql": "mysql+aiomysql",
+    "mariadb": "mariadb+aiomysql",
+}
+"""The driver that is meant where the address names none."""
+
+EXTRAS: Mapping[str, str] = {
+    "aiosqlite": "deliveryd[sql]",
+    "asyncpg": "deliveryd[postgresql]",
+    "aiomysql": "deliveryd[mysql]",
+}
+"""What has to be installed for a driver."""
+
+
+def _url(url: str, info: ValidationInfo) -> str:
+    if problem := missing_package("sqlalchemy", "deliveryd[sql]") or _url_problem(url):
+        raise ValueError(problem)
+    match = _SQLITE.fullmatch(url)
+    return f"{match[1]}{resolve_path(match[2], info)}" if match is not None else url
+
+
+def _query(query: str) -> str:
+    if missing_package("sqlalchemy", "") is None and (problem := _query_problem(query)):
+        raise ValueError(problem)
+    return query
+
+
+class SqlOptions(BaseModel):
+    """What the source "sql" needs (design 6)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    url: Annotated[str, AfterValidator(_url)] = Field(description="address of the database, without password")
+    password_file: SecretPath | None = Field(None, description="password of the database")
+    query: Annotated[str, AfterValidator(_query)] = Field(
+        description="selects the fields, where id = :customer_id, or id in :customer_ids"
+    )
+    batch_size: StrictInt = Field(100, ge=1, le=1000, description="customers in one query, at most")
+    tls: TlsOptions = Field(TlsOptions.model_construct(), description="certificates")
+    allow_plain_text: StrictBool = Field(
+        False, description="whether a database on another computer is asked without TLS"
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        has_tls = self.tls != TlsOptions()
+        if has_tls and self.allow_plain_text:
+            raise ValueError(
+                "tls and allow_plain_text exclude each other: the files would be used for nothing"
+            )
+        if (has_tls or self.allow_plain_text) and _SQLITE.fullmatch(self.url):
+            raise ValueError("tls and allow_plain_text are for a database that is asked over the network")
+        return self
+
+    def problems(self) -> list[str]:
+        """What only the files that are named can tell, as `key: what`."""
+        problem = self.password_file.problem() if self.password_file is not None else None
+        found = [f"password_file: {problem}"] if problem is not None else []
+        return found + tls_problems("tls", self.tls.files())
+
+    @property
+    def for_many(self) -> bool:
+        """Whether the query asks for many customers at once."""
+        return MANY in _parameters(self.query)
+
+
+def missing_package(package: str, extra: str) -> str | None:
+    """That a package isn't there, and what brings it."""
+    if importlib.util.find_spec(package) is not None:
+        return None
+    return f'needs the package {package}, which isn\'t installed: pip install "{extra}"'
+
+
+def address(options: SqlOptions) -> URL:
+    """The address with its driver and its password; a SQLite file is opened to be read only.
+
+    Raises ValueError when the password can't be read.
+    """
+    url = _with_driver(options.url)
+    if options.password_file is not None:
+        url = url.set(password=options.password_file.read())
+    if (file := sqlite_file(options)) is not None:
+        url = url.set(database=f"file:{quote(str(file))}", query={**url.query, "mode": "ro", "uri": "true"})
+    return url
+
+
+def sqlite_file(options: SqlOptions) -> Path | None:
+    """The file of a SQLite database; None for any other."""
+    url = _with_driver(options.url)
+    is_file = url.get_backend_name() == "sqlite" and url.database is not None
+    return Path(url.database or "").absolute() if is_file else None
+
+
+def statement(options: SqlOptions) -> TextClause:
+    """The query, ready for its parameter."""
+    from sqlalchemy import BigInteger, bindparam, text  # noqa: PLC0415 - an optional package
+
+    name = MANY if options.for_many else ONE
+    return text(options.query).bindparams(bindparam(name, type_=BigInteger, expanding=options.for_many))
+
+
+def _with_driver(text: str) -> URL:
+    from sqlalchemy import make_url  # noqa: PLC0415 - an optional package
+
+    url = make_url(text)
+    return url.set(drivername=DRIVERS.get(url.drivername, url.drivername))
+
+
+def _url_problem(text: str) -> str | None:
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError  # noqa: PLC0415 - an optional package
+
+    try:
+        url = _with_driver(text)
+        if url.password is not None or _SECRET_KEYS & {key.lower() for key in url.query}:
+            return "holds a password: put it into a file, and name that as password_file"
+        if url.port is not None and not 0 < url.port < 65536:
+            return "the port of an address lies between 1 and 65535"
+        if others := [key for key in url.query if _OTHER_KEYS.fullmatch(key.lower())]:
+            return f"has the parameter {others[0]}: use tls, password_file and allow_plain_text instead"
+        driver = url.get_driver_name()
+        if driver not in EXTRAS:
+            url.get_dialect()
+            known = ", ".join(sorted(set(DRIVERS.values())))
+            return f"names the driver {driver}, which isn't one of {known}"
+        if problem := missing_package(driver, EXTRAS[driver]):
+            return problem
+    except (NoSuchModuleError, ImportError):
+        return f"begins with {text.partition(':')[0]!r}: there is no such database or driver here"
+    except ArgumentError:
+        return 'must look like "postgresql://user@host/database"'
+    if url.get_backend_name() == "sqlite" and (url.database or ":memory:").startswith((":memory:", "file:")):
+        return 'must name a file: "sqlite:////var/lib/customers.db"'
+    return None
+
+
+def _query_problem(query: str) -> str | None:
+    parameters = _parameters(query)
+    if parameters in ({ONE}, {MANY}):
+        return None
+    if unknown := parameters - {ONE, MANY}:
+        return f"has the unknown parameter :{min(unknown)}; there are :{ONE} and :{MANY}"
+    return f"needs one of :{ONE} and :{MANY}"
+
+
+def _parameters(query: str) -> set[str]:
+    from sqlalchemy import text  # noqa: PLC0415 - an optional package
+
+    return set(text(query).compile().params)

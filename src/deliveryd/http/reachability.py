@@ -1,0 +1,62 @@
+"""Whether somebody answers at an address: connects, with TLS where it is asked for, and hangs up."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import anyio
+from anyio.abc import ByteStream
+
+from deliveryd.http.tls import TlsFiles
+from deliveryd.network.connection import first_connected
+from deliveryd.network.reasons import connect_reason
+from deliveryd.network.resolver import Address, Resolver
+
+PATIENCE = 5.0
+"""Seconds until an address that doesn't answer counts as not reachable."""
+
+
+class Endpoint(NamedTuple):
+    """Where a client connects to: the host that it asks, or the proxy before it. `tls` None: without TLS."""
+
+    host: str
+    port: int
+    tls: TlsFiles | None
+
+
+def endpoint_of(url: str, tls: TlsFiles, proxy: str | None) -> Endpoint:
+    """Where requests to an address, which may have placeholders in its path, connect to."""
+    address = urlsplit(proxy or url)
+    is_secure = address.scheme == "https"
+    port = address.port or (443 if is_secure else 80)
+    files = TlsFiles() if proxy is not None else tls
+    return Endpoint(address.hostname or "", port, files if is_secure else None)
+
+
+async def connect_problem(host: str, port: int, tls: TlsFiles | None) -> str | None:
+    """Why there is no connection to `host`, or None. `tls` None: without TLS. No request is made."""
+    try:
+        with anyio.fail_after(PATIENCE):
+            await _connect(host, port, tls)
+    except TimeoutError:
+        return f"no connection to {host}:{port} within {PATIENCE:g} s"
+    except (anyio.BrokenResourceError, anyio.EndOfStream):
+        return f"TLS with {host}:{port} failed: the connection was closed"
+    except OSError as error:
+        return connect_reason(host, port, error, tls.ca_key if tls is not None else "")
+    return None
+
+
+async def _connect(host: str, port: int, tls: TlsFiles | None) -> None:
+    context = tls.context() if tls is not None else None
+
+    async def connect(address: Address) -> ByteStream:
+        if context is None:
+            return await anyio.connect_tcp(address.host, port)
+        return await anyio.connect_tcp(
+            address.host, port, ssl_context=context, tls_hostname=host, tls_standard_compatible=False
+        )
+
+    stream = await first_connected(await Resolver().look_up(host), connect, anyio.aclose_forcefully)
+    await stream.aclose()

@@ -1,0 +1,163 @@
+"""What `check` warns of: what works, and is unsafe or hardly what was meant. Connects to nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from deliveryd.channels.http_options import HttpOptions
+from deliveryd.channels.mapping import customer_fields, names_in
+from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.config import Config
+from deliveryd.directory.file import FileOptions
+from deliveryd.directory.http_options import HttpOptions as CustomerHttpOptions
+from deliveryd.directory.sql_options import SqlOptions, sqlite_file
+from deliveryd.http.addresses import parse_listen
+from deliveryd.inspection.findings import Finding, Level
+from deliveryd.network.plain_text import is_loopback
+from deliveryd.options.file import hint
+from deliveryd.runtime.rights import READ, WRITE, exposure
+
+_SECRET_NAME = re.compile(
+    r"(?:.*[_.-])?(?:api-?key|access-?key|key|token|secret|password|passwd|pwd|auth|signature|sig|credentials?)",
+    re.IGNORECASE,
+)
+_LOGGED = "servers and proxies write addresses into their logs"
+
+
+def cautions(config: Config) -> list[Finding]:
+    """All of them, those about customers' fields aside."""
+    return [
+        *_open_pages(config),
+        *_unverified_receipts(config),
+        *_secrets_in_addresses(config),
+        *_exposed_files(config),
+        *_unusual_ports(config),
+    ]
+
+
+def _is_outside(listen: str) -> bool:
+    return bool(listen) and not is_loopback(parse_listen(listen)[0])
+
+
+def _open_pages(config: Config) -> Iterator[Finding]:
+    listen = config.admin.listen
+    if _is_outside(listen):
+        text = (
+            f"{listen} isn't this machine alone: whoever can connect to it reads status and metrics;"
+            ' listen on "127.0.0.1:9470", or let only your own machines through'
+        )
+        yield Finding("admin.listen", Level.WARNING, text)
+
+
+def _unverified_receipts(config: Config) -> Iterator[Finding]:
+    listen = config.receipts.listen
+    for name, options in config.channels.reporting.items():
+        if _is_outside(listen) and options.signature is None:
+            text = (
+                f"whoever can connect to {listen} can report deliveries that never were:"
+                f" add [channels.{name}.receipt.signature], or listen on this machine alone"
+            )
+            yield Finding(f"channels.{name}.receipt", Level.WARNING, text)
+
+
+def _secrets_in_addresses(config: Config) -> Iterator[Finding]:
+    for name, channel in config.channels.configured.items():
+        if isinstance(channel.options, HttpOptions):
+            table = f"channels.{name}"
+            yield from _secret_in_url(f"{table}.url", channel.options.url)
+            for key, value in (channel.options.query or {}).items():
+                yield from _secret_in_pair(f"{table}.query.{key}", key, value)
+    customers = config.customers.options
+    if isinstance(customers, CustomerHttpOptions):
+        yield from _secret_in_url("customers.url", customers.url)
+        yield from _secret_in_url("customers.batch_url", customers.batch_url or "")
+
+
+def _secret_in_url(key: str, url: str) -> Iterator[Finding]:
+    path, _, query = url.partition("?")
+    if any(name.root == "secret" for _, name in names_in(path)):
+        yield Finding(key, Level.WARNING, f"a secret stands in its path, and {_LOGGED}")
+    for pair in filter(None, query.split("&")):
+        name, _, value = pair.partition("=")
+        yield from _secret_in_pair(key, name, value)
+
+
+def _secret_in_pair(key: str, name: str, value: object) -> Iterator[Finding]:
+    filled = {placeholder.root for _, placeholder in names_in(value)}
+    if "secret" in filled:
+        text = f"the query's {name!a} is a secret, and {_LOGGED}: send it in a header, if it is taken there"
+        yield Finding(key, Level.WARNING, text)
+    elif not filled and value and _SECRET_NAME.fullmatch(name):
+        text = (
+            f"the query's {name!a} looks like a secret, which belongs into a file of its own; and {_LOGGED}:"
+            " send it in a header, if it is taken there"
+        )
+        yield Finding(key, Level.WARNING, text)
+
+
+def _exposed_files(config: Config) -> Iterator[Finding]:
+    for key, (path, rights) in _private_files(config).items():
+        if path is not None and (problem := exposure(path, rights)) is not None:
+            yield Finding(key, Level.WARNING, problem)
+
+
+def _private_files(config: Config) -> Mapping[str, tuple[Path | None, int]]:
+    """Files that hold keys or persons, and those by which others could choose whom to trust."""
+    tables: dict[str, object] = {"service.tls": config.service.tls}
+    for name, channel in config.channels.configured.items():
+        is_http = isinstance(channel.options, HttpOptions)
+        table = f"channels.{name}.tls" if is_http else f"channels.{name}"
+        tables[table] = channel.options.tls if isinstance(channel.options, HttpOptions) else channel.options
+    customers = config.customers.options
+    tables["customers.tls"] = getattr(customers, "tls", None)
+    files: dict[str, tuple[Path | None, int]] = {"entities.ca_file": (config.entities.ca_file, WRITE)}
+    if isinstance(customers, SqlOptions):
+        files["customers.url"] = sqlite_file(customers), READ | WRITE
+    for table, options in tables.items():
+        for name, rights in (("ca_file", WRITE), ("cert_file", WRITE), ("key_file", READ | WRITE)):
+            files[f"{table}.{name}"] = getattr(options, name, None), rights
+        if getattr(options, "key_file", None) is None:  # the certificate's file holds the key
+            files[f"{table}.cert_file"] = getattr(options, "cert_file", None), READ | WRITE
+    if isinstance(customers, FileOptions):
+        files["customers.path"] = customers.path, READ | WRITE
+    return files
+
+
+def _unusual_ports(config: Config) -> Iterator[Finding]:
+    for name, channel in config.channels.configured.items():
+        if isinstance(channel.options, SmtpOptions) and channel.options.tls_hint:
+            yield Finding(f"channels.{name}.tls", Level.HINT, channel.options.tls_hint.lstrip("; "))
+
+
+def fields_without_values(config: Config, known: Collection[str], directory: str) -> list[Finding]:
+    """Fields that channels send and no customer has, so that nobody is reached there.
+
+    `known` are those that customers have, and `directory` says where they are from, as a clause.
+    """
+    found = []
+    for name, channel in config.channels.configured.items():
+        for field in sorted(_fields_sent(channel.options) - {"id", *known}):
+            text = (
+                f"{{customer.{field}}} has no value for any customer, so nobody is reached here: {directory}"
+            )
+            found.append(Finding(f"channels.{name}", Level.WARNING, text + _meant(field, known)))
+    return found
+
+
+def _meant(field: str, known: Collection[str]) -> str:
+    return re.sub(r"mean (.+)\?$", r"mean {customer.\1}?", hint(field, known))
+
+
+def _fields_sent(options: BaseModel) -> frozenset[str]:
+    """What an adapter sends of a customer, as far as its options tell."""
+    match options:
+        case HttpOptions():
+            return customer_fields(options.mapped())
+        case SmtpOptions():
+            return frozenset({options.address_field})
+        case _:
+            return frozenset()

@@ -1,0 +1,363 @@
+"""Checks that all a configuration names can be used and reached; sends nothing, leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import orjson
+from pydantic import BaseModel
+
+from deliveryd.channels.http_options import HttpOptions
+from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.config import Config, Examined
+from deliveryd.directory.customer_index import fields_in
+from deliveryd.directory.file import FileOptions as CustomerFileOptions
+from deliveryd.directory.http_options import HttpOptions as CustomerHttpOptions
+from deliveryd.directory.none import NoOptions
+from deliveryd.directory.registry import open_source
+from deliveryd.directory.sql_options import SqlOptions
+from deliveryd.errors import (
+    AddressInUse,
+    ConfigError,
+    DirectoryUnavailable,
+    JournalError,
+    JournalUnusable,
+    WireError,
+)
+from deliveryd.http.addresses import bind, parse_listen
+from deliveryd.http.client import target_of
+from deliveryd.http.wire import Answer
+from deliveryd.inspection.cautions import cautions, fields_without_values
+from deliveryd.inspection.findings import Finding, Level, of_problems
+from deliveryd.journal.files import check_writable
+from deliveryd.journal.history import JournalAbsent, check_readable
+from deliveryd.journal.lock_owner import holder_of
+from deliveryd.options.proxy import ENVIRONMENT, ProxyOptions
+from deliveryd.worker.wiring import open_channel, open_directory, open_service
+
+Check = Callable[[Config], Awaitable[list[Finding]]]
+"""`check_all` or `check_files`."""
+
+
+async def check_examined(path: Path, examined: Examined, check: Check) -> list[Finding]:
+    """Everything that there is to say of a configuration file, the good news first.
+
+    Of a file with mistakes all that is wrong is told, under `file:key`, as far as it can be checked. The
+    service isn't asked then: a mistake may be just what would keep its secret from going out.
+    """
+    config, problems = examined
+    told = of_problems(problems)
+    if config is None:
+        return told
+    if problems and check is check_all:
+        check = _check_all_but_service
+    found = sorted(await check(config), key=lambda finding: finding.level)
+    if not problems:
+        return found
+    known = {f"{finding.key} {finding.text}" for finding in told}
+    further = [each._replace(key=f"{path}:{each.key}") for each in found if each.level]
+    return told + [each for each in further if f"{each.key} {each.text}" not in known]
+
+
+async def check_all(config: Config) -> list[Finding]:
+    """Files first, then what has to be reached. Must be called within an asyncio loop."""
+    asked = await _connections(config, [partial(_service, config), *_others(config)])
+    return [*await check_files(config), *asked]
+
+
+async def _check_all_but_service(config: Config) -> list[Finding]:
+    return [*await check_files(config), *await _connections(config, _others(config))]
+
+
+async def check_files(config: Config) -> list[Finding]:
+    """What can be told without any connection. Must be called within an asyncio loop."""
+    return [
+        *await _channels(config),
+        *await _directory(config),
+        _journal(config.journal.path),
+        _cache(config.settings.cache_dir),
+        *_unused_proxy(config, os.environ),
+        *cautions(config),
+    ]
+
+
+def _unused_proxy(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """That a proxy of the environment isn't used, where the configuration names none at all."""
+    tables = [config.service, config.entities, config.customers.options]
+    tables += [channel.options for channel in config.channels.configured.values()]
+    if any(isinstance(table, ProxyOptions) and table.proxy for table in tables):
+        return
+    for name in ENVIRONMENT:
+        if environ.get(name):
+            text = (
+                f"{name} of the environment isn't used; name a proxy here, if requests are to go through one"
+            )
+            yield Finding("service.proxy", Level.HINT, text)
+            return
+
+
+async def _channels(config: Config) -> list[Finding]:
+    found = []
+    for name in config.channels.configured:
+        try:
+            channel = open_channel(config, name)
+        except ConfigError as error:
+            found += of_problems(error.problems)
+        else:
+            await channel.aclose()
+    order = [name for name in config.channels.order if name in config.channels.configured]
+    return found or [Finding("channels.order", Level.OK, f"{', '.join(order)} (those that are configured)")]
+
+
+async def _directory(config: Config) -> list[Finding]:
+    options = config.customers.options
+    try:
+        directory = await open_directory(config)
+    except ConfigError as error:
+        if isinstance(options, CustomerFileOptions):  # its problems stand as `file:line: what`
+            return [Finding("customers.path", Level.ERROR, "; ".join(error.problems))]
+        return of_problems(error.problems)
+    await directory.aclose()
+    match options:
+        case NoOptions():
+            good = Finding("customers.source", Level.OK, "no directory: names are unknown")
+            return [good, *fields_without_values(config, (), 'customers.source is "none"')]
+        case CustomerFileOptions(path=path):
+            good = Finding("customers.path", Level.OK, f"{path} was read")
+            known = await anyio.to_thread.run_sync(fields_in, path)
+            return [good, *fields_without_values(config, known, f"{path.name} has {_listed(known)}")]
+        case CustomerHttpOptions(fields=fields):
+            return fields_without_values(config, fields, f"customers.fields has {_listed(fields)}")
+        case _:
+            return []
+
+
+def _listed(fields: Collection[str]) -> str:
+    return ", ".join(sorted({"id", *fields}))
+
+
+Probe = Callable[[list[Finding]], Coroutine[Any, Any, None]]
+"""Asks somebody, and adds what it finds."""
+
+
+def _others(config: Config) -> list[Probe]:
+    """Whether all but the service can be reached."""
+    providers = [partial(_provider, config, name) for name in config.channels.configured]
+    return [partial(_remote_directory, config), *providers]
+
+
+async def _connections(config: Config, probes: Sequence[Probe]) -> list[Finding]:
+    """Whether others can be reached, and our own addresses are free; what can't be opened is left out."""
+    found: list[Finding] = []
+    async with anyio.create_task_group() as group:
+        for probe in probes:
+            group.start_soon(probe, found)
+    order = ("service", *(f"channels.{name}" for name in config.channels.configured), "customers")
+    found.sort(key=lambda each: next(place for place, key in enumerate(order) if each.key.startswith(key)))
+    return [*found, *_listening(config)]
+
+
+async def _service(config: Config, found: list[Finding]) -> None:
+    """Ask for settings that hardly exist, with the real credentials. Nothing is taken from the queue."""
+    try:
+        service = open_service(config)
+    except ConfigError:
+        return
+    async with service:
+        try:
+            answer = await service.look("/settings/0")
+            elsewhere = await service.look(f"/deliveryd-check-{secrets.token_hex(4)}")
+        except WireError as error:
+            found.append(Finding("service.base_url", Level.FAILED, str(error)))
+        else:
+            found.append(judge_service(config, answer, elsewhere))
+
+
+def judge_service(config: Config, answer: Answer, elsewhere: Answer) -> Finding:
+    """What an answer to `GET /settings/0` says of the service, beside that to an address that isn't one."""
+    target = target_of(config.service.base_url)
+    asked = f"{target}".rstrip("/") + "/settings/0"
+    if answer.status in (401, 403):
+        shown = (
+            "the secret of service.auth isn't accepted"
+            if config.service.auth.is_given
+            else "it wants credentials"
+        )
+        return Finding("service.auth", Level.FAILED, f"the service answered {answer.status}: {shown}")
+    if answer.status == 407:
+        text = (
+            f"the proxy {config.service.proxy or 'before the service'} answered 407: it wants another login"
+        )
+        return Finding("service.proxy", Level.FAILED, text)
+    if 300 <= answer.status < 400:
+        text = (
+            f"{asked} is answered with {answer.status}, a redirect, which isn't followed: is base_url right?"
+        )
+        return Finding("service.base_url", Level.FAILED, text)
+    if answer.status >= 500 or answer.status in (408, 425, 429):
+        return Finding("service.base_url", Level.FAILED, f"{asked} is answered with {answer.status}")
+    if not _is_json(answer.body):
+        text = f"{asked} is answered with {answer.status} and no JSON: base_url may be wrong"
+        return Finding("service.base_url", Level.WARNING, text)
+    if answer.status >= 400 and (answer.status, answer.body) == (elsewhere.status, elsewhere.body):
+        text = f"{asked} is answered with {answer.status} like any address there: base_url may be wrong"
+        return Finding("service.base_url", Level.WARNING, text)
+    return Finding(
+        "service.base_url", Level.OK, f"{target.scheme}://{target.authority} can be reached, and answers"
+    )
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+async def _provider(config: Config, name: str, found: list[Finding]) -> None:
+    try:
+        channel = open_channel(config, name)
+    except ConfigError:
+        return
+    problem = await channel.probe()
+    await channel.aclose()
+    place = _place(config.channels.configured[name].options)
+    found.append(_reached(f"channels.{name}", place, problem))
+
+
+async def _remote_directory(config: Config, found: list[Finding]) -> None:
+    try:
+        directory = await open_directory(config)
+    except ConfigError:
+        return
+    problem = await directory.probe()
+    await directory.aclose()
+    match config.customers.options:
+        case NoOptions() | CustomerFileOptions():
+            return
+        case CustomerHttpOptions(proxy=str(proxy)):
+            found.append(_reached("customers.url", f"the proxy {proxy}", problem))
+        case CustomerHttpOptions(url=url):
+            found.append(_reached("customers.url", _origin(url), problem))
+        case SqlOptions(url=url):
+            found.append(_reached("customers.url", url.partition("?")[0], problem))
+            if problem is None:
+                found += await _columns(config)
+        case _:
+            found.append(_reached("customers.source", f"the source {config.customers.source}", problem))
+
+
+async def _columns(config: Config) -> list[Finding]:
+    """Fields that a query doesn't select, though channels send them."""
+    from deliveryd.directory.sql import SqlSource  # noqa: PLC0415  # loads optional packages
+
+    customers = config.customers
+    source = open_source(customers.source, customers.options, customers.terms)
+    try:
+        known = await source.columns() if isinstance(source, SqlSource) else frozenset[str]()
+    except DirectoryUnavailable:
+        return []
+    finally:
+        await source.aclose()
+    return fields_without_values(config, known, f"the query selects {_listed(known)}")
+
+
+def _journal(path: Path) -> Finding:
+    try:
+        check_readable(path)
+        check_writable(path)
+    except JournalAbsent:
+        return _folder("journal.url", path.parent, f"{path} will be made")
+    except JournalUnusable as error:
+        return Finding("journal.url", Level.ERROR, str(error))
+    except JournalError as error:
+        return Finding("journal.url", Level.FAILED, str(error))
+    holder = holder_of(path)
+    used = f", in use by process {holder}" if holder is not None else ""
+    return Finding("journal.url", Level.OK, f"{path} is a journal{used}")
+
+
+def _cache(folder: Path) -> Finding:
+    """A cache that can't be used is done without."""
+    found = _folder("settings.cache_dir", folder)
+    if found.level is Level.OK:
+        return found
+    return found._replace(level=Level.WARNING, text=f"{found.text}, so settings aren't kept on disk")
+
+
+def _folder(key: str, folder: Path, good: str | None = None) -> Finding:
+    """Whether a folder can be written, or could be made."""
+    nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not nearest.is_dir():
+        return Finding(key, Level.ERROR, f"{nearest} is no folder")
+    if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
+        return Finding(key, Level.ERROR, f"{nearest} can't be written by this user")
+    return Finding(
+        key, Level.OK, good or f"{folder} {'can be used' if nearest == folder else 'will be made'}"
+    )
+
+
+def _reached(key: str, place: str, problem: str | None) -> Finding:
+    if problem is not None:
+        return Finding(key, Level.FAILED, problem)
+    return Finding(key, Level.OK, f"{place} can be reached")
+
+
+def _place(options: BaseModel) -> str:
+    """Where a provider is, without the parts of its address that may be secret."""
+    match options:
+        case HttpOptions(proxy=None):
+            return _origin(options.url)
+        case HttpOptions():
+            return f"the proxy {options.proxy}"
+        case SmtpOptions():
+            return f"{options.host}:{options.actual_port}"
+        case _:
+            return "its provider"
+
+
+def _origin(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('/')[0].partition('?')[0]}"
+
+
+def _listening(config: Config) -> Iterator[Finding]:
+    holder = holder_of(config.journal.path)
+    with ExitStack() as bound:  # together, so that one address can't be given to two servers
+        for key, listen in _addresses(config).items():
+            if not listen:
+                yield Finding(key, Level.OK, "turned off")
+            elif parse_listen(listen)[1] == 0:
+                yield Finding(key, Level.OK, f"{listen}: any free port")
+            else:
+                yield _free(key, listen, holder, bound)
+
+
+def _addresses(config: Config) -> Mapping[str, str]:
+    receives = any(getattr(each.options, "receipt", None) for each in config.channels.configured.values())
+    return {"admin.listen": config.admin.listen} | (
+        {"receipts.listen": config.receipts.listen} if receives else {}
+    )
+
+
+def _free(key: str, listen: str, holder: int | None, bound: ExitStack) -> Finding:
+    try:
+        bound.enter_context(bind(key, listen))
+    except AddressInUse as error:
+        occupied = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
+        if occupied and holder is not None:
+            return Finding(key, Level.OK, f"{listen} is in use while deliveryd runs as process {holder}")
+        return Finding(key, Level.FAILED, str(error).removeprefix(f"{key}: "))
+    except ConfigError as error:
+        return Finding(key, Level.ERROR, "; ".join(error.problems).removeprefix(f"{key}: "))
+    return Finding(key, Level.OK, f"{listen} is free")

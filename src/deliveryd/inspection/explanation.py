@@ -1,0 +1,288 @@
+"""Tells the life of one message: in order of time and in words for a person, or as JSON for a program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from deliveryd.journal.history import (
+    AttemptRecord,
+    DecisionRecord,
+    EventRecord,
+    Life,
+    MessageRecord,
+    ReceiptRecord,
+)
+from deliveryd.journal.orders import Verb
+from deliveryd.journal.tombstones import Kept
+from deliveryd.model import format_instant, parse_instant
+from deliveryd.runtime.waits import awaited
+from deliveryd.states import State
+
+STATES: Mapping[State, str] = {
+    State.TAKEN: "taken; nothing is sent before the service has accepted its dequeued event",
+    State.READY: "on its way to a channel",
+    State.WAITING: "waiting for its time",
+    State.SENDING: "being sent; if the worker was killed, the next start settles it",
+    State.IN_DOUBT: 'in doubt and held (on_in_doubt = "hold"): an attempt left, its outcome is unknown',
+    State.SENT: "sent; a channel accepted it",
+    State.DELIVERED: "delivered; the provider confirmed it",
+    State.FAILED: "failed; it ended with an error event",
+    State.SET_ASIDE: "set aside; the service refused its dequeued event, so it isn't sent",
+}
+"""What each state means to a person who asks about a message."""
+
+RECEIPT_MAY_FOLLOW = ", and a provider's receipt may still follow"
+
+FORGOTTEN = "forgotten; it ended longer ago than journal.retention, and only these events are kept"
+ERASED = "erased by an operator's order; only these events are kept"
+EMPTIED = "emptied, since it was sent (journal.keep_variables)"
+NEVER_TAKEN = "never taken; only malformed elements had this id"
+
+VERDICTS: Mapping[str, str] = {
+    "accepted": "accepted by the provider",
+    "refused": "refused for good",
+    "try_again": "not accepted now",
+    "in_doubt": "in doubt: nobody knows what became of it",
+    "misconfigured": "rejected for how the channel is set up",
+    "expired": "not made: the time ran out",
+}
+"""What became of an attempt."""
+
+MILLISECOND = 1000
+SECOND = 1_000_000
+
+
+class Step(NamedTuple):
+    """Something that happened at an instant (None: not known when, or not yet), with further facts."""
+
+    at: int | None
+    what: str
+    facts: tuple[str, ...] = ()
+
+
+def tell(life: Life, reporting: Collection[str]) -> Sequence[str]:
+    """The whole life in lines, one for each step and facts below it.
+
+    `reporting` are the channels whose providers send receipts.
+    """
+    steps = chronicle(life)
+    begin = next((step.at for step in steps if step.at is not None), 0)
+    return [*_heading(life, reporting), "", *(line for step in steps for line in _lines(step, begin))]
+
+
+def chronicle(life: Life) -> Sequence[Step]:
+    """Everything that happened, in order of time; what has no time stands last."""
+    steps = [*_intake(life), *_repeats(life)]
+    for attempts in _tries(life):
+        steps += _attempt(attempts)
+    steps += [_receipt(receipt) for receipt in life.receipts]
+    steps += [_decision(decision) for decision in life.decisions]
+    for event in _first_events(life):
+        steps += _event(event)
+    if life.past is not None:
+        steps += _remembered(life.past)
+    if life.message is not None:
+        steps += _outlook(life.message)
+    return sorted(steps, key=lambda step: (step.at is None, step.at or 0))
+
+
+def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
+    message = life.message
+    if message is None:
+        erased = any(decision.verb == Verb.ERASE for decision in life.decisions)
+        yield f"message {life.id}: {ERASED if erased else FORGOTTEN if life.past else NEVER_TAKEN}"
+        return
+    may_follow = message.state is State.SENT and message.lane in reporting
+    yield f"message {life.id}: {STATES[message.state]}{RECEIPT_MAY_FOLLOW if may_follow else ''}"
+    yield ""
+    if message.settings_id is None:
+        yield "  its element of the queue was malformed: it has no settings, customer or variables"
+        return
+    yield f"  settings   {message.settings_id}"
+    yield f"  customer   {message.customer_id}"
+    yield f"  variables  {EMPTIED if message.variables is None else _variables(message.variables)}"
+    if message.state not in (State.SENT, State.DELIVERED) and message.lane is not None:
+        yield f"  channel    {message.lane}, tries so far: {message.tries}"
+    for channel, reason in message.spent:
+        yield f"  given up   {channel}: {reason}"
+    if message.doubt:
+        then = "never settled" if message.state is State.FAILED else "repeated under this key, if at all"
+        yield f"  in doubt   {message.key}: {then}"
+
+
+def _variables(variables: Mapping[str, str | None]) -> str:
+    return ", ".join(_variable(name, value) for name, value in variables.items()) or "none"
+
+
+def _variable(name: str, value: str | None) -> str:
+    return name if value is None else f"{name} = {json.dumps(value, ensure_ascii=False)}"
+
+
+def _intake(life: Life) -> Iterator[Step]:
+    if life.message is not None:
+        yield Step(life.message.taken_at, "taken from the queue")
+    for bad in life.malformed:
+        again = (f"given {bad.times} times, last at {moment(bad.last_at)}",) if bad.times > 1 else ()
+        raw = (f"as it came: {bad.raw}",) if bad.raw is not None else ()
+        yield Step(bad.first_at, f"a malformed element with this id was set aside: {bad.reason}", again + raw)
+
+
+class _Try(NamedTuple):
+    """A try by its place among all of a message, with its outcomes: a second one settled the first."""
+
+    place: int
+    outcomes: Sequence[AttemptRecord]
+
+
+def _tries(life: Life) -> Iterator[_Try]:
+    same_try = groupby(life.attempts, key=lambda attempt: (attempt.key, attempt.number))
+    for place, (_, outcomes) in enumerate(same_try, 1):
+        yield _Try(place, tuple(outcomes))
+
+
+def _attempt(attempt: _Try) -> Iterator[Step]:
+    first = attempt.outcomes[0]
+    name = f"attempt {attempt.place} on {first.channel}"
+    again = f", try {first.number} under it" if first.number > 1 else ""
+    yield Step(first.started_at, f"{name}: begins", (f"key {first.key}{again}",))
+    for outcome in attempt.outcomes:
+        yield _outcome(name, outcome)
+
+
+def _outcome(name: str, attempt: AttemptRecord) -> Step:
+    if attempt.ended_at is None or attempt.verdict is None:
+        return Step(None, f"{name}: no outcome yet")
+    verdict = VERDICTS.get(attempt.verdict, attempt.verdict)
+    reason = f": {attempt.reason}" if attempt.reason else ""
+    took = f"took {length(attempt.ended_at - attempt.started_at)}"
+    provider = (f"the provider's id {attempt.provider_id}",) if attempt.provider_id is not None else ()
+    return Step(attempt.ended_at, f"{name}: {verdict}{reason}", (took, *provider))
+
+
+def _receipt(receipt: ReceiptRecord) -> Step:
+    what = "delivered" if receipt.delivered else "not delivered"
+    # A report without a time of its own counts as made when it came.
+    has_time = receipt.reported_at != receipt.received_at
+    by_its_clock = (f"as of {moment(receipt.reported_at)} by its clock",) if has_time else ()
+    return Step(
+        receipt.received_at,
+        f"receipt from {receipt.channel}: {what} ({receipt.status})",
+        (f"the provider's id {receipt.provider_id}", *by_its_clock),
+    )
+
+
+def _decision(decision: DecisionRecord) -> Step:
+    what = "" if decision.kind == "message" else f" {decision.kind} {decision.key}"
+    on_behalf = f", on behalf of {decision.caller}, as claimed" if decision.caller is not None else ""
+    who = (f"by the user {decision.user}{on_behalf}",) if decision.user is not None else ()
+    return Step(decision.at, f"an operator decided: {decision.verb}{what}", who)
+
+
+def _first_events(life: Life) -> Iterator[EventRecord]:
+    told = set(life.past or ())
+    for event in life.events:
+        if event.body not in told:
+            told.add(event.body)
+            yield event
+
+
+def _repeats(life: Life) -> Iterator[Step]:
+    first = set(_first_events(life))
+    for event in life.events:
+        if event not in first:
+            again = f"event {event.status} reported again, as the queue gave the message once more"
+            yield Step(event.settled_at, f"{again}: {_settled(event)}")
+
+
+def _event(event: EventRecord) -> Iterator[Step]:
+    body = json.loads(event.body)
+    facts = _event_facts(body)
+    yield Step(parse_instant(body["timestamp"]), f"event {event.status}: to be reported", facts)
+    yield Step(event.settled_at, f"event {event.status}: {_settled(event)}")
+
+
+def _settled(event: EventRecord) -> str:
+    if event.settled_at is None:
+        return "the service hasn't accepted it yet"
+    return "accepted by the service" if event.refused is None else f"refused by the service: {event.refused}"
+
+
+def _event_facts(body: Mapping[str, Any]) -> tuple[str, ...]:
+    usual = ("timestamp", "messageId", "status")
+    return tuple(f"{field}: {value}" for field, value in body.items() if field not in usual)
+
+
+def _remembered(past: Kept) -> Iterator[Step]:
+    for text in dict.fromkeys(body for body in past if body is not None):
+        body = json.loads(text)
+        what = f"event {body['status']}: accepted by the service"
+        yield Step(parse_instant(body["timestamp"]), what, _event_facts(body))
+
+
+def _outlook(message: MessageRecord) -> Iterator[Step]:
+    if message.state is State.WAITING and message.due_at is not None:
+        where = f"goes on with {message.lane}" if message.lane is not None else "goes on"
+        if message.waits_for is not None:
+            yield Step(None, f"waits for {awaited(message.waits_for)}, at most until it is due")
+        yield Step(message.due_at, f"due: {where} then, or as soon as there is room")
+
+
+def _lines(step: Step, begin: int) -> Iterator[str]:
+    when = moment(step.at) if step.at is not None else ""
+    after = f"+{length(step.at - begin)}" if step.at is not None else ""
+    yield f"{when:24} {after:>12}  {step.what}"
+    for fact in step.facts:
+        yield f"{'':39}{fact}"
+
+
+def moment(instant: int) -> str:
+    """An instant for a person: UTC, milliseconds."""
+    return f"{format_instant(instant)[:23]}Z"
+
+
+def length(microseconds: int) -> str:
+    """A length of time for a person, in units that show how long it is."""
+    if microseconds < 60 * SECOND:
+        return f"{microseconds // MILLISECOND / 1000:.3f} s"
+    minutes, seconds = divmod(microseconds // SECOND, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{f'{days} d ' if days else ''}{hours}:{minutes:02}:{seconds:02}"
+
+
+def as_json(life: Life) -> Mapping[str, object]:
+    """The same facts for a program; instants as in events."""
+    message = life.message
+    return {
+        "id": life.id,
+        "state": message.state.name.lower() if message else "forgotten" if life.past else "malformed",
+        "message": _message_json(message) if message else None,
+        "attempts": [_written(attempt._asdict()) for attempt in life.attempts],
+        "events": [_event_json(event) for event in life.events],
+        "receipts": [_written(receipt._asdict()) for receipt in life.receipts],
+        "malformed": [_written(bad._asdict()) for bad in life.malformed],
+        "decisions": [
+            _written({"decided_at": each.at} | {k: v for k, v in each._asdict().items() if k != "at"})
+            for each in life.decisions
+        ],
+        "kept": [json.loads(body) for body in life.past or () if body is not None],
+    }
+
+
+def _message_json(message: MessageRecord) -> Mapping[str, object]:
+    spent = [{"channel": channel, "reason": reason} for channel, reason in message.spent]
+    return _written(message._asdict()) | {"state": message.state.name.lower(), "spent": spent}
+
+
+def _event_json(event: EventRecord) -> Mapping[str, object]:
+    return _written(event._asdict()) | {"body": json.loads(event.body)}
+
+
+def _written(record: Mapping[str, object]) -> dict[str, object]:
+    return {
+        name: format_instant(value) if name.endswith("_at") and isinstance(value, int) else value
+        for name, value in record.items()
+    }

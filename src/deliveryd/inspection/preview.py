@@ -1,0 +1,238 @@
+"""Shows what channels would send for a trial message; nothing is sent or kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from deliveryd.channels.base import Channel, Dispatch
+from deliveryd.config import Config
+from deliveryd.delivery.routing import Routed, Unsendable, expired, is_expired
+from deliveryd.errors import DeliverydError
+from deliveryd.inspection.preview_request import Trial
+from deliveryd.model import Rendered, WallClock, first_of, format_instant, message_key
+from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
+from deliveryd.rendering.language import candidates, standard_tag
+from deliveryd.rendering.sms import SmsParts, sms_parts
+from deliveryd.worker.wiring import build_router, compiler, open_channels
+
+
+class Scope(NamedTuple):
+    """What is to be shown; None: all that the line itself would try."""
+
+    channel: str | None
+    language: str | None
+
+
+EVERYTHING = Scope(None, None)
+
+
+class Preview(NamedTuple):
+    """What one channel would send in one language.
+
+    `problem` says why there is no text, and `missing` which placeholders have no value. `reached` is whether
+    the customer has an address there; only then there is a `request`, in which secrets are masked.
+    """
+
+    channel: str
+    language: str
+    reached: bool
+    problem: str | None = None
+    missing: tuple[str, ...] = ()
+    fields: Mapping[str, str] = {}
+    sms: SmsParts | None = None
+    request: str | None = None
+
+
+class Outlook(NamedTuple):
+    """All previews in the order in which they would be tried, and the one that the line would choose.
+
+    `unreadable` says which blocks of the settings are passed over, since they can't be read, and why.
+    `problem` says why the message, or what was asked for of it, couldn't be sent.
+    """
+
+    trial: Trial
+    previews: Sequence[Preview]
+    chosen: Preview | None
+    further_languages: tuple[str, ...]
+    unreadable: tuple[str, ...]
+    problem: str | None
+
+
+async def look_ahead(config: Config, trial: Trial, scope: Scope, now: int) -> Outlook:
+    """What would become of a trial message. Must be called within an asyncio loop. Raises DeliverydError."""
+    channels = open_channels(config)
+    try:
+        return _outlook(config, channels, trial, scope, now)
+    finally:
+        for channel in channels.values():
+            await channel.aclose()
+
+
+def _outlook(config: Config, channels: dict[str, Channel], trial: Trial, scope: Scope, now: int) -> Outlook:
+    settings = compiler(config)(trial.settings)
+    tags = _languages(config, trial, settings, scope)
+    blocks = _blocks(config, settings, tags, scope)
+    if not blocks:
+        nothing = f"settings {trial.entry.settings_id} hold nothing for that in {', '.join(tags)}"
+        raise DeliverydError("; ".join((nothing, *first_of(settings.unreadable))))
+    previews = [_preview(name, channels[name], block, trial, now) for name, block in blocks]
+    router = build_router(config, channels)
+    customer = trial.customer if router.needs_customer(trial.entry, settings, now) else None
+    route = router.route(trial.entry, settings, customer, now)
+    return Outlook(
+        trial,
+        previews,
+        _chosen(previews, route, scope),
+        tuple(tag for tag in settings.languages if tag not in tags),
+        settings.unreadable,
+        _why_not(trial, previews, route, scope, now),
+    )
+
+
+def _languages(config: Config, trial: Trial, settings: CompiledSettings, scope: Scope) -> Sequence[str]:
+    if scope.language is None:
+        return candidates(trial.customer.language if trial.customer else None, config.content.languages)
+    tag = standard_tag(scope.language)
+    if tag not in settings.languages:
+        there = ", ".join(settings.languages) or "none"
+        raise DeliverydError(f"there is no language {tag} in these settings; there are: {there}")
+    return (tag,)
+
+
+def _blocks(
+    config: Config, settings: CompiledSettings, tags: Sequence[str], scope: Scope
+) -> list[tuple[str, CompiledBlock]]:
+    """Each channel with its block in the first language that has it, in the order in which they are tried."""
+    configured = config.channels.configured
+    names = [name for name in config.channels.order if name in configured]
+    if scope.channel is not None:
+        if scope.channel not in names:
+            raise DeliverydError(f"there is no channel {scope.channel}; there are: {', '.join(names)}")
+        names = [scope.channel]
+    found: dict[str, CompiledBlock] = {}
+    for tag in tags:
+        language = settings.languages.get(tag)
+        for name in names:
+            block = language.blocks.get(configured[name].block) if language else None
+            if block is not None:
+                found.setdefault(name, block)
+    return list(found.items())
+
+
+def _preview(name: str, channel: Channel, block: CompiledBlock, trial: Trial, now: int) -> Preview:
+    reached = channel.reaches(trial.customer)
+    rendered = block.render(trial.entry.variables, trial.customer)
+    if isinstance(rendered, Missing):
+        return Preview(name, block.language, reached, rendered.reason, rendered.names)
+    if not isinstance(rendered, Rendered):
+        return Preview(name, block.language, reached, rendered.reason)
+    entry = trial.entry._replace(begun_at=now)
+    key = message_key("preview", entry.id, entry.key)
+    dispatch = Dispatch(key, entry, trial.customer, rendered, None, WallClock())
+    return Preview(
+        name,
+        block.language,
+        reached,
+        fields=rendered.fields,
+        sms=sms_parts(rendered.fields["text"]) if block.block == "sms" else None,
+        request=channel.preview(dispatch) if reached else None,
+    )
+
+
+def _chosen(previews: Sequence[Preview], route: Routed | Unsendable, scope: Scope) -> Preview | None:
+    """The one that the line takes; where it can't be sent, the one that it would have taken."""
+    if isinstance(route, Unsendable):
+        reached = (preview for preview in previews if preview.reached)
+        return next(reached, None) if scope == EVERYTHING else None
+    place = (route.lane, route.rendered.language)
+    return next((preview for preview in previews if (preview.channel, preview.language) == place), None)
+
+
+def _why_not(
+    trial: Trial, previews: Sequence[Preview], route: Routed | Unsendable, scope: Scope, now: int
+) -> str | None:
+    expires_at = trial.settings.expires_at
+    if expires_at is not None and is_expired(expires_at, now):
+        return expired(expires_at)
+    if trial.has_customer and scope == EVERYTHING:
+        return route.details if isinstance(route, Unsendable) else None
+    hindrances = (f"{preview.channel}: {why}" for preview in previews if (why := _hindrance(preview, trial)))
+    return next(hindrances, None)
+
+
+def _hindrance(preview: Preview, trial: Trial) -> str | None:
+    no_address = "no address of the customer" if trial.has_customer and not preview.reached else None
+    return preview.problem or no_address
+
+
+def as_lines(outlook: Outlook) -> Iterator[str]:
+    """The outlook for a person, and the problem last."""
+    trial = outlook.trial
+    expires_at = trial.settings.expires_at
+    until = f"expire at {format_instant(expires_at)}" if expires_at is not None else "never expire"
+    yield f"settings from {trial.source}, which {until}"
+    yield f"customer {_customer(trial)}"
+    if outlook.further_languages:
+        yield f"further languages, which --language shows: {', '.join(outlook.further_languages)}"
+    yield from (f"can't be read, and is passed over: {reason}" for reason in outlook.unreadable)
+    for preview in outlook.previews:
+        yield ""
+        yield f"{preview.channel}, {preview.language}{' (chosen)' if preview is outlook.chosen else ''}"
+        for line in _facts(preview, trial):
+            yield f"  {line}".rstrip()
+    if outlook.problem is not None:
+        yield ""
+        yield f"can't be sent: {outlook.problem}"
+
+
+def _customer(trial: Trial) -> str:
+    if not trial.has_customer:
+        return "unknown: name one with --customer"
+    if trial.customer is None:
+        return f"{trial.entry.customer_id}, whom the directory doesn't know"
+    return f"{trial.customer.id}, with {', '.join(trial.customer.fields) or 'nothing else known'}"
+
+
+def _facts(preview: Preview, trial: Trial) -> Iterator[str]:
+    if (why := _hindrance(preview, trial)) is not None:
+        yield f"can't be sent: {why}"
+    if preview.sms is not None:
+        yield f"{preview.sms.parts} SMS ({preview.sms.units} units of {preview.sms.encoding})"
+    for name, text in preview.fields.items():
+        # Most requests show the text as it is; in others it can't be read for its escapes.
+        if text.strip() not in (preview.request or ""):
+            yield from _indented(f"{name}: ", text)
+    if preview.request is not None:
+        yield ""
+        yield from _broken(preview.request)
+
+
+def _indented(label: str, text: str) -> Iterator[str]:
+    first, *rest = _broken(text)
+    yield f"{label}{first}"
+    yield from (f"{'':{len(label)}}{line}" for line in rest)
+
+
+def _broken(text: str) -> list[str]:
+    """The lines of a text. What else a terminal may take for a line break stays in them, to be seen."""
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+
+
+def as_json(outlook: Outlook) -> Mapping[str, object]:
+    """The outlook for a program."""
+    trial = outlook.trial
+    expires_at = trial.settings.expires_at
+    return {
+        "settings_from": trial.source,
+        "expires_at": None if expires_at is None else format_instant(expires_at),
+        "customer_known": trial.customer is not None,
+        "problem": outlook.problem,
+        "further_languages": outlook.further_languages,
+        "unreadable": outlook.unreadable,
+        "previews": [
+            preview._asdict()
+            | {"chosen": preview is outlook.chosen, "sms": preview.sms and preview.sms._asdict()}
+            for preview in outlook.previews
+        ],
+    }

@@ -1,0 +1,142 @@
+"""Erasing what the journal holds of a person: found by reading, in portions, and erased message by message.
+
+An erased message is forgotten before its time: what stays is its id and what the service was told last,
+without details, so that a repeat is still recognised (see `past`).
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from deliveryd.journal.account import add_forgotten
+from deliveryd.journal.history import read
+from deliveryd.journal.outbox import WATERMARK
+from deliveryd.journal.tombstones import keep, keep_no_details
+from deliveryd.journal.upkeep import OF_A_MESSAGE
+from deliveryd.states import State
+
+PORTION = 20_000
+"""Messages that are looked at in one reading: while it lasts, the journal's log can't be cut."""
+
+_LEAST, _MOST = -(2**63), 2**63 - 1
+_OF_A_CUSTOMER = """
+SELECT max(id), group_concat(iif(customer_id = ?2, id, NULL)) FROM
+    (SELECT id, customer_id FROM message WHERE id >= ?1 ORDER BY id LIMIT ?3)
+"""
+_MALFORMED = """
+SELECT digest, raw, (SELECT id FROM message WHERE id = malformed.message_id AND settings_id IS NULL)
+FROM malformed
+"""
+_UNMATCHED = "SELECT seq, reference FROM receipt WHERE message_id IS NULL AND reference IS NOT NULL"
+_CUSTOMER = re.compile(r'"customerId"\s*:\s*"?\s*(-?[0-9][0-9.eE+-]{0,40})')
+_REFERENCE = re.compile(r"(?:[0-9a-f]+-(-?[0-9]{1,19})-[0-9]{1,9}|(-?[0-9]{1,19}))")
+
+
+class Held(NamedTuple):
+    """What a journal holds of a person: ids of messages, digests of malformed elements, receipts' numbers."""
+
+    messages: list[int]
+    malformed: list[str]
+    receipts: list[int]
+
+
+def held_of(path: Path, customer_id: int) -> Held:
+    """Find it, as of some instants; works beside a running deliveryd. Raises JournalError."""
+    messages: list[int] = []
+    begin: int | None = _LEAST
+    while begin is not None:
+        last, found = read(path, partial(_portion, customer_id, begin))
+        messages += found
+        begin = None if last is None or last == _MOST else last + 1
+    malformed = read(path, lambda db: list(_malformed(db, customer_id)))
+    messages += sorted({id_ for _, id_ in malformed if id_ is not None}.difference(messages))
+    receipts = read(path, partial(_receipts, set(messages)))
+    return Held(messages, [digest for digest, _ in malformed], receipts)
+
+
+def _portion(customer_id: int, begin: int, db: sqlite3.Connection) -> tuple[int | None, list[int]]:
+    last, ids = db.execute(_OF_A_CUSTOMER, (begin, customer_id, PORTION)).fetchone()
+    return last, [int(id_) for id_ in ids.split(",")] if ids else []
+
+
+def _malformed(db: sqlite3.Connection, customer_id: int) -> Iterator[tuple[str, int | None]]:
+    """Malformed elements that name a customer, however the number is written; and the message that one is."""
+    for digest, raw, message_id in db.execute(_MALFORMED):
+        if any(_is(number, customer_id) for number in _CUSTOMER.findall(raw)):
+            yield digest, message_id
+
+
+def _is(number: str, customer_id: int) -> bool:
+    try:
+        return Decimal(number) == customer_id
+    except InvalidOperation:
+        return False
+
+
+def _receipts(ids: Collection[int], db: sqlite3.Connection) -> list[int]:
+    """Kept receipts that name one of these messages, or a key of one."""
+    return [seq for seq, reference in db.execute(_UNMATCHED) if _named(reference) in ids]
+
+
+def _named(reference: str) -> int | None:
+    found = _REFERENCE.fullmatch(reference)
+    return None if found is None else int(found[1] or found[2])
+
+
+def hindrances(path: Path, ids: Sequence[int]) -> dict[int, str]:
+    """Why some of these messages can't be erased now; works like `held_of`."""
+    found: dict[int, str] = {}
+    for begin in range(0, len(ids), PORTION):
+        found |= read(path, partial(_hindrances, ids[begin : begin + PORTION]))
+    return found
+
+
+def _hindrances(ids: Sequence[int], db: sqlite3.Connection) -> dict[int, str]:
+    return {id_: reason for id_ in ids if (reason := _hindrance(db, id_)) is not None}
+
+
+def _hindrance(db: sqlite3.Connection, id_: int) -> str | None:
+    row = db.execute(
+        "SELECT state, ended_at IS NOT NULL, EXISTS"  # noqa: S608  # a constant
+        f" (SELECT 1 FROM event WHERE message_id = message.id AND seq > {WATERMARK})"
+        " FROM message WHERE id = ?",
+        (id_,),
+    ).fetchone()
+    if row is None:
+        return "it isn't there any more"
+    state, has_ended, is_reporting = row
+    if not has_ended:
+        return f"it hasn't ended: it is {State(state).name.lower()}"
+    if is_reporting:
+        return "the service hasn't accepted all of its events yet"
+    return None
+
+
+def erase_message(db: sqlite3.Connection, id_: int) -> str | None:
+    """Erase an ended message and all that belongs to it; or say why it can't be done."""
+    if (reason := _hindrance(db, id_)) is not None:
+        return reason
+    keep(db, [(id_,)])
+    keep_no_details(db, id_)
+    for statement in (*OF_A_MESSAGE, "DELETE FROM malformed WHERE message_id = ?"):
+        db.execute(statement, (id_,))
+    add_forgotten(db, 1)
+    return None
+
+
+def erase_malformed(db: sqlite3.Connection, digest: str) -> str | None:
+    """Erase a malformed element."""
+    erased = db.execute("DELETE FROM malformed WHERE digest = ?", (digest,)).rowcount
+    return None if erased else "it isn't there any more"
+
+
+def erase_receipt(db: sqlite3.Connection, seq: int) -> str | None:
+    """Erase a receipt that fits no attempt."""
+    erased = db.execute("DELETE FROM receipt WHERE seq = ? AND message_id IS NULL", (seq,)).rowcount
+    return None if erased else "it isn't there any more, or fits an attempt by now"

@@ -1,0 +1,81 @@
+"""The keys of every table whose requests may go through a forward proxy.
+
+Those of the environment (`HTTPS_PROXY` and the like) are used by nothing: only the configuration says where
+requests go.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, model_validator
+
+from deliveryd.http.client import target_of
+from deliveryd.http.proxy import Proxy
+from deliveryd.network.plain_text import goes_out_plain, plain_text_problem
+from deliveryd.options.units import SecretPath
+
+ENVIRONMENT = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+"""Where other programs are told of a proxy."""
+
+_URL = re.compile(r"https?://[^/?#@\s]+/?")
+
+
+def _address(url: str) -> str:
+    if not _URL.fullmatch(url):
+        raise ValueError(
+            "expected http://host:port, without a user name or password: "
+            "those are proxy_username and proxy_password_file"
+        )
+    target_of(url)
+    return url
+
+
+class ProxyOptions(BaseModel):
+    """Which proxy, and who asks it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    proxy: Annotated[str, AfterValidator(_address)] | None = Field(
+        None, description="forward proxy; none: requests go straight to their hosts"
+    )
+    proxy_username: str | None = Field(None, description="for the proxy, together with proxy_password_file")
+    proxy_password_file: SecretPath | None = Field(None, description="password for the proxy")
+    allow_plain_text: StrictBool = Field(False, description="whether secrets may go out over http://")
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        name = self.proxy_username
+        if (name is None) is not (self.proxy_password_file is None):
+            raise ValueError("proxy_username and proxy_password_file go together")
+        if name is not None and self.proxy is None:
+            raise ValueError("proxy_username is given, but no proxy")
+        if name is not None and (":" in name or not name.isprintable()):
+            raise ValueError("proxy_username must be printable and without a colon, which would end it")
+        return self
+
+    def proxy_problems(self) -> list[str]:
+        """What is wrong with the file of the password, and with where it would go, as `key: what`."""
+        file = self.proxy_password_file
+        problems = {
+            "proxy_password_file": file.problem() if file is not None else None,
+            "proxy": self.plain_text_problem(),
+        }
+        return [f"{key}: {problem}" for key, problem in problems.items() if problem is not None]
+
+    def plain_text_problem(self) -> str | None:
+        """That the password would be sent to the proxy in plain text."""
+        if self.proxy is None or self.proxy_username is None or self.allow_plain_text:
+            return None
+        if not goes_out_plain(self.proxy):
+            return None
+        remedy = "give the proxy an https:// address"
+        return plain_text_problem("the password for the proxy", urlsplit(self.proxy).netloc, remedy)
+
+    def open_proxy(self) -> Proxy | None:
+        """The proxy, as a client takes it."""
+        if self.proxy is None:
+            return None
+        return Proxy(self.proxy, self.proxy_username, self.proxy_password_file)

@@ -1,0 +1,117 @@
+"""The units of the configuration file: durations, sizes, rates, paths and secrets, as pydantic types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, PlainSerializer, PlainValidator, ValidationInfo
+
+from deliveryd.runtime.secret_file import SecretFile
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+_QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]+)")
+_RATE = re.compile(r"([0-9]{1,7})\s*/\s*(ms|s|m|h|d)")
+_LONGEST = 100 * 365 * 86400.0
+_LARGEST = 1 << 50
+_MOST_PERMITS = 1_000_000
+
+
+def _quantity(value: object, units: dict[str, float] | dict[str, int], example: str) -> float:
+    match = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or match[2] not in units:
+        raise ValueError(f'expected a text such as "{example}", with one of the units {", ".join(units)}')
+    return float(match[1]) * units[match[2]]
+
+
+def parse_duration(value: object) -> float:
+    """Read "250ms", "10s", "5m", "2h" or "7d" as seconds; raises ValueError."""
+    seconds = _quantity(value, _SECONDS, "10s")
+    if seconds > _LONGEST:
+        raise ValueError("is longer than a hundred years")
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """Write seconds the way the configuration file does, in the largest unit that divides them."""
+    for unit, size in reversed(_SECONDS.items()):
+        if seconds >= size and abs(seconds / size - round(seconds / size)) < 1e-9:
+            return f"{round(seconds / size)}{unit}"
+    return f"{seconds * 1000:.6f}".rstrip("0").rstrip(".") + "ms"
+
+
+def parse_size(value: object) -> int:
+    """Read "256MiB" as bytes; raises ValueError."""
+    size = int(_quantity(value, _BYTES, "256MiB"))
+    if size > _LARGEST:
+        raise ValueError("is more than 1024 TiB")
+    return size
+
+
+def format_size(size: int) -> str:
+    """Write bytes the way the configuration file does."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size and size % _BYTES[unit] == 0:
+            return f"{size // _BYTES[unit]}{unit}"
+    return f"{size}B"
+
+
+class Rate(NamedTuple):
+    """So many in so many seconds."""
+
+    permits: int
+    per: float
+
+
+def parse_rate(value: object) -> Rate:
+    """Read "50/s" or "1000/m"; raises ValueError."""
+    match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or not 1 <= int(match[1]) <= _MOST_PERMITS:
+        raise ValueError('expected a text such as "50/s", "1000/m" or "5000/h"')
+    return Rate(int(match[1]), _SECONDS[match[2]])
+
+
+def format_rate(rate: Rate) -> str:
+    """Write a rate the way the configuration file does."""
+    return f"{rate.permits}/{format_duration(rate.per).lstrip('1')}"
+
+
+def resolve_path(value: object, info: ValidationInfo) -> Path:
+    """A path, relative ones against the folder of the configuration file (context key `base_dir`)."""
+    if not isinstance(value, str | Path) or not str(value).isprintable() or value == "":
+        raise ValueError("expected a path")
+    base = (info.context or {}).get("base_dir")
+    return Path(base, value) if base is not None else Path(value)
+
+
+def _secret(value: object, info: ValidationInfo) -> SecretFile:
+    return value if isinstance(value, SecretFile) else SecretFile(resolve_path(value, info))
+
+
+def _secrets(value: object, info: ValidationInfo) -> tuple[SecretFile, ...]:
+    if not isinstance(value, list | tuple):
+        return (_secret(value, info),)
+    if not value:
+        raise ValueError("expected a path, or a list of paths")
+    return tuple(_secret(each, info) for each in value)
+
+
+def _written_secrets(secrets: tuple[SecretFile, ...]) -> str | list[str]:
+    paths = [str(secret.path) for secret in secrets]
+    return paths[0] if len(paths) == 1 else paths
+
+
+def _written(write: Callable[[Any], str]) -> PlainSerializer:
+    return PlainSerializer(write, return_type=str)
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration), _written(format_duration)]
+Size = Annotated[int, BeforeValidator(parse_size), _written(format_size)]
+RateLimit = Annotated[Rate, BeforeValidator(parse_rate), _written(format_rate)]
+FilePath = Annotated[Path, BeforeValidator(resolve_path), _written(str)]
+SecretPath = Annotated[SecretFile, PlainValidator(_secret), _written(lambda secret: str(secret.path))]
+SecretPaths = Annotated[tuple[SecretFile, ...], PlainValidator(_secrets), PlainSerializer(_written_secrets)]
+"""One secret, or several while it rotates."""

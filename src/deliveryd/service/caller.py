@@ -1,0 +1,177 @@
+"""One request to a host, with the few tries that are worth it inside one call."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+
+import anyio
+
+from deliveryd import __version__
+from deliveryd.errors import BrokenOff, NotSent, ServiceRefused, ServiceUnavailable, WireError
+from deliveryd.http.client import HttpClient, raw_header, target_of
+from deliveryd.http.retry_after import retry_after
+from deliveryd.http.wire import Answer, Target
+from deliveryd.runtime.renewal import FromFiles
+from deliveryd.runtime.waits import LONGEST
+from deliveryd.service.auth import AuthOptions
+
+TRIES = 3
+PATIENCE = 5.0
+"""Seconds between two tries of one call at most: who is told to wait longer hears ServiceUnavailable."""
+
+WORTH_RETRYING = frozenset({408, 425, 429})
+PROXY_REFUSED = 407
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+Headers = Sequence[tuple[str, str]]
+Sleep = Callable[[float], Awaitable[None]]
+
+_ALWAYS = (("accept", "application/json"), ("user-agent", f"deliveryd/{__version__}"))
+_LOOKED_UP: tuple[str | None, ...] = (None,)  # by whoever connects
+
+
+def _is_brief(error: BaseException) -> bool:
+    """Whether another try is worth it, and the service didn't ask for more than `PATIENCE` before it."""
+    return isinstance(error, WireError) or (
+        isinstance(error, ServiceUnavailable) and (error.after or 0.0) <= PATIENCE
+    )
+
+
+def _never_left(error: BaseException) -> bool:
+    return isinstance(error, NotSent)
+
+
+class Caller:
+    """Calls a host, which its errors name as `whom`, and shows it the credentials of `auth`.
+
+    Raises ValueError when the credentials can't be used.
+    """
+
+    def __init__(self, http: HttpClient, whom: str, auth: AuthOptions, sleep: Sleep = anyio.sleep) -> None:
+        self._http = http
+        self._whom = whom
+        self._credentials = FromFiles(auth.paths, auth.headers)
+        self._sleep = sleep
+
+    async def call(
+        self,
+        method: str,
+        target: Target,
+        *,
+        body: bytes = b"",
+        headers: Headers = (),
+        also: Collection[int] = (),
+        addresses: Sequence[str | None] = _LOOKED_UP,
+    ) -> Answer:
+        """Send a request and return its answer, whose status is a 2xx or one of `also`.
+
+        `addresses` are tried one after the other until one can be connected to. Raises ServiceUnavailable
+        and ServiceRefused.
+        """
+        sent = [*_ALWAYS, *headers]
+        if body:
+            sent.append(("content-type", "application/json"))
+        once = partial(self._accepted, method, target, sent, body, addresses, also=also)
+        try:
+            return await self._some_tries(once, _is_brief)
+        except WireError as error:
+            raise ServiceUnavailable(str(error)) from None
+
+    async def ask(self, target: Target) -> Answer:
+        """Send a GET once and return its answer, whatever its status. Raises WireError."""
+        return await self._send("GET", target, [*self._credentials.current(), *_ALWAYS], b"", _LOOKED_UP)
+
+    async def get_once(self, target: Target) -> Answer:
+        """The same for a GET that takes something away, so that it is repeated only if it never left.
+
+        An answer of 401 has it repeated too, once, when there are new credentials. Raises OutcomeUnknown
+        besides, where it left and no whole answer came.
+        """
+        once = partial(self._accepted, "GET", target, _ALWAYS, b"", _LOOKED_UP, also=())
+        try:
+            return await self._some_tries(once, _never_left)
+        except NotSent as error:
+            raise ServiceUnavailable(str(error)) from None
+
+    async def _some_tries(
+        self, once: Callable[[], Awaitable[Answer]], is_worth_another: Callable[[BaseException], bool]
+    ) -> Answer:
+        try:
+            return await once()
+        except (ServiceUnavailable, WireError) as error:
+            if not is_worth_another(error):
+                raise
+            from deliveryd.service.retries import try_again  # noqa: PLC0415  # loads tenacity, needed no sooner
+
+            return await try_again(once, error, TRIES, is_worth_another, self._sleep)
+
+    async def _accepted(
+        self,
+        method: str,
+        target: Target,
+        headers: Headers,
+        body: bytes,
+        addresses: Sequence[str | None],
+        *,
+        also: Collection[int],
+    ) -> Answer:
+        answer = await self._try(method, target, headers, body, addresses)
+        if not (200 <= answer.status < 300 or answer.status in also):
+            raise ServiceRefused(self._refusal(answer), answer.status)
+        return answer
+
+    async def _try(
+        self, method: str, target: Target, headers: Headers, body: bytes, addresses: Sequence[str | None]
+    ) -> Answer:
+        shown = self._credentials.current()
+        answer = await self._send(method, target, [*shown, *headers], body, addresses)
+        if answer.status == 401 and (renewed := self._credentials_after(shown)) != shown:
+            answer = await self._send(method, target, [*renewed, *headers], body, addresses)
+        if answer.status in WORTH_RETRYING or answer.status >= 500:
+            asked = retry_after(answer.headers.get("retry-after"), LONGEST)
+            raise ServiceUnavailable(f"{self._whom} answered {answer.status}", asked, answer.status)
+        return answer
+
+    async def _send(
+        self, method: str, target: Target, headers: Headers, body: bytes, addresses: Sequence[str | None]
+    ) -> Answer:
+        raw = [raw_header(name, value) for name, value in headers]
+        problem = NotSent("there is no address to connect to")
+        for address in addresses:
+            try:
+                return await self._http.exchange(method, target._replace(address=address), raw, body)
+            except NotSent as error:
+                problem = error
+            except BrokenOff as error:
+                if 200 <= error.status < 300:
+                    raise
+                return Answer(error.status, dict(error.headers), error.body)
+        raise problem
+
+    def _refusal(self, answer: Answer) -> str:
+        if answer.status in REDIRECTS:
+            to = _origin_of(answer.headers.get("location", ""))
+            return f"{self._whom} answered {answer.status}, a redirect{to}: redirects aren't followed"
+        if answer.status == PROXY_REFUSED:
+            return f"the proxy before {self._whom} answered {answer.status}"
+        return f"{self._whom} answered {answer.status}"
+
+    def _credentials_after(self, shown: Headers) -> Headers:
+        """The credentials now that the host didn't accept these; another call may have renewed them."""
+        if self._credentials.current() == shown:
+            self._credentials.renew()
+        return self._credentials.current()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+
+def _origin_of(location: str) -> str:
+    """Where a redirect leads, without what may be secret of it; nothing when it is no whole address."""
+    try:
+        target = target_of(location)
+    except ValueError:
+        return ""
+    return f" to {target.scheme}://{target.authority}"

@@ -1,0 +1,111 @@
+"""The worker's signs of life, for the administrative pages, systemd and the metrics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import anyio
+
+from deliveryd import __version__
+from deliveryd.config import Config
+from deliveryd.journal.base import Counts
+from deliveryd.metrics import Levels
+from deliveryd.states import State
+from deliveryd.worker.wiring import Parts
+
+
+class WorkerVitals:
+    """What there is to say of a running worker; nothing here waits for anything."""
+
+    def __init__(self, config: Config, parts: Parts) -> None:
+        self._parts = parts
+        self._journal_path = config.journal.path
+        self._patience = 45.0 + 4 * config.service.timeout
+        self._started = anyio.current_time()
+        self._counts = Counts({}, 0, 0, 0, 0)
+        self.draining = False
+
+    def refresh(self, counts: Counts) -> None:
+        """Take over the journal's sums."""
+        self._counts = counts
+
+    def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:
+        """Whether all loops turn, and how long ago each one did (seconds)."""
+        ages = self._parts.pulse.ages()
+        waits_for_room = self._parts.journal.full  # what a restart wouldn't mend
+        return waits_for_room or all(age < self._patience for _, age in ages), ages
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether work is being taken, and a sentence that says why or why not."""
+        pipeline = self._parts.pipeline
+        if not pipeline.recovered:
+            return False, "starting: what an earlier run left is being taken up"
+        if self._parts.journal.misplaced() is not None:
+            return (
+                False,
+                "the journal was removed or replaced: don't restart (see journal.misplaced)",
+            )
+        if self.draining:
+            return False, "finishing what is under way; no more is taken"
+        if (obstacle := pipeline.obstacle()) is not None:
+            return False, obstacle
+        if pipeline.intake.down:
+            return False, "the queue gives no usable answer; it is asked again"
+        if pipeline.reporting.down:
+            return False, "the service takes no events; they wait in the journal"
+        if any(lane.is_open for lane in pipeline.lanes.values()):
+            return True, "taking messages, but a provider keeps failing"
+        if any(lane.refused_settings for lane in pipeline.lanes.values()):
+            return True, "taking messages, but a provider refuses all of some settings"
+        return True, "taking messages"
+
+    def sentence(self) -> str:
+        """The worker's state for a person."""
+        _, reason = self.ready()
+        states = self._counts.states
+        return (
+            f"{reason[:1].upper()}{reason[1:]}: {self._parts.places.held} in flight,"
+            f" {states.get(State.WAITING, 0)} waiting, {states.get(State.IN_DOUBT, 0)} in doubt,"
+            f" {self._counts.events_waiting} events to report"
+        )
+
+    def status(self) -> Mapping[str, object]:
+        """All there is to know at a glance."""
+        alive, ages = self.alive()
+        ready, reason = self.ready()
+        counts = self._counts
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime_seconds": round(anyio.current_time() - self._started, 3),
+            "alive": alive,
+            "ready": ready,
+            "reason": reason,
+            "in_flight": self._parts.places.held,
+            "places_free": self._parts.places.free,
+            "messages": {state.name.lower(): number for state, number in counts.states.items()},
+            "events": {"waiting": counts.events_waiting, "refused": counts.events_refused},
+            "malformed": counts.malformed,
+            "receipts_unmatched": counts.receipts_unmatched,
+            "lanes": {
+                name: {
+                    "queued": lane.queued,
+                    "under_way": lane.under_way,
+                    "open": lane.is_open,
+                    "refused_settings": sorted(lane.refused_settings),
+                }
+                for name, lane in self._parts.pipeline.lanes.items()
+            },
+            "loops": {name: round(age, 3) for name, age in ages},
+        }
+
+    def levels(self) -> Levels:
+        """What the metrics show as gauges."""
+        size = sum(
+            path.stat().st_size
+            for suffix in ("", "-wal")
+            if (path := self._journal_path.with_name(self._journal_path.name + suffix)).exists()
+        )
+        channels = {name: lane.is_open for name, lane in self._parts.pipeline.lanes.items()}
+        return Levels(self._counts.states, self._counts.events_waiting, size, channels)

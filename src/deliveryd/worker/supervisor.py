@@ -1,0 +1,272 @@
+"""The process: start order, readiness, signals, drain, watchdog. Stop taking and stop working are two things.
+
+A loop that dies takes the process with it, at once and with a clear last line: no worker is ever half alive.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from deliveryd import __version__
+from deliveryd.config import Config
+from deliveryd.control.server import Desk
+from deliveryd.http.addresses import address_of, bind, parse_listen
+from deliveryd.http.lazy_server import serve_when_asked
+from deliveryd.journal.base import Account, Journal
+from deliveryd.model import Clock, WallClock
+from deliveryd.runtime.threads import Blocking
+from deliveryd.states import ENDED, State
+from deliveryd.telemetry import Event, log
+from deliveryd.worker.health import WorkerVitals
+from deliveryd.worker.systemd import Notifier
+from deliveryd.worker.wiring import Outside, Parts, assemble, open_outside
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+COUNT_INTERVAL = 10.0
+STATUS_INTERVAL = 10.0
+FORGET_INTERVAL = 60.0
+TELL_INTERVAL = 60.0
+CUT_INTERVAL = 300.0
+"""Seconds after which the journal's log is emptied, which holds what was deleted since; or tried again."""
+
+FORGET_BATCH = 100
+GIVE_BACK_BATCH = 64
+FORGET_PAUSE = 0.025
+"""Seconds between two batches of either, so that the line has most of the writer's time."""
+
+SECOND = 1_000_000
+
+
+class Addresses(NamedTuple):
+    """Where the worker's servers listen, as `http://host:port`; None: turned off."""
+
+    admin: str | None
+    receipts: str | None
+
+
+class Ending(NamedTuple):
+    """What a signal began: so many attempts are under way, and may go on for so many seconds."""
+
+    under_way: int
+    seconds: float
+
+
+class Supervisor:
+    """Runs one worker.
+
+    `on_ready` hears of its addresses as soon as it takes work, `on_ending` of the first signal to end.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock | None = None,
+        *,
+        notifier: Notifier | None = None,
+        on_ready: Callable[[Addresses], None] = lambda _addresses: None,
+        on_ending: Callable[[Ending], None] = lambda _ending: None,
+        outside: Callable[[Config], AbstractAsyncContextManager[Outside]] = open_outside,
+        blocking: Blocking | None = None,
+    ) -> None:
+        self._config = config
+        self._clock = clock or WallClock()
+        self._notifier = notifier or Notifier.from_environment()
+        self._on_ready = on_ready
+        self._on_ending = on_ending
+        self._outside = outside
+        self._blocking = blocking
+        self._stop = anyio.Event()
+        self.account: Account | None = None
+        """Where all messages are, once the worker has ended."""
+
+    @property
+    def held_in_doubt(self) -> int:
+        """How many messages were held in doubt when the worker ended."""
+        return self.account.states.get(State.IN_DOUBT, 0) if self.account is not None else 0
+
+    def stop(self) -> None:
+        """Begin to end, as SIGTERM does."""
+        self._stop.set()
+
+    async def run(self, *, until_idle: bool = False) -> None:
+        """Run until stopped, or with `until_idle` until there is nothing more to do.
+
+        Raises ConfigError, JournalError, or whatever ended a loop.
+        """
+        log(Event.WORKER_STARTED, version=__version__, pid=os.getpid())
+        async with (
+            self._outside(self._config) as outside,
+            assemble(self._config, self._clock, outside, self._blocking) as parts,
+            anyio.create_task_group() as servers,
+        ):
+            vitals = WorkerVitals(self._config, parts)
+            parts.metrics.follow(vitals.levels)
+            close_servers = anyio.Event()
+            addresses = self._open_servers(parts, vitals, servers, close_servers)
+            await parts.pipeline.recover()
+            async with anyio.create_task_group() as loops:
+                self._start_loops(parts, vitals, loops)
+                loops.start_soon(_reconcile, parts.journal)
+                await loops.start(self._listen_to_signals, parts)
+                if until_idle:
+                    loops.start_soon(self._stop_when_idle, parts)
+                self._notifier.ready()
+                self._notifier.status(vitals.sentence())
+                log(Event.WORKER_READY, channels=list(parts.pipeline.lanes))
+                self._on_ready(addresses)
+                await self._stop.wait()
+                await self._drain(parts, vitals)
+                parts.pipeline.failures.tell()
+                self.account = await _reconcile(parts.journal)
+                loops.cancel_scope.cancel()
+            close_servers.set()
+        log(Event.WORKER_STOPPED)
+
+    def _start_loops(self, parts: Parts, vitals: WorkerVitals, loops: TaskGroup) -> None:
+        pipeline = parts.pipeline
+        desk = Desk(self._config.journal.path, parts.journal, self._clock, pipeline.lanes, pipeline.moved)
+        for loop in (
+            pipeline.reporting.run,
+            pipeline.record_settled,
+            *(lane.run for lane in pipeline.lanes.values()),
+            pipeline.deliver,
+            pipeline.wake_due,
+            pipeline.take,
+            desk.run,
+        ):
+            loops.start_soon(loop)
+        loops.start_soon(self._keep_house, parts, vitals)
+        loops.start_soon(self._tell_systemd, vitals)
+
+    def _open_servers(
+        self, parts: Parts, vitals: WorkerVitals, servers: TaskGroup, stop: anyio.Event
+    ) -> Addresses:
+        def open_server(
+            name: str, listen: str, build: Callable[[], ASGIApp] | None, proxies: Sequence[str] = ()
+        ) -> str | None:
+            if not listen or build is None:
+                return None
+            bound = bind(f"{name}.listen", listen)
+            log(Event.SERVER_LISTENING, server=name, listen=address_of(bound))
+            servers.start_soon(serve_when_asked, build, bound, stop, proxies)
+            return address_of(bound)
+
+        def admin() -> ASGIApp:
+            from deliveryd.admin.app import admin_app  # noqa: PLC0415  # loads starlette
+
+            own = parse_listen(self._config.admin.listen)[0]
+            return admin_app(vitals, parts.metrics, {own, *self._config.admin.allowed_hosts})
+
+        receipts = parts.receipts.app if parts.receipts is not None else None
+        reports = self._config.receipts
+        return Addresses(
+            open_server("admin", self._config.admin.listen, admin),
+            open_server("receipts", reports.listen, receipts, reports.trusted_proxies),
+        )
+
+    async def _listen_to_signals(self, parts: Parts, *, task_status: TaskStatus[None]) -> None:
+        if threading.current_thread() is not threading.main_thread():  # where signals can't be received
+            task_status.started()
+            return
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for received in signals:
+                if self._stop.is_set():
+                    log(Event.WORKER_STOPPED, signal=received.name)
+                    os._exit(1)  # a second one: at once; the journal takes up what is left at the next start
+                ending = Ending(_under_way(parts), self._config.run.drain_timeout)
+                log(
+                    Event.WORKER_DRAINING,
+                    signal=received.name, in_flight=ending.under_way, seconds=ending.seconds,
+                )  # fmt: skip
+                self._stop.set()
+                self._on_ending(ending)
+
+    async def _stop_when_idle(self, parts: Parts) -> None:
+        await parts.pipeline.until_idle()
+        self._stop.set()
+
+    async def _drain(self, parts: Parts, vitals: WorkerVitals) -> None:
+        vitals.draining = True
+        self._notifier.stopping()
+        self._notifier.status("Finishing what is under way")
+        with anyio.move_on_after(self._config.run.drain_timeout) as scope:
+            await parts.pipeline.drain()
+        if scope.cancelled_caught:
+            log(Event.WORKER_CUT_OFF, in_flight=_under_way(parts), seconds=self._config.run.drain_timeout)
+
+    async def _keep_house(self, parts: Parts, vitals: WorkerVitals) -> None:
+        async with anyio.create_task_group() as chores:
+            chores.start_soon(_every, COUNT_INTERVAL, self._count, parts, vitals)
+            chores.start_soon(_every, FORGET_INTERVAL, self._forget, parts)
+            chores.start_soon(_every, CUT_INTERVAL, parts.journal.cut_log)
+            chores.start_soon(_every, TELL_INTERVAL, _tell_failures, parts)
+
+    async def _count(self, parts: Parts, vitals: WorkerVitals) -> None:
+        vitals.refresh(await parts.journal.counts())
+
+    async def _forget(self, parts: Parts) -> None:
+        before = self._clock.now() - int(self._config.journal.retention * SECOND)
+        total = 0
+        while forgotten := await parts.journal.forget(before, FORGET_BATCH):
+            total += forgotten
+            await anyio.sleep(FORGET_PAUSE)
+        if total:
+            log(Event.JOURNAL_CLEANED, count=total)
+        given = GIVE_BACK_BATCH
+        while given:
+            given = await parts.journal.give_back(GIVE_BACK_BATCH)
+            await anyio.sleep(FORGET_PAUSE)
+
+    async def _tell_systemd(self, vitals: WorkerVitals) -> None:
+        interval = self._notifier.watchdog_interval or STATUS_INTERVAL
+        while True:
+            alive, ages = vitals.alive()
+            if alive:
+                self._notifier.watchdog()
+            else:
+                loop, age = max(ages, key=lambda item: item[1])
+                log(Event.WORKER_STUCK, loop=loop, seconds=age)
+            if not vitals.draining:
+                self._notifier.status(vitals.sentence())
+            await anyio.sleep(interval)
+
+
+def _under_way(parts: Parts) -> int:
+    return sum(lane.under_way for lane in parts.pipeline.lanes.values())
+
+
+async def _reconcile(journal: Journal) -> Account:
+    """Say where all messages are, and loudly when some are nowhere (design 4, promise 1)."""
+    account = await journal.account()
+    waiting, in_doubt = (account.states.get(state, 0) for state in (State.WAITING, State.IN_DOUBT))
+    sent, delivered, failed, set_aside = (account.ends.get(end, 0) for end in sorted(ENDED))
+    log(
+        Event.JOURNAL_ACCOUNT,
+        taken=account.taken, sent=sent, delivered=delivered, failed=failed, set_aside=set_aside,
+        waiting=waiting, in_doubt=in_doubt,
+        in_flight=sum(account.states.values()) - waiting - in_doubt, forgotten=account.forgotten,
+    )  # fmt: skip
+    if account.gap:
+        log(Event.JOURNAL_GAP, gap=account.gap)
+    return account
+
+
+async def _tell_failures(parts: Parts) -> None:
+    parts.pipeline.failures.tell()
+
+
+async def _every(seconds: float, chore: Callable[..., Awaitable[object]], *args: object) -> None:
+    while True:
+        await chore(*args)
+        await anyio.sleep(seconds)

@@ -1,0 +1,316 @@
+"""Puts the worker together from its configuration, and takes it apart again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio.to_thread
+
+from deliveryd import __version__
+from deliveryd.channels import registry
+from deliveryd.channels.base import Channel
+from deliveryd.config import ChannelConfig, Config
+from deliveryd.delivery.dispatcher import Lane, LanePolicy, RetryPolicy
+from deliveryd.delivery.intake import Intake, Places
+from deliveryd.delivery.pipeline import Pipeline
+from deliveryd.delivery.preparation import Preparation
+from deliveryd.delivery.reporting import Reporting
+from deliveryd.delivery.routing import Road, Router
+from deliveryd.delivery.settings import SettingsRoom
+from deliveryd.directory.base import Directory
+from deliveryd.directory.file import FileDirectory, FileOptions
+from deliveryd.directory.none import NoDirectory, NoOptions
+from deliveryd.directory.registry import open_source
+from deliveryd.directory.remote import RemoteDirectory
+from deliveryd.errors import ConfigError
+from deliveryd.http.client import build_client
+from deliveryd.http.tls import TlsFiles
+from deliveryd.http.wire import IDENTITY
+from deliveryd.journal.base import Journal
+from deliveryd.journal.lock import only_worker
+from deliveryd.journal.sqlite import open_journal
+from deliveryd.metrics import Metrics
+from deliveryd.model import Clock, Settings
+from deliveryd.rendering.content import CompiledSettings, compile_settings
+from deliveryd.rendering.greeting import general_stands_in, strict
+from deliveryd.runtime.breaker import BreakerPolicy
+from deliveryd.runtime.disk_cache import DiskCache
+from deliveryd.runtime.threads import Blocking, in_thread
+from deliveryd.runtime.waiting import Pulse
+from deliveryd.service.client import ConfigurationAccess, ServiceClient
+from deliveryd.service.hosts import HostRules, parse_host, parse_network
+from deliveryd.telemetry import Event, log
+
+if TYPE_CHECKING:
+    from deliveryd.receipts.app import Receipts
+
+LONGEST_ASKED = 3600.0
+"""Seconds that a provider or the service can have a message wait for, at most."""
+
+COMMAND_PATIENCE = 30.0
+"""Seconds that a start waits for a command that works on the journal."""
+
+LARGEST_ANSWER = 4 << 20
+"""Bytes of an answer of the service that are read at most, those of the queue aside."""
+
+
+class Parts(NamedTuple):
+    """The worker's parts, open and ready to run."""
+
+    pipeline: Pipeline
+    journal: Journal
+    places: Places
+    receipts: Receipts | None
+    metrics: Metrics
+    pulse: Pulse
+
+
+class Outside(NamedTuple):
+    """What lies outside the worker: the remote service, the providers, the customer directory."""
+
+    service: ServiceClient
+    channels: Mapping[str, Channel]
+    directory: Directory
+
+
+@asynccontextmanager
+async def open_outside(config: Config) -> AsyncIterator[Outside]:
+    """Open what the configuration names, and close it in the end. Raises ConfigError."""
+    async with AsyncExitStack() as stack:
+        service = open_service(config)
+        stack.push_async_callback(service.aclose)
+        channels = open_channels(config)
+        for channel in channels.values():
+            stack.push_async_callback(channel.aclose)
+        directory = await open_directory(config)
+        stack.push_async_callback(directory.aclose)
+        yield Outside(service, channels, directory)
+
+
+@asynccontextmanager
+async def assemble(
+    config: Config, clock: Clock, outside: Outside, blocking: Blocking | None = None
+) -> AsyncIterator[Parts]:
+    """Put the line together, and close in the end what it opened.
+
+    Raises JournalError.
+    """
+    async with AsyncExitStack() as stack:
+        metrics = Metrics(config.channels.configured, __version__)
+        pulse = Pulse()
+        service, channels, directory = outside
+        cache = open_cache(config, blocking or in_thread)
+        stack.push_async_callback(cache.aclose)
+        stack.enter_context(only_worker(config.journal.path))
+        journal = await stack.enter_async_context(
+            open_journal(
+                config.journal.path,
+                details_field=config.events.details_field,
+                observe=lambda seconds, _operations: metrics.committed(seconds),
+                blocking=blocking,
+                reserve=config.journal.reserve,
+                patience=COMMAND_PATIENCE,
+                keep_variables=config.journal.keep_variables,
+            )
+        )
+        places = Places(config.queue.max_in_flight)
+        settings = SettingsRoom(service, cache, compiler(config), metrics, config.settings.ttl)
+        preparation = Preparation(settings, directory, build_router(config, channels), clock, metrics)
+        pipeline = Pipeline(
+            journal, preparation, places, clock, metrics, pulse,
+            max_waiting=config.queue.max_waiting,
+            longest_pause=_longest_pause(config),
+        )  # fmt: skip
+        pipeline.intake = Intake(
+            service, journal, places, clock, metrics, pulse,
+            batch_size=config.queue.batch_size,
+            poll_interval=config.queue.poll_interval,
+            max_poll_interval=config.queue.max_poll_interval,
+            on_taken=pipeline.taken,
+            obstacle=pipeline.obstacle,
+            on_short=pipeline.short_of,
+        )  # fmt: skip
+        pipeline.reporting = Reporting(
+            service, journal, clock, metrics, pulse,
+            batch_size=config.events.batch_size,
+            flush_interval=config.events.flush_interval,
+            on_accepted=pipeline.accepted,
+            on_refused=pipeline.refused,
+            on_reopened=pipeline.reopened,
+        )  # fmt: skip
+        pipeline.lanes = {
+            name: Lane(
+                name, channels[name], _policy(channel), journal.namespace, clock, metrics, pulse,
+                share=max(config.queue.max_in_flight // len(channels), 1),
+                spare=lambda: places.spare,
+                intermediate=frozenset(config.events.intermediate),
+                record=pipeline.record,
+                settle=pipeline.settle,
+                works_again=pipeline.works_again,
+            )
+            for name, channel in config.channels.configured.items()
+        }  # fmt: skip
+        receipts = _receipts(config, journal, clock, metrics, pipeline)
+        yield Parts(pipeline, journal, places, receipts, metrics, pulse)
+
+
+def log_cache_problem(problem: str) -> None:
+    """Log that a disk cache fails."""
+    log(Event.CACHE_BROKEN, reason=problem)
+
+
+def open_service(
+    config: Config, on_cache_problem: Callable[[str], None] = log_cache_problem
+) -> ServiceClient:
+    """The client of the remote service. Must be called within an event loop; close it with `async with`.
+
+    Raises ConfigError for certificates or secrets that can't be used.
+    """
+    try:
+        http = build_client(
+            timeout=config.service.timeout,
+            max_body=LARGEST_ANSWER,
+            tls=config.service.tls.files("service.tls.ca_file"),
+            proxy=config.service.open_proxy(),
+            accept_encoding="gzip" if config.service.accept_gzip else IDENTITY,
+        )
+        return ServiceClient(
+            http,
+            config.service.base_url,
+            config.service.auth,
+            configurations=_configuration_access(config, on_cache_problem),
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError([f"service: {error}"]) from None
+
+
+def _configuration_access(config: Config, on_problem: Callable[[str], None]) -> ConfigurationAccess:
+    options = config.entities
+    access = ConfigurationAccess(
+        cache=open_entities_cache(config, on_problem), ttl=options.ttl, max_size=options.max_size
+    )
+    if options.hosts is None:
+        return access
+    hosts = [parse_host(host) for host in options.hosts]
+    networks = [parse_network(network) for network in options.networks]
+    elsewhere = build_client(
+        timeout=config.service.timeout,
+        max_body=options.max_size,
+        tls=TlsFiles(options.ca_file, ca_key="entities.ca_file"),
+        proxy=options.open_proxy(),
+    )
+    rules = HostRules(hosts, networks, options.allow_http)
+    if options.proxy is not None:
+        return replace(access, rules=rules, elsewhere=elsewhere, look_up=None)
+    return replace(access, rules=rules, elsewhere=elsewhere)
+
+
+def open_channels(config: Config) -> dict[str, Channel]:
+    """All configured channels. Raises ConfigError."""
+    return {name: open_channel(config, name) for name in config.channels.configured}
+
+
+def open_channel(config: Config, name: str) -> Channel:
+    """One configured channel. Raises ConfigError."""
+    channel = config.channels.configured[name]
+    common = channel.common
+    return registry.open_channel(name, channel.block, common.adapter, channel.options, timeout=common.timeout)
+
+
+async def open_directory(config: Config) -> Directory:
+    """The customer directory. Must be called within an event loop; raises ConfigError."""
+    customers = config.customers
+    match customers.options:
+        case NoOptions():
+            return NoDirectory()
+        case FileOptions(path=path):
+            return await anyio.to_thread.run_sync(
+                FileDirectory.load,
+                path,
+                lambda problem: log(Event.CUSTOMERS_FILE_PROBLEM, reason=problem),
+            )
+        case options:
+            source = open_source(customers.source, options, customers.terms)
+            return RemoteDirectory(source, customers.terms)
+
+
+def open_cache(
+    config: Config,
+    blocking: Blocking = in_thread,
+    on_problem: Callable[[str], None] = log_cache_problem,
+) -> DiskCache:
+    """The disk cache of settings; it opens its files when it is first used."""
+    return DiskCache(
+        config.settings.cache_dir,
+        config.settings.size_limit,
+        on_problem,
+        blocking,
+    )
+
+
+def open_entities_cache(config: Config, on_problem: Callable[[str], None] = log_cache_problem) -> DiskCache:
+    """The disk cache of entity configurations; it opens its files when it is first used."""
+    return DiskCache(
+        config.entities.cache_dir or config.settings.cache_dir / "entities",
+        config.entities.size_limit,
+        on_problem,
+    )
+
+
+def compiler(config: Config) -> _Compiler:
+    """What makes settings ready for rendering."""
+    return _Compiler(config)
+
+
+class _Compiler:
+    def __init__(self, config: Config) -> None:
+        self._email_format = config.content.email_format
+        self._greetings = general_stands_in if config.content.greeting_fallback else strict
+
+    def __call__(self, settings: Settings) -> CompiledSettings:
+        return compile_settings(settings, self._email_format, self._greetings)
+
+
+def build_router(config: Config, channels: Mapping[str, Channel]) -> Router:
+    """What chooses channel and language."""
+    roads = {
+        name: Road(channel.block, channels[name]) for name, channel in config.channels.configured.items()
+    }
+    return Router(roads, config.channels.order, config.content.languages)
+
+
+def _policy(channel: ChannelConfig) -> LanePolicy:
+    retry, breaker = channel.common.retry, channel.common.breaker
+    return LanePolicy(
+        channel.common.concurrency,
+        channel.common.rate,
+        RetryPolicy(retry.attempts, retry.base, retry.max),
+        BreakerPolicy(breaker.failures, breaker.pause, breaker.max_pause),
+        resend_in_doubt=channel.common.on_in_doubt == "resend",
+    )
+
+
+def _longest_pause(config: Config) -> float:
+    """Seconds after which whatever waits in the journal comes due at the latest."""
+    tables = [channel.common for channel in config.channels.configured.values()]
+    return max(LONGEST_ASKED, *(max(each.retry.max, each.breaker.max_pause) for each in tables))
+
+
+def _receipts(
+    config: Config, journal: Journal, clock: Clock, metrics: Metrics, pipeline: Pipeline
+) -> Receipts | None:
+    reporting = config.channels.reporting
+    if not reporting or not config.receipts.listen:
+        return None
+    from deliveryd.receipts.app import Receipts, open_inlet  # noqa: PLC0415  # loads starlette
+
+    inlets = {name: open_inlet(options) for name, options in reporting.items()}
+    return Receipts(
+        inlets, journal, clock, metrics,
+        max_body=config.receipts.max_body,
+        on_moved=pipeline.moved,
+        is_open=lambda: pipeline.recovered,
+    )  # fmt: skip

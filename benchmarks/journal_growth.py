@@ -26,7 +26,7 @@ from typing import NamedTuple
 import anyio
 from ended_rows import BYTES_PER_MESSAGE, NOW, STRIDE, with_ended, with_waiting
 
-from deliveryd.journal.base import Change, Journal, Outcome, Receipt
+from deliveryd.journal.base import Journal, Outcome, Receipt, Transition
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.model import Entry, QueuedMessage, StatusEvent
 from deliveryd.states import State
@@ -87,16 +87,16 @@ async def run_batch(journal: Journal, ids: Sequence[int]) -> None:
     entries = [
         Entry(*message, lane="sms", tries=1, number=1, digest=bytes(8), taken_at=NOW) for message in messages
     ]
-    await journal.change([Change(entry, State.READY, State.SENDING, NOW) for entry in entries])
+    await journal.change([Transition(entry, State.READY, State.SENDING, NOW) for entry in entries])
     await journal.change([sent(entry) for entry in entries])
     await accept_all(journal)
 
 
-def sent(entry: Entry) -> Change:
+def sent(entry: Entry) -> Transition:
     """The provider accepted a message, under an id as most of them give: one without any order."""
     outcome = Outcome("accepted", f"{random.getrandbits(128):032x}")
     events = (StatusEvent(entry.id, "sent", NOW + 5),)
-    return Change(entry, State.SENDING, State.SENT, NOW + 5, None, outcome, events)
+    return Transition(entry, State.SENDING, State.SENT, NOW + 5, None, outcome, events)
 
 
 async def accept_all(journal: Journal) -> None:
@@ -211,7 +211,7 @@ async def waiting(path: Path) -> dict[str, float]:
 async def park(journal: Journal, entries: Sequence[Entry], now: int) -> None:
     """Have messages wait once more."""
     await journal.change(
-        [Change(entry, State.READY, State.WAITING, now, now + 3600 * SECOND) for entry in entries]
+        [Transition(entry, State.READY, State.WAITING, now, now + 3600 * SECOND) for entry in entries]
     )
 
 

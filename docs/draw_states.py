@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from deliveryd.states import STEPS, State
+from deliveryd.states import TRANSITIONS, State
 
 
 def lines() -> Iterator[str]:
@@ -13,7 +13,7 @@ def lines() -> Iterator[str]:
     yield "```mermaid"
     yield "stateDiagram-v2"
     yield f"    [*] --> {State.TAKEN.name}"
-    for before, steps in STEPS.items():
+    for before, steps in TRANSITIONS.items():
         for after in sorted(steps):
             yield f"    {before.name} --> {after.name}"
         if not steps:

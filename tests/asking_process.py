@@ -17,8 +17,8 @@ import anyio
 
 from channel_samples import dispatch, opened
 from deliveryd.channels.base import Accepted
-from deliveryd.directory.http import open_http
-from deliveryd.directory.http_options import HttpOptions
+from deliveryd.directory.http import open_http_source
+from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.remote import RemoteDirectory, Terms
 from deliveryd.errors import DeliverydError
 from deliveryd.http.asyncio_wire import AsyncioWire
@@ -79,7 +79,7 @@ async def directory(port: int, deadline: float) -> AsyncIterator[Ask]:
     """Customers."""
     terms = Terms(300.0, deadline, 1000)
     options = {"url": f"http://127.0.0.1:{port}/{{customerId}}", "fields": {"name": "/name"}}
-    remote = RemoteDirectory(open_http(HttpOptions.model_validate(options), terms), terms)
+    remote = RemoteDirectory(open_http_source(HttpDirectoryOptions.model_validate(options), terms), terms)
 
     async def ask(number: int) -> str:
         found: list[str] = []

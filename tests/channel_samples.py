@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from deliveryd.channels.base import Channel, Dispatch, Misconfigured, Refused, Verdict
-from deliveryd.channels.registry import find_kind, open_channel
+from deliveryd.channels.registry import find_adapter, open_adapter
 from deliveryd.model import Clock, Customer, Entry, Rendered, WallClock
 
 BEGUN_AT = 1_700_000_000_000_000
@@ -38,8 +38,8 @@ async def opened(
     adapter: str, options: Mapping[str, Any], *, block: str, timeout: float = 5.0
 ) -> AsyncIterator[Channel]:
     """The channel `test`, made from options as the configuration file would hold them."""
-    model = find_kind(adapter).options.model_validate(dict(options))
-    channel = open_channel("test", block, adapter, model, timeout=timeout)
+    model = find_adapter(adapter).options.model_validate(dict(options))
+    channel = open_adapter("test", block, adapter, model, timeout=timeout)
     try:
         yield channel
     finally:

@@ -26,7 +26,7 @@ from deliveryd.admin.app import admin_app
 from deliveryd.admin.health import check_health, health_url
 from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.http import server, unfinished
-from deliveryd.http.addresses import address_of, bind, parse_listen
+from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.metrics import Metrics
 
 
@@ -60,7 +60,7 @@ async def serving(app: ASGIApp, listen: str = "127.0.0.1:0") -> AsyncIterator[st
     bound, stop = bind("admin.listen", listen), anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve, app, bound, stop)
-        yield address_of(bound)
+        yield url_of(bound)
         stop.set()
 
 
@@ -200,7 +200,7 @@ async def test_a_free_port_on_any_family_is_bound_and_told(listen: str) -> None:
 def test_an_address_in_use_names_the_key() -> None:
     """The operator reads which key of the configuration is meant and what is the matter."""
     with bind("admin.listen", "127.0.0.1:0") as first:
-        listen = address_of(first).removeprefix("http://")
+        listen = url_of(first).removeprefix("http://")
         with pytest.raises(
             AddressInUse, match=f"receipts.listen: can't listen on '{listen}': Address already"
         ):
@@ -266,7 +266,7 @@ async def test_stopping_leaves_a_hanging_request_behind() -> None:
 async def test_cancelling_closes_the_socket() -> None:
     """After a cancelled server its address is free at once, and its clients are cut off."""
     bound = bind("admin.listen", "127.0.0.1:0")
-    listen = address_of(bound).removeprefix("http://")
+    listen = url_of(bound).removeprefix("http://")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve, admin_app(Worker(), metrics()), bound, anyio.Event())
         async with httpx.AsyncClient() as client:
@@ -287,7 +287,7 @@ async def test_signals_stay_with_the_supervisor() -> None:
 @pytest.mark.anyio
 async def test_a_client_that_stays_silent_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections without a whole request don't occupy places for ever."""
-    monkeypatch.setattr(server, "_PATIENCE", 0.05)
+    monkeypatch.setattr(server, "_REQUEST_TIMEOUT", 0.05)
     async with serving(admin_app(Worker(), metrics())) as url:
         host, port = parse_listen(url.removeprefix("http://"))
         for beginning in (b"", b"GET /livez HT", b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n"):
@@ -431,7 +431,7 @@ async def test_health_tells_alive_from_stuck() -> None:
 def test_health_without_an_answer_is_no_health() -> None:
     """Nobody there, and somebody who doesn't speak HTTP, are both unhealthy, in a sentence."""
     with bind("admin.listen", "127.0.0.1:0") as bound:
-        url = address_of(bound)
+        url = url_of(bound)
     alive, text = check_health(url)
     assert not alive
     assert text.startswith(f"no answer from {url}: ")

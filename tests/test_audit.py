@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from deliveryd.journal.audit import CHECKS, SHOWN
-from deliveryd.journal.audit import audit as reconcile
-from deliveryd.sandbox.faults import Answer, ApplyThenHangUp
+from deliveryd.journal.audit import audit_journal as reconcile
+from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from terminal import Answered, command
 from world import PATIENCE, World, message, open_world, sms_settings
 
@@ -33,7 +33,7 @@ def do_everything(world: World) -> None:
     """Leave messages in most of the states that there are: 30 sent, and one of each other kind."""
     world.add('on_in_doubt = "hold"\n')
     world.state.reject_event = lambda event: event["messageId"] == 32 and event["status"] == "dequeued"
-    world.state.fail("provider.sms", ApplyThenHangUp(), Answer(503))
+    world.state.fail("provider.sms", ApplyThenHangUp(), FaultAnswer(503))
     world.state.enqueue(
         *(message(id_) for id_ in range(1, 32)),
         message(32),

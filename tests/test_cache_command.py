@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from deliveryd.runtime.disk_cache import DiskCache
-from deliveryd.sandbox.faults import Answer
+from deliveryd.sandbox.faults import FaultAnswer
 from terminal import command
 from world import World, message, open_world, sms_settings
 
@@ -115,7 +115,7 @@ def test_everything_is_forgotten(filled: World) -> None:
 
 def test_a_worker_at_work_keeps_what_it_has_in_memory(filled: World) -> None:
     """Which is said, with the process to restart."""
-    filled.state.fail_until_healed("queue", Answer(503))
+    filled.state.fail_until_healed("queue", FaultAnswer(503))
     before = filled.state.requests["queue"]
     worker = filled.start()
     filled.state.wait_for(lambda state: state.requests["queue"] > before, 30.0)

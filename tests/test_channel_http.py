@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from channel_samples import ADA, dispatch, nameless, opened
 from deliveryd import __version__
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
-from deliveryd.channels.http_options import HttpOptions
+from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
 from deliveryd.runtime import renewal
@@ -371,7 +371,7 @@ async def test_a_probe_makes_no_request() -> None:
 
 def problems_of(options: dict[str, Any]) -> str:
     with pytest.raises(ValidationError) as caught:
-        HttpOptions.model_validate({"url": "http://h/", **options})
+        HttpChannelOptions.model_validate({"url": "http://h/", **options})
     return "\n".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in caught.value.errors())
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from deliveryd.sandbox.faults import Answer
+from deliveryd.sandbox.faults import FaultAnswer
 from terminal import Answered, command
 from world import World, open_world
 
@@ -40,7 +40,7 @@ def test_a_wrong_token_is_found_out_with_a_real_request(world: World, status: in
     if status == 401:
         world.state.token = "right"
     else:
-        world.state.fail_until_healed("settings", Answer(status))
+        world.state.fail_until_healed("settings", FaultAnswer(status))
     secret = world.folder / "token"
     secret.touch(mode=0o600)
     secret.write_text("wrong")

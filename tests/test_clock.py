@@ -15,8 +15,8 @@ import trio
 from deliveryd import telemetry
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
 from deliveryd.delivery.clock_steps import StepWatch
-from deliveryd.journal.audit import audit
-from deliveryd.journal.base import Change, Journal
+from deliveryd.journal.audit import audit_journal
+from deliveryd.journal.base import Journal, Transition
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import Entry, QueuedMessage, StatusEvent, format_instant, parse_instant
 from deliveryd.runtime.threads import inline
@@ -116,7 +116,7 @@ def test_a_retry_comes_due_in_its_time_though_the_clock_was_an_hour_ahead(
     assert waited < 26
     stepped = [line for line in lines() if line["event"] == "clock.stepped"]
     assert [line["seconds"] for line in stepped][:1] == [pytest.approx(-3600, abs=6)]
-    assert audit(world.folder / "journal.db").is_balanced
+    assert audit_journal(world.folder / "journal.db").is_balanced
 
 
 def test_a_message_that_is_valid_for_half_an_hour_more_is_sent_after_the_clock_was_put_back(
@@ -204,11 +204,11 @@ async def timestamps(journal: Journal) -> list[int]:
     return [parse_instant(json.loads(row.body)["timestamp"]) for row in await journal.outbox(0, 100)]
 
 
-def sent_at(id_: int, at: int) -> Sequence[Change]:
+def sent_at(id_: int, at: int) -> Sequence[Transition]:
     entry = Entry(id_, 1, 1, {}, lane="sms", number=1)
     return [
-        Change(entry, State.READY, State.SENDING, at),
-        Change(entry.tried(), State.SENDING, State.SENT, at, events=(StatusEvent(id_, "sent", at),)),
+        Transition(entry, State.READY, State.SENDING, at),
+        Transition(entry.tried(), State.SENDING, State.SENT, at, events=(StatusEvent(id_, "sent", at),)),
     ]
 
 
@@ -273,7 +273,7 @@ async def test_due_times_are_brought_in_line_and_capped(tmp_path: Path) -> None:
             await journal.accept(await journal.outbox(0, 9), START)
             entries = {id_: Entry(id_, 1, 1, {}) for id_ in due}
             await journal.change(
-                [Change(entries[id_], State.READY, State.WAITING, START, due[id_]) for id_ in due]
+                [Transition(entries[id_], State.READY, State.WAITING, START, due[id_]) for id_ in due]
             )
             await journal.retime(back, START + 2 * HOUR)
             assert await due_times(journal) == expected

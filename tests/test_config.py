@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from deliveryd.channels.registry import KINDS
+from deliveryd.channels.registry import ADAPTERS
 from deliveryd.config import ChannelTable, Config, load
 from deliveryd.directory.file import FileOptions
-from deliveryd.directory.registry import KINDS as SOURCE_KINDS
+from deliveryd.directory.registry import SOURCES
 from deliveryd.errors import ConfigError
 from deliveryd.options.units import Rate
 
@@ -546,7 +546,7 @@ def test_the_example_has_the_key_with_its_default(key: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("adapter", "key"),
     [("http", path) for path, _ in sections(ChannelTable)]
-    + [(adapter, path) for adapter, kind in KINDS.items() for path, _ in sections(kind.options)],
+    + [(adapter, path) for adapter, kind in ADAPTERS.items() for path, _ in sections(kind.options)],
     ids=lambda part: part if isinstance(part, str) else ".".join(part),
 )
 def test_the_example_has_the_key_of_a_channel_with_its_default(adapter: str, key: tuple[str, ...]) -> None:
@@ -558,26 +558,26 @@ def test_the_example_has_the_key_of_a_channel_with_its_default(adapter: str, key
         if isinstance(channel, dict) and channel["adapter"] == adapter
         if (value := value_at(channel, key)) is not None
     ]
-    own = KINDS[adapter].options
+    own = ADAPTERS[adapter].options
     default = default_of(ChannelTable if key[0] in ChannelTable.model_fields else own, key)
     assert shown
     assert default in (None, "", [], {}) or default in shown
 
 
-SOURCES: dict[str, type[BaseModel]] = {
+SOURCE_OPTIONS: dict[str, type[BaseModel]] = {
     "file": FileOptions,
-    **{name: kind.options for name, kind in SOURCE_KINDS.items()},
+    **{name: kind.options for name, kind in SOURCES.items()},
 }
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", SOURCE_OPTIONS)
 def test_the_example_has_each_directory_with_its_keys_and_defaults(path: Path, source: str) -> None:
     """It can be used as it is when it is put in place of none; of a table within, a key is shown."""
     text = with_source(source)
     config = loaded(path, usable(text, path.parent))
-    assert isinstance(config.customers.options, SOURCES[source])
+    assert isinstance(config.customers.options, SOURCE_OPTIONS[source])
     shown = tomllib.loads(text)["customers"]
-    for key, field in SOURCES[source].model_fields.items():
+    for key, field in SOURCE_OPTIONS[source].model_fields.items():
         default = field.get_default()
         assert key in shown
         assert default in (None, PydanticUndefined, shown[key]) or isinstance(default, BaseModel)

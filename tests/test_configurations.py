@@ -16,7 +16,7 @@ import trustme
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import build_client
 from deliveryd.http.tls import TlsFiles
-from deliveryd.http.wire import Answer
+from deliveryd.http.wire import WireResponse
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.client import ConfigurationAccess, ServiceClient
@@ -48,13 +48,13 @@ class Kept:
 
     def __init__(self, folder: Path) -> None:
         self.clock = Clock()
-        self.answers: list[Answer] = []
+        self.answers: list[WireResponse] = []
         self.asked: list[str | None] = []
         self.problems: list[str] = []
         self.cache = DiskCache(folder, 1 << 20, self.problems.append)
         self.room = Configurations(self.fetch, 600.0, self.cache, self.clock)
 
-    async def fetch(self, url: str, tag: str | None) -> Answer:
+    async def fetch(self, url: str, tag: str | None) -> WireResponse:
         await anyio.lowlevel.checkpoint()
         self.asked.append(tag)
         return self.answers.pop(0)
@@ -67,8 +67,8 @@ async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
     await made.room.aclose()
 
 
-def answer(body: bytes = BODY, status: int = 200, **headers: str) -> Answer:
-    return Answer(status, {name.replace("_", "-"): value for name, value in headers.items()}, body)
+def answer(body: bytes = BODY, status: int = 200, **headers: str) -> WireResponse:
+    return WireResponse(status, {name.replace("_", "-"): value for name, value in headers.items()}, body)
 
 
 async def test_a_host_that_says_nothing_is_asked_again_after_the_ttl(kept: Kept) -> None:
@@ -172,7 +172,7 @@ async def test_a_failure_is_everybodys_and_a_cancelled_request_nobodys(tmp_path:
     started, calls = anyio.Event(), 0
     errors: list[str] = []
 
-    async def fetch(url: str, tag: str | None) -> Answer:
+    async def fetch(url: str, tag: str | None) -> WireResponse:
         nonlocal calls
         calls += 1
         started.set()

@@ -12,7 +12,7 @@ import pytest
 
 from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient
-from deliveryd.http.wire import Answer, Check, Headers, Target
+from deliveryd.http.wire import BeforeSend, Headers, Target, WireResponse
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.customer_data import Entity, EntityGroup
 from deliveryd.service.wire import GROUPS
@@ -29,7 +29,7 @@ class Service:
         self.pages: dict[str, list[list[Any]]] = {}
         self.tokens: Callable[[str, int], str] = lambda group, page: f"{group}&={page}%+/ ü"
         self.asked: list[list[tuple[str, str]]] = []
-        self.trouble: list[Answer] = []
+        self.trouble: list[WireResponse] = []
 
     async def exchange(
         self,
@@ -40,8 +40,8 @@ class Service:
         *,
         deadline: float,
         max_body: int,
-        check: Check | None = None,
-    ) -> Answer:
+        check: BeforeSend | None = None,
+    ) -> WireResponse:
         await anyio.lowlevel.checkpoint()
         split = urlsplit(target.path.decode())
         query = parse_qsl(split.query, keep_blank_values=True)
@@ -54,7 +54,7 @@ class Service:
             for group in self.pages
             if flags.get(f"{group}.include") == "true"
         }
-        return Answer(200, {}, json.dumps({"value": value}).encode())
+        return WireResponse(200, {}, json.dumps({"value": value}).encode())
 
     def page(self, group: str, token: str | None) -> dict[str, Any]:
         pages = self.pages[group]
@@ -257,17 +257,17 @@ async def test_a_broken_group_spoils_no_other(service: Service, client: ServiceC
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (Answer(503, {"retry-after": "600"}, b""), ServiceUnavailable),
-        (Answer(404, {}, b""), ServiceRefused),
-        (Answer(200, {}, b"<html>"), ServiceUnreadable),
-        (Answer(200, {}, b'{"value": {"offers": {"list": [{"id": 1, "configUrl": "u", "x": NaN}]}}}'),
+        (WireResponse(503, {"retry-after": "600"}, b""), ServiceUnavailable),
+        (WireResponse(404, {}, b""), ServiceRefused),
+        (WireResponse(200, {}, b"<html>"), ServiceUnreadable),
+        (WireResponse(200, {}, b'{"value": {"offers": {"list": [{"id": 1, "configUrl": "u", "x": NaN}]}}}'),
          ServiceUnreadable),
-        (Answer(200, {}, b'{"value": {"offers": {"list": [{"id": 1, "configUrl": "\\ud800"}]}}}'),
+        (WireResponse(200, {}, b'{"value": {"offers": {"list": [{"id": 1, "configUrl": "\\ud800"}]}}}'),
          ServiceUnreadable),
     ],
 )  # fmt: skip
 async def test_a_reading_goes_on_where_it_failed(
-    service: Service, client: ServiceClient, answer: Answer, error: type[Exception]
+    service: Service, client: ServiceClient, answer: WireResponse, error: type[Exception]
 ) -> None:
     """An error in the middle loses nothing: the same iterator asks for the same page again."""
     service.pages = {"offers": [entities(1), entities(2)]}
@@ -286,6 +286,6 @@ async def test_a_continuation_without_its_group_is_unreadable(
     service.pages = {"offers": [entities(1), entities(2)]}
     offers = client.customer_data(17, ["offers"])["offers"]
     await anext(offers)
-    service.trouble = [Answer(200, {}, b'{"value": {}}')]
+    service.trouble = [WireResponse(200, {}, b'{"value": {}}')]
     with pytest.raises(ServiceUnreadable, match="lacks the group"):
         await anext(offers)

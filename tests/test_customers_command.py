@@ -17,13 +17,13 @@ import pytest
 
 from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet
 from deliveryd.cli.customer_table import TableSheet
-from deliveryd.cli.customers import UNKNOWN
+from deliveryd.cli.customers import UNKNOWN_CUSTOMER
 from deliveryd.cli.progress import QUIET, ProgressLine
 from deliveryd.inspection.customer_export import Progress, Row
-from deliveryd.sandbox.faults import Answer, Hang, Pass
-from deliveryd.sandbox.state import GROUPS, SandboxState
+from deliveryd.sandbox.faults import FaultAnswer, Hang, Pass
+from deliveryd.sandbox.state import CUSTOMER_GROUPS, SandboxState
 from deliveryd.service.customer_data import Entity
-from deliveryd.service.wire import GROUPS as IN_ORDER
+from deliveryd.service.wire import GROUPS
 from terminal import command
 from world import World, open_world
 
@@ -41,11 +41,11 @@ def fill(state: SandboxState, count: int, page_size: int = 30) -> list[tuple[str
     state.page_size = page_size
     state.customers[CUSTOMER] = {
         group: [{"id": number * 10 + at, "points": number} for number in range(count // 6 + (at < count % 6))]
-        for at, group in enumerate(GROUPS)
+        for at, group in enumerate(CUSTOMER_GROUPS)
     }
     return [
         (group, entity["id"])
-        for group in IN_ORDER
+        for group in GROUPS
         for entity in state.customers[CUSTOMER][group]  # type: ignore[index]  # the same names
     ]
 
@@ -139,10 +139,10 @@ def test_an_old_copy_is_asked_about(world: World) -> None:
     """After its time the host is asked by the tag of the copy, and answers 304."""
     shops(world, 1)
     url = _address(world, 1)
-    stale = Answer(
+    stale = FaultAnswer(
         200, b'{"value": {"marketName": "Old"}}', (("etag", '"t"'), ("cache-control", "max-age=0"))
     )
-    world.state.fail("entities", stale, Answer(304, b"", (("cache-control", "max-age=60"),)))
+    world.state.fail("entities", stale, FaultAnswer(304, b"", (("cache-control", "max-age=60"),)))
     for _ in range(3):
         shown = command("customers", "entity", url, "--config", world.config)
         assert shown.data == {"marketName": "Old"}
@@ -225,7 +225,7 @@ def test_a_name_on_the_list_that_leads_inward_is_refused(world: World) -> None:
 
 def test_a_redirect_is_refused(world: World) -> None:
     """With where it would have led."""
-    world.state.fail("entities", Answer(302, b"", (("location", "http://10.0.0.7/x"),)))
+    world.state.fail("entities", FaultAnswer(302, b"", (("location", "http://10.0.0.7/x"),)))
     shown = command("customers", "entity", _address(world, 1), "--config", world.config)
     assert shown.err.endswith("answered 302, a redirect to http://10.0.0.7: redirects aren't followed\n")
     assert (shown.status, world.state.requests["entities"]) == (1, 1)
@@ -234,7 +234,7 @@ def test_a_redirect_is_refused(world: World) -> None:
 def test_a_host_that_is_down_ends_the_reading(world: World) -> None:
     """After some failures in a row the rest isn't tried; what was read is written, with how far it came."""
     shops(world, *range(500))
-    world.state.fail_until_healed("entities", Answer(503, b"", (("retry-after", "600"),)))
+    world.state.fail_until_healed("entities", FaultAnswer(503, b"", (("retry-after", "600"),)))
     written = read_all(world, "--include", "merchants", "--with-config", "--language", "en")
     assert written.status == 1
     assert len(written.data["merchants"]) == 50
@@ -247,10 +247,10 @@ def test_a_host_that_is_down_ends_the_reading(world: World) -> None:
 # what goes wrong
 
 
-def page(group: str, *ids: int, token: str | None = None) -> Answer:
+def page(group: str, *ids: int, token: str | None = None) -> FaultAnswer:
     listed: dict[str, Any] = {"list": [{"id": each, "configUrl": "http://127.0.0.1/"} for each in ids]}
     listed |= {} if token is None else {"continuationToken": token}
-    return Answer(200, json.dumps({"value": {group: listed}}).encode())
+    return FaultAnswer(200, json.dumps({"value": {group: listed}}).encode())
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl"])
@@ -279,7 +279,7 @@ def test_a_chain_without_end(world: World) -> None:
 def test_an_outage_in_the_middle(world: World) -> None:
     """What was read before is there, and how far it came is told."""
     fill(world.state, 600, page_size=10)
-    world.state.fail("customers", Pass(), Pass(), *[Answer(503, b"", (("retry-after", "900"),))])
+    world.state.fail("customers", Pass(), Pass(), *[FaultAnswer(503, b"", (("retry-after", "900"),))])
     written = read_all(world, "--include", "merchants", "--include", "offers")
     assert (written.status, len(written.data["merchants"])) == (1, 20)
     assert written.err == (
@@ -293,18 +293,18 @@ def test_a_customer_that_nobody_knows_looks_like_no_empty_answer(world: World, f
     assert read_all(world, "--include", "offers", "--format", form) == (
         1,
         "",
-        f"deliveryd: customer 7: the service answered 404{UNKNOWN}; nothing was read\n",
+        f"deliveryd: customer 7: the service answered 404{UNKNOWN_CUSTOMER}; nothing was read\n",
     )
 
 
 def test_an_answer_without_any_group_is_no_customer_without_data(world: World) -> None:
     """The interface shows a group for each flag; where all are missing, somebody should know."""
-    world.state.fail("customers", Answer(200, b'{"value": {}}'))
+    world.state.fail("customers", FaultAnswer(200, b'{"value": {}}'))
     answered = read_all(world)
     assert (answered.status, answered.out) == (1, "")
     assert "the service told none of the groups; it may not know this customer" in answered.err
     world.state.customers[CUSTOMER] = {}
-    assert read_all(world).data == {group: [] for group in IN_ORDER}
+    assert read_all(world).data == {group: [] for group in GROUPS}
 
 
 def test_json_can_be_asked_for_as_in_every_command(world: World) -> None:
@@ -373,7 +373,7 @@ def start(world: World, *options: object, **more: Any) -> subprocess.Popen[str]:
 def test_into_head(world: World, form: str) -> None:
     """A reader that goes ends the command: soon, quietly, with status 0."""
     fill(world.state, 20_000 if form != "table" else 1200, page_size=100)
-    world.state.fail_until_healed("entities", Answer(404))
+    world.state.fail_until_healed("entities", FaultAnswer(404))
     with start(
         world, "--format", form, "--include", "merchants", stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as reading:
@@ -520,13 +520,15 @@ def test_an_object_is_whole_wherever_it_is_closed(groups: int, rows: int) -> Non
     """Groups without entities, entities without groups behind them: always one JSON object."""
     out = io.StringIO()
     sheet = ObjectSheet(out)
-    for group in GROUPS[:groups]:
+    for group in CUSTOMER_GROUPS[:groups]:
         sheet.begin(group)
         for number in range(rows):
             sheet.add([Row(Entity(group, number, "u", {}))])
     sheet.close()
     read = json.loads(out.getvalue())
-    assert {group: len(listed) for group, listed in read.items()} == dict.fromkeys(GROUPS[:groups], rows)
+    assert {group: len(listed) for group, listed in read.items()} == dict.fromkeys(
+        CUSTOMER_GROUPS[:groups], rows
+    )
 
 
 def test_sheets_without_a_row() -> None:

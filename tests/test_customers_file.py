@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from deliveryd.directory.base import Answer, Directory, find
+from deliveryd.directory.base import Directory, DirectoryAnswer, find
 from deliveryd.directory.file import FileDirectory
 from deliveryd.directory.none import NoDirectory
 from deliveryd.errors import ConfigError
@@ -45,11 +45,11 @@ def watched(tmp_path: Path) -> Watched:
     return watched
 
 
-async def look_up(directory: Directory, *ids: int) -> dict[int, Answer]:
+async def look_up(directory: Directory, *ids: int) -> dict[int, DirectoryAnswer]:
     """What a directory says of these."""
-    found: dict[int, Answer] = {}
+    found: dict[int, DirectoryAnswer] = {}
 
-    async def keep(answers: Mapping[int, Answer]) -> None:
+    async def keep(answers: Mapping[int, DirectoryAnswer]) -> None:
         found.update(answers)
 
     await directory.look_up(ids, keep)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from deliveryd.directory.http import HttpSource, open_http
-from deliveryd.directory.http_options import HttpOptions
+from deliveryd.directory.http import HttpSource, open_http_source
+from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.remote import Terms
 from deliveryd.errors import ConfigError, DirectoryUnavailable
 from deliveryd.model import Customer
@@ -32,7 +32,7 @@ def crm() -> Iterator[Crm]:
 
 @asynccontextmanager
 async def opened(options: Mapping[str, Any]) -> AsyncIterator[HttpSource]:
-    source = open_http(HttpOptions.model_validate(options), TERMS)
+    source = open_http_source(HttpDirectoryOptions.model_validate(options), TERMS)
     try:
         yield source
     finally:
@@ -208,16 +208,16 @@ MISTAKES = {
 @pytest.mark.parametrize(("change", "told"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_mistakes_are_told(change: Mapping[str, Any], told: str) -> None:
     good = {"url": "https://crm.example.com/{customerId}", "fields": {"name": "/name"}}
-    HttpOptions.model_validate(good)
+    HttpDirectoryOptions.model_validate(good)
     with pytest.raises(ValidationError) as caught:
-        HttpOptions.model_validate({**good, **change})
+        HttpDirectoryOptions.model_validate({**good, **change})
     messages = [error["msg"] for error in caught.value.errors()]
     assert any(told in message for message in messages), messages
 
 
 async def test_files_that_cannot_be_used_are_told_when_it_is_opened(tmp_path: Path) -> None:
     """And by `problems`, which connects to nothing."""
-    options = HttpOptions.model_validate(
+    options = HttpDirectoryOptions.model_validate(
         {
             "url": "https://h/{customerId}",
             "fields": {"name": "/name"},
@@ -227,4 +227,4 @@ async def test_files_that_cannot_be_used_are_told_when_it_is_opened(tmp_path: Pa
     )
     assert [problem.partition(":")[0] for problem in options.problems()] == ["auth.token_file", "tls.ca_file"]
     with pytest.raises(ConfigError, match=r"customers\.auth\.token_file: "):
-        open_http(options, TERMS)
+        open_http_source(options, TERMS)

@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from deliveryd import telemetry
-from deliveryd.directory.base import Answer, find
+from deliveryd.directory.base import DirectoryAnswer, find
 from deliveryd.directory.memory import Memory
 from deliveryd.directory.remote import RemoteDirectory, Terms
 from deliveryd.errors import DirectoryUnavailable
@@ -73,11 +73,11 @@ def directory(
     return RemoteDirectory(source, Terms(ttl, timeout, concurrency))
 
 
-async def answers(remote: RemoteDirectory, *ids: int) -> dict[int, Answer]:
+async def answers(remote: RemoteDirectory, *ids: int) -> dict[int, DirectoryAnswer]:
     """What is said of each, which is said once."""
-    found: dict[int, Answer] = {}
+    found: dict[int, DirectoryAnswer] = {}
 
-    async def keep(some: Mapping[int, Answer]) -> None:
+    async def keep(some: Mapping[int, DirectoryAnswer]) -> None:
         assert not some.keys() & found.keys()
         found.update(some)
 
@@ -85,7 +85,7 @@ async def answers(remote: RemoteDirectory, *ids: int) -> dict[int, Answer]:
     return found
 
 
-def expected(*ids: int) -> dict[int, Answer]:
+def expected(*ids: int) -> dict[int, DirectoryAnswer]:
     return {id_: person(id_) if id_ < 1000 else None for id_ in ids}
 
 
@@ -178,7 +178,7 @@ def test_an_answer_is_kept_for_its_time_and_that_somebody_is_unknown_for_a_short
 
 async def test_what_is_kept_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who wasn't wanted for longest is forgotten first."""
-    monkeypatch.setattr("deliveryd.directory.memory.MEMORY_BYTES", 100_000)
+    monkeypatch.setattr("deliveryd.directory.memory.CUSTOMER_MEMORY_BYTES", 100_000)
     memory = Memory(300.0)
     for id_ in range(1000):
         memory.keep({id_: Customer(id_, {"name": "x" * 100})})
@@ -206,7 +206,7 @@ async def test_answers_go_on_as_they_come() -> None:
 
     source.look_up = look_up  # type: ignore[method-assign]
 
-    async def hear(some: Mapping[int, Answer]) -> None:
+    async def hear(some: Mapping[int, DirectoryAnswer]) -> None:
         found.extend(some)
         if len(found) == 9:
             told.set()
@@ -237,7 +237,7 @@ async def test_a_caller_hears_of_a_question_that_another_one_was_cut_off_from() 
     source = Source(batch_size=1)
     source.hold = anyio.Event()
     remote = directory(source)
-    found: dict[int, Answer] = {}
+    found: dict[int, DirectoryAnswer] = {}
 
     async def want() -> None:
         found.update(await answers(remote, 1))

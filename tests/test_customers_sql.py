@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from deliveryd.directory.registry import open_source
 from deliveryd.directory.remote import RemoteDirectory, Terms
 from deliveryd.directory.sql import READ_ONLY, SqlSource, open_sql
-from deliveryd.directory.sql_options import DRIVERS, SqlOptions, address, missing_package
+from deliveryd.directory.sql_options import DRIVERS, SqlOptions, database_address, missing_package
 from deliveryd.errors import ConfigError, DirectoryUnavailable
 from deliveryd.model import Customer
 from directories import MANY, ONE, NoPostgres, Postgres, open_postgres, write_postgres, write_sqlite
@@ -277,7 +277,7 @@ def test_a_driver_that_is_not_installed_is_told_with_what_brings_it() -> None:
     ],
 )
 def test_an_address_without_a_driver_has_one_that_can_be_waited_for(url: str, driver: str) -> None:
-    assert address(SqlOptions(url=url, query=ONE)).drivername == driver
+    assert database_address(SqlOptions(url=url, query=ONE)).drivername == driver
 
 
 def test_the_password_comes_from_its_file(tmp_path: Path) -> None:
@@ -286,8 +286,8 @@ def test_the_password_comes_from_its_file(tmp_path: Path) -> None:
     secret.touch(mode=0o600)
     secret.write_text("s3cret@/:")
     options = SqlOptions.model_validate({"url": "postgresql://u@h/d", "query": ONE, "password_file": secret})
-    assert address(options).password == "s3cret@/:"
-    assert "s3cret" not in f"{options!r} {address(options)!s} {address(options)!r}"
+    assert database_address(options).password == "s3cret@/:"
+    assert "s3cret" not in f"{options!r} {database_address(options)!s} {database_address(options)!r}"
     secret.chmod(0o644)
     assert options.problems()[0].startswith("password_file: ")
 

@@ -25,7 +25,7 @@ from typer.main import get_command
 from channel_samples import dispatch, nameless
 from deliveryd.admin.exposition import expose
 from deliveryd.channels.base import Accepted, Refused, TryAgain, Verdict
-from deliveryd.channels.registry import open_channel
+from deliveryd.channels.registry import open_adapter
 from deliveryd.cli.app import COMMANDS, build_app
 from deliveryd.config import Config, load
 from deliveryd.delivery.pipeline import DISK_FULL, TOO_MANY
@@ -176,7 +176,7 @@ async def sent_by(config: Config, gateway: Gateway) -> Verdict:
             "url": str(getattr(channel.options, "url", "")).replace("https://sms.example.com", gateway.url)
         }
     )
-    opened = open_channel("sms", channel.block, channel.common.adapter, options, timeout=5.0)
+    opened = open_adapter("sms", channel.block, channel.common.adapter, options, timeout=5.0)
     try:
         return await opened.send(dispatch("sms", {"text": "Hi & bye"}, key="a-1"))
     finally:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from deliveryd.inspection.explanation import length, moment
-from deliveryd.sandbox.faults import Answer, ApplyThenHangUp
+from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from terminal import Answered, command, free_port
 from world import PATIENCE, World, message, open_world, sms_settings
 
@@ -126,7 +126,7 @@ def test_a_message_with_missing_placeholders_says_which(world: World) -> None:
 
 def test_a_waiting_message_says_until_when_and_for_what(world: World) -> None:
     world.change('base = "50ms", max = "200ms"', 'base = "1h", max = "2h"')
-    world.state.fail_until_healed("provider.sms", Answer(503))
+    world.state.fail_until_healed("provider.sms", FaultAnswer(503))
     world.state.enqueue(message(5))
     worker = world.start()
     world.sandbox.wait_for(lambda state: state.requests["provider.sms"], PATIENCE)
@@ -206,7 +206,7 @@ def test_an_event_that_the_service_refused_says_why(world: World) -> None:
 
 
 def test_an_event_that_the_service_has_not_accepted_yet(world: World) -> None:
-    world.state.fail_until_healed("events", Answer(503))
+    world.state.fail_until_healed("events", FaultAnswer(503))
     world.state.enqueue(message(5))
     worker = world.start()
     world.sandbox.wait_for(lambda state: state.requests["events"], PATIENCE)

@@ -15,7 +15,7 @@ from deliveryd import telemetry
 from deliveryd.channels.base import Accepted, Refused
 from deliveryd.delivery import failures
 from deliveryd.delivery.failures import Failures
-from deliveryd.journal.base import Change
+from deliveryd.journal.base import Transition
 from deliveryd.model import Entry, StatusEvent, format_instant
 from deliveryd.states import State
 from virtual import START, VirtualWorld, live
@@ -84,10 +84,10 @@ def test_a_provider_that_reports_a_failure_later_is_summed_up_too(lines: Lines) 
     assert lines() == [("none", failures.REPORTED, 4)]
 
 
-def failed(id_: int, details: str, **more: Any) -> Change:
+def failed(id_: int, details: str, **more: Any) -> Transition:
     entry = Entry(id_, 1, 1, {})._replace(**more)
     events = (StatusEvent(id_, "error", START, details=details),)
-    return Change(entry, State.READY, State.FAILED, START, events=events)
+    return Transition(entry, State.READY, State.FAILED, START, events=events)
 
 
 def test_no_value_of_a_message_is_told(lines: Lines) -> None:
@@ -116,5 +116,5 @@ def test_reasons_without_end_are_told_as_one_sum(lines: Lines) -> None:
     summed = Failures()
     summed.add([failed(number, f"settings {number}: unreadable") for number in range(1000)])
     summed.tell()
-    assert len(lines()) == failures.MOST_REASONS + 1
-    assert lines()[0] == ("none", failures.OTHER, 1000 - failures.MOST_REASONS)
+    assert len(lines()) == failures.MOST_FAILURE_REASONS + 1
+    assert lines()[0] == ("none", failures.OTHER, 1000 - failures.MOST_FAILURE_REASONS)

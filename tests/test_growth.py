@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.journal import account, outbox, sqlite, upkeep
-from deliveryd.journal.base import Change, Journal, OutboxRow, Receipt
+from deliveryd.journal.base import Journal, OutboxRow, Receipt, Transition
 from deliveryd.journal.history import read_life
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
@@ -63,7 +63,7 @@ async def end(journal: Journal, ids: Sequence[int], text: str = "x") -> list[Out
     """Bring messages from the queue to an end that isn't reported yet; return the events that wait."""
     await take(journal, ids, text)
     failed = [
-        Change(
+        Transition(
             entry(id_),
             State.READY,
             State.FAILED,
@@ -134,7 +134,7 @@ async def test_those_that_wait_are_counted_and_found_without_a_look_at_each_row(
     async with open_journal(path) as journal:
         await take(journal, range(1, 21))
         await journal.change(
-            [Change(entry(id_), State.READY, State.WAITING, NOW, NOW) for id_ in range(1, 21)]
+            [Transition(entry(id_), State.READY, State.WAITING, NOW, NOW) for id_ in range(1, 21)]
         )
         journal._db.set_trace_callback(statements.append)
         assert (await journal.recover(NOW, ["sms"])).waiting == 20
@@ -215,7 +215,7 @@ async def test_what_is_kept_of_a_forgotten_message_comes_back_word_for_word(
 ) -> None:
     async with open_journal(path, details_field="reason") as journal:
         await take(journal, [1])
-        await journal.change([Change(entry(1), State.READY, State.FAILED, NOW, events=(event,))])
+        await journal.change([Transition(entry(1), State.READY, State.FAILED, NOW, events=(event,))])
         await report(journal, await journal.outbox(0, 9))
         before = await words(journal, 1)
         assert await journal.forget(NOW + 1, 9) == 1
@@ -247,11 +247,13 @@ async def test_a_forgotten_message_takes_few_bytes(path: Path) -> None:
     async with open_journal(path) as journal:
         await take(journal, range(1, 10_001))
         sent = [
-            Change(entry(id_), State.READY, State.SENDING, NOW, events=(StatusEvent(id_, "sent", NOW + id_),))
+            Transition(
+                entry(id_), State.READY, State.SENDING, NOW, events=(StatusEvent(id_, "sent", NOW + id_),)
+            )
             for id_ in range(1, 10_001)
         ]
         await journal.change(sent)
-        await journal.change([Change(entry(c.entry.id), State.SENDING, State.SENT, NOW) for c in sent])
+        await journal.change([Transition(entry(c.entry.id), State.SENDING, State.SENT, NOW) for c in sent])
         await report(journal, await journal.outbox(0, 100_000))
         assert await journal.forget(NOW + 1, 10_000) == 10_000
     assert bytes_of(path, "past") < 48 * 10_000

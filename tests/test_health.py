@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.cli import health
-from deliveryd.sandbox.faults import Answer
+from deliveryd.sandbox.faults import FaultAnswer
 from terminal import command, free_port
 from world import PATIENCE, World, open_world
 
@@ -50,7 +50,7 @@ def test_without_a_worker_it_says_where_it_asked_and_ends_with_1(world: World, p
 
 def test_what_answers_and_is_not_deliveryd_is_told(world: World) -> None:
     """Another program on that port isn't a worker that is well, whatever it answers."""
-    world.state.fail_until_healed("queue", Answer(200, b"fine"))
+    world.state.fail_until_healed("queue", FaultAnswer(200, b"fine"))
     for url in (world.state.base_url, f"{world.state.base_url}/queue?"):
         answered = command("health", "--url", url)
         assert (answered.status, answered.out) == (1, "")

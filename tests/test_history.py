@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.base import Change, Outcome, Receipt
+from deliveryd.journal.base import Outcome, Receipt, Transition
 from deliveryd.journal.history import JournalAbsent, check_readable, read_life, without_values
 from deliveryd.journal.lock_owner import holder_of
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
@@ -38,10 +38,12 @@ async def take(journal: SqliteJournal) -> None:
 
 async def send(journal: SqliteJournal) -> None:
     entry = ENTRY._replace(lane="sms", number=1)
-    await journal.change([Change(entry, State.READY, State.SENDING, NOW + 2)])
+    await journal.change([Transition(entry, State.READY, State.SENDING, NOW + 2)])
     sent = StatusEvent(5, "sent", NOW + 3)
     outcome = Outcome("accepted", "p-1")
-    await journal.change([Change(entry, State.SENDING, State.SENT, NOW + 3, outcome=outcome, events=(sent,))])
+    await journal.change(
+        [Transition(entry, State.SENDING, State.SENT, NOW + 3, outcome=outcome, events=(sent,))]
+    )
 
 
 async def test_a_life_is_read_beside_the_worker_who_goes_on(path: Path) -> None:

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from deliveryd.http.content_coding import LARGER_AT_MOST, MOST_MEMBERS, PIECE, Decoder, Undecodable
+from deliveryd.http.content_coding import LARGER_AT_MOST, MOST_GZIP_MEMBERS, PIECE, Decoder, Undecodable
 
 
 def squeezed(size: int) -> bytes:
@@ -56,7 +56,7 @@ def test_a_body_without_end_that_stands_for_nothing_is_ended() -> None:
 def test_members_are_counted() -> None:
     member = gzip.compress(b"")
     decoder = Decoder("gzip", 1 << 20)
-    assert all_of(decoder, member * MOST_MEMBERS) == b""
+    assert all_of(decoder, member * MOST_GZIP_MEMBERS) == b""
     decoder.end()
     with pytest.raises(Undecodable, match="more follows"):
         all_of(decoder, member)

@@ -22,7 +22,7 @@ from deliveryd.http import asyncio_wire
 from deliveryd.http.asyncio_wire import MAX_HEAD, AsyncioWire
 from deliveryd.http.client import target_of
 from deliveryd.http.httpx_wire import HttpxWire, open_transport
-from deliveryd.http.wire import Answer, Target, Wire
+from deliveryd.http.wire import Target, Wire, WireResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -183,7 +183,7 @@ async def ask(
     body: bytes = b"",
     deadline: float = 10.0,
     max_body: int = 1 << 20,
-) -> Answer:
+) -> WireResponse:
     method = "POST" if body else "GET"
     return await wire.exchange(method, target, [(b"x-a", b"1")], body, deadline=deadline, max_body=max_body)
 

@@ -19,20 +19,20 @@ from trio.testing import MockClock
 
 from deliveryd import telemetry
 from deliveryd.admin.exposition import expose
-from deliveryd.delivery.intake import CALM, Intake, Places, TakeSize
+from deliveryd.delivery.intake import CALM, InFlightLimit, Intake, TakeSize
 from deliveryd.errors import (
     ServiceError,
     ServiceRefused,
     ServiceUnavailable,
     ServiceUnreadable,
 )
-from deliveryd.journal.audit import audit
+from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.base import Journal
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import Entry, Malformed, QueuedMessage, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline
-from deliveryd.runtime.waiting import Pulse
+from deliveryd.runtime.waiting import Heartbeats
 from deliveryd.service.batch import Batch
 
 pytestmark = pytest.mark.anyio
@@ -115,11 +115,11 @@ class Station:
         self._news = anyio.Event()
         self.obstacle: str | None = None
         self.short: list[int] = []
-        self.places = Places(most)
+        self.in_flight = InFlightLimit(most)
         self.metrics = Metrics([], "1")
         poll_interval = 1.0 if sniffio.current_async_library() == "trio" else 0.01
         self.intake = Intake(
-            queue, journal, self.places, WallClock(), self.metrics, Pulse(),
+            queue, journal, self.in_flight, WallClock(), self.metrics, Heartbeats(),
             batch_size=BATCH, poll_interval=poll_interval, max_poll_interval=30.0,
             on_taken=self._on_taken, obstacle=lambda: self.obstacle,
             on_short=self.short.append,
@@ -128,7 +128,7 @@ class Station:
     def _on_taken(self, entries: Sequence[Entry]) -> None:
         self.taken += entries
         self.told.append(len(entries))
-        self.places.hold(entry.id for entry in entries)
+        self.in_flight.hold(entry.id for entry in entries)
         self._news.set()
         self._news = anyio.Event()
 
@@ -249,7 +249,7 @@ async def test_never_more_than_there_are_free_places(tmp_path: Path) -> None:
         await station.queue.asked_times(2)
         assert station.queue.asked == [10, 5]
         await station.heard_of(15)
-        station.places.release([0, 14])
+        station.in_flight.release([0, 14])
         await station.queue.asked_times(3)
     assert station.queue.asked[:3] == [10, 5, 2]
 
@@ -261,7 +261,7 @@ async def test_places_that_free_up_one_by_one_make_one_batch(tmp_path: Path) -> 
         await station.heard_of(10)
         await anyio.sleep(5)
         for number in range(10):
-            station.places.release([number])
+            station.in_flight.release([number])
             await anyio.sleep(0.001)
         await station.queue.asked_times(2)
         assert station.short[-10:] == [10, 9, 8, 7, 6, 5, 5, 5, 5, 5]  # what the line is asked for meanwhile
@@ -389,8 +389,8 @@ async def test_a_batch_that_breaks_off_is_kept_and_its_loss_is_told(
     ]  # fmt: skip
     assert {line["reason"] for line in told} == {"cut off"}
     assert station.counted("queue_batches_lost_total") == 2
-    assert audit(station.path).lost.batches == 2
-    assert audit(station.path).is_balanced
+    assert audit_journal(station.path).lost.batches == 2
+    assert audit_journal(station.path).is_balanced
 
 
 @in_virtual_time
@@ -494,7 +494,7 @@ async def test_without_places_nothing_is_taken_for_elements_without_an_id_either
         await station.heard_of(7)
         await anyio.wait_all_tasks_blocked()
         assert station.queue.asked == [7]
-        station.places.release([0])
+        station.in_flight.release([0])
         await station.queue.asked_times(2)
     assert station.queue.asked == [7, 4]
 
@@ -511,11 +511,11 @@ async def test_a_malformed_element_that_comes_again_is_not_logged_again(
 
 def test_places() -> None:
     """A message holds one place however often it is held, and frees one however often it is freed."""
-    places = Places(3)
-    places.hold([1, 2])
-    places.hold([2])
-    assert (places.held, places.free, places.most) == (2, 1, 3)
-    places.hold([3, 4])
-    assert (places.held, places.free) == (4, 0)
-    places.release([4, 4, 9])
-    assert (places.held, places.free) == (3, 0)
+    in_flight = InFlightLimit(3)
+    in_flight.hold([1, 2])
+    in_flight.hold([2])
+    assert (in_flight.held, in_flight.free, in_flight.most) == (2, 1, 3)
+    in_flight.hold([3, 4])
+    assert (in_flight.held, in_flight.free) == (4, 0)
+    in_flight.release([4, 4, 9])
+    assert (in_flight.held, in_flight.free) == (3, 0)

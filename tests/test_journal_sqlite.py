@@ -20,14 +20,14 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from deliveryd.errors import IllegalTransition, JournalError, JournalFull, JournalLocked
-from deliveryd.journal.audit import audit
-from deliveryd.journal.base import Change, Journal, Outcome, Receipt
+from deliveryd.journal.audit import audit_journal
+from deliveryd.journal.base import Journal, Outcome, Receipt, Transition
 from deliveryd.journal.history import read_life
-from deliveryd.journal.orders import Kind, Order, Verb
+from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.outbox import written
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent, format_instant, message_key
-from deliveryd.states import STEPS, State
+from deliveryd.states import TRANSITIONS, State
 
 pytestmark = pytest.mark.anyio
 
@@ -195,7 +195,7 @@ async def test_operations_that_wait_together_share_a_commit(path: Path) -> None:
 async def test_an_operation_that_fails_takes_back_its_own_and_nothing_of_its_company(path: Path) -> None:
     """Of three that share a commit, the middle one fails after it had begun to write."""
     event = StatusEvent(1, "sending", NOW)
-    good = Change(entry(1), State.READY, State.SENDING, NOW, events=(event,))
+    good = Transition(entry(1), State.READY, State.SENDING, NOW, events=(event,))
     async with open_journal(path) as journal:
         await make_ready(journal, 1)
         async with anyio.create_task_group() as tasks:
@@ -203,7 +203,7 @@ async def test_an_operation_that_fails_takes_back_its_own_and_nothing_of_its_com
 
             async def fail() -> None:
                 with pytest.raises(IllegalTransition):
-                    await journal.change([good, Change(entry(2), State.READY, State.SENDING, NOW)])
+                    await journal.change([good, Transition(entry(2), State.READY, State.SENDING, NOW)])
 
             tasks.start_soon(fail)
             tasks.start_soon(journal.take, [message(8)], [], NOW)
@@ -232,7 +232,7 @@ async def test_a_clock_put_back_is_remembered_though_the_first_write_after_it_fa
         await journal.accept(await journal.outbox(0, 10), back)
     async with open_journal(path) as journal:
         error = StatusEvent(1, "error", back + 5_000_000, details="no content")
-        await journal.change([Change(entry(1), State.READY, State.FAILED, back, events=(error,))])
+        await journal.change([Transition(entry(1), State.READY, State.FAILED, back, events=(error,))])
         (row,) = await journal.outbox(0, 10)
         assert json.loads(row.body)["timestamp"] == format_instant(NOW)
 
@@ -245,7 +245,7 @@ async def test_no_event_is_before_its_messages_previous_one_just_before_a_wrong_
         await make_ready(journal, 1)
         at = NOW - 500_000
         error = StatusEvent(1, "error", at, details="no content")
-        await journal.change([Change(entry(1), State.READY, State.FAILED, at, events=(error,))])
+        await journal.change([Transition(entry(1), State.READY, State.FAILED, at, events=(error,))])
         (row,) = await journal.outbox(0, 10)
         assert json.loads(row.body)["timestamp"] == format_instant(NOW)
 
@@ -436,18 +436,18 @@ async def test_tries_under_one_key_have_numbers_and_outcomes_of_their_own(path: 
     async with open_journal(path) as journal:
         key = message_key(journal.namespace, 1, 1)
         await make_ready(journal, 1)
-        await journal.change([Change(entry(1), State.READY, State.SENDING, NOW)])
+        await journal.change([Transition(entry(1), State.READY, State.SENDING, NOW)])
         assert read_life(path, 1).attempts == ((key, 1, "sms", NOW, None, None, None, None),)
         doubtful, unknown = entry(1, doubt=True), Outcome("in_doubt", None, "no answer")
-        await journal.change([Change(doubtful, State.SENDING, State.WAITING, NOW + 5, NOW, unknown)])
+        await journal.change([Transition(doubtful, State.SENDING, State.WAITING, NOW + 5, NOW, unknown)])
         first = (key, 1, "sms", NOW, NOW + 5, "in_doubt", None, "no answer")
         assert read_life(path, 1).attempts == (first,)
         (due,) = (await journal.due(NOW, {"sms": 1})).entries
         again = due.begun("sms", b"12345678", NOW + 7)
-        await journal.change([Change(again, State.READY, State.SENDING, NOW + 7)])
+        await journal.change([Transition(again, State.READY, State.SENDING, NOW + 7)])
         assert read_life(path, 1).attempts == (first, (key, 2, "sms", NOW + 7, None, None, None, None))
         accepted = Outcome("accepted", "p1")
-        await journal.change([Change(again, State.SENDING, State.SENT, NOW + 9, None, accepted)])
+        await journal.change([Transition(again, State.SENDING, State.SENT, NOW + 9, None, accepted)])
     second = (key, 2, "sms", NOW + 7, NOW + 9, "accepted", "p1", None)
     assert read_life(path, 1).attempts == (first, second)
 
@@ -459,8 +459,8 @@ async def test_a_repeat_knows_when_the_first_try_under_its_key_began(path: Path)
         found, begun = entry(1)._replace(number=0, begun_at=0), []
         for number in range(3):
             found = found.begun("sms", b"12345678", NOW + number)
-            await journal.change([Change(found, State.READY, State.SENDING, NOW + number)])
-            waits = Change(found, State.SENDING, State.WAITING, NOW, NOW, Outcome("try_again"))
+            await journal.change([Transition(found, State.READY, State.SENDING, NOW + number)])
+            waits = Transition(found, State.SENDING, State.WAITING, NOW, NOW, Outcome("try_again"))
             await journal.change([waits])
             (found,) = (await journal.due(NOW, {"sms": 1})).entries
             begun.append((found.number, found.begun_at))
@@ -472,15 +472,15 @@ async def test_attempts_that_failed_stay_recorded_beside_the_one_that_was_accept
     """Each with its own channel, also after the message had moved on to another one."""
     async with open_journal(path) as journal:
         await make_ready(journal, 1)
-        await journal.change([Change(entry(1), State.READY, State.SENDING, NOW)])
+        await journal.change([Transition(entry(1), State.READY, State.SENDING, NOW)])
         spent = entry(1).given_up("no such number")
         refused = Outcome("refused", None, "no such number")
-        await journal.change([Change(spent, State.SENDING, State.READY, NOW + 1, outcome=refused)])
+        await journal.change([Transition(spent, State.SENDING, State.READY, NOW + 1, outcome=refused)])
         second = spent.begun("email", b"12345678", NOW + 2)
-        await journal.change([Change(second, State.READY, State.SENDING, NOW + 2)])
+        await journal.change([Transition(second, State.READY, State.SENDING, NOW + 2)])
         await journal.receive([Receipt("email", "p2", True, "ok", NOW, NOW, "1")])  # not yet: it is under way
         outcome = Outcome("accepted", "p2")
-        await journal.change([Change(second, State.SENDING, State.SENT, NOW + 3, None, outcome)])
+        await journal.change([Transition(second, State.SENDING, State.SENT, NOW + 3, None, outcome)])
     life = read_life(path, 1)
     assert [each[1:] for each in life.attempts] == [
         (1, "sms", NOW, NOW + 1, "refused", None, "no such number"),
@@ -511,7 +511,7 @@ async def test_a_malformed_message_is_dequeued_and_then_failed_once(path: Path) 
         again = await journal.outbox(0, 10)
         assert [row.body for row in again] == [row.body for row in first]
         await journal.accept(again, NOW)
-    assert audit(path).is_balanced
+    assert audit_journal(path).is_balanced
     life = read_life(path, 1)
     assert life.message is not None
     assert life.message.state is State.FAILED
@@ -520,18 +520,18 @@ async def test_a_malformed_message_is_dequeued_and_then_failed_once(path: Path) 
 async def test_batches_that_may_be_lost_are_counted_with_what_came_of_them(path: Path) -> None:
     """The count is in the transaction of the messages that came, or in one of its own."""
     async with open_journal(path) as journal:
-        assert audit(path).lost == (0, None)
+        assert audit_journal(path).lost == (0, None)
         await journal.take([message(1)], [], NOW, lost=1)
         await journal.take([], [], NOW + 5, lost=1)
         await journal.take([message(2)], [], NOW + 9)
-    assert audit(path).lost == (2, NOW + 5)
+    assert audit_journal(path).lost == (2, NOW + 5)
 
 
 async def test_repeats_of_forgotten_messages_do_not_gather(path: Path) -> None:
     async with open_journal(path) as journal:
         await make_ready(journal, 1)
         failed = StatusEvent(1, "error", NOW, details="expired")
-        await journal.change([Change(entry(1), State.READY, State.FAILED, NOW, events=(failed,))])
+        await journal.change([Transition(entry(1), State.READY, State.FAILED, NOW, events=(failed,))])
         await journal.accept(await journal.outbox(0, 10), NOW)
         assert await journal.forget(NOW + 1, 10) == 1
         for _ in range(20):
@@ -547,16 +547,16 @@ async def walk_through_everything(journal: SqliteJournal) -> None:
     await journal.refuse((await journal.outbox(0, 1))[0], "400", NOW)
     await journal.accept(await journal.outbox(0, 10), NOW)
     await journal.take([message(1), message(5)], [], NOW)
-    await journal.change([Change(entry(id_), State.READY, State.SENDING, NOW) for id_ in (1, 2, 3)])
+    await journal.change([Transition(entry(id_), State.READY, State.SENDING, NOW) for id_ in (1, 2, 3)])
     await journal.receive([Receipt("sms", "p1", True, "ok", NOW, NOW)])
     for id_ in (1, 2):
         sent = (StatusEvent(id_, "sent", NOW),)
         outcome = Outcome("accepted", f"p{id_}")
-        await journal.change([Change(entry(id_), State.SENDING, State.SENT, NOW, None, outcome, sent)])
+        await journal.change([Transition(entry(id_), State.SENDING, State.SENT, NOW, None, outcome, sent)])
     await journal.receive([Receipt("sms", "p2", False, "failed", NOW, NOW)])
-    await journal.change([Change(entry(3, doubt=True), State.SENDING, State.WAITING, NOW, NOW)])
+    await journal.change([Transition(entry(3, doubt=True), State.SENDING, State.WAITING, NOW, NOW)])
     await journal.due(NOW, {"sms": 10, "": 10})
-    await journal.change([Change(entry(3, doubt=True), State.READY, State.WAITING, NOW, NOW)])
+    await journal.change([Transition(entry(3, doubt=True), State.READY, State.WAITING, NOW, NOW)])
     await settle_by_reference(journal)
     await decide_everything(journal)
     await journal.accept(await journal.outbox(0, 100), NOW)
@@ -568,10 +568,10 @@ async def settle_by_reference(journal: SqliteJournal) -> None:
     """Attempts in doubt that receipts tell of: one that waits, one that is held, one about to be repeated."""
     await make_ready(journal, 11, 12, 13)
     for id_, after in ((11, State.WAITING), (12, State.IN_DOUBT), (13, State.WAITING)):
-        await journal.change([Change(entry(id_), State.READY, State.SENDING, NOW)])
+        await journal.change([Transition(entry(id_), State.READY, State.SENDING, NOW)])
         doubtful = entry(id_, doubt=True)
         due_at = NOW + 5 if after is State.WAITING else None
-        await journal.change([Change(doubtful, State.SENDING, after, NOW, due_at, Outcome("in_doubt"))])
+        await journal.change([Transition(doubtful, State.SENDING, after, NOW, due_at, Outcome("in_doubt"))])
     await journal.receive(
         [
             Receipt("sms", "q11", True, "ok", NOW, NOW, "11"),
@@ -581,7 +581,7 @@ async def settle_by_reference(journal: SqliteJournal) -> None:
     )
     due = (await journal.due(NOW + 5, {"sms": 9})).entries[-1]
     await journal.receive([Receipt("sms", "q13", True, "ok", NOW, NOW, "13")])
-    again = Change(due.begun("sms", b"12345678", NOW), State.READY, State.SENDING, NOW + 5)
+    again = Transition(due.begun("sms", b"12345678", NOW), State.READY, State.SENDING, NOW + 5)
     assert set((await journal.change([again])).settled) == {13}
 
 
@@ -589,18 +589,18 @@ async def decide_everything(journal: SqliteJournal) -> None:
     """Each thing that an operator can order, and each for what isn't there."""
     await make_ready(journal, 21, 22, 23, 24)
     for id_ in (21, 22, 23, 24):
-        await journal.change([Change(entry(id_), State.READY, State.SENDING, NOW)])
+        await journal.change([Transition(entry(id_), State.READY, State.SENDING, NOW)])
         doubtful = entry(id_, doubt=True)
         await journal.change(
-            [Change(doubtful, State.SENDING, State.IN_DOUBT, NOW, None, Outcome("in_doubt"))]
+            [Transition(doubtful, State.SENDING, State.IN_DOUBT, NOW, None, Outcome("in_doubt"))]
         )
-    verbs = (Verb.RESEND, Verb.SETTLE_SENT, Verb.SETTLE_FAILED, Verb.RESEND_ANEW)
+    verbs = (Action.RESEND, Action.SETTLE_SENT, Action.SETTLE_FAILED, Action.RESEND_ANEW)
     for verb, key in zip(verbs, ("21", "22", "23", "24"), strict=True):
-        assert (await journal.decide(Order(verb, Kind.MESSAGE, (key,)), NOW, ["sms"])).done == (key,)
+        assert (await journal.decide(Order(verb, ItemKind.MESSAGE, (key,)), NOW, ["sms"])).done == (key,)
     for row in await journal.outbox(0, 100):
         await journal.refuse(row, "400", NOW)
-    for verb in Verb:
-        for kind in Kind:
+    for verb in Action:
+        for kind in ItemKind:
             keys = tuple(map(str, range(1, 60)))
             await journal.decide(Order(verb, kind, keys), NOW, ["sms"])
 
@@ -660,7 +660,7 @@ async def test_the_journal_itself_takes_only_steps_that_the_table_has(path: Path
             (State(before), State(after))
             for before, after in journal._db.execute("SELECT before, after FROM step")
         }
-    assert {(before, after) for before, after in taken if after not in STEPS[before]} == set()
+    assert {(before, after) for before, after in taken if after not in TRANSITIONS[before]} == set()
     own = {(State.READY, State.WAITING), (State.WAITING, State.IN_DOUBT), (State.SENT, State.FAILED)}
     own |= {(State.WAITING, State.SENT), (State.IN_DOUBT, State.SENT), (State.READY, State.SENT)}
     assert own | {(State.TAKEN, State.SET_ASIDE), (State.WAITING, State.READY)} <= taken

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.sandbox.faults import Answer, CutInHalf
+from deliveryd.sandbox.faults import CutInHalf, FaultAnswer
 from deliveryd.sandbox.state import SandboxState
 from world import PATIENCE, World, message, open_world, sms_settings
 
@@ -60,7 +60,7 @@ def test_two_thousand_messages_are_each_dequeued_sent_once_and_reported_in_order
 
 def test_dequeued_is_accepted_before_a_message_is_sent(world: World) -> None:
     fill(world, 20)
-    world.state.fail_until_healed("events", Answer(503))
+    world.state.fail_until_healed("events", FaultAnswer(503))
     worker = world.start("--until-idle")
     world.sandbox.wait_for(lambda state: state.requests["events"] >= 2, PATIENCE)
     assert not world.state.attempts
@@ -304,7 +304,7 @@ def test_canary_words_appear_in_no_log_line_at_debug_level(world: World) -> None
     settings["content"]["en"]["email"] = {"subject": "canary-text", "body": "canary-text {greeting} {gone}"}
     world.state.settings[1] = settings
     world.state.settings[2] = {"content": {"en": {"sms": {"canary-text": "canary-text"}}}}
-    world.state.fail("provider.sms", Answer(500, b"canary-text"), Answer(400, b"canaryvariable"))
+    world.state.fail("provider.sms", FaultAnswer(500, b"canary-text"), FaultAnswer(400, b"canaryvariable"))
     world.state.enqueue(
         *(message(id_, 1, id_ % 2 + 1, word="canaryvariable") for id_ in range(1, 8)),
         message(8, 2, 1, word="canaryvariable"),

@@ -15,7 +15,7 @@ import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
 from deliveryd.delivery.intake import TOP_UP
-from deliveryd.journal.audit import audit
+from deliveryd.journal.audit import audit_journal
 from virtual import VirtualSupervisor, VirtualWorld, live
 
 HOUR = 3600.0
@@ -64,7 +64,7 @@ class Held(NamedTuple):
 def held_by(worker: VirtualSupervisor) -> Held:
     line, settings = worker.parts.pipeline, worker.parts.pipeline.preparation._settings
     return Held(
-        worker.parts.places.held,
+        worker.parts.in_flight.held,
         len(line._awaiting),
         len(line._ready),
         len(line._settled),
@@ -257,6 +257,6 @@ def test_six_hours_without_the_service_and_its_return_with_429s(tmp_path: Path) 
         told[event["messageId"]].append(event["status"])
     for id_ in range(1, stage.count + 1):
         assert told[id_] == ["dequeued", "sent", *(["delivered"] if id_ in delivered else [])], id_
-    sums = audit(tmp_path / "journal.db")
+    sums = audit_journal(tmp_path / "journal.db")
     assert sums.is_balanced, sums
     assert (sums.account.taken, sums.account.ended) == (stage.count, stage.count)

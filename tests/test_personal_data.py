@@ -16,15 +16,15 @@ import pytest
 
 from deliveryd.control import client
 from deliveryd.control.protocol import read_order
-from deliveryd.journal.audit import audit
-from deliveryd.journal.base import Change, Receipt
+from deliveryd.journal.audit import audit_journal
+from deliveryd.journal.base import Receipt, Transition
 from deliveryd.journal.erasure import held_of
 from deliveryd.journal.history import read_life
-from deliveryd.journal.orders import Kind, Order, Verb
+from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import Entry, QueuedMessage, StatusEvent
 from deliveryd.runtime.rights import user_name
-from deliveryd.sandbox.faults import Answer
+from deliveryd.sandbox.faults import FaultAnswer
 from deliveryd.states import State
 from deliveryd.worker.supervisor import CUT_INTERVAL
 from terminal import Answered, command
@@ -85,9 +85,9 @@ async def test_a_receipt_that_proves_a_failed_message_to_be_sent_empties_it_too(
     async with open_journal(path) as journal:
         await journal.take([queued], [], NOW)
         await journal.accept(await journal.outbox(0, 10), NOW)
-        await journal.change([Change(entry, State.READY, State.SENDING, NOW)])
+        await journal.change([Transition(entry, State.READY, State.SENDING, NOW)])
         error = StatusEvent(7, "error", NOW, details="given up")
-        await journal.change([Change(entry, State.SENDING, State.FAILED, NOW, events=(error,))])
+        await journal.change([Transition(entry, State.SENDING, State.FAILED, NOW, events=(error,))])
         kept = read_life(path, 7).message
         assert kept is not None
         assert kept.variables == {"word": SENT}
@@ -111,9 +111,9 @@ async def test_pages_of_large_variables_are_overwritten_when_they_are_given_up(t
         await journal.take([queued], [], NOW)
         await journal.accept(await journal.outbox(0, 10), NOW)
         entry = Entry(*queued, lane="sms", number=1, taken_at=NOW)
-        await journal.change([Change(entry, State.READY, State.SENDING, NOW)])
+        await journal.change([Transition(entry, State.READY, State.SENDING, NOW)])
         sent = StatusEvent(7, "sent", NOW)
-        await journal.change([Change(entry, State.SENDING, State.SENT, NOW, events=(sent,))])
+        await journal.change([Transition(entry, State.SENDING, State.SENT, NOW, events=(sent,))])
         assert journal._db.execute("PRAGMA secure_delete").fetchone() == (1,)
         assert await journal.cut_log()
         assert SENT.encode() not in on_disk(tmp_path)
@@ -201,7 +201,7 @@ def test_erasing_a_customer_leaves_nothing_of_them_on_the_disk_and_all_of_others
     there = on_disk(filled.folder)
     assert [canary for canary in CANARIES if canary.encode() in there] == []
     assert all(text in there for text in (b"somebody-else", b"somebody-elses"))
-    assert audit(filled.folder / "journal.db").is_balanced
+    assert audit_journal(filled.folder / "journal.db").is_balanced
     again = of(filled, "erase", "--customer", 1, "--json")
     nothing = {"messages": 0, "malformed": 0, "receipts": 0}
     assert (again.status, again.data["erased"], again.data["refused"]) == (0, nothing, {})
@@ -234,7 +234,7 @@ def test_a_running_worker_erases_and_its_log_has_nothing_left(filled: World) -> 
 
 def test_what_has_not_ended_is_refused_and_listed_and_the_rest_is_erased(filled: World) -> None:
     """Status 1; once it has ended, it can be erased as well."""
-    filled.state.fail_until_healed("settings", Answer(503))
+    filled.state.fail_until_healed("settings", FaultAnswer(503))
     filled.state.settings[7] = sms_settings()
     filled.state.enqueue(message(6, settings_id=7, word="canary-under-way"))
     worker = filled.start(log="info")
@@ -255,7 +255,7 @@ def test_what_has_not_ended_is_refused_and_listed_and_the_rest_is_erased(filled:
 async def test_messages_are_sought_in_portions_over_all_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deliveryd.journal.erasure.PORTION", 2)
+    monkeypatch.setattr("deliveryd.journal.erasure.ERASURE_PORTION", 2)
     path = tmp_path / "journal.db"
     ids = [-(2**63), -5, 0, 1, 2, 3, 2**63 - 1]
     async with open_journal(path) as journal:
@@ -304,4 +304,4 @@ def test_a_worker_records_who_is_at_the_other_end_of_its_socket(
 def test_a_claim_that_is_no_users_name_is_left_out_and_the_order_carried_out(claim: object) -> None:
     """On either side of the socket."""
     order = {"verb": "drop", "kind": "event", "keys": ["1"], "caller": claim}
-    assert read_order(json.dumps(order).encode()) == Order(Verb.DROP, Kind.EVENT, ("1",))
+    assert read_order(json.dumps(order).encode()) == Order(Action.DROP, ItemKind.EVENT, ("1",))

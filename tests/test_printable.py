@@ -13,7 +13,7 @@ import pytest
 from deliveryd import telemetry
 from deliveryd.cli.printable import printable
 from deliveryd.errors import DeliverydError
-from deliveryd.sandbox.faults import Answer, ApplyThenHangUp
+from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from deliveryd.telemetry import Event
 from terminal import Answered, command
 from world import PATIENCE, World, message, open_world, sms_settings
@@ -144,7 +144,7 @@ def test_a_mistake_in_a_configuration_is_told_harmlessly(world: World, tmp_path:
 
 def test_what_a_server_says_is_logged_and_told_harmlessly(world: World) -> None:
     """Its reason goes into an error, and that into a line of the log with what caused it."""
-    world.state.fail("customers", Answer(500, TITLE.encode() + b"\x9b2J"))
+    world.state.fail("customers", FaultAnswer(500, TITLE.encode() + b"\x9b2J"))
     assert tame(command("customers", "all", 1, "--config", world.config))
     out = io.StringIO()
     telemetry.configure("error", "console", out)

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
-from deliveryd.journal.audit import audit
+from deliveryd.journal.audit import audit_journal
 from deliveryd.model import format_instant
 from virtual import START, VirtualSupervisor, VirtualWorld, live
 
@@ -78,7 +78,7 @@ def reported_during(
         assert trio.current_time() < until
 
     live(run, hours=10)
-    assert audit(world.folder / "journal.db").is_balanced
+    assert audit_journal(world.folder / "journal.db").is_balanced
     return answers[0]
 
 
@@ -97,7 +97,7 @@ def reported_one_by_one(world: VirtualWorld, at: float, *statuses: str) -> list[
             worker.stop()
 
     live(run)
-    assert audit(world.folder / "journal.db").is_balanced
+    assert audit_journal(world.folder / "journal.db").is_balanced
     return answers
 
 

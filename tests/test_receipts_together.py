@@ -15,10 +15,10 @@ import anyio
 import pytest
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.base import Receipt, Received
+from deliveryd.journal.base import MatchedReceipt, Receipt
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.model import parse_instant
-from deliveryd.receipts.batcher import Recorder
+from deliveryd.receipts.batcher import ReceiptBatcher
 from world import PATIENCE, World, open_world
 
 COUNT = 200
@@ -46,7 +46,7 @@ class Watched:
         self.looks += 1
         return True
 
-    async def receive(self, receipts: Sequence[Receipt]) -> list[Received]:
+    async def receive(self, receipts: Sequence[Receipt]) -> list[MatchedReceipt]:
         self.handed.append(len(receipts))
         if self.failure is not None:
             raise self.failure
@@ -61,7 +61,7 @@ async def test_receipts_side_by_side_share_an_operation_and_each_has_its_own_res
     path = tmp_path / "journal.db"
     async with open_journal(path, observe=lambda _seconds, operations: commits.append(operations)) as journal:
         watched = Watched(journal)
-        recorder = Recorder(watched, lambda _effects: None)  # type: ignore[arg-type]
+        recorder = ReceiptBatcher(watched, lambda _effects: None)  # type: ignore[arg-type]
 
         async def report(number: int) -> None:
             results[number].append(await recorder.record(receipt(number)))
@@ -82,7 +82,7 @@ async def test_when_the_journal_fails_all_are_told_and_the_next_ones_are_recorde
     async with open_journal(tmp_path / "journal.db") as journal:
         watched = Watched(journal)
         watched.failure = JournalError("the disk failed")
-        recorder = Recorder(watched, lambda _effects: None)  # type: ignore[arg-type]
+        recorder = ReceiptBatcher(watched, lambda _effects: None)  # type: ignore[arg-type]
 
         async def report(number: int) -> None:
             results.append(await recorder.record(receipt(number)))
@@ -100,7 +100,7 @@ async def test_a_report_that_is_given_up_leaves_nobody_waiting(tmp_path: Path) -
     """When the one that sees to the recording of all is cancelled, the others are told to report again."""
     results: list[str | None] = []
     async with open_journal(tmp_path / "journal.db") as journal:
-        recorder = Recorder(journal, lambda _effects: None)
+        recorder = ReceiptBatcher(journal, lambda _effects: None)
         given_up = anyio.CancelScope()
 
         async def report(number: int) -> None:

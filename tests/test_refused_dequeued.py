@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from deliveryd import telemetry
-from deliveryd.journal.audit import audit
+from deliveryd.journal.audit import audit_journal
 from virtual import VirtualWorld, live
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})
@@ -74,7 +74,7 @@ def test_a_message_whose_dequeued_is_accepted_at_the_second_offer_is_sent(world:
     sent = Counter(dispatch.entry.id for _, dispatch in world.channels["sms"].attempts)
     assert sent == dict.fromkeys(range(1, 11), 1)
     assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 11))
-    assert audit(world.folder / "journal.db").is_balanced
+    assert audit_journal(world.folder / "journal.db").is_balanced
 
 
 def test_a_dequeued_that_is_refused_for_hours_costs_few_posts_few_lines_and_one_row(
@@ -101,7 +101,7 @@ def test_a_dequeued_that_is_refused_for_hours_costs_few_posts_few_lines_and_one_
     assert events["events.refused_again"] <= 7
     again = [line["count"] for line in lines() if line["event"] == "events.refused_again"]
     assert sum(again) >= 9
-    assert audit(world.folder / "journal.db").is_balanced
+    assert audit_journal(world.folder / "journal.db").is_balanced
 
 
 def test_a_crash_between_the_acceptance_and_the_sending_loses_nothing(world: VirtualWorld) -> None:
@@ -129,4 +129,4 @@ def test_a_crash_between_the_acceptance_and_the_sending_loses_nothing(world: Vir
     assert world.service.statuses(1) == ["dequeued"]
     live(world.run_until_idle)
     assert world.service.statuses(1) == ["dequeued", "sent"]
-    assert audit(world.folder / "journal.db").is_balanced
+    assert audit_journal(world.folder / "journal.db").is_balanced

@@ -27,7 +27,7 @@ from deliveryd.journal.sqlite import open_journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import Entry, QueuedMessage, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline
-from deliveryd.runtime.waiting import Pulse
+from deliveryd.runtime.waiting import Heartbeats
 from deliveryd.states import State
 
 pytestmark = pytest.mark.anyio
@@ -100,7 +100,7 @@ class Station:
         self._told = anyio.Event()
         self.metrics = Metrics([], "1")
         self.reporting = Reporting(
-            self.service, journal, WallClock(), self.metrics, Pulse(),
+            self.service, journal, WallClock(), self.metrics, Heartbeats(),
             batch_size=BATCH, flush_interval=FLUSH,
             on_accepted=self._hear_accepted, on_refused=self._hear_refused,
             on_reopened=self.reopened.extend,

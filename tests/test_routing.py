@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deliveryd.channels.base import Dispatch, Verdict
-from deliveryd.delivery.routing import Road, Routed, Router, Unsendable, expired, is_expired
+from deliveryd.delivery.routing import Road, Routed, Router, Undeliverable, expired, is_expired
 from deliveryd.model import Customer, Entry, LanguageContent, Settings, parse_instant
 from deliveryd.rendering.content import compile_settings
 from deliveryd.rendering.greeting import GreetingPolicy, general_stands_in, strict
@@ -261,7 +261,7 @@ CASES = {
 }
 
 
-def route(case: Case, *, expires_at: int | None = None, now: int = 0) -> Routed | Unsendable:
+def route(case: Case, *, expires_at: int | None = None, now: int = 0) -> Routed | Undeliverable:
     router = Router(ROADS, ORDER, case.configured)
     settings = compile_settings(Settings(2, expires_at, case.languages))
     return router.route(case.entry, settings, case.customer, now)
@@ -273,7 +273,7 @@ def test_where_a_message_goes(name: str) -> None:
     case = CASES[name]
     found = route(case)
     if isinstance(case.goes, str):
-        assert isinstance(found, Unsendable)
+        assert isinstance(found, Undeliverable)
         assert found.entry == case.entry
         assert found.details == case.goes
         return
@@ -294,7 +294,7 @@ def test_a_message_expires_after_its_instant(now: int, sent: bool) -> None:
         assert isinstance(found, Routed)
         assert found.expires_at == EXPIRY
     else:
-        assert found == Unsendable(MESSAGE, "expired at 2030-01-01T00:00:00.000000Z")
+        assert found == Undeliverable(MESSAGE, "expired at 2030-01-01T00:00:00.000000Z")
         assert expired(EXPIRY) == "expired at 2030-01-01T00:00:00.000000Z"
 
 
@@ -308,7 +308,7 @@ def test_expiry_counts_before_everything_else() -> None:
     """An expired message is told as expired, after what was tried, whatever else is wrong with it."""
     for case in CASES.values():
         found = route(case, expires_at=EXPIRY, now=EXPIRY + 1)
-        assert isinstance(found, Unsendable)
+        assert isinstance(found, Undeliverable)
         reasons = "".join(f"{channel}: {reason}; " for channel, reason in case.entry.spent)
         doubt = f"; {case.entry.lane}: outcome unknown" if case.entry.doubt else ""
         assert found.details == f"{reasons}expired at 2030-01-01T00:00:00.000000Z{doubt}"
@@ -463,7 +463,7 @@ def test_a_message_that_needs_no_customer_is_the_same_whoever_they_are(
             second._replace(customer=None) if isinstance(second, Routed) else second
         )
     else:
-        assert isinstance(second, Unsendable)
+        assert isinstance(second, Undeliverable)
         assert _said(first) == _said(second)
 
 
@@ -495,8 +495,8 @@ def test_a_customer_is_not_asked_for_in_vain(
     assert len(set(map(_said, routes))) > 1 or not any(isinstance(route, Routed) for route in routes)
 
 
-def _said(route: Routed | Unsendable) -> tuple[object, ...]:
-    if isinstance(route, Unsendable):
+def _said(route: Routed | Undeliverable) -> tuple[object, ...]:
+    if isinstance(route, Undeliverable):
         readable = [reason for reason in route.details.split("; ") if reason != UNREADABLE]
         return ("; ".join(readable).partition(" in ")[0],)
     return (route.lane, route.rendered.language, *route.rendered.fields.values())

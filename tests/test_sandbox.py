@@ -22,24 +22,24 @@ import pytest
 import trustme
 
 from deliveryd.sandbox.faults import (
-    Answer,
     ApplyThenDelay,
     ApplyThenHangUp,
     CutInHalf,
     Delay,
     Drip,
-    Endpoint,
     Fault,
+    FaultAnswer,
     Hang,
     HangUp,
     Pass,
+    StandInEndpoint,
     html_page,
 )
 from deliveryd.sandbox.rawjson import elements, members
 from deliveryd.sandbox.receipts import signature
 from deliveryd.sandbox.scenario import demo_scenario
 from deliveryd.sandbox.server import Sandbox
-from deliveryd.sandbox.state import GROUPS, SandboxState
+from deliveryd.sandbox.state import CUSTOMER_GROUPS, SandboxState
 from deliveryd.sandbox.thread import SandboxThread
 
 AT = "2026-01-31T12:00:00.000001Z"
@@ -193,10 +193,10 @@ def test_customer_lists_follow_their_flags_and_tokens_to_the_end(
     sandbox: SandboxThread, client: httpx.Client
 ) -> None:
     sandbox.state.page_size = 2
-    sandbox.state.customers[5] = {group: [{"id": number} for number in range(5)] for group in GROUPS}
-    flags = {f"{group}.include": "true" for group in GROUPS}
+    sandbox.state.customers[5] = {group: [{"id": number} for number in range(5)] for group in CUSTOMER_GROUPS}
+    flags = {f"{group}.include": "true" for group in CUSTOMER_GROUPS}
     value = client.get("/customers/5/all", params=flags | {"language": "*"}).json()["value"]
-    assert set(value) == set(GROUPS)
+    assert set(value) == set(CUSTOMER_GROUPS)
     assert [len(value[group]["list"]) for group in ("benefits", "regions")] == [5, 5]
     assert not any("continuationToken" in value[group] for group in ("benefits", "regions"))
 
@@ -262,8 +262,8 @@ def test_with_a_token_set_requests_without_it_are_turned_away(
 def test_faults_are_used_up_one_per_request_and_a_standing_one_stays_until_healed(
     sandbox: SandboxThread, client: httpx.Client
 ) -> None:
-    sandbox.state.fail("queue", Pass(), Answer(500, b"{}"), html_page(502))
-    sandbox.state.fail_until_healed("queue", Answer(429, b"", (("retry-after", "7"),)))
+    sandbox.state.fail("queue", Pass(), FaultAnswer(500, b"{}"), html_page(502))
+    sandbox.state.fail_until_healed("queue", FaultAnswer(429, b"", (("retry-after", "7"),)))
     answers = [client.get("/queue") for _ in range(5)]
     assert [each.status_code for each in answers] == [200, 500, 502, 429, 429]
     assert "<html>" in answers[2].text
@@ -312,7 +312,7 @@ def test_a_dripping_answer_arrives_whole_at_last(sandbox: SandboxThread, client:
 
 
 @pytest.mark.parametrize("endpoint", ["queue", "provider.inApp"])
-def test_closing_takes_less_than_a_second_even_when_clients_hang(endpoint: Endpoint) -> None:
+def test_closing_takes_less_than_a_second_even_when_clients_hang(endpoint: StandInEndpoint) -> None:
     path = {"queue": "/queue", "provider.inApp": "/inApp"}[endpoint]
     ended: queue.Queue[Exception] = queue.Queue()
 

@@ -22,7 +22,7 @@ from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.runtime import renewal
 from deliveryd.service.auth import AuthOptions
-from deliveryd.service.caller import PATIENCE, TRIES
+from deliveryd.service.caller import LONGEST_RETRY_PAUSE, TRIES
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.merchant import Merchant
 from deliveryd.service.wire import GROUPS
@@ -391,11 +391,11 @@ async def test_a_long_pause_is_left_to_the_caller(
     service: respx.MockRouter, client: ServiceClient, status: int
 ) -> None:
     """Who is told to come back much later hears so at once, with the seconds."""
-    route = service.route().respond(status, headers={"retry-after": str(int(PATIENCE) + 1)})
+    route = service.route().respond(status, headers={"retry-after": str(int(LONGEST_RETRY_PAUSE) + 1)})
     started = anyio.current_time()
     with pytest.raises(ServiceUnavailable) as caught:
         await client.take(1)
-    assert (caught.value.after, route.call_count) == (PATIENCE + 1, 1)
+    assert (caught.value.after, route.call_count) == (LONGEST_RETRY_PAUSE + 1, 1)
     assert anyio.current_time() == started
 
 

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from deliveryd.admin.exposition import expose
 from deliveryd.delivery import settings as room_module
-from deliveryd.delivery.settings import FLAWED_SECONDS, UNUSABLE_SECONDS, SettingsRoom
+from deliveryd.delivery.settings import FLAWED_SECONDS, UNUSABLE_SECONDS, SettingsCache
 from deliveryd.errors import DeliverydError, ServiceRefused, ServiceUnavailable, SettingsUnusable
 from deliveryd.metrics import Metrics
 from deliveryd.model import Settings
@@ -75,8 +75,8 @@ class Rooms:
         self.cache = DiskCache(folder, 16 << 20, self.problems.append)
         self.metrics = Metrics([], "1")
 
-    def open(self, ttl: float | None = None) -> SettingsRoom:
-        room = SettingsRoom(self.source, self.cache, compile_settings, self.metrics, ttl)
+    def open(self, ttl: float | None = None) -> SettingsCache:
+        room = SettingsCache(self.source, self.cache, compile_settings, self.metrics, ttl)
         self.tasks.start_soon(room.run, self.told.append)
         return room
 
@@ -102,7 +102,7 @@ def text_of(compiled: CompiledSettings) -> str:
     return rendered.fields["text"]  # type: ignore[union-attr]
 
 
-async def failure_of(room: SettingsRoom, settings_id: int = 1) -> DeliverydError:
+async def failure_of(room: SettingsCache, settings_id: int = 1) -> DeliverydError:
     with pytest.raises((SettingsUnusable, ServiceUnavailable)) as caught:
         await room.get(settings_id)
     error: DeliverydError = caught.value
@@ -363,7 +363,7 @@ async def test_a_cache_that_fails_is_bypassed(rooms: Rooms, tmp_path: Path) -> N
 
 async def test_the_memory_is_bounded(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was used longest ago leaves the memory first, by bytes and by number; the disk has it still."""
-    monkeypatch.setattr(room_module, "MEMORY_BYTES", 5 * len(body()))
+    monkeypatch.setattr(room_module, "SETTINGS_MEMORY_BYTES", 5 * len(body()))
     monkeypatch.setattr(room_module, "PIECE_BYTES", 0)
     room = rooms.open()
     for settings_id in range(10):
@@ -381,7 +381,7 @@ async def test_settings_larger_than_the_memory_are_used_all_the_same(
     rooms: Rooms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bound is never a reason not to have the ones just asked for."""
-    monkeypatch.setattr(room_module, "MEMORY_BYTES", 10)
+    monkeypatch.setattr(room_module, "SETTINGS_MEMORY_BYTES", 10)
     room = rooms.open()
     for settings_id in (1, 2, 1):
         assert (await room.get(settings_id)).id == settings_id

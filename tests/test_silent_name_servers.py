@@ -15,8 +15,8 @@ import pytest
 
 from channel_samples import dispatch, opened
 from deliveryd.channels.base import Accepted, Channel, Verdict
-from deliveryd.directory.http import open_http
-from deliveryd.directory.http_options import HttpOptions
+from deliveryd.directory.http import open_http_source
+from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.remote import Terms
 from deliveryd.http.reachability import connect_problem
 from directories import open_crm
@@ -114,7 +114,7 @@ async def test_no_directory_and_no_check_waits_for_it(gateway: Gateway) -> None:
     """Customers are looked up, and `check` connects, while a channel hangs."""
     with open_crm({7: {"name": "Ann"}}) as crm:
         crm.url = crm.url.replace("127.0.0.1", "localhost")
-        source = open_http(HttpOptions.model_validate(crm.options), Terms(300.0, 5.0, 3))
+        source = open_http_source(HttpDirectoryOptions.model_validate(crm.options), Terms(300.0, 5.0, 3))
         silent = opened("http", gateway_options(SILENT, 80), block="email", timeout=30.0)
         async with silent as channel, stuck(channel):
             with anyio.fail_after(AT_ONCE):

@@ -16,11 +16,11 @@ import pytest
 from anyio.abc import TaskGroup
 
 from deliveryd.config import load
-from deliveryd.control.client import Office, order
-from deliveryd.control.protocol import Answer
-from deliveryd.journal.orders import Kind, Verb
+from deliveryd.control.client import ControlClient, order
+from deliveryd.control.protocol import ControlReply
+from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.sandbox.faults import Hang
-from deliveryd.worker.health import WorkerVitals
+from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.supervisor import Addresses, Supervisor
 from deliveryd.worker.wiring import Parts
 from world import PATIENCE, World, message, open_world, sms_settings
@@ -68,7 +68,7 @@ class Starting(Supervisor):
     addresses: Addresses
 
     def _open_servers(
-        self, parts: Parts, vitals: WorkerVitals, servers: TaskGroup, stop: anyio.Event
+        self, parts: Parts, vitals: WorkerHealth, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
         self.addresses = super()._open_servers(parts, vitals, servers, stop)
         return self.addresses
@@ -108,17 +108,17 @@ async def report_until_taken(client: httpx.AsyncClient, address: str, key: str) 
         pass
 
 
-async def give_an_order(world: World) -> Answer:
+async def give_an_order(world: World) -> ControlReply:
     """As a command does, about a message that there isn't."""
-    office = Office(world.folder / "journal.db", "details", ["sms"])
-    return await anyio.to_thread.run_sync(order, office, Verb.RESEND, Kind.MESSAGE, ["99"])
+    office = ControlClient(world.folder / "journal.db", "details", ["sms"])
+    return await anyio.to_thread.run_sync(order, office, Action.RESEND, ItemKind.MESSAGE, ["99"])
 
 
 async def test_receipts_and_orders_wait_until_what_was_in_doubt_is_taken_up(held: World) -> None:
     """Receipts are answered with 503 meanwhile. Taken afterwards, they settle the doubts."""
     keys = [seen.headers["idempotency-key"] for seen in held.state.seen if seen.endpoint == "provider.sms"]
     gate, ready, answered = Gate(), anyio.Event(), anyio.Event()
-    answers: list[Answer] = []
+    answers: list[ControlReply] = []
 
     async def ask() -> None:
         answers.append(await give_an_order(held))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deliveryd.errors import IllegalTransition
-from deliveryd.states import ENDED, STEPS, State, step
+from deliveryd.states import ENDED, TRANSITIONS, State, check_transition
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,7 +34,7 @@ def reachable(start: State) -> set[State]:
     found: set[State] = set()
     coming = [start]
     while coming:
-        for after in STEPS[coming.pop()] - found:
+        for after in TRANSITIONS[coming.pop()] - found:
             found.add(after)
             coming.append(after)
     return found
@@ -44,10 +44,10 @@ def reachable(start: State) -> set[State]:
 def test_each_step_is_taken_or_refused_as_the_table_says(before: State, after: State) -> None:
     """Every pair of states, and the refusal names both."""
     if after.name in LEGAL[before.name]:
-        assert step(before, after) is after
+        assert check_transition(before, after) is after
     else:
         with pytest.raises(IllegalTransition, match=rf"from {before.name} to {after.name}$"):
-            step(before, after)
+            check_transition(before, after)
 
 
 def test_the_numbers_in_journals_keep_their_meaning() -> None:
@@ -77,7 +77,7 @@ def test_a_message_that_was_handed_to_a_channel_is_never_ready_again() -> None:
 
 def test_sending_begins_nowhere_but_in_ready() -> None:
     """So that every attempt, first or retry, passes the checks of the line."""
-    assert {before for before, steps in STEPS.items() if State.SENDING in steps} == {State.READY}
+    assert {before for before, steps in TRANSITIONS.items() if State.SENDING in steps} == {State.READY}
 
 
 @given(st.lists(st.sampled_from(State)))
@@ -86,10 +86,10 @@ def test_whatever_is_asked_for_a_message_only_walks_along_the_table(wishes: list
     walk = [State.TAKEN]
     for wish in wishes:
         try:
-            walk.append(step(walk[-1], wish))
+            walk.append(check_transition(walk[-1], wish))
         except IllegalTransition:
-            assert wish not in STEPS[walk[-1]]
-    assert all(after in STEPS[before] for before, after in pairwise(walk))
+            assert wish not in TRANSITIONS[walk[-1]]
+    assert all(after in TRANSITIONS[before] for before, after in pairwise(walk))
     assert State.DELIVERED not in walk[:-1]
     assert {State.SENT, State.DELIVERED}.issuperset({b for a, b in pairwise(walk) if a is State.FAILED})
 

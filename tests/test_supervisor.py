@@ -15,7 +15,7 @@ from subprocess import Popen
 import httpx
 import pytest
 
-from deliveryd.sandbox.faults import Answer, ApplyThenDelay, Hang, HangUp
+from deliveryd.sandbox.faults import ApplyThenDelay, FaultAnswer, Hang, HangUp
 from deliveryd.sandbox.state import SandboxState
 from world import PATIENCE, World, message, open_world, sms_settings
 
@@ -317,7 +317,7 @@ def test_readiness_follows_the_queue_and_life_does_not(world: World) -> None:
     world.sandbox.wait_for(lambda state: len(state.takes) >= 1, PATIENCE)
     url = admin(world)
     assert get(f"{url}/readyz").status_code == 200
-    world.state.fail_until_healed("queue", Answer(503))
+    world.state.fail_until_healed("queue", FaultAnswer(503))
     before = world.state.requests["queue"]
     world.sandbox.wait_for(lambda state: state.requests["queue"] >= before + 5, PATIENCE)
     answer = get(f"{url}/readyz")

@@ -27,7 +27,7 @@ from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.model import Customer
 from deliveryd.runtime.threads import inline
 from deliveryd.service.client import ServiceClient
-from deliveryd.worker.health import WorkerVitals
+from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.supervisor import Addresses, Supervisor
 from deliveryd.worker.wiring import Outside, Parts
 
@@ -156,7 +156,7 @@ class VirtualSupervisor(Supervisor):
     parts: Parts
 
     def _open_servers(
-        self, parts: Parts, vitals: WorkerVitals, servers: TaskGroup, stop: anyio.Event
+        self, parts: Parts, vitals: WorkerHealth, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
         self.parts = parts
         return Addresses(None, None)

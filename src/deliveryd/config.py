@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.channels.registry import check_channel, find_kind
+from deliveryd.channels.registry import check_channel, find_adapter
 from deliveryd.directory.options import CustomersOptions, read_customers
 from deliveryd.errors import ConfigError, LanguageUnreadable
 from deliveryd.http.addresses import parse_listen
@@ -447,7 +447,7 @@ def _read_own(file: ConfigFile, place: str, table: Mapping[str, Any]) -> BaseMod
     if not isinstance(adapter, str):  # told of with the keys that every channel has
         return None
     try:
-        kind = find_kind(adapter)
+        kind = find_adapter(adapter)
     except ValueError as error:
         file.complain(f"{place}.adapter", str(error))
         return None

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 from deliveryd.channels.base import Accepted, Expired, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.states import ENDED, State
 
-Failure = Literal["unavailable", "refused", "unreadable"]
+FailureKind = Literal["unavailable", "refused", "unreadable"]
 """The three ways in which the service doesn't do what was asked."""
 
 SettingsAnswer = Literal["found", "unusable", "unavailable"]
@@ -72,7 +72,7 @@ class Durations:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class MetricCounts:
     """A family of counters: its name, what it means, the names of its labels; each series by their values."""
 
     name: str
@@ -96,7 +96,7 @@ class Metrics:
 
     def __init__(self, channels: Iterable[str], version: str) -> None:
         self.version = version
-        self.families: list[Counts | Lengths] = []
+        self.families: list[MetricCounts | Lengths] = []
         self.levels: Callable[[], Levels] | None = None
         plain, by = self._counted, self._counted_by
 
@@ -105,7 +105,7 @@ class Metrics:
         self._malformed = plain("messages_malformed", "Elements of the queue that are no messages.")
         self._lost = plain("queue_batches_lost", "Batches that may be lost, in part or as a whole.")
         self._take_failures = by(
-            "queue_take_failures", "Takes without a usable answer.", reason=get_args(Failure)
+            "queue_take_failures", "Takes without a usable answer.", reason=get_args(FailureKind)
         )
         self._ended = by(
             "messages_ended", "Messages that came to a state of rest.", state=map(_word, sorted(ENDED))
@@ -115,7 +115,7 @@ class Metrics:
         self._events_accepted = plain("events_accepted", "Status events accepted by the service.")
         self._events_refused = plain("events_refused", "Status events refused for good and set aside.")
         self._post_failures = by(
-            "events_post_failures", "Failed posts of status events.", reason=get_args(Failure)
+            "events_post_failures", "Failed posts of status events.", reason=get_args(FailureKind)
         )
 
         self._settings = by("settings_requests", "Requests for settings.", result=get_args(SettingsAnswer))
@@ -142,7 +142,7 @@ class Metrics:
         self._repeated[_ALONE] += repeated
         self._malformed[_ALONE] += malformed
 
-    def take_failed(self, reason: Failure) -> None:
+    def take_failed(self, reason: FailureKind) -> None:
         """The queue gave no usable answer."""
         self._take_failures[reason,] += 1
 
@@ -171,7 +171,7 @@ class Metrics:
         """The service refused status events for good."""
         self._events_refused[_ALONE] += count
 
-    def post_failed(self, reason: Failure) -> None:
+    def post_failed(self, reason: FailureKind) -> None:
         """A post of status events failed."""
         self._post_failures[reason,] += 1
 
@@ -215,7 +215,7 @@ class Metrics:
 
     def _tally(self, name: str, meaning: str, labels: Labels, series: Iterable[Labels]) -> Counter[Labels]:
         counts = Counter(dict.fromkeys(series, 0))
-        self.families.append(Counts(f"deliveryd_{name}", meaning, labels, counts))
+        self.families.append(MetricCounts(f"deliveryd_{name}", meaning, labels, counts))
         return counts
 
     def _timed(self, name: str, meaning: str, bounds: Sequence[float]) -> Durations:

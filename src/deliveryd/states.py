@@ -1,6 +1,6 @@
 """The one table of message states and the steps between them.
 
-Two rules: a message takes only steps that stand in `STEPS`; an illegal step raises and changes nothing.
+Two rules: a message takes only steps that stand in `TRANSITIONS`; an illegal step raises and changes nothing.
 The numbers are what the journal stores, so they never change their meaning.
 """
 
@@ -25,7 +25,7 @@ class State(IntEnum):
     SET_ASIDE = 9  # the service refused its `dequeued`: it may not be sent until it is accepted
 
 
-STEPS: dict[State, frozenset[State]] = {
+TRANSITIONS: dict[State, frozenset[State]] = {
     State.TAKEN: frozenset({State.READY, State.SET_ASIDE}),
     State.READY: frozenset({State.WAITING, State.SENDING, State.IN_DOUBT, State.SENT, State.FAILED}),
     State.WAITING: frozenset({State.READY, State.IN_DOUBT, State.SENT}),
@@ -42,8 +42,8 @@ ENDED = frozenset({State.SENT, State.DELIVERED, State.FAILED, State.SET_ASIDE})
 """States in which the line has nothing more to do for a message, receipts aside."""
 
 
-def step(before: State, after: State) -> State:
+def check_transition(before: State, after: State) -> State:
     """Return `after` when the table has the step from `before`; raises IllegalTransition when it hasn't."""
-    if after not in STEPS[before]:
+    if after not in TRANSITIONS[before]:
         raise IllegalTransition(f"a message can't go from {before.name} to {after.name}")
     return after

@@ -26,7 +26,7 @@ from deliveryd.channels.base import (
     TryAgain,
     Verdict,
 )
-from deliveryd.channels.registry import KINDS, Kind, check_channel, find_kind
+from deliveryd.channels.registry import ADAPTERS, AdapterKind, check_channel, find_adapter
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
 from mail_server import HANG_UP, STALL, open_mail_server
@@ -331,10 +331,10 @@ async def test_a_probe_and_a_preview_send_nothing(setting: Setting) -> None:
         assert provider.keys() == []
 
 
-@pytest.mark.parametrize("adapter", sorted(KINDS))
+@pytest.mark.parametrize("adapter", sorted(ADAPTERS))
 def test_options_are_strict(adapter: str) -> None:
     """Every adapter's model refuses keys that it doesn't know, and can't be changed afterwards."""
-    model = KINDS[adapter].options
+    model = ADAPTERS[adapter].options
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         model.model_validate({"no_such_key": 1})
     assert model.model_config.get("frozen")
@@ -342,7 +342,7 @@ def test_options_are_strict(adapter: str) -> None:
 
 def test_every_adapter_is_in_the_table() -> None:
     """A new adapter has to join these scenarios."""
-    assert set(KINDS) == set(PROVIDERS) == {adapter for adapter, _ in LOOPS}
+    assert set(ADAPTERS) == set(PROVIDERS) == {adapter for adapter, _ in LOOPS}
 
 
 def test_reading_the_options_loads_no_mail_library() -> None:
@@ -368,7 +368,7 @@ def test_smtp_says_which_loop_it_needs() -> None:
 def test_an_unknown_adapter_is_named_with_a_suggestion() -> None:
     """A typing error in an adapter's name says which name was meant."""
     with pytest.raises(ValueError, match=r"adapter 'htpp'; did you mean 'http'\? \(there are: http, smtp"):
-        find_kind("htpp")
+        find_adapter("htpp")
 
 
 @pytest.fixture
@@ -390,13 +390,13 @@ def installed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("installed")
 def test_adapters_of_other_packages() -> None:
     """An installed package adds its adapter by an entry point; what can't be used says why."""
-    kind = find_kind("pigeon")
-    assert isinstance(kind, Kind)
+    kind = find_adapter("pigeon")
+    assert isinstance(kind, AdapterKind)
     options = kind.options.model_validate({"url": "http://h/", "json": {"t": "{content.txt}"}})
     assert check_channel("sms", "sms", "pigeon", options) == [
         "channels.sms.json.t: the block sms has no field 'txt'; did you mean 'text'?"
     ]
     with pytest.raises(ValueError, match="is no Kind"):
-        find_kind("odd")
+        find_adapter("odd")
     with pytest.raises(ValueError, match="can't be loaded: ModuleNotFoundError"):
-        find_kind("gone")
+        find_adapter("gone")

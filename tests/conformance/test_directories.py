@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from deliveryd.config import load
-from deliveryd.directory.base import Answer, Directory, find
+from deliveryd.directory.base import Directory, DirectoryAnswer, find
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 from deliveryd.worker.wiring import open_directory
@@ -156,11 +156,11 @@ def _toml(value: object) -> str:
     return json.dumps(value)
 
 
-async def answers(directory: Directory, *ids: int) -> dict[int, Answer]:
+async def answers(directory: Directory, *ids: int) -> dict[int, DirectoryAnswer]:
     """What is said of each, which is said once."""
-    found: dict[int, Answer] = {}
+    found: dict[int, DirectoryAnswer] = {}
 
-    async def keep(some: Mapping[int, Answer]) -> None:
+    async def keep(some: Mapping[int, DirectoryAnswer]) -> None:
         assert not some.keys() & found.keys()
         found.update(some)
 

@@ -14,7 +14,6 @@ import pytest
 from deliveryd.errors import IllegalTransition, OutOfOrder
 from deliveryd.journal.base import (
     Account,
-    Change,
     Counts,
     Doubtful,
     Due,
@@ -23,8 +22,9 @@ from deliveryd.journal.base import (
     Outcome,
     Receipt,
     Recovery,
+    Transition,
 )
-from deliveryd.journal.orders import Decided, Effect, Kind, Order, Verb
+from deliveryd.journal.orders import Action, Decided, Effect, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import Content, Entry, Malformed, QueuedMessage, Rendered, StatusEvent, format_instant
 from deliveryd.states import State
@@ -89,16 +89,16 @@ async def make_ready(journal: Journal, *ids: int) -> None:
 
 async def begin(journal: Journal, *entries: Entry) -> None:
     """Commit the intents of attempts."""
-    await journal.change([Change(entry, State.READY, State.SENDING, NOW) for entry in entries])
+    await journal.change([Transition(entry, State.READY, State.SENDING, NOW) for entry in entries])
 
 
 def attempt_on(id_: int, lane: str = "sms", number: int = 1, key: int = 1) -> Entry:
     return entry_of(id_, lane=lane, key=key, number=number, digest=b"12345678", begun_at=NOW)
 
 
-def accepted(entry: Entry, provider_id: str | None) -> Change:
+def accepted(entry: Entry, provider_id: str | None) -> Transition:
     """The channel accepted the message."""
-    return Change(
+    return Transition(
         entry,
         State.SENDING,
         State.SENT,
@@ -132,7 +132,7 @@ async def refuse_sent(journal: Journal) -> OutboxRow:
 async def park(journal: Journal, id_: int, due_at: int, lane: str | None = None) -> None:
     """Bring a message from the queue to WAITING."""
     await make_ready(journal, id_)
-    await journal.change([Change(entry_of(id_, lane=lane), State.READY, State.WAITING, NOW, due_at)])
+    await journal.change([Transition(entry_of(id_, lane=lane), State.READY, State.WAITING, NOW, due_at)])
 
 
 # intake
@@ -248,7 +248,7 @@ async def test_unpaired_surrogates_are_carried_like_any_text(opened: Open) -> No
         assert len(await accept_all(journal)) == 4
         event = StatusEvent(1, "error", NOW, details="missing placeholders: \ud800")
         entry = entry_of(1, spent=(("sms", "\udfff"),))
-        await journal.change([Change(entry, State.READY, State.FAILED, NOW, events=(event,))])
+        await journal.change([Transition(entry, State.READY, State.FAILED, NOW, events=(event,))])
         (row,) = await journal.outbox(0, 10)
         assert row.body.encode()
         assert json.loads(row.body)["details"] == "missing placeholders: \ud800"
@@ -269,7 +269,7 @@ async def test_ids_may_be_any_integer_of_64_bits(opened: Open, id_: int) -> None
         assert set(await journal.take([edge], [], NOW)) == {id_}
         assert not await journal.take([edge], [], NOW)
         assert [row.message_id for row in await accept_all(journal)] == [id_]
-        await journal.change([Change(Entry(*edge), State.READY, State.WAITING, NOW, NOW)])
+        await journal.change([Transition(Entry(*edge), State.READY, State.WAITING, NOW, NOW)])
         assert (await journal.due(NOW, {"": 1})).entries == [Entry(*edge, taken_at=NOW)]
 
 
@@ -300,7 +300,7 @@ async def test_a_message_that_was_set_aside_and_comes_back_to_the_line_is_open_a
     async with opened() as journal:
         await journal.take([message(1)], [], NOW)
         await journal.refuse((await journal.outbox(0, 1))[0], "400", NOW)
-        await journal.change([Change(entry_of(1), State.SET_ASIDE, State.TAKEN, NOW)])
+        await journal.change([Transition(entry_of(1), State.SET_ASIDE, State.TAKEN, NOW)])
         assert await state_counts(journal) == {State.TAKEN: 1}
         assert await journal.forget(NOW + 1, 10) == 0
 
@@ -364,7 +364,7 @@ async def test_no_event_is_before_its_messages_refused_one_though_the_clock_was_
         await journal.take([message(1)], [], an_hour_back)
         (entry,) = await journal.accept(await journal.outbox(0, 10), an_hour_back)
         error = StatusEvent(1, "error", an_hour_back, details="no content")
-        await journal.change([Change(entry, State.READY, State.FAILED, an_hour_back, events=(error,))])
+        await journal.change([Transition(entry, State.READY, State.FAILED, an_hour_back, events=(error,))])
         (row,) = await journal.outbox(0, 10)
         assert json.loads(row.body)["timestamp"] == format_instant(NOW)
 
@@ -374,7 +374,7 @@ async def test_an_operators_drop_outlasts_an_acceptance(opened: Open) -> None:
     async with opened() as journal:
         await journal.take([message(1)], [], NOW)
         await refuse_first(journal, NOW)
-        await journal.decide(Order(Verb.DROP, Kind.MESSAGE, ("1",)), NOW, ["sms"])
+        await journal.decide(Order(Action.DROP, ItemKind.MESSAGE, ("1",)), NOW, ["sms"])
         await journal.take([message(1)], [], NOW + 1)
         again = await journal.outbox(0, 10)
         assert [row.status for row in again] == ["dequeued"]
@@ -382,18 +382,18 @@ async def test_an_operators_drop_outlasts_an_acceptance(opened: Open) -> None:
         assert await state_counts(journal) == {}
 
 
-@pytest.mark.parametrize("verb", [Verb.RETRY, Verb.DROP])
+@pytest.mark.parametrize("verb", [Action.RETRY, Action.DROP])
 async def test_an_operator_can_decide_while_a_refused_dequeued_is_reported_again(
-    opened: Open, verb: Verb
+    opened: Open, verb: Action
 ) -> None:
     async with opened() as journal:
         await journal.take([message(1)], [], NOW)
         await refuse_first(journal, NOW)
         await journal.take([message(1)], [], NOW + 1)
-        decided = await journal.decide(Order(verb, Kind.MESSAGE, ("1",)), NOW + 2, ["sms"])
+        decided = await journal.decide(Order(verb, ItemKind.MESSAGE, ("1",)), NOW + 2, ["sms"])
         assert decided.done == ("1",)
         await accept_all(journal)
-        assert await state_counts(journal) == ({State.READY: 1} if verb is Verb.RETRY else {})
+        assert await state_counts(journal) == ({State.READY: 1} if verb is Action.RETRY else {})
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True], ids=["kept", "forgotten"])
@@ -480,7 +480,7 @@ async def test_a_number_that_no_event_got_holds_nothing_up(opened: Open) -> None
     async with opened() as journal:
         await make_ready(journal, 1)
         for id_ in (1, 99):
-            step = Change(
+            step = Transition(
                 attempt_on(id_), State.READY, State.SENDING, NOW, events=(StatusEvent(1, "x", NOW),)
             )
             if id_ == 99:
@@ -499,8 +499,8 @@ async def test_a_number_that_no_event_got_holds_nothing_up(opened: Open) -> None
 async def test_a_step_that_the_table_does_not_have_raises_and_changes_nothing(opened: Open) -> None:
     async with opened() as journal:
         await make_ready(journal, 1, 2)
-        good = Change(entry_of(1), State.READY, State.WAITING, NOW, NOW)
-        bad = Change(entry_of(2), State.READY, State.DELIVERED, NOW)
+        good = Transition(entry_of(1), State.READY, State.WAITING, NOW, NOW)
+        bad = Transition(entry_of(2), State.READY, State.DELIVERED, NOW)
         with pytest.raises(IllegalTransition):
             await journal.change([good, bad])
         assert await state_counts(journal) == {State.READY: 2}
@@ -513,9 +513,9 @@ async def test_a_step_of_a_message_that_is_not_where_it_begins_takes_back_all(op
         await make_ready(journal, 1)
         await journal.take([message(2)], [], NOW)
         event = StatusEvent(1, "sending", NOW)
-        good = Change(attempt_on(1), State.READY, State.SENDING, NOW, events=(event,))
+        good = Transition(attempt_on(1), State.READY, State.SENDING, NOW, events=(event,))
         with pytest.raises(IllegalTransition, match="1 of 2"):
-            await journal.change([good, Change(attempt_on(id_), State.READY, State.SENDING, NOW)])
+            await journal.change([good, Transition(attempt_on(id_), State.READY, State.SENDING, NOW)])
         assert await state_counts(journal) == {State.READY: 1, State.TAKEN: 1}
         assert await waiting_events(journal) == [(2, "dequeued")]
         await begin(journal, attempt_on(1))
@@ -541,7 +541,7 @@ async def test_how_far_a_delivery_came_is_kept(opened: Open) -> None:
         await make_ready(journal, 1)
         await begin(journal, attempt_on(1, key=2))
         outcome = Outcome("in_doubt", None, "cut off")
-        await journal.change([Change(entry, State.SENDING, State.WAITING, NOW, NOW + 7, outcome)])
+        await journal.change([Transition(entry, State.SENDING, State.WAITING, NOW, NOW + 7, outcome)])
     async with opened() as journal:
         await journal.recover(NOW, ["sms"])
         assert await journal.due(NOW + 7, {"sms": 1}) == Due([entry], None)
@@ -666,7 +666,7 @@ async def test_where_a_provider_uses_an_id_again_its_receipt_is_for_the_latest_m
         await receive(journal, [receipt()])
         await accept_all(journal)
         await make_ready(journal, 2)
-        await journal.change([Change(attempt_on(2), State.READY, State.SENDING, NOW + SECOND)])
+        await journal.change([Transition(attempt_on(2), State.READY, State.SENDING, NOW + SECOND)])
         await journal.change([accepted(attempt_on(2), "p1")])
         await accept_all(journal)
         assert await receive(journal, [receipt()]) == ["matched"]
@@ -682,7 +682,7 @@ async def doubt(journal: Journal, id_: int, after: State = State.IN_DOUBT) -> En
     await begin(journal, attempt_on(id_))
     entry = attempt_on(id_)._replace(doubt=True)
     due_at = NOW + SECOND if after is State.WAITING else None
-    await journal.change([Change(entry, State.SENDING, after, NOW, due_at, Outcome("in_doubt"))])
+    await journal.change([Transition(entry, State.SENDING, after, NOW, due_at, Outcome("in_doubt"))])
     return entry
 
 
@@ -766,7 +766,7 @@ async def test_a_reference_that_comes_during_the_attempt_settles_its_doubt_as_it
         assert await receive(journal, [echo("7")]) == ["unmatched"]
         entry = attempt_on(7)._replace(doubt=True)
         due_at = NOW + SECOND if after is State.WAITING else None
-        change = Change(entry, State.SENDING, after, NOW + 5, due_at, Outcome("in_doubt"))
+        change = Transition(entry, State.SENDING, after, NOW + 5, due_at, Outcome("in_doubt"))
         assert set((await journal.change([change])).settled) == {7}
         assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
 
@@ -777,7 +777,7 @@ async def test_what_is_about_to_be_repeated_is_not_sent_when_a_receipt_came_mean
         await doubt(journal, 7, State.WAITING)
         (entry,) = (await journal.due(NOW + SECOND, {"sms": 1})).entries
         assert await receive(journal, [echo("7")]) == ["unmatched"]
-        repeat = Change(entry.begun("sms", b"12345678", NOW), State.READY, State.SENDING, NOW + SECOND)
+        repeat = Transition(entry.begun("sms", b"12345678", NOW), State.READY, State.SENDING, NOW + SECOND)
         assert set((await journal.change([repeat])).settled) == {7}
         assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
 
@@ -794,7 +794,7 @@ async def test_a_failure_of_an_earlier_attempt_is_none_of_the_one_that_was_accep
     async with opened() as journal:
         await make_ready(journal, 7)
         await begin(journal, attempt_on(7))
-        change = Change(attempt_on(7), State.SENDING, State.WAITING, NOW, NOW, Outcome("try_again"))
+        change = Transition(attempt_on(7), State.SENDING, State.WAITING, NOW, NOW, Outcome("try_again"))
         await journal.change([change])
         await journal.due(NOW, {"sms": 1})
         await begin(journal, attempt_on(7, number=2))
@@ -817,12 +817,12 @@ async def tried(journal: Journal, state: State) -> None:
     doubtful = entry._replace(doubt=True)
     match state:
         case State.WAITING:
-            step = Change(entry, State.SENDING, state, NOW + 1, waits, Outcome("try_again"))
+            step = Transition(entry, State.SENDING, state, NOW + 1, waits, Outcome("try_again"))
         case State.IN_DOUBT:
-            step = Change(doubtful, State.SENDING, state, NOW + 1, outcome=Outcome("in_doubt"))
+            step = Transition(doubtful, State.SENDING, state, NOW + 1, outcome=Outcome("in_doubt"))
         case State.FAILED:
             error = StatusEvent(7, "error", NOW + 1, details="sms: outcome unknown after 1 tries")
-            step = Change(
+            step = Transition(
                 doubtful, State.SENDING, state, NOW + 1, outcome=Outcome("in_doubt"), events=(error,)
             )
         case _:
@@ -889,7 +889,7 @@ async def test_a_receipt_while_its_retry_is_in_the_hands_of_the_line_takes_the_p
         reference = f"{journal.namespace}-7-1"
         assert await receive(journal, [echo(reference, delivered=delivered)]) == ["unmatched"]
         error = StatusEvent(7, "error", NOW + SECOND, details="expired")
-        step = Change(entry, State.READY, State.FAILED, NOW + SECOND, events=(error,))
+        step = Transition(entry, State.READY, State.FAILED, NOW + SECOND, events=(error,))
         settled, effects = await journal.change([step])
         end = State.DELIVERED if delivered else State.FAILED
         assert (set(settled), list(effects)) == ({7}, [Effect(ended=(State.SENT, end), events=2)])
@@ -927,7 +927,7 @@ async def test_a_receipt_that_comes_during_the_attempt_is_applied_after_the_outc
         due_at = NOW + SECOND if after is State.WAITING else None
         events = (StatusEvent(7, "error", NOW + 5, details="why"),) if after is State.FAILED else ()
         outcome = Outcome("in_doubt" if entry.doubt else "refused", None, "why")
-        step = Change(entry, State.SENDING, after, NOW + 5, due_at, outcome, events)
+        step = Transition(entry, State.SENDING, after, NOW + 5, due_at, outcome, events)
         settled, effects = await journal.change([step])
         assert [status for _, status in await waiting_events(journal)] == told
         assert set(settled) == ({7} if "sent" in told else set())
@@ -939,20 +939,26 @@ async def gone_on(journal: Journal, state: State) -> None:
     await make_ready(journal, 7)
     await begin(journal, attempt_on(7))
     left = attempt_on(7).given_up("provider answered 503")
-    await journal.change([Change(left, State.SENDING, State.READY, NOW + 1, outcome=Outcome("try_again"))])
+    await journal.change(
+        [Transition(left, State.SENDING, State.READY, NOW + 1, outcome=Outcome("try_again"))]
+    )
     entry = left.begun("email", b"87654321", NOW + 2)
     if state is State.READY:
         return
     if state is State.WAITING:  # for the room of the lane
-        await journal.change([Change(left.bound("email"), State.READY, state, NOW + 2, NOW + SECOND)])
+        await journal.change([Transition(left.bound("email"), State.READY, state, NOW + 2, NOW + SECOND)])
         return
-    await journal.change([Change(entry, State.READY, State.SENDING, NOW + 2)])
+    await journal.change([Transition(entry, State.READY, State.SENDING, NOW + 2)])
     if state is State.SENT:
         await journal.change([accepted(entry, "e1")])
     elif state is State.IN_DOUBT:
         doubtful = entry._replace(doubt=True)
         await journal.change(
-            [Change(doubtful, State.SENDING, state, NOW + 3, outcome=Outcome("in_doubt", None, "cut off"))]
+            [
+                Transition(
+                    doubtful, State.SENDING, state, NOW + 3, outcome=Outcome("in_doubt", None, "cut off")
+                )
+            ]
         )
     await accept_all(journal)
 
@@ -988,7 +994,7 @@ async def test_a_delivery_under_an_older_key_keeps_a_message_from_the_next_chann
         await gone_on(journal, State.READY)
         entry = attempt_on(7).given_up("provider answered 503").begun("email", b"87654321", NOW + 2)
         assert await receive(journal, [echo(f"{journal.namespace}-7-1", "s1")]) == ["unmatched"]
-        settled, _ = await journal.change([Change(entry, State.READY, State.SENDING, NOW + 2)])
+        settled, _ = await journal.change([Transition(entry, State.READY, State.SENDING, NOW + 2)])
         assert set(settled) == {7}
         assert await bodies(journal) == [("sent", None, None), ("delivered", "sms", None)]
 
@@ -1007,12 +1013,14 @@ async def test_a_message_that_begins_anew_by_an_operators_word_has_a_new_key_and
     """A failure under the old key says nothing of it, a delivery ends it."""
     async with opened() as journal:
         await tried(journal, State.IN_DOUBT)
-        assert (await decide(journal, Verb.RESEND_ANEW, Kind.MESSAGE, 7)).effects == (Effect(waiting=1),)
+        assert (await decide(journal, Action.RESEND_ANEW, ItemKind.MESSAGE, 7)).effects == (
+            Effect(waiting=1),
+        )
         reference = f"{journal.namespace}-7-1"
         assert await receive(journal, [echo(reference, "s1", delivered=False)]) == ["matched"]
         (entry,) = (await journal.due(NOW + SECOND, {"": 9})).entries
         assert entry == entry_of(7, key=2)
-        await journal.change([Change(entry, State.READY, State.WAITING, NOW + 2, NOW + SECOND)])
+        await journal.change([Transition(entry, State.READY, State.WAITING, NOW + 2, NOW + SECOND)])
         assert await receive(journal, [echo(reference, "s2")]) == ["recalled"]
         assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
 
@@ -1020,14 +1028,14 @@ async def test_a_message_that_begins_anew_by_an_operators_word_has_a_new_key_and
 # operators' orders
 
 
-async def decide(journal: Journal, verb: Verb, kind: Kind, *keys: object) -> Decided:
+async def decide(journal: Journal, verb: Action, kind: ItemKind, *keys: object) -> Decided:
     return await journal.decide(Order(verb, kind, tuple(map(str, keys))), NOW + 9, ["sms"])
 
 
 async def test_a_resent_message_is_due_at_once_under_its_key(opened: Open) -> None:
     async with opened() as journal:
         entry = await doubt(journal, 7)
-        decided = await decide(journal, Verb.RESEND, Kind.MESSAGE, 7, 8)
+        decided = await decide(journal, Action.RESEND, ItemKind.MESSAGE, 7, 8)
         assert decided == Decided(("7",), {"8": "it isn't held in doubt"}, (Effect(waiting=1),))
         assert (await journal.due(NOW + 9, {"sms": 9})).entries == [entry]
 
@@ -1036,8 +1044,8 @@ async def test_a_settled_message_has_ended_and_its_event_waits(opened: Open) -> 
     async with opened() as journal:
         await doubt(journal, 7)
         await doubt(journal, 8)
-        sent = await decide(journal, Verb.SETTLE_SENT, Kind.MESSAGE, 7)
-        failed = await decide(journal, Verb.SETTLE_FAILED, Kind.MESSAGE, 8)
+        sent = await decide(journal, Action.SETTLE_SENT, ItemKind.MESSAGE, 7)
+        failed = await decide(journal, Action.SETTLE_FAILED, ItemKind.MESSAGE, 8)
         assert [*sent.effects, *failed.effects] == [
             Effect(ended=(State.SENT,), events=1),
             Effect(ended=(State.FAILED,), events=1),
@@ -1053,7 +1061,7 @@ async def test_what_was_reported_after_a_refused_event_is_reported_again_after_i
         sent = await refuse_sent(journal)
         await receive(journal, [receipt()])
         await accept_all(journal)
-        assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).effects == (Effect(events=2),)
+        assert (await decide(journal, Action.RETRY, ItemKind.EVENT, sent.seq)).effects == (Effect(events=2),)
         assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
         assert (await journal.counts()).events_refused == 0
 
@@ -1065,7 +1073,7 @@ async def test_what_was_only_reported_again_since_is_not_what_happened_last(open
         sent = await refuse_sent(journal)
         await journal.take([message(7)], [], NOW)
         assert [row.status for row in await accept_all(journal)] == ["dequeued"]
-        assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).effects == (Effect(events=1),)
+        assert (await decide(journal, Action.RETRY, ItemKind.EVENT, sent.seq)).effects == (Effect(events=1),)
         assert await waiting_events(journal) == [(7, "sent")]
 
 
@@ -1077,7 +1085,7 @@ async def test_what_waits_of_a_message_is_reported_after_its_event_that_is_retri
         await receive(journal, [receipt()])
         await journal.take([message(8)], [], NOW)
         under_way = await journal.outbox(0, 1)  # the service hears of `delivered` just now
-        assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).effects == (Effect(events=1),)
+        assert (await decide(journal, Action.RETRY, ItemKind.EVENT, sent.seq)).effects == (Effect(events=1),)
         assert await waiting_events(journal) == [(8, "dequeued"), (7, "sent"), (7, "delivered")]
         await journal.accept(under_way, NOW)
         assert await waiting_events(journal) == [(8, "dequeued"), (7, "sent"), (7, "delivered")]
@@ -1091,8 +1099,8 @@ async def test_an_event_that_is_refused_again_can_be_retried_again_by_its_new_nu
         for _ in range(3):
             sent = await refuse_sent(journal)
             assert (await journal.counts()).events_refused == 1
-            assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).done == (str(sent.seq),)
-            assert (await decide(journal, Verb.RETRY, Kind.EVENT, sent.seq)).done == ()
+            assert (await decide(journal, Action.RETRY, ItemKind.EVENT, sent.seq)).done == (str(sent.seq),)
+            assert (await decide(journal, Action.RETRY, ItemKind.EVENT, sent.seq)).done == ()
         await accept_all(journal)
         assert await journal.counts() == Counts({}, 0, 0, 0, 0)
 
@@ -1102,11 +1110,11 @@ async def test_a_set_aside_message_is_taken_again_with_its_dequeued(opened: Open
         await journal.take([message(7)], [], NOW)
         (row,) = await journal.outbox(0, 9)
         await journal.refuse(row, "400", NOW)
-        in_the_way = await decide(journal, Verb.RETRY, Kind.EVENT, row.seq)
+        in_the_way = await decide(journal, Action.RETRY, ItemKind.EVENT, row.seq)
         assert in_the_way.skipped == {
             str(row.seq): "its message is set aside with it: message:7 is what to retry"
         }
-        (effect,) = (await decide(journal, Verb.RETRY, Kind.MESSAGE, 7)).effects
+        (effect,) = (await decide(journal, Action.RETRY, ItemKind.MESSAGE, 7)).effects
         assert (effect.taken, effect.events) == (entry_of(7, taken_at=NOW), 1)
         await accept_all(journal)
         assert await state_counts(journal) == {State.READY: 1}
@@ -1122,9 +1130,13 @@ async def test_what_is_dropped_is_not_counted_and_no_longer_kept_from_being_forg
         await journal.take([], [Malformed("[]", "no object", None)], NOW)
         assert await journal.counts() == Counts({}, 0, 1, 1, 1)
         digest = hashlib.sha256(b"[]").hexdigest()
-        for kind, key in ((Kind.MESSAGE, "7"), (Kind.MALFORMED, digest[:16]), (Kind.RECEIPT, "1")):
-            assert (await decide(journal, Verb.DROP, kind, key)).done == (key,)
-            assert (await decide(journal, Verb.DROP, kind, key)).done == ()
+        for kind, key in (
+            (ItemKind.MESSAGE, "7"),
+            (ItemKind.MALFORMED, digest[:16]),
+            (ItemKind.RECEIPT, "1"),
+        ):
+            assert (await decide(journal, Action.DROP, kind, key)).done == (key,)
+            assert (await decide(journal, Action.DROP, kind, key)).done == ()
         assert await journal.counts() == Counts({}, 0, 0, 0, 0)
         assert await journal.forget(NOW + 1, 9) == 2  # the message, and the malformed element
 
@@ -1132,11 +1144,11 @@ async def test_what_is_dropped_is_not_counted_and_no_longer_kept_from_being_forg
 async def test_a_receipt_is_matched_again_when_its_attempt_is_known(opened: Open) -> None:
     async with opened() as journal:
         await receive(journal, [receipt("p1")])
-        assert (await decide(journal, Verb.RETRY, Kind.RECEIPT, 1)).skipped == {
+        assert (await decide(journal, Action.RETRY, ItemKind.RECEIPT, 1)).skipped == {
             "1": "it still fits no attempt"
         }
         await send(journal, 7, "p1")
-        assert (await decide(journal, Verb.RETRY, Kind.RECEIPT, 1)).done == ()
+        assert (await decide(journal, Action.RETRY, ItemKind.RECEIPT, 1)).done == ()
 
 
 async def test_the_account_is_balanced_whatever_happened(opened: Open) -> None:
@@ -1184,7 +1196,7 @@ async def test_an_attempt_with_an_intent_and_no_outcome_is_doubtful_under_its_ke
         await make_ready(journal, 1, 2)
         await begin(journal, attempt_on(1, key=3), attempt_on(2))
         held, why = attempt_on(2)._replace(doubt=True), Outcome("in_doubt", None, "cut off")
-        await journal.change([Change(held, State.SENDING, State.IN_DOUBT, NOW, outcome=why)])
+        await journal.change([Transition(held, State.SENDING, State.IN_DOUBT, NOW, outcome=why)])
     async with opened() as journal:
         assert (await journal.recover(NOW, ["sms"])).doubtful == [
             Doubtful(attempt_on(1, key=3), State.SENDING),
@@ -1198,7 +1210,9 @@ async def test_a_message_of_a_channel_that_is_gone_is_free_to_take_another(opene
         await make_ready(journal, 1)
         await begin(journal, attempt_on(1, "pager"))
         entry = attempt_on(1, "pager")._replace(tries=1)
-        await journal.change([Change(entry, State.SENDING, State.WAITING, NOW, NOW, Outcome("try_again"))])
+        await journal.change(
+            [Transition(entry, State.SENDING, State.WAITING, NOW, NOW, Outcome("try_again"))]
+        )
     async with opened() as journal:
         assert (await journal.recover(NOW, ["sms"])).waiting == 1
         (found,) = (await journal.due(NOW, {"": 10})).entries
@@ -1212,7 +1226,7 @@ async def test_a_message_in_doubt_of_a_channel_that_is_gone_is_held(opened: Open
         await make_ready(journal, 1)
         await begin(journal, attempt_on(1, "pager"))
         entry = attempt_on(1, "pager")._replace(doubt=True)
-        await journal.change([Change(entry, State.SENDING, State.WAITING, NOW, NOW, Outcome("in_doubt"))])
+        await journal.change([Transition(entry, State.SENDING, State.WAITING, NOW, NOW, Outcome("in_doubt"))])
     async with opened() as journal:
         recovery = await journal.recover(NOW, ["sms"])
         assert recovery.doubtful == [Doubtful(entry, State.IN_DOUBT)]

@@ -27,7 +27,7 @@ from crashes.ledger import (
 )
 from crashes.scenario import DUE, FAILED, Due, Fate, Scenario
 from crashes.stage import KILLED, Stage
-from deliveryd.journal.audit import Audit, audit
+from deliveryd.journal.audit import Audit, audit_journal
 from deliveryd.states import State
 
 WITHOUT_KEYS = frozenset({"email"})
@@ -122,7 +122,7 @@ def judge(stage: Stage) -> Account:
     killed = frozenset(life for life, status in statuses.items() if status == KILLED)
     cases = _cases(stage.scenario, records, states, killed)
     gone = {case.id for case in cases if case.state is None and _is_lost_to_the_gap(case, stage)}
-    found = [*_lives(stage, statuses), *_journal(audit(stage.journal))]
+    found = [*_lives(stage, statuses), *_journal(audit_journal(stage.journal))]
     found += [f"message {id_} was never in the queue" for id_ in states.keys() - stage.scenario.fates.keys()]
     for case in cases:
         if case.id not in gone:

@@ -19,7 +19,7 @@ from crashes.failpoints import Failpoint
 from crashes.ledger import Began, Ended, LedgerWriter, Stood
 from crashes.peers import PATIENCE, Peer, Silence
 from crashes.scenario import SETTINGS, Fate, Scenario
-from deliveryd.journal.audit import audit
+from deliveryd.journal.audit import audit_journal
 
 KILLED = -signal.SIGKILL
 UNTIL_IDLE = "--until-idle"
@@ -199,7 +199,9 @@ class Stage:
         """Let workers live until nothing is left to do."""
         for _ in range(MOST_LIVES):
             self.live(UNTIL_IDLE)
-            if not audit(self.journal).events_waiting:  # a report may come when the line has just become idle
+            if not audit_journal(
+                self.journal
+            ).events_waiting:  # a report may come when the line has just become idle
                 return
 
     def close(self) -> None:

@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 
 from crashes.ledger import Asked, Handed, LedgerWriter, Ordered, Record, Refused, Reported, Taken, Told
 from crashes.tearing import TornQueue
-from deliveryd.control.protocol import Answer, address_of, read_answer, socket_of, write_order
-from deliveryd.journal.orders import Kind, Order, Verb
-from deliveryd.sandbox.faults import ApplyThenHangUp, CutInHalf, Delay, Endpoint, Fault, Pass
-from deliveryd.sandbox.records import Attempt, Channel, Receipt, Received
+from deliveryd.control.protocol import ControlReply, read_reply, socket_address, socket_of, write_order
+from deliveryd.journal.orders import Action, ItemKind, Order
+from deliveryd.sandbox.faults import ApplyThenHangUp, CutInHalf, Delay, Fault, Pass, StandInEndpoint
+from deliveryd.sandbox.records import Attempt, PlannedReceipt, ReceivedMessage, StandInChannel
 from deliveryd.sandbox.server import Sandbox
-from deliveryd.sandbox.state import Event, SandboxState
+from deliveryd.sandbox.state import ReportedEvent, SandboxState
 from deliveryd.states import State
 
 OPERATORS_PAUSE = 0.005
@@ -60,7 +60,7 @@ class WatchedState(SandboxState):
         self._message_of: dict[str, int] = {}
         self.offer_again = False
 
-    def next_fault(self, endpoint: Endpoint) -> Fault:
+    def next_fault(self, endpoint: StandInEndpoint) -> Fault:
         self._fault = super().next_fault(endpoint)
         return self._fault
 
@@ -72,7 +72,7 @@ class WatchedState(SandboxState):
             self._add(Handed(json.loads(text).get("id")))
         return batch
 
-    def record_events(self, events: Sequence[Event]) -> None:
+    def record_events(self, events: Sequence[ReportedEvent]) -> None:
         for event in events:
             self._add(Told(event, self._is_lost()))
         super().record_events(events)
@@ -81,7 +81,7 @@ class WatchedState(SandboxState):
         self._add(Refused(reason))
         super().refuse_batch(reason)
 
-    def accept(self, message: Received) -> Received:
+    def accept(self, message: ReceivedMessage) -> ReceivedMessage:
         message = super().accept(message)
         self._message_of[message.provider_id] = message.message_id or 0
         again = message.duplicate_of is not None
@@ -96,14 +96,14 @@ class WatchedState(SandboxState):
             self._ask(int(attempt.reference or 0), attempt.channel, key, attempt.status)
         super().record_attempt(attempt)
 
-    def _ask(self, id_: int, channel: Channel, key: str, status: int) -> None:
+    def _ask(self, id_: int, channel: StandInChannel, key: str, status: int) -> None:
         refused = status >= 400 and isinstance(self._fault, CutInHalf)  # its head arrives, and says so
         lost = channel != "email" and self._is_lost() and not refused
         self._add(Asked(id_, channel, key, status, self._intents(id_, key), lost))
         if channel == "messenger" and lost:
             self._on_held(id_)
 
-    def record_receipt(self, receipt: Receipt) -> None:
+    def record_receipt(self, receipt: PlannedReceipt) -> None:
         self._add(Reported(self._message_of[receipt.provider_id], receipt.answered))
         super().record_receipt(receipt)
 
@@ -122,7 +122,7 @@ class WatchedState(SandboxState):
         return 0 if row is None else int(row[0])
 
 
-def _key(message: Received) -> str:
+def _key(message: ReceivedMessage) -> str:
     """What the provider knows an attempt by: its idempotency key, or the first part of a Message-ID."""
     return message.idempotency_key or message.provider_id.lstrip("<").partition("@")[0]
 
@@ -231,23 +231,23 @@ class StandIn:
 
     async def _resend(self, id_: int) -> None:
         """Order a message in doubt to be sent again, as often as it takes, while the worker lives."""
-        order = write_order(Order(Verb.RESEND, Kind.MESSAGE, (str(id_),)))
+        order = write_order(Order(Action.RESEND, ItemKind.MESSAGE, (str(id_),)))
         self._add(Ordered(id_))
         desk = socket_of(self._folder / "journal.db")
-        with contextlib.suppress(OSError, ValueError), address_of(desk) as address:
+        with contextlib.suppress(OSError, ValueError), socket_address(desk) as address:
             while True:
                 reader, writer = await asyncio.open_unix_connection(address)
                 with contextlib.closing(writer):
                     writer.write(order)
-                    answer = read_answer(await reader.readline())
-                if isinstance(answer, Answer) and answer.done:
+                    answer = read_reply(await reader.readline())
+                if isinstance(answer, ControlReply) and answer.done:
                     return
                 await asyncio.sleep(OPERATORS_PAUSE)
 
 
-def _faults(plan: Mapping[str, Any]) -> dict[Endpoint, list[Fault]]:
+def _faults(plan: Mapping[str, Any]) -> dict[StandInEndpoint, list[Fault]]:
     """What goes wrong beyond the messages' own fates."""
-    faults: dict[Endpoint, list[Fault]] = {}
+    faults: dict[StandInEndpoint, list[Fault]] = {}
     if plan["lossy"]:
         draw = random.Random(plan["lossy"])
         kinds: list[Fault] = [Pass(), ApplyThenHangUp(), CutInHalf()]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import httpx
 
-from deliveryd.sandbox.faults import Answer, ApplyThenHangUp
+from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from deliveryd.sandbox.thread import SandboxThread
 from power.claims import Outside, Told, claims_of
 from power.tracing import STRACE, Sent, Step, read_trace
@@ -155,7 +155,7 @@ def record_lives(folder: Path, mutation: str = "none") -> Recording:
     with open_studio(folder, mutation) as studio:
         state = studio.world.state
         with studio.worker():
-            state.fail("provider.sms", Answer(503), ApplyThenHangUp(), Answer(400))
+            state.fail("provider.sms", FaultAnswer(503), ApplyThenHangUp(), FaultAnswer(400))
             state.reject_event = lambda event: event["messageId"] == 7 and event["status"] == "dequeued"
             state.enqueue(*(message(id_) for id_ in range(1, 13)), {"id": 13})
             ended = [id_ for id_ in range(1, 14) if id_ != 7]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import anyio
 
 from deliveryd.errors import DeliverydError
-from deliveryd.journal.audit import audit
+from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.history import JournalAbsent
 from deliveryd.journal.sqlite import open_journal
 from power.claims import Claim, broken, facts_of
@@ -158,7 +158,7 @@ async def _recover(journal: Path) -> None:
 
 def _imbalance(journal: Path) -> str | None:
     try:
-        result = audit(journal)
+        result = audit_journal(journal)
     except JournalAbsent:
         return None
     return None if result.is_balanced else str(result.findings or result.account)

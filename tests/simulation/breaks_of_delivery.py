@@ -11,12 +11,12 @@ import pytest
 from deliveryd.channels import http_verdicts
 from deliveryd.channels.base import Attempted, Dispatch
 from deliveryd.delivery import dispatcher, preparation, request_slots, settings
-from deliveryd.delivery.dispatcher import Lane
+from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.pipeline import Pipeline
-from deliveryd.delivery.request_slots import Turns
-from deliveryd.delivery.routing import Routed, Router, Unsendable
+from deliveryd.delivery.request_slots import RequestSlots
+from deliveryd.delivery.routing import Routed, Router, Undeliverable
 from deliveryd.journal import account, upkeep
-from deliveryd.journal.base import Change, Recovery
+from deliveryd.journal.base import Recovery, Transition
 from deliveryd.journal.decisions import Decisions
 from deliveryd.journal.operations import Operations
 from deliveryd.model import Customer, Entry, WallClock
@@ -104,7 +104,7 @@ def dequeued_not_awaited(patch: Patch) -> None:
         return new
 
     def taken(self: Pipeline, entries: Sequence[Entry]) -> None:
-        self._places.hold(entry.id for entry in entries)
+        self._in_flight.hold(entry.id for entry in entries)
         self._make_ready(list(entries))
         self.reporting.expect_now(len(entries))
 
@@ -124,8 +124,8 @@ def commit_after_send_instead_of_before(patch: Patch) -> None:
     """Intents are written together with the outcomes: a crash in between leaves no trace of the attempt."""
     record = Pipeline.record
 
-    async def record_late(self: Pipeline, changes: Sequence[Change]) -> Collection[int]:
-        intents: list[Change] = self.__dict__.setdefault("intents", [])
+    async def record_late(self: Pipeline, changes: Sequence[Transition]) -> Collection[int]:
+        intents: list[Transition] = self.__dict__.setdefault("intents", [])
         rest = [change for change in changes if change.after is not State.SENDING]
         if rest and intents:
             late, intents[:] = tuple(intents), []
@@ -167,7 +167,7 @@ def content_rendered_anew_on_a_repeat(patch: Patch) -> None:
 
     def anew(
         self: Router, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
-    ) -> Routed | Unsendable:
+    ) -> Routed | Undeliverable:
         return route(self, entry._replace(content=None), settings, customer, now)
 
     patch.setattr(Router, "_repeats", lambda *_: None)
@@ -182,12 +182,12 @@ def other_words_after_a_crash(patch: Patch) -> None:
 
 def doubt_forgotten_after_a_busy_answer(patch: Patch) -> None:
     """The repeat of an attempt in doubt meets a 503, and the doubt about the first one is forgotten."""
-    decide = Lane.decide
+    decide = Dispatcher.decide
 
-    def forgetful(self: Lane, entry: Entry, verdict: Attempted) -> Change:
+    def forgetful(self: Dispatcher, entry: Entry, verdict: Attempted) -> Transition:
         return decide(self, entry._replace(doubt=False), verdict)
 
-    patch.setattr(Lane, "decide", forgetful)
+    patch.setattr(Dispatcher, "decide", forgetful)
 
 
 def fallback_after_doubt(patch: Patch) -> None:
@@ -196,7 +196,7 @@ def fallback_after_doubt(patch: Patch) -> None:
 
     def elsewhere(
         self: Router, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
-    ) -> Routed | Unsendable:
+    ) -> Routed | Undeliverable:
         if entry.doubt and entry.lane is not None:
             found = route(self, entry.given_up("in doubt"), settings, customer, now)
             if isinstance(found, Routed):
@@ -311,4 +311,4 @@ def place_held_while_settings_hang(patch: Patch) -> None:
 def hanging_ids_take_all_slots(patch: Patch) -> None:
     """No request for settings gives way, however long it hangs."""
     patch.setattr(request_slots, "GIVES_WAY", 1e6)
-    patch.setattr(Turns, "_slow", lambda *_: 0)
+    patch.setattr(RequestSlots, "_slow", lambda *_: 0)

@@ -11,7 +11,7 @@ import pytest
 from deliveryd.delivery.reporting import ABOUT_THE_EVENTS
 from deliveryd.errors import ServiceRefused, ServiceUnavailable
 from deliveryd.journal import operations, receipt_match
-from deliveryd.journal.base import Change, OutboxRow, Receipt
+from deliveryd.journal.base import OutboxRow, Receipt, Transition
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.receipt_match import Matching
@@ -28,7 +28,7 @@ def outbox_outside_the_transaction(patch: Patch) -> None:
     """Events are written a little later than the steps that they tell of."""
     change, outbox = Operations.change, Operations.outbox
 
-    def change_only(self: Operations, db: sqlite3.Connection, changes: Sequence[Change]) -> object:
+    def change_only(self: Operations, db: sqlite3.Connection, changes: Sequence[Transition]) -> object:
         late: list[StatusEvent] = self.__dict__.setdefault("late", [])
         late += [event for one in changes for event in one.events]
         return change(self, db, [one._replace(events=()) for one in changes])

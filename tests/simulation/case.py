@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from deliveryd.journal.orders import Verb
+from deliveryd.journal.orders import Action
 from simulation.ledger import UNHEARD, Accepted, Asked, Event, Ledger, Ordered, Posted, Reported, read_event
 from simulation.plan import Message, Named, Trouble
 from simulation.run import History
@@ -59,14 +59,14 @@ class Case(NamedTuple):
         return [heard.event.status for heard in self.heard]
 
     @property
-    def orders(self) -> frozenset[Verb]:
+    def orders(self) -> frozenset[Action]:
         """What operators may have done with it, or with something that belongs to it."""
         return frozenset(ordered.verb for ordered in self.ordered)
 
     @property
     def has_dropped_reports(self) -> bool:
         """Whether an operator may have dropped a provider's report of it."""
-        return any(ordered.verb is Verb.DROP and ordered.provider_ids for ordered in self.ordered)
+        return any(ordered.verb is Action.DROP and ordered.provider_ids for ordered in self.ordered)
 
     @property
     def noted(self) -> list[Reported]:

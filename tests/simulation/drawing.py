@@ -6,7 +6,7 @@ import json
 
 from hypothesis import strategies as st
 
-from deliveryd.journal.orders import Kind, Verb
+from deliveryd.journal.orders import Action, ItemKind
 from simulation.choosing import Choices, Drawn, Seeded
 from simulation.contents import CONTENTS, MALFORMED, VARIABLES
 from simulation.plan import (
@@ -69,14 +69,14 @@ TROUBLES = {
 }
 
 ERRANDS = (
-    *((verb, Kind.MESSAGE) for verb in ABOUT_DOUBTS * 2),
-    (Verb.RETRY, Kind.MESSAGE),
-    (Verb.RETRY, Kind.EVENT),
-    (Verb.RETRY, Kind.RECEIPT),
-    (Verb.DROP, Kind.MESSAGE),
-    (Verb.DROP, Kind.EVENT),
-    (Verb.DROP, Kind.RECEIPT),
-    (Verb.DROP, Kind.MALFORMED),
+    *((verb, ItemKind.MESSAGE) for verb in ABOUT_DOUBTS * 2),
+    (Action.RETRY, ItemKind.MESSAGE),
+    (Action.RETRY, ItemKind.EVENT),
+    (Action.RETRY, ItemKind.RECEIPT),
+    (Action.DROP, ItemKind.MESSAGE),
+    (Action.DROP, ItemKind.EVENT),
+    (Action.DROP, ItemKind.RECEIPT),
+    (Action.DROP, ItemKind.MALFORMED),
 )
 
 PHONES = ("+447700900101", "+447700900102", "+447700900103", "+447700900104", None)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from deliveryd.journal.orders import Kind, Verb
+from deliveryd.journal.orders import Action, ItemKind
 from simulation.plan import Named, Trouble
 
 UNHEARD = 999
@@ -99,8 +99,8 @@ class Ordered(NamedTuple):
     """
 
     order: int
-    verb: Verb
-    kind: Kind
+    verb: Action
+    kind: ItemKind
     message_ids: tuple[int, ...]
     provider_ids: tuple[str, ...]
 

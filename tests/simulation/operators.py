@@ -7,16 +7,16 @@ import socket
 import anyio
 from anyio.abc import TaskGroup
 
-from deliveryd.control.protocol import LONGEST_LINE, address_of, read_answer, socket_of, write_order
-from deliveryd.journal.dead_letters import dead, in_doubt
-from deliveryd.journal.orders import Kind, Order, Verb
+from deliveryd.control.protocol import LONGEST_LINE, read_reply, socket_address, socket_of, write_order
+from deliveryd.journal.dead_letters import dead_letters, doubtful_messages
+from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.runtime.threads import inline
 from simulation.ledger import Ordered
 from simulation.plan import CHANNELS, Errand
 from simulation.world import World
 
-_IN_DOUBT = frozenset({Verb.RESEND, Verb.RESEND_ANEW, Verb.SETTLE_SENT, Verb.SETTLE_FAILED})
+_IN_DOUBT = frozenset({Action.RESEND, Action.RESEND_ANEW, Action.SETTLE_SENT, Action.SETTLE_FAILED})
 _PROVIDER_IDS = "SELECT provider_id FROM receipt WHERE seq IN (SELECT value FROM json_each(?))"
 
 
@@ -59,15 +59,15 @@ class Operators:
         """An order about all that lies aside; noted before it is given, since no answer may come."""
         world = self._world
         if errand.verb in _IN_DOUBT:
-            ids = [doubtful.message_id for doubtful in in_doubt(world.journal, None, None)]
+            ids = [doubtful.message_id for doubtful in doubtful_messages(world.journal, None, None)]
             keys = tuple(map(str, ids))
         else:
-            found = dead(world.journal, [errand.kind], 0, "")
+            found = dead_letters(world.journal, [errand.kind], 0, "")
             ids = [one.message_id for one in found if one.message_id is not None]
             keys = tuple(one.key for one in found)
         if not keys:
             return None
-        receipts = f"[{','.join(keys)}]" if errand.kind is Kind.RECEIPT else "[]"
+        receipts = f"[{','.join(keys)}]" if errand.kind is ItemKind.RECEIPT else "[]"
         provider_ids = tuple(str(id_) for (id_,) in world.ask_journal(_PROVIDER_IDS, receipts))
         ledger = world.ledger
         ledger.ordered.append(Ordered(ledger.number(), errand.verb, errand.kind, tuple(ids), provider_ids))
@@ -77,8 +77,8 @@ class Operators:
         """Over the desk's own socket: what is sent there is there at once, also for a clock that jumps."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.setblocking(False)
-            with address_of(socket_of(self._world.journal)) as address:
+            with socket_address(socket_of(self._world.journal)) as address:
                 connection.connect(address)
             connection.send(write_order(order))
             await anyio.wait_readable(connection)
-            read_answer(connection.recv(LONGEST_LINE))
+            read_reply(connection.recv(LONGEST_LINE))

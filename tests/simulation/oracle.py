@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deliveryd.journal.orders import Verb
+from deliveryd.journal.orders import Action
 from simulation import rules_of_reporting, rules_of_sending
 from simulation.case import DELIVERED, FAILED, IN_DOUBT, SENT, SET_ASIDE, cases, first_heard
 from simulation.ledger import Posted, read_event
@@ -89,7 +89,9 @@ def _malformed_told(history: History) -> Iterator[str]:
 def _needless_reports(history: History) -> Iterator[str]:
     """An event is reported again only when its acceptance may not have been heard, or its id came again."""
     ledger = history.ledger
-    retried = {id_ for ordered in ledger.ordered if ordered.verb is Verb.RETRY for id_ in ordered.message_ids}
+    retried = {
+        id_ for ordered in ledger.ordered if ordered.verb is Action.RETRY for id_ in ordered.message_ids
+    }
     last: dict[str, Posted] = {}
     for post in ledger.posted:
         for body in post.bodies:

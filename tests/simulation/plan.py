@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from deliveryd.journal.orders import Kind, Verb
+from deliveryd.journal.orders import Action, ItemKind
 
 CHANNELS = ("messenger", "sms", "email")
 """The channels, in the order in which they are tried."""
@@ -201,8 +201,8 @@ class Errand:
 
     life: int
     after: float | None
-    verb: Verb
-    kind: Kind
+    verb: Action
+    kind: ItemKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import anyio
 
-from deliveryd.http.wire import Answer, Target
+from deliveryd.http.wire import Target, WireResponse
 from simulation.ledger import Accepted, Asked
 from simulation.plan import Report, Step
 from simulation.wire import Request
@@ -70,7 +70,7 @@ class Providers:
             )
         )
 
-    def work(self, request: Request) -> Answer:
+    def work(self, request: Request) -> WireResponse:
         """Take the message, once per key."""
         asked = next(asked for asked in reversed(self._world.ledger.asked) if asked.request == request.number)
         known = self._by_key.get(asked.key)
@@ -82,7 +82,7 @@ class Providers:
             ledger.accepted.append(known)
             reports = self._reports[asked.message_id]
             self._on_sent(Sent(asked.channel, asked.message_id, asked.key, provider_id, reports))
-        return Answer(200, {}, json.dumps({"id": known.provider_id}).encode())
+        return WireResponse(200, {}, json.dumps({"id": known.provider_id}).encode())
 
     def spoiled(self, request: Request, status: int) -> None:
         """Nothing to note: the attempt's record knows its trouble."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from deliveryd.journal.orders import Verb
+from deliveryd.journal.orders import Action
 from simulation.case import (
     DELIVERED,
     FAILED,
@@ -57,7 +57,7 @@ MILLISECOND = 1_000
 
 def _not_retried(case: Case) -> list[Heard]:
     """The events in the order in which they were heard, but for those that an operator had reported again."""
-    retried = {event.status for event in case.refused} if Verb.RETRY in case.orders else set()
+    retried = {event.status for event in case.refused} if Action.RETRY in case.orders else set()
     return [heard for heard in case.heard if heard.event.status not in retried]
 
 
@@ -92,7 +92,7 @@ def _times_in_order(case: Case) -> Iterator[str]:
 def _latest_is_heard_last(case: Case) -> Iterator[str]:
     """However often events are reported again, what the service heard last is what happened last."""
     refused = {event.status for event in case.refused}
-    if refused and Verb.RETRY in case.orders:
+    if refused and Action.RETRY in case.orders:
         return
     latest = max((RANK[status] for status in case.statuses if status not in refused), default=0)
     if any(RANK[status] >= latest for status in refused):  # accepted once, and refused when it was repeated
@@ -120,12 +120,12 @@ def _set_aside_rightly(case: Case) -> Iterator[str]:
     heard = set(case.statuses)
     if case.state == SET_ASIDE and "dequeued" not in refused:
         yield "was set aside, though its dequeued was not refused"
-    if case.state == SET_ASIDE and "dequeued" in case.acknowledged and Verb.DROP not in case.orders:
+    if case.state == SET_ASIDE and "dequeued" in case.acknowledged and Action.DROP not in case.orders:
         yield "is set aside, though its dequeued was accepted when it was offered again"
     plan = case.history.plan
     is_pardoned = case.message.pardon == 1 and not REFUSALS & {*plan.troubles["events"]}
     is_offered = plan.offers is Offers.UNTIL_DEQUEUED and is_pardoned
-    if case.state == SET_ASIDE and is_offered and "dequeued" not in heard and Verb.DROP not in case.orders:
+    if case.state == SET_ASIDE and is_offered and "dequeued" not in heard and Action.DROP not in case.orders:
         yield "is set aside, though the service offers it and would accept its dequeued"
     if case.state not in {None, SET_ASIDE} and "dequeued" in refused and "dequeued" not in heard:
         yield "went on, though its dequeued was refused"
@@ -193,7 +193,7 @@ def _doubts_told(case: Case) -> Iterator[str]:
 
     By an operator's word a message begins anew, and what was before that is over.
     """
-    if Verb.RESEND_ANEW in case.orders:
+    if Action.RESEND_ANEW in case.orders:
         return
     for heard in case.heard:
         if heard.event.status != "error" or not case.asked:
@@ -235,7 +235,7 @@ def _is_reason(case: Case, reason: str, told_at: float) -> bool:
     if "the provider reported" in reason:
         return was_failed_by_report(case)
     if "settled by an operator" in reason:
-        return Verb.SETTLE_FAILED in case.orders
+        return Action.SETTLE_FAILED in case.orders
     if reason.startswith("no content") or "no address" in reason:
         lives = case.history.lives
         found = (known for life in lives for known in choices(plan, case.message, life.channels))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from deliveryd.journal.orders import Verb
+from deliveryd.journal.orders import Action
 from simulation.case import (
     BUSY,
     DELIVERED,
@@ -33,7 +33,7 @@ SOON = 5.0
 
 def _taken_once(case: Case) -> Iterator[str]:
     """By one provider, but for a 503 that lied, and for what an operator had begin anew."""
-    if Verb.RESEND_ANEW in case.orders:
+    if Action.RESEND_ANEW in case.orders:
         return
     for earlier, later in pairwise(case.accepted):
         if not _was_denied(case, earlier) or earlier.channel == later.channel:
@@ -53,7 +53,7 @@ def _keys_kept(case: Case) -> Iterator[str]:
         under_key = [asked for asked in case.under_key(earlier.key) if asked.order <= earlier.order]
         if later.key == earlier.key:
             yield from _repeated_rightly(case, under_key, later)
-        elif Verb.RESEND_ANEW not in case.orders:
+        elif Action.RESEND_ANEW not in case.orders:
             if later.channel == earlier.channel:
                 yield "was repeated on its channel under another key"
             if any(map(case.is_doubtful, under_key)):
@@ -133,7 +133,7 @@ def _best_at_first(case: Case, life: int) -> set[str]:
 def _channels_changed_rightly(case: Case) -> Iterator[str]:
     """Another channel only after the first refused for good, gave up, or is configured no more or anew."""
     for earlier, later in pairwise(case.asked):
-        if earlier.channel == later.channel or Verb.RESEND_ANEW in case.orders:
+        if earlier.channel == later.channel or Action.RESEND_ANEW in case.orders:
             continue
         channel = earlier.channel
         before = [asked for asked in case.asked if asked.order <= earlier.order and asked.channel == channel]
@@ -151,7 +151,7 @@ def _ended_truly(case: Case) -> Iterator[str]:
     ]
     if known and case.state in {FAILED, IN_DOUBT} and not was_failed_by_report(case):
         yield "a provider said that it has the message, yet it ended otherwise"
-    if case.state in {SENT, DELIVERED} and Verb.SETTLE_SENT not in case.orders:
+    if case.state in {SENT, DELIVERED} and Action.SETTLE_SENT not in case.orders:
         if not case.accepted:
             yield "ended as sent, and no provider has it"
         if not any(asked.trouble in TAKEN_FOR_SENT for asked in case.asked) and not case.has_arrived:

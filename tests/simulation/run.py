@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from deliveryd import model
-from deliveryd.journal.audit import audit
+from deliveryd.journal.audit import audit_journal
 from deliveryd.model import WallClock
 from simulation.ledger import Ledger
 from simulation.operators import Operators
@@ -146,7 +146,7 @@ def _was_just_put_back(world: World) -> bool:
 
 def _audit(world: World) -> None:
     """What operators would do, and what has to find nothing, whatever happened."""
-    found = audit(world.journal)
+    found = audit_journal(world.journal)
     complaints = [f"audit: {finding.check}: {list(finding.ids)}" for finding in found.findings]
     if not found.is_balanced and not complaints:
         complaints.append(f"audit: {found.gap} messages are missing")

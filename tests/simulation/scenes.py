@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
-from deliveryd.journal.orders import Kind, Verb
+from deliveryd.journal.orders import Action, ItemKind
 from simulation.choosing import Choices
 from simulation.contents import CONTENTS, GERMAN, GREETINGS, MALFORMED, PLAIN_MAIL, SMS, WHOLE, Content
 from simulation.plan import (
@@ -66,7 +66,7 @@ SAID_TWICE = tuple(
 )
 """The first fits nothing while its attempt is in doubt, the second settles that."""
 
-ABOUT_DOUBTS = (Verb.RESEND, Verb.RESEND, Verb.RESEND_ANEW, Verb.SETTLE_SENT, Verb.SETTLE_FAILED)
+ABOUT_DOUBTS = (Action.RESEND, Action.RESEND, Action.RESEND_ANEW, Action.SETTLE_SENT, Action.SETTLE_FAILED)
 WELL: dict[str, tuple[Trouble | None, ...]] = {"queue": (), "events": (), "settings": (), "provider": ()}
 BOTH = CONTENTS[2]
 """By SMS, else by mail."""
@@ -108,7 +108,9 @@ def _doubtful(choices: Choices, plan: Plan) -> Plan:
         ),
         lives=tuple(replace(life, channels=CHANNELS, hold=hold) for life in plan.lives),
         errands=tuple(
-            Errand(choices.number(0, len(plan.lives)), choices.one_of((None, 4.0, 8.0)), verb, Kind.MESSAGE)
+            Errand(
+                choices.number(0, len(plan.lives)), choices.one_of((None, 4.0, 8.0)), verb, ItemKind.MESSAGE
+            )
             for verb in (choices.one_of(ABOUT_DOUBTS) for _ in range(3))
         ),
     )

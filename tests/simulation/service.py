@@ -11,7 +11,7 @@ from itertools import accumulate, islice
 
 import anyio
 
-from deliveryd.http.wire import Answer, Target
+from deliveryd.http.wire import Target, WireResponse
 from simulation.ledger import Handed, Polled, Posted, Taken, read_event
 from simulation.plan import Message, Offers, Step, Template
 from simulation.wire import Request
@@ -63,7 +63,7 @@ class Service:
                 )
             )
 
-    def work(self, request: Request) -> Answer:
+    def work(self, request: Request) -> WireResponse:
         """Do what is asked."""
         if request.endpoint == "queue":
             return self._take(request)
@@ -72,8 +72,8 @@ class Service:
         body = self._templates.get(_settings_id(request))
         if body is None:
             self.spoiled(request, 404)
-            return Answer(404, {}, b"")
-        return Answer(200, {}, body)
+            return WireResponse(404, {}, b"")
+        return WireResponse(200, {}, body)
 
     def spoiled(self, request: Request, status: int) -> None:
         """Remember what the worker has to believe after such an answer."""
@@ -102,7 +102,7 @@ class Service:
         """Hand out once more what a worker that died had not recorded."""
         self.queue.extend(raws)
 
-    def _take(self, request: Request) -> Answer:
+    def _take(self, request: Request) -> WireResponse:
         self._takes += 1
         while self._again and self._again[0][0] <= self._takes:
             self.queue.append(self._again.pop(0)[1])
@@ -116,25 +116,25 @@ class Service:
         at = anyio.current_time()
         for raw in raws:
             ledger.handed.append(Handed(ledger.number(), world.life, request.number, raw, id_of(raw), at))
-        return Answer(200, {}, f"[{','.join(raws)}]".encode())
+        return WireResponse(200, {}, f"[{','.join(raws)}]".encode())
 
-    def _post(self, request: Request) -> Answer:
+    def _post(self, request: Request) -> WireResponse:
         bodies = _events(request.body)
         if len(bodies) > self._world.plan.most_events:
-            return Answer(413, {}, b"")
+            return WireResponse(413, {}, b"")
         refused = [key for body in bodies if (key := read_event(body)[:2]) in self._refused]
         if refused:
             status = 409 if refused[0][0] % 2 else 422
             self.spoiled(request, status)
             if len(bodies) == 1:
                 self._refuse(refused[0])
-            return Answer(status, {}, b"")
+            return WireResponse(status, {}, b"")
         ledger = self._world.ledger
         at = anyio.current_time()
         ledger.posted.append(Posted(ledger.number(), self._world.life, request.number, tuple(bodies), at))
         if self._world.plan.offers is Offers.UNTIL_DEQUEUED:
             self._offer_no_more(bodies)
-        return Answer(204, {}, b"")
+        return WireResponse(204, {}, b"")
 
     def _offer_no_more(self, bodies: Iterable[str]) -> None:
         dequeued = {event.message_id for event in map(read_event, bodies) if event.status == "dequeued"}

@@ -15,7 +15,7 @@ import trio
 
 from deliveryd import __version__
 from deliveryd.delivery import pipeline, settings
-from deliveryd.journal.schema import prepare
+from deliveryd.journal.schema import prepare_schema
 from deliveryd.metrics import Metrics
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.runtime.threads import inline
@@ -68,7 +68,7 @@ def _empty_journal(page: int) -> bytes:
         path = folder / JOURNAL
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             db.execute(f"PRAGMA page_size = {page}")
-            prepare(db)
+            prepare_schema(db)
             db.execute("PRAGMA journal_mode = WAL")
         return path.read_bytes()
 

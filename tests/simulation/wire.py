@@ -9,7 +9,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown
-from deliveryd.http.wire import Answer, Check, Headers, Target
+from deliveryd.http.wire import BeforeSend, Headers, Target, WireResponse
 from deliveryd.network.deadline import within
 from simulation.plan import Step, Trouble
 from simulation.world import World
@@ -76,7 +76,7 @@ class StandIn(Protocol):
     def arrives(self, request: Request) -> None:
         """The worker sends this request; it may not come through."""
 
-    def work(self, request: Request) -> Answer:
+    def work(self, request: Request) -> WireResponse:
         """Do what is asked."""
 
     def spoiled(self, request: Request, status: int) -> None:
@@ -105,8 +105,8 @@ class TroubledWire:
         *,
         deadline: float,
         max_body: int,
-        check: Check | None = None,
-    ) -> Answer:
+        check: BeforeSend | None = None,
+    ) -> WireResponse:
         """Send a request. Raises NotSent and OutcomeUnknown."""
         endpoint = self._stand_in.endpoint(target)
         trouble = self._world.next_trouble(endpoint)
@@ -125,7 +125,7 @@ class _Way:
     """One request and its answer. `gives_up`: the second of the run up to which the worker waits."""
 
     def __init__(
-        self, world: World, stand_in: StandIn, request: Request, gives_up: float, check: Check | None
+        self, world: World, stand_in: StandIn, request: Request, gives_up: float, check: BeforeSend | None
     ) -> None:
         self._world = world
         self._stand_in = stand_in
@@ -133,9 +133,9 @@ class _Way:
         self._gives_up = gives_up
         self._check = check
         self._has_left = False
-        self._received: Answer | None = None
+        self._received: WireResponse | None = None
 
-    async def there_and_back_within(self, deadline: float) -> Answer:
+    async def there_and_back_within(self, deadline: float) -> WireResponse:
         """The same by the deadlines of the worker's own wires, which read what lies there when it wakes."""
         self._gives_up = math.inf
         try:
@@ -149,7 +149,7 @@ class _Way:
             self._stand_in.lost(self._request, b"")
             raise OutcomeUnknown("no whole answer in time") from None
 
-    async def there_and_back(self) -> Answer:
+    async def there_and_back(self) -> WireResponse:
         """Send the request; its answer. Raises NotSent and OutcomeUnknown."""
         await self._connect()
         if self._check is not None:
@@ -181,7 +181,7 @@ class _Way:
             self._stand_in.arrives(request._replace(trouble=Trouble.NO_CONNECTION))
             raise NotSent("no connection")
 
-    async def _suffer(self) -> Answer:
+    async def _suffer(self) -> WireResponse:
         request, trouble = self._request, self._request.trouble
         steps = self._stand_in.steps(request.endpoint)
         if steps is not None:
@@ -205,15 +205,15 @@ class _Way:
     def _usual_seconds(self) -> float:
         return self._world.plan.provider_seconds if self._request.endpoint == "provider" else 0.01
 
-    def _refused(self, status: int) -> Answer:
+    def _refused(self, status: int) -> WireResponse:
         request = self._request
         self._stand_in.spoiled(request, status)
         if request.trouble is Trouble.CUT_REFUSAL:
             self._world.ledger.answered.add(request.number)
             raise BrokenOff("the connection broke within the answer", status, {}, b"no")
-        return Answer(status, {"retry-after": "2"} if status == 429 else {}, b"")
+        return WireResponse(status, {"retry-after": "2"} if status == 429 else {}, b"")
 
-    async def _answered(self, answer: Answer) -> Answer:
+    async def _answered(self, answer: WireResponse) -> WireResponse:
         """The way back."""
         request, trouble = self._request, self._request.trouble
         if trouble in BROKEN_OFF:
@@ -225,7 +225,7 @@ class _Way:
             raise self._broken_off(self._received)
         if trouble in DENIALS:
             self._stand_in.lost(request, b"")
-            return Answer(DENIALS[trouble], {}, b"")
+            return WireResponse(DENIALS[trouble], {}, b"")
         match trouble:
             case Trouble.RESET_AFTER:
                 raise OutcomeUnknown("the connection broke")
@@ -234,12 +234,12 @@ class _Way:
             case Trouble.GARBAGE_AFTER:
                 self._stand_in.lost(request, b"")
                 self._stand_in.spoiled(request, answer.status)
-                return Answer(answer.status, {}, GARBAGE[request.number % len(GARBAGE)])
+                return WireResponse(answer.status, {}, GARBAGE[request.number % len(GARBAGE)])
             case Trouble.SLOW:
                 await anyio.sleep(1.0)
         return answer
 
-    def _broken_off(self, received: Answer) -> BrokenOff:
+    def _broken_off(self, received: WireResponse) -> BrokenOff:
         why = str(self._request.trouble)
         return BrokenOff(why, received.status, received.headers, received.body)
 

@@ -13,8 +13,8 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from deliveryd.channels.base import Channel
-from deliveryd.channels.http import HttpChannel, Prepared
-from deliveryd.channels.http_options import HttpOptions
+from deliveryd.channels.http import HttpChannel, PreparedRequests
+from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.http_request import RequestWriter
 from deliveryd.config import Config, JournalOptions, load
 from deliveryd.directory.remote import RemoteDirectory
@@ -22,12 +22,12 @@ from deliveryd.errors import JournalFull
 from deliveryd.http.client import HttpClient
 from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.base import Account
-from deliveryd.journal.orders import Verb
+from deliveryd.journal.orders import Action
 from deliveryd.journal.sqlite import SqliteJournal
-from deliveryd.runtime.renewal import FromFiles
+from deliveryd.runtime.renewal import RenewedValue
 from deliveryd.runtime.threads import inline
 from deliveryd.service.client import ServiceClient
-from deliveryd.worker.health import WorkerVitals
+from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.supervisor import Addresses, Supervisor
 from deliveryd.worker.systemd import Notifier
 from deliveryd.worker.wiring import Outside, Parts
@@ -195,7 +195,7 @@ class Worker(Supervisor):
         # A take that is under way may meet what came due meanwhile, and what operators have begin anew.
         most = tuning.in_flight + min(tuning.take, tuning.in_flight)
         ordered = self._world.ledger.ordered
-        most += len({id_ for order in ordered if order.verb is Verb.RETRY for id_ in order.message_ids})
+        most += len({id_ for order in ordered if order.verb is Action.RETRY for id_ in order.message_ids})
         if in_line > most:
             self._complain(f"more messages in the line than {most}")
 
@@ -215,7 +215,7 @@ class Worker(Supervisor):
         yield Outside(service, channels, directory)
 
     def _open_servers(
-        self, parts: Parts, vitals: WorkerVitals, servers: TaskGroup, stop: anyio.Event
+        self, parts: Parts, vitals: WorkerHealth, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
         assert isinstance(parts.journal, SqliteJournal)
         self._world.disk.attach(parts.journal)
@@ -249,7 +249,7 @@ class Worker(Supervisor):
         pipeline = parts.pipeline
         lanes = pipeline.lanes.values()
         left: Mapping[str, int] = {
-            "places": parts.places.held,
+            "places": parts.in_flight.held,
             "awaiting": len(pipeline._awaiting),
             "ready": len(pipeline._ready),
             "settled": len(pipeline._settled),
@@ -263,13 +263,13 @@ class Worker(Supervisor):
 
 
 @lru_cache(maxsize=8)
-def _writer(name: str) -> tuple[HttpOptions, RequestWriter]:
+def _writer(name: str) -> tuple[HttpChannelOptions, RequestWriter]:
     options = whole_config().channels.configured[name].options
-    assert isinstance(options, HttpOptions)
+    assert isinstance(options, HttpChannelOptions)
     return options, RequestWriter(options, {})
 
 
 def _channel(config: Config, name: str, client: HttpClient) -> Channel:
     options, writer = _writer(name)
-    prepared = FromFiles((), lambda: Prepared({}, writer))
+    prepared = RenewedValue((), lambda: PreparedRequests({}, writer))
     return HttpChannel(options, TlsFiles(), client=client, prepared=prepared, masked=writer)

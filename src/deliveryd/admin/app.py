@@ -11,9 +11,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from deliveryd.admin.base import Vitals
+from deliveryd.admin.base import HealthSource
 from deliveryd.admin.exposition import expose
-from deliveryd.admin.hosts import AllowedHosts
+from deliveryd.admin.hosts import HostGuard
 from deliveryd.metrics import Metrics
 
 _TEXT = "text/plain; charset=utf-8"
@@ -36,7 +36,7 @@ deliveryd
 """
 
 
-def admin_app(vitals: Vitals, metrics: Metrics, allowed_hosts: Collection[str] = ()) -> ASGIApp:
+def admin_app(vitals: HealthSource, metrics: Metrics, allowed_hosts: Collection[str] = ()) -> ASGIApp:
     """The pages over the signs of life and the numbers of one worker. They only read.
 
     They are shown to those who ask by address, by `localhost` or by a name of `allowed_hosts`.
@@ -70,7 +70,7 @@ def admin_app(vitals: Vitals, metrics: Metrics, allowed_hosts: Collection[str] =
             Route("/status", status),
         ]
     )
-    return AllowedHosts(pages, allowed_hosts)
+    return HostGuard(pages, allowed_hosts)
 
 
 def _answer(body: str | bytes, status: int = 200, media_type: str = _TEXT) -> Response:

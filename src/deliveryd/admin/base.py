@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
-class Vitals(Protocol):
+class HealthSource(Protocol):
     """The worker's signs of life. Every answer is at hand: none of them waits for anything."""
 
     def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:

@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from deliveryd.metrics import Counts, Durations, Lengths, Levels, Metrics
+from deliveryd.metrics import Durations, Lengths, Levels, MetricCounts, Metrics
 from deliveryd.states import State
 
 
@@ -37,12 +37,12 @@ class _Everything(Collector):
         yield from ProcessCollector(registry=None).collect()
         yield InfoMetricFamily("deliveryd", "The running program.", {"version": self._metrics.version})
         for family in self._metrics.families:
-            yield _counters(family) if isinstance(family, Counts) else _histograms(family)
+            yield _counters(family) if isinstance(family, MetricCounts) else _histograms(family)
         if self._metrics.levels is not None:
             yield from _gauges(self._metrics.levels())
 
 
-def _counters(family: Counts) -> Metric:
+def _counters(family: MetricCounts) -> Metric:
     told = CounterMetricFamily(family.name, family.meaning, labels=family.labels)
     for labels, count in family.series.items():
         told.add_metric(labels, count)

@@ -17,7 +17,7 @@ _HOST = re.compile(r"(?:\[(?P<v6>[^\[\]]*)\]|(?P<name>[^\[\]:]*))(?::[0-9]*)?")
 _CLOSE = {"Connection": "close"}
 
 
-class AllowedHosts:
+class HostGuard:
     """Answers requests for addresses, `localhost` and `names` with `app`, and refuses others."""
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from deliveryd.channels.base import Dispatch, Expired, InDoubt, Misconfigured, Refused, TryAgain, Verdict
-from deliveryd.channels.http_options import HttpOptions
+from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.http_request import RequestWriter
 from deliveryd.channels.http_verdicts import AnswerReader, failure
 from deliveryd.channels.mapping import Unfit, customer_fields
@@ -16,7 +16,7 @@ from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.model import Customer
-from deliveryd.runtime.renewal import FromFiles
+from deliveryd.runtime.renewal import RenewedValue
 
 MASK = "***"
 
@@ -26,17 +26,17 @@ _NOT_ALLOWED = frozenset({401, 403})
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRequests:
     """What requests are written with, which is the same as long as the secrets are."""
 
     secrets: Mapping[str, str] = field(repr=False)
     writer: RequestWriter = field(compare=False)
 
 
-def prepare(options: HttpOptions) -> Prepared:
+def prepare_requests(options: HttpChannelOptions) -> PreparedRequests:
     """Read the secrets and prepare requests with them. Raises ValueError."""
     secrets = {name: secret.read() for name, secret in options.secrets.items()}
-    return Prepared(secrets, RequestWriter(options, secrets))
+    return PreparedRequests(secrets, RequestWriter(options, secrets))
 
 
 class HttpChannel:
@@ -44,11 +44,11 @@ class HttpChannel:
 
     def __init__(
         self,
-        options: HttpOptions,
+        options: HttpChannelOptions,
         tls: TlsFiles,
         *,
         client: HttpClient,
-        prepared: FromFiles[Prepared],
+        prepared: RenewedValue[PreparedRequests],
         masked: RequestWriter,
     ) -> None:
         self._client = client
@@ -86,7 +86,7 @@ class HttpChannel:
             verdict = self._reader.verdict(answer)
         return verdict._replace(by=self._host) if isinstance(verdict, Refused | Misconfigured) else verdict
 
-    def _prepared_after(self, shown: Prepared) -> Prepared:
+    def _prepared_after(self, shown: PreparedRequests) -> PreparedRequests:
         """What the secrets are now that the provider didn't accept these: another may have renewed them."""
         if self._prepared.current() == shown:
             self._prepared.renew()
@@ -127,7 +127,7 @@ def _unknown(error: OutcomeUnknown) -> Verdict:
     return InDoubt(str(error))
 
 
-def open_http(name: str, block: str, options: HttpOptions, timeout: float) -> HttpChannel:
+def open_http_channel(name: str, block: str, options: HttpChannelOptions, timeout: float) -> HttpChannel:
     """Open the channel `name`; `timeout` seconds bound each request as a whole. Raises ConfigError.
 
     Must be called within the event loop that the channel will run on.
@@ -136,7 +136,9 @@ def open_http(name: str, block: str, options: HttpOptions, timeout: float) -> Ht
     if problems:
         raise ConfigError([f"channels.{name}.{problem}" for problem in problems])
     try:
-        prepared = FromFiles([secret.path for secret in options.secrets.values()], lambda: prepare(options))
+        prepared = RenewedValue(
+            [secret.path for secret in options.secrets.values()], lambda: prepare_requests(options)
+        )
     except ValueError as error:
         raise ConfigError([f"channels.{name}.{error}"]) from None
     masked = RequestWriter(options, dict.fromkeys(options.secrets, MASK))

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from deliveryd.channels.base import Dispatch
-from deliveryd.channels.mapping import ABSENT, Name, Text, Unfit, split
+from deliveryd.channels.mapping import ABSENT, Name, TextTemplate, Unfit, split
 from deliveryd.http.client import target_of
 
 Fill = Callable[[Dispatch], str]
 Encode = Callable[[str], str]
-Pairs = Mapping[str, object]
+QueryPairs = Mapping[str, object]
 
 encode_component = partial(quote, safe="")
 
@@ -40,7 +40,7 @@ def address_problem(url: str) -> str | None:
     return None
 
 
-class Address(NamedTuple):
+class AddressTemplate(NamedTuple):
     """A compiled address: `fill` writes it for one message and raises Unfit.
 
     `constant` is its text when it is the same for every message.
@@ -50,22 +50,24 @@ class Address(NamedTuple):
     constant: str | None
 
 
-def compile_address(url: str, query: Pairs | None, secrets: Mapping[str, str]) -> Address:
+def compile_address(url: str, query: QueryPairs | None, secrets: Mapping[str, str]) -> AddressTemplate:
     """Compile an address, its own query before the table's."""
     match = _ADDRESS.fullmatch(url)
     if match is None:
         raise ValueError("not an address")
-    segments = [Text(segment, secrets, value=encode_component) for segment in match[2].split("/")]
+    segments = [TextTemplate(segment, secrets, value=encode_component) for segment in match[2].split("/")]
     pairs = _compile_query(match[3] or "", query or {}, secrets)
     constants = [text.constant for text in (*segments, *pairs)]
     fill = partial(_fill_address, match[1], segments, pairs)
     if None in constants:
-        return Address(fill, None)
+        return AddressTemplate(fill, None)
     path, own_query = constants[: len(segments)], constants[len(segments) :]
-    return Address(fill, _join(match[1], map(str, path), map(str, own_query)))
+    return AddressTemplate(fill, _join(match[1], map(str, path), map(str, own_query)))
 
 
-def _fill_address(origin: str, segments: list[Text], pairs: list[Text], dispatch: Dispatch) -> str:
+def _fill_address(
+    origin: str, segments: list[TextTemplate], pairs: list[TextTemplate], dispatch: Dispatch
+) -> str:
     return _join(origin, [_fill_segment(segment, dispatch) for segment in segments], _filled(pairs, dispatch))
 
 
@@ -74,7 +76,7 @@ def _join(origin: str, segments: Iterable[str], pairs: Iterable[str]) -> str:
     return f"{origin}{'/'.join(segments)}{'?' if query else ''}{query}"
 
 
-def _fill_segment(segment: Text, dispatch: Dispatch) -> str:
+def _fill_segment(segment: TextTemplate, dispatch: Dispatch) -> str:
     if segment.constant is not None:
         return segment.constant
     filled = segment.fill(dispatch)
@@ -83,12 +85,12 @@ def _fill_segment(segment: Text, dispatch: Dispatch) -> str:
     return filled
 
 
-def _compile_query(own: str, table: Pairs, secrets: Mapping[str, str]) -> list[Text]:
-    texts = [Text(pair, secrets, value=encode_component) for pair in own.split("&") if pair]
+def _compile_query(own: str, table: QueryPairs, secrets: Mapping[str, str]) -> list[TextTemplate]:
+    texts = [TextTemplate(pair, secrets, value=encode_component) for pair in own.split("&") if pair]
     return texts + compile_pairs(table, secrets, encode_component)
 
 
-def compile_pairs(table: Pairs, secrets: Mapping[str, str], encode: Encode) -> list[Text]:
+def compile_pairs(table: QueryPairs, secrets: Mapping[str, str], encode: Encode) -> list[TextTemplate]:
     """Compile a table into encoded `key=value` texts, one for each member of a list."""
     texts = []
     for key, value in table.items():
@@ -97,8 +99,8 @@ def compile_pairs(table: Pairs, secrets: Mapping[str, str], encode: Encode) -> l
     return texts
 
 
-def _compile_pair(key: str, value: str, secrets: Mapping[str, str], encode: Encode) -> Text:
-    return Text(value, secrets, literal=encode, value=encode, prefix=f"{encode(key)}=")
+def _compile_pair(key: str, value: str, secrets: Mapping[str, str], encode: Encode) -> TextTemplate:
+    return TextTemplate(value, secrets, literal=encode, value=encode, prefix=f"{encode(key)}=")
 
 
 def _table_text(value: object) -> str:
@@ -107,11 +109,11 @@ def _table_text(value: object) -> str:
     return str(value)
 
 
-def fill_pairs(texts: list[Text], dispatch: Dispatch) -> str:
+def fill_pairs(texts: list[TextTemplate], dispatch: Dispatch) -> str:
     """The pairs for one message, without those that have an absent content field. Raises Unfit."""
     return "&".join(_filled(texts, dispatch))
 
 
-def _filled(texts: list[Text], dispatch: Dispatch) -> list[str]:
+def _filled(texts: list[TextTemplate], dispatch: Dispatch) -> list[str]:
     pairs = [text.constant if text.constant is not None else text.fill(dispatch) for text in texts]
     return [pair for pair in pairs if pair is not ABSENT]

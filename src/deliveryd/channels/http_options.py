@@ -32,9 +32,9 @@ from deliveryd.options.tls import TlsOptions, tls_problems
 from deliveryd.options.units import SecretPath
 
 Scalar = StrictStr | StrictBool | StrictInt | StrictFloat
-Pairs = dict[str, Scalar | list[Scalar]]
+MappedPairs = dict[str, Scalar | list[Scalar]]
 
-OWN_HEADERS = frozenset(
+OWN_HTTP_HEADERS = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "accept-encoding", "idempotency-key"}
     | {"expect", "upgrade", "te", "trailer", "keep-alive", "proxy-authorization", "proxy-connection"}
 )
@@ -76,7 +76,7 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-class HttpOptions(ProxyOptions):
+class HttpChannelOptions(ProxyOptions):
     """`[channels.NAME]` with `adapter = "http"` (design 6); `secrets` is first, as the others refer to it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -85,8 +85,8 @@ class HttpOptions(ProxyOptions):
     url: str
     method: Literal["POST", "PUT", "GET"] = "POST"
     json_body: dict[str, Any] | list[Any] | None = Field(None, alias="json")
-    form: Pairs | None = None
-    query: Pairs | None = None
+    form: MappedPairs | None = None
+    query: MappedPairs | None = None
     headers: dict[str, str] = Field({})
     provider_id: FinderText | None = None
     success: SuccessOptions | None = None
@@ -181,7 +181,7 @@ def header_problems(headers: Mapping[str, str]) -> list[str]:
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
             problems.append(f"{name!r} is no header name")
-        elif name.lower() in OWN_HEADERS:
+        elif name.lower() in OWN_HTTP_HEADERS:
             problems.append(f"{name} is set by the adapter")
         elif name.lower() in seen:
             problems.append(f"{name} is given twice")

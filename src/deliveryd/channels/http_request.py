@@ -13,8 +13,8 @@ import orjson
 from deliveryd import __version__
 from deliveryd.channels.base import Dispatch
 from deliveryd.channels.http_address import compile_address, compile_pairs, fill_pairs
-from deliveryd.channels.http_options import HttpOptions
-from deliveryd.channels.mapping import ABSENT, Text, Unfit, compile_tree
+from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.mapping import ABSENT, TextTemplate, Unfit, compile_tree
 from deliveryd.http.client import raw_header, target_of
 from deliveryd.http.wire import Header, Target
 
@@ -35,7 +35,7 @@ class HttpRequest(NamedTuple):
 class RequestWriter:
     """Writes the requests of one channel. Raises ValueError when a secret can't stand where it is put."""
 
-    def __init__(self, options: HttpOptions, secrets: Mapping[str, str]) -> None:
+    def __init__(self, options: HttpChannelOptions, secrets: Mapping[str, str]) -> None:
         self._method = options.method
         self._target = _compile_target(options, secrets)
         self._body = _compile_body(options, secrets)
@@ -57,7 +57,7 @@ def _filled_header(name: str, value: str) -> Header:
     raise Unfit(f"the header {name} can't carry the value")
 
 
-def _compile_target(options: HttpOptions, secrets: Mapping[str, str]) -> Callable[[Dispatch], Target]:
+def _compile_target(options: HttpChannelOptions, secrets: Mapping[str, str]) -> Callable[[Dispatch], Target]:
     address = compile_address(options.url, options.query, secrets)
     if address.constant is None:
         return lambda dispatch: target_of(address.fill(dispatch))
@@ -66,12 +66,12 @@ def _compile_target(options: HttpOptions, secrets: Mapping[str, str]) -> Callabl
 
 
 def _compile_headers(
-    options: HttpOptions, secrets: Mapping[str, str]
-) -> tuple[list[Header], list[tuple[str, Text]]]:
+    options: HttpChannelOptions, secrets: Mapping[str, str]
+) -> tuple[list[Header], list[tuple[str, TextTemplate]]]:
     fixed: list[tuple[str, str]] = []
-    filled: list[tuple[str, Text]] = []
+    filled: list[tuple[str, TextTemplate]] = []
     for name, template in options.headers.items():
-        text = Text(template, secrets)
+        text = TextTemplate(template, secrets)
         if text.constant is None:
             filled.append((name, text))
         elif text.constant.isascii() and text.constant.isprintable():
@@ -83,7 +83,7 @@ def _compile_headers(
     return [raw_header(name, value) for name, value in fixed], filled
 
 
-def _own_headers(options: HttpOptions) -> list[tuple[str, str]]:
+def _own_headers(options: HttpChannelOptions) -> list[tuple[str, str]]:
     own = [("User-Agent", f"deliveryd/{__version__}")]
     if options.json_body is not None:
         own.append(("Content-Type", "application/json"))
@@ -92,7 +92,7 @@ def _own_headers(options: HttpOptions) -> list[tuple[str, str]]:
     return own
 
 
-def _compile_body(options: HttpOptions, secrets: Mapping[str, str]) -> Body:
+def _compile_body(options: HttpChannelOptions, secrets: Mapping[str, str]) -> Body:
     if options.json_body is not None:
         return partial(_json_body, compile_tree(options.json_body, secrets), type(options.json_body))
     if options.form is not None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
-from deliveryd.channels.http_options import HttpOptions
+from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.http.json_pointer import compile_finder
 from deliveryd.http.retry_after import retry_after
-from deliveryd.http.wire import Answer
+from deliveryd.http.wire import WireResponse
 
-LONGEST_WAIT = 3600.0
+LONGEST_RETRY_AFTER = 3600.0
 """Seconds that a provider is believed when it asks to be left alone."""
 
 _NOT_TAKEN = frozenset({425, 429, 503})
@@ -20,18 +20,18 @@ _NOT_FOR_US = frozenset({401, 403, 405, 407})
 class AnswerReader:
     """Reads the answers of one channel's provider."""
 
-    def __init__(self, options: HttpOptions) -> None:
+    def __init__(self, options: HttpChannelOptions) -> None:
         self._provider_id = compile_finder(options.provider_id) if options.provider_id else None
         self._success = options.success
         self._said = compile_finder(options.success.pointer) if options.success else None
 
-    def verdict(self, answer: Answer) -> Verdict:
+    def verdict(self, answer: WireResponse) -> Verdict:
         """What became of the attempt. No verdict carries anything of the body but the provider's id."""
         if not 200 <= answer.status < 300:
             return failure(answer.status, answer.headers.get("retry-after"))
         return self._doubt(answer) or Accepted(self._provider_id(answer.body) if self._provider_id else None)
 
-    def _doubt(self, answer: Answer) -> Verdict | None:
+    def _doubt(self, answer: WireResponse) -> Verdict | None:
         if self._success is None or self._said is None:
             return None
         said = self._said(answer.body)
@@ -42,7 +42,7 @@ class AnswerReader:
         if said in self._success.try_again:
             return TryAgain(
                 f"provider answered {answer.status} with a temporary error",
-                retry_after(answer.headers.get("retry-after"), LONGEST_WAIT),
+                retry_after(answer.headers.get("retry-after"), LONGEST_RETRY_AFTER),
             )
         return Refused(f"provider answered {answer.status} with an error")
 
@@ -56,10 +56,10 @@ def failure(status: int, wait: str | None) -> Verdict:
     """
     reason = f"provider answered {status}"
     if status in _NOT_TAKEN:
-        after = retry_after(wait, LONGEST_WAIT)
+        after = retry_after(wait, LONGEST_RETRY_AFTER)
         return TryAgain(reason, after, may_have_arrived=status == _SAID_BY_OTHERS)
     if status >= 500 or status in _IN_DOUBT:
-        return InDoubt(reason, retry_after(wait, LONGEST_WAIT))
+        return InDoubt(reason, retry_after(wait, LONGEST_RETRY_AFTER))
     if status in _NOT_FOR_US or status < 400:
         return Misconfigured(reason)
     return Refused(reason)

@@ -166,7 +166,7 @@ def as_is(text: str) -> str:
     return text
 
 
-class Text:
+class TextTemplate:
     """A string with its placeholders, compiled: secrets are part of it, all else is filled in per message.
 
     `literal` encodes what stands in the configuration, `value` what is filled in, secrets among it;
@@ -276,7 +276,7 @@ def _compile_string(text: str, secrets: Mapping[str, str]) -> Callable[[Dispatch
     match list(split(text)):
         case [Name(root=root) as name] if root != "secret":
             return getter(name)
-    compiled = Text(text, secrets)
+    compiled = TextTemplate(text, secrets)
     if compiled.constant is not None:
         constant = compiled.constant
         return lambda _: constant

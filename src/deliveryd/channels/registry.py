@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from deliveryd.channels.base import Channel
-from deliveryd.channels.http_options import HttpOptions
+from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.options import plugins
 
-ENTRY_POINTS = "deliveryd.channels"
+ADAPTER_ENTRY_POINTS = "deliveryd.channels"
 
 
 def _nothing_wrong(_options: Any, _block: str) -> list[str]:
     return []
 
 
-class Kind(NamedTuple):
+class AdapterKind(NamedTuple):
     """An adapter as a package offers it; the value of an entry point in the group `deliveryd.channels`.
 
     `options` is the model of its own keys in `[channels.NAME]`, with `extra="forbid"`. `open` takes the
@@ -33,10 +33,10 @@ class Kind(NamedTuple):
     check: Callable[[Any, str], list[str]] = _nothing_wrong
 
 
-def _open_http(name: str, block: str, options: HttpOptions, timeout: float) -> Channel:
-    from deliveryd.channels.http import open_http  # noqa: PLC0415  # loaded only where it is configured
+def _open_http(name: str, block: str, options: HttpChannelOptions, timeout: float) -> Channel:
+    from deliveryd.channels.http import open_http_channel  # noqa: PLC0415  # loaded only where it is configured
 
-    return open_http(name, block, options, timeout)
+    return open_http_channel(name, block, options, timeout)
 
 
 def _open_smtp(name: str, block: str, options: SmtpOptions, timeout: float) -> Channel:
@@ -45,28 +45,28 @@ def _open_smtp(name: str, block: str, options: SmtpOptions, timeout: float) -> C
     return open_smtp(name, block, options, timeout)
 
 
-KINDS: Mapping[str, Kind] = {
-    "http": Kind(HttpOptions, _open_http, HttpOptions.problems),
-    "smtp": Kind(SmtpOptions, _open_smtp, SmtpOptions.problems),
+ADAPTERS: Mapping[str, AdapterKind] = {
+    "http": AdapterKind(HttpChannelOptions, _open_http, HttpChannelOptions.problems),
+    "smtp": AdapterKind(SmtpOptions, _open_smtp, SmtpOptions.problems),
 }
 
 
-def find_kind(adapter: str) -> Kind:
+def find_adapter(adapter: str) -> AdapterKind:
     """The kind that `adapter` names, a built-in one first.
 
     Raises ValueError, with a suggestion, when there is none or it can't be loaded.
     """
-    return plugins.find_kind(adapter, KINDS, Kind, what="adapter", group=ENTRY_POINTS)
+    return plugins.find_kind(adapter, ADAPTERS, AdapterKind, what="adapter", group=ADAPTER_ENTRY_POINTS)
 
 
 def check_channel(name: str, block: str, adapter: str, options: BaseModel) -> list[str]:
     """What is wrong with valid options at their place, as `channels.NAME.key: what`; connects to nothing."""
-    return [f"channels.{name}.{problem}" for problem in find_kind(adapter).check(options, block)]
+    return [f"channels.{name}.{problem}" for problem in find_adapter(adapter).check(options, block)]
 
 
-def open_channel(name: str, block: str, adapter: str, options: BaseModel, *, timeout: float) -> Channel:
+def open_adapter(name: str, block: str, adapter: str, options: BaseModel, *, timeout: float) -> Channel:
     """Open the channel `name`, whose attempts take at most `timeout` seconds.
 
     Must be called within the event loop; raises ConfigError, or ValueError for an unknown adapter.
     """
-    return find_kind(adapter).open(name, block, options, timeout)
+    return find_adapter(adapter).open(name, block, options, timeout)

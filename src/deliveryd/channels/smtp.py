@@ -19,13 +19,13 @@ from deliveryd.channels.base import Accepted, Dispatch, Expired, Misconfigured, 
 from deliveryd.channels.mailbox import parse_mailbox
 from deliveryd.channels.mime import Letter, Mail, compose, readable
 from deliveryd.channels.smtp_options import SmtpOptions
-from deliveryd.channels.smtp_session import Account, NeedsUtf8, Session
-from deliveryd.channels.smtp_verdicts import Failure, Stage, verdict_on_failure, verdict_on_timeout
+from deliveryd.channels.smtp_session import MailAccount, NeedsUtf8, Session
+from deliveryd.channels.smtp_verdicts import SmtpFailure, Stage, verdict_on_failure, verdict_on_timeout
 from deliveryd.errors import ConfigError, TooLate
 from deliveryd.model import Customer
 from deliveryd.network.deadline import within
 from deliveryd.network.resolver import Resolver
-from deliveryd.runtime.renewal import FromFiles
+from deliveryd.runtime.renewal import RenewedValue
 
 PROBE_SECONDS = 5.0
 
@@ -39,10 +39,12 @@ class Credentials:
     def __init__(self, options: SmtpOptions) -> None:
         files = options.tls_files()
         secret = options.password_file
-        self._password = FromFiles([secret.path] if secret else [], lambda: secret.read() if secret else None)
+        self._password = RenewedValue(
+            [secret.path] if secret else [], lambda: secret.read() if secret else None
+        )
         has_tls = options.tls != "none"
-        self._tls = FromFiles(files.paths if has_tls else [], lambda: files.context() if has_tls else None)
-        self._account = Account(
+        self._tls = RenewedValue(files.paths if has_tls else [], lambda: files.context() if has_tls else None)
+        self._account = MailAccount(
             options=options,
             sender=parse_mailbox(options.sender).address,
             password=self._password.current(),
@@ -50,14 +52,14 @@ class Credentials:
             resolver=Resolver(),
         )
 
-    def account(self) -> Account:
+    def account(self) -> MailAccount:
         """The account; the same one as long as nothing was replaced."""
         password, tls = self._password.current(), self._tls.current()
         if password != self._account.password or tls is not self._account.tls:
             self._account = self._account._replace(password=password, tls=tls)
         return self._account
 
-    def account_after(self, refused: Account) -> Account:
+    def account_after(self, refused: MailAccount) -> MailAccount:
         """The account now that the server didn't let this one in; another mail may have renewed it."""
         if self.account() is refused:
             self._password.renew()
@@ -72,7 +74,7 @@ class IdleSessions:
         self._idle_timeout = idle_timeout
         self._idle: list[Session] = []
 
-    def take(self, account: Account) -> Session | None:
+    def take(self, account: MailAccount) -> Session | None:
         """A connection of this account that seems to stand, or None."""
         oldest = monotonic() - self._idle_timeout
         while self._idle:
@@ -141,10 +143,10 @@ class SmtpChannel:
             return self._named(self._judge(attempt.stage, error), attempt.stage)
         return Accepted(mail.name)
 
-    def _judge(self, stage: Stage, error: BaseException) -> Failure:
+    def _judge(self, stage: Stage, error: BaseException) -> SmtpFailure:
         return verdict_on_failure(stage, error, self._options, self._ca_key)
 
-    def _named(self, failure: Failure, stage: Stage) -> Failure:
+    def _named(self, failure: SmtpFailure, stage: Stage) -> SmtpFailure:
         """The failure with the server's name, unless it refused this recipient alone."""
         if isinstance(failure, Refused) and stage is Stage.RCPT:
             return failure

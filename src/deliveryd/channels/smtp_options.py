@@ -13,11 +13,11 @@ from deliveryd.network.plain_text import is_loopback, plain_text_problem
 from deliveryd.options.tls import tls_problems
 from deliveryd.options.units import Duration, FilePath, SecretPath
 
-DEFAULT_PORTS = {"tls": 465, "starttls": 587, "none": 25}
+SMTP_PORTS = {"tls": 465, "starttls": 587, "none": 25}
 _USUAL_TLS = {25: "starttls", 465: "tls", 587: "starttls"}
 _SECURE = frozenset({"starttls", "tls"})
 _SECURED = 'set tls = "starttls"'
-OWN_HEADERS = frozenset(
+OWN_MAIL_HEADERS = frozenset(
     {"from", "to", "cc", "bcc", "sender", "subject", "date", "message-id", "mime-version", "reply-to"}
     | {"auto-submitted", "x-deliveryd-message"}
 )
@@ -61,7 +61,7 @@ class SmtpOptions(BaseModel):
         problems += [
             f"{name} is set by the adapter"
             for name in headers
-            if name.lower() in OWN_HEADERS or name.lower().startswith("content-")
+            if name.lower() in OWN_MAIL_HEADERS or name.lower().startswith("content-")
         ]
         problems += [
             f"{name}: no placeholder is filled here" for name, value in headers.items() if "{" in value
@@ -81,7 +81,7 @@ class SmtpOptions(BaseModel):
     @property
     def actual_port(self) -> int:
         """The configured port, or the usual one for this kind of TLS."""
-        return self.port or DEFAULT_PORTS[self.tls]
+        return self.port or SMTP_PORTS[self.tls]
 
     @property
     def tls_hint(self) -> str:

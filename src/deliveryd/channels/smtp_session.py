@@ -22,7 +22,7 @@ GOODBYE_SECONDS = 2.0
 DRAIN_STEP = 0.005
 
 
-class Account(NamedTuple):
+class MailAccount(NamedTuple):
     """Where the sessions go, and who they are: one for each channel."""
 
     options: SmtpOptions
@@ -43,7 +43,7 @@ class Session:
     the commands are driven one by one, and the final dot is written apart from the content.
     """
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: MailAccount) -> None:
         options = account.options
         self.account = account
         self._smtp = SMTP(

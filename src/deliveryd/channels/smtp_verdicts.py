@@ -11,7 +11,7 @@ from deliveryd.channels.base import InDoubt, Misconfigured, Refused, TryAgain
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.network.reasons import caused_by, connect_reason
 
-Failure = Refused | TryAgain | InDoubt | Misconfigured
+SmtpFailure = Refused | TryAgain | InDoubt | Misconfigured
 
 
 class Stage(StrEnum):
@@ -36,7 +36,7 @@ _OF_THE_MAIL = frozenset({Stage.RCPT, Stage.DATA, Stage.CONTENT, Stage.DOT})
 _OUR_FAULT = frozenset({Stage.STARTTLS, Stage.AUTH, Stage.MAIL})
 
 
-def verdict_on_code(stage: Stage, code: int) -> Failure:
+def verdict_on_code(stage: Stage, code: int) -> SmtpFailure:
     """What a reply other than the expected one means. The server's own words may echo the address: no reason
     carries them.
     """
@@ -55,7 +55,7 @@ def verdict_on_code(stage: Stage, code: int) -> Failure:
     return Refused(reason)
 
 
-def verdict_on_failure(stage: Stage, error: BaseException, options: SmtpOptions, ca_key: str) -> Failure:
+def verdict_on_failure(stage: Stage, error: BaseException, options: SmtpOptions, ca_key: str) -> SmtpFailure:
     """What an error of the session means: the server's reply, a broken connection, a failed TLS handshake.
 
     `ca_key` is the configuration key that names the trusted authorities.
@@ -82,7 +82,7 @@ _UNSUPPORTED = {
 }
 
 
-def verdict_on_timeout(stage: Stage, seconds: float, options: SmtpOptions) -> Failure:
+def verdict_on_timeout(stage: Stage, seconds: float, options: SmtpOptions) -> SmtpFailure:
     """What it means that an attempt's time was up."""
     reason = f"no answer at {stage} within {seconds:g} s"
     if stage is Stage.CONNECT:

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping
 import typer
 
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import say, say_json
 from deliveryd.journal.account import Lost
-from deliveryd.journal.audit import CHECKS, Audit, Finding
-from deliveryd.journal.audit import audit as reconcile
+from deliveryd.journal.audit import CHECKS, Audit, AuditFinding
+from deliveryd.journal.audit import audit_journal as reconcile
 from deliveryd.model import format_instant
 from deliveryd.states import State
 
 IN_HAND = (State.TAKEN, State.READY, State.SENDING)
-ENDED = (State.SENT, State.DELIVERED, State.FAILED)
+END_STATES = (State.SENT, State.DELIVERED, State.FAILED)
 
 
-def audit(*, config: ConfigFile = USUAL_CONFIG, as_data: AsData = False) -> None:
+def audit(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> None:
     """Check that the journal adds up, and count its messages.
 
     Only reads, while the worker runs or not. Exit status: 0 balanced, 1 not.
@@ -38,7 +38,7 @@ def audit(*, config: ConfigFile = USUAL_CONFIG, as_data: AsData = False) -> None
 def _sums(result: Audit) -> Mapping[str, int]:
     states = result.states
     return {
-        "ended": sum(states.get(state, 0) for state in ENDED),
+        "ended": sum(states.get(state, 0) for state in END_STATES),
         "waiting": states.get(State.WAITING, 0),
         "in the line's hands": sum(states.get(state, 0) for state in IN_HAND),
         "in doubt": states.get(State.IN_DOUBT, 0),
@@ -74,7 +74,7 @@ def _lost_line(lost: Lost) -> str:
     return f"queue: {times} may be lost, in part or as a whole, the last at {format_instant(lost.last_at)}"
 
 
-def _named(finding: Finding) -> str:
+def _named(finding: AuditFinding) -> str:
     more = finding.messages - len(finding.ids)
     return f"messages {', '.join(map(str, finding.ids))}{f' and {more} more' if more else ''}"
 

@@ -10,7 +10,7 @@ import anyio
 import typer
 
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, identifier
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
 from deliveryd.cli.output import complain, say, say_json
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
@@ -26,14 +26,14 @@ cache = typer.Typer(
     " needed.",
 )
 
-Settings = Annotated[
+SettingsOption = Annotated[
     int | None,
     typer.Option("--settings", metavar="ID", parser=identifier, help="Only the settings with this id."),
 ]
 Entities = Annotated[bool, typer.Option("--entities", help="Only the entity configurations.")]
 
 
-class _Part(NamedTuple):
+class _CachePart(NamedTuple):
     """One of the caches: its name, how large it may become, what went wrong with it."""
 
     name: str
@@ -72,8 +72,8 @@ class _Report(NamedTuple):
 @cache.command()
 def info(
     *,
-    config: ConfigFile = USUAL_CONFIG,
-    settings: Settings = None,
+    config: ConfigOption = USUAL_CONFIG,
+    settings: SettingsOption = None,
     entities: Entities = False,
     as_data: AsData = False,
 ) -> None:
@@ -92,8 +92,8 @@ def info(
 @cache.command()
 def clear(
     *,
-    config: ConfigFile = USUAL_CONFIG,
-    settings: Settings = None,
+    config: ConfigOption = USUAL_CONFIG,
+    settings: SettingsOption = None,
     entities: Entities = False,
     as_data: AsData = False,
 ) -> None:
@@ -126,25 +126,25 @@ async def _tell(reports: AsyncIterator[_Report], as_data: bool) -> None:
         say_json(told)
 
 
-def _settings(config: Config) -> _Part:
+def _settings(config: Config) -> _CachePart:
     problems: list[str] = []
     disk = open_cache(config, on_problem=problems.append)
-    return _Part("settings", config.settings.size_limit, disk, problems)
+    return _CachePart("settings", config.settings.size_limit, disk, problems)
 
 
-def _entities(config: Config) -> _Part:
+def _entities(config: Config) -> _CachePart:
     problems: list[str] = []
     disk = open_entities_cache(config, problems.append)
-    return _Part("entities", config.entities.size_limit, disk, problems)
+    return _CachePart("entities", config.entities.size_limit, disk, problems)
 
 
-def _parts(config: Config, settings: int | None, entities: bool) -> Sequence[_Part]:
+def _parts(config: Config, settings: int | None, entities: bool) -> Sequence[_CachePart]:
     if entities:
         return [_entities(config)]
     return [] if settings is not None else [_settings(config), _entities(config)]
 
 
-async def _show(part: _Part) -> _Report:
+async def _show(part: _CachePart) -> _Report:
     extent = await part.disk.extent() if part.is_there else None
     await part.disk.aclose()
     part.check()
@@ -156,14 +156,14 @@ async def _show(part: _Part) -> _Report:
     )
 
 
-async def _clear(part: _Part) -> _Report:
+async def _clear(part: _CachePart) -> _Report:
     count = (await part.disk.clear() if part.is_there else 0) or 0
     await part.disk.aclose()
     part.check()
     return _Report(f"{part.name}  {count:,} forgotten, in {part.folder}", _data(part, forgotten=count))
 
 
-async def _about(part: _Part, settings_id: int) -> _Report:
+async def _about(part: _CachePart, settings_id: int) -> _Report:
     found = await part.disk.get(f"settings/{settings_id}") if part.is_there else None
     await part.disk.aclose()
     part.check()
@@ -177,7 +177,7 @@ async def _about(part: _Part, settings_id: int) -> _Report:
     )
 
 
-async def _forget(part: _Part, settings_id: int) -> _Report:
+async def _forget(part: _CachePart, settings_id: int) -> _Report:
     name = f"settings/{settings_id}"
     there = part.is_there and await part.disk.get(name) is not None
     if there:
@@ -189,5 +189,5 @@ async def _forget(part: _Part, settings_id: int) -> _Report:
     return _Report(f"settings {settings_id}  forgotten", _data(part, settings=settings_id, forgotten=1))
 
 
-def _data(part: _Part, **facts: object) -> Mapping[str, object]:
+def _data(part: _CachePart, **facts: object) -> Mapping[str, object]:
     return {"cache": part.name, "folder": str(part.folder), **facts}

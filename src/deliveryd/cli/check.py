@@ -7,12 +7,12 @@ from typing import Annotated
 import anyio
 import typer
 
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.outcome import CONFIGURATION, FAILED
 from deliveryd.cli.output import complain, say, say_json
 from deliveryd.config import examine
 from deliveryd.inspection.check import check_all, check_examined, check_files
-from deliveryd.inspection.findings import Level, as_json, as_lines, as_problems
+from deliveryd.inspection.findings import Level, as_problems, findings_data, findings_lines
 from deliveryd.runtime.privileges import work_as_owner
 
 EXIT = {Level.OK: 0, Level.HINT: 0, Level.WARNING: 0, Level.FAILED: FAILED, Level.ERROR: CONFIGURATION}
@@ -21,7 +21,7 @@ STRICT = EXIT | {Level.WARNING: CONFIGURATION}
 
 def check(
     *,
-    config: ConfigFile = USUAL_CONFIG,
+    config: ConfigOption = USUAL_CONFIG,
     offline: Annotated[
         bool, typer.Option("--offline", help="Connect to nothing: only read the configuration and files.")
     ] = False,
@@ -37,10 +37,10 @@ def check(
         work_as_owner(examined.config.journal.named)
     findings = anyio.run(check_examined, config, examined, check_files if offline else check_all)
     if as_data:
-        say_json(as_json(findings))
+        say_json(findings_data(findings))
     elif examined.problems:
         complain(*as_problems(findings))
     else:
-        say(*as_lines(findings))
+        say(*findings_lines(findings))
     statuses = STRICT if strict else EXIT
     raise typer.Exit(max(statuses[finding.level] for finding in findings))

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 from deliveryd.cli.output import json_text
 from deliveryd.inspection.customer_export import Row
 
-OURS = ("group", "config", "configProblem")
+OWN_COLUMNS = ("group", "config", "configProblem")
 
 
 class LinesSheet:
@@ -72,7 +72,9 @@ def _written(row: Row) -> Mapping[str, Any]:
 
     A field of its own that has a name of ours stands as `entity.NAME`.
     """
-    fields = {f"entity.{name}" if name in OURS else name: value for name, value in row.entity.fields.items()}
+    fields = {
+        f"entity.{name}" if name in OWN_COLUMNS else name: value for name, value in row.entity.fields.items()
+    }
     written = {"id": row.entity.id, "configUrl": row.entity.config_url, **fields}
     if row.config is not None:
         written["config"] = row.config

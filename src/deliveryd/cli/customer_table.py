@@ -17,7 +17,7 @@ from deliveryd.inspection.customer_export import Row
 NAMES = ("marketName", "name", "title", "legalName")
 """Fields of a configuration that may name an entity; only merchants' are known (interface 2.5)."""
 
-LONGEST_VALUE = 60
+LONGEST_CELL = 60
 
 
 class TableConsole(Console):
@@ -99,4 +99,4 @@ def _fields(fields: Mapping[str, Any]) -> Text:
 
 def _short(text: str) -> str:
     text = printable(text)
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"

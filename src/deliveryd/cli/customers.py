@@ -13,7 +13,7 @@ import typer
 
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet
-from deliveryd.cli.options import USUAL_CONFIG, ConfigFile, identifier
+from deliveryd.cli.options import USUAL_CONFIG, ConfigOption, identifier
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import complain, json_text
 from deliveryd.cli.progress import ProgressLine
@@ -26,9 +26,9 @@ from deliveryd.service.customer_data import MOST_PAGES
 from deliveryd.service.wire import GROUPS
 from deliveryd.worker.wiring import open_service
 
-MOST_REASONS = 5
+MOST_ERROR_REASONS = 5
 NOT_FOUND = 404
-UNKNOWN = ": it doesn't know this customer, or service.base_url leads elsewhere"
+UNKNOWN_CUSTOMER = ": it doesn't know this customer, or service.base_url leads elsewhere"
 
 customers = typer.Typer(
     no_args_is_help=True,
@@ -37,7 +37,7 @@ customers = typer.Typer(
 )
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """How it is written."""
 
     JSON = "json"
@@ -50,17 +50,17 @@ def _table(out: TextIO) -> Sheet:
     return sheet
 
 
-SHEETS: Mapping[Format, Callable[[TextIO], Sheet]] = {
-    Format.JSON: ObjectSheet,
-    Format.JSONL: LinesSheet,
-    Format.TABLE: _table,
+SHEETS: Mapping[OutputFormat, Callable[[TextIO], Sheet]] = {
+    OutputFormat.JSON: ObjectSheet,
+    OutputFormat.JSONL: LinesSheet,
+    OutputFormat.TABLE: _table,
 }
 
 
 @customers.command("all")
 def read_all(
     *,
-    config: ConfigFile = USUAL_CONFIG,
+    config: ConfigOption = USUAL_CONFIG,
     customer_id: Annotated[
         int,
         typer.Argument(metavar="ID", parser=identifier, help="The customer's id at the service."),
@@ -77,8 +77,9 @@ def read_all(
         bool, typer.Option("--with-config", help="Bring each entity's configuration; a table always does.")
     ] = False,
     output: Annotated[
-        Format, typer.Option("--format", metavar="FORMAT", help="json, jsonl or table: how it is written.")
-    ] = Format.JSON,
+        OutputFormat,
+        typer.Option("--format", metavar="FORMAT", help="json, jsonl or table: how it is written."),
+    ] = OutputFormat.JSON,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     max_pages: Annotated[
         int, typer.Option(metavar="N", min=1, help="Pages after which a group is taken for endless.")
@@ -92,16 +93,16 @@ def read_all(
     Exit status 1: it ended early, or configurations couldn't be had. What was read has been written then.
     """
     groups = _known(include or GROUPS)
-    output = Format.JSON if as_json else output
+    output = OutputFormat.JSON if as_json else output
     loaded = load_as_owner(config)
-    watcher = ProgressLine(beside_output=output is not Format.TABLE and sys.stdout.isatty())
+    watcher = ProgressLine(beside_output=output is not OutputFormat.TABLE and sys.stdout.isatty())
     progress = Progress()
 
     async def read(out: TextIO) -> None:
         nonlocal progress
         async with open_service(loaded, _told_once()) as client:
             data = client.customer_data(customer_id, groups, language=language, most_pages=max_pages)
-            reading = Reading(client, data, with_config=with_config or output is Format.TABLE)
+            reading = Reading(client, data, with_config=with_config or output is OutputFormat.TABLE)
             progress = reading.progress
             sheet = SHEETS[output](out)
             try:
@@ -120,7 +121,7 @@ def read_all(
         raise DeliverydError(f"interrupted: {progress.told()}") from None
     except ServiceError as error:
         unknown = isinstance(error, ServiceRefused) and error.status == NOT_FOUND and not progress.entities
-        why = UNKNOWN if unknown else ""
+        why = UNKNOWN_CUSTOMER if unknown else ""
         raise DeliverydError(f"customer {customer_id}: {error}{why}; {progress.told()}") from None
     finally:
         watcher.close()
@@ -130,7 +131,7 @@ def read_all(
 @customers.command()
 def entity(
     *,
-    config: ConfigFile = USUAL_CONFIG,
+    config: ConfigOption = USUAL_CONFIG,
     url: Annotated[str, typer.Argument(metavar="URL", help="The configUrl of an entity.")],
     _as_json: Annotated[bool, typer.Option("--json", help="As it does in any case.")] = False,
 ) -> None:
@@ -180,8 +181,8 @@ def _tell_of(problems: Mapping[str, int]) -> None:
     what = "1 configuration" if count == 1 else f"{count:,} configurations"
     complain(f"deliveryd: {what} couldn't be had:")
     most_first = sorted(problems.items(), key=lambda item: -item[1])
-    for reason, times in most_first[:MOST_REASONS]:
+    for reason, times in most_first[:MOST_ERROR_REASONS]:
         complain(f"  {times:,}: {reason}")
-    if len(most_first) > MOST_REASONS:
-        complain(f"  and {len(most_first) - MOST_REASONS:,} other reasons")
+    if len(most_first) > MOST_ERROR_REASONS:
+        complain(f"  and {len(most_first) - MOST_ERROR_REASONS:,} other reasons")
     raise typer.Exit(FAILED)

@@ -8,22 +8,22 @@ from typing import Annotated, NamedTuple
 import typer
 
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, Everything
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, Everything
 from deliveryd.cli.orders import (
     carry_out,
     insist_on_a_choice,
-    instant,
     name_of,
+    parse_instant_option,
     preview,
-    tell,
+    report_reply,
 )
 from deliveryd.cli.output import say, say_json
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.explanation import moment
 from deliveryd.journal.dead_letters import Dead, shown
-from deliveryd.journal.dead_letters import dead as dead_in
-from deliveryd.journal.orders import Kind, Verb
+from deliveryd.journal.dead_letters import dead_letters as dead_in
+from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.model import format_instant
 
 dead = typer.Typer(
@@ -34,17 +34,17 @@ dead = typer.Typer(
 )
 
 
-def _parsed(name: str) -> tuple[Kind, str]:
+def _parsed(name: str) -> tuple[ItemKind, str]:
     kind, _, key = name.partition(":")
-    if kind not in set(Kind) or not key:
+    if kind not in set(ItemKind) or not key:
         raise typer.BadParameter(f"{name!r} is no name such as event:12; deliveryd dead list shows them")
-    return Kind(kind), key
+    return ItemKind(kind), key
 
 
 class _Filter(NamedTuple):
     """Which of all: of these kinds, set aside since then, with this in the reason."""
 
-    kinds: Sequence[Kind]
+    kinds: Sequence[ItemKind]
     since: int | None
     reason: str
 
@@ -52,21 +52,21 @@ class _Filter(NamedTuple):
         return dead_in(config.journal.path, self.kinds, self.since or 0, self.reason)
 
 
-EVERYTHING = _Filter(tuple(Kind), None, "")
+NO_FILTER = _Filter(tuple(ItemKind), None, "")
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Which, by name: event:12.")]
 Kinds = Annotated[
-    list[Kind] | None,
+    list[ItemKind] | None,
     typer.Option(
         "--kind",
         metavar="KIND",
-        help=f"Only this kind: {', '.join(Kind)}; may be given again.",
+        help=f"Only this kind: {', '.join(ItemKind)}; may be given again.",
     ),
 ]
 Since = Annotated[
     int | None,
     typer.Option(
-        parser=instant,
+        parser=parse_instant_option,
         metavar="TIME",
         help='Only what was set aside since this instant, or in the last "2h".',
     ),
@@ -77,14 +77,14 @@ Reason = Annotated[str, typer.Option(metavar="TEXT", help="Only what has this in
 @dead.command("list")
 def list_dead(
     *,
-    config: ConfigFile = USUAL_CONFIG,
+    config: ConfigOption = USUAL_CONFIG,
     kind: Kinds = None,
     since: Since = None,
     reason: Reason = "",
     as_data: AsData = False,
 ) -> None:
     """List what lies aside, the oldest first."""
-    found = _Filter(kind or tuple(Kind), since, reason).apply(load_as_owner(config))
+    found = _Filter(kind or tuple(ItemKind), since, reason).apply(load_as_owner(config))
     if as_data:
         say_json([_as_data(each) for each in found])
     else:
@@ -94,7 +94,7 @@ def list_dead(
 @dead.command()
 def show(
     *,
-    config: ConfigFile = USUAL_CONFIG,
+    config: ConfigOption = USUAL_CONFIG,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in the list, such as event:12.")],
     as_data: AsData = False,
 ) -> None:
@@ -118,7 +118,7 @@ def show(
 @dead.command()
 def retry(
     *,
-    config: ConfigFile = USUAL_CONFIG,
+    config: ConfigOption = USUAL_CONFIG,
     names: Names = None,
     everything: Everything = False,
     kind: Kinds = None,
@@ -133,13 +133,13 @@ def retry(
     """
     loaded = load_as_owner(config)
     chosen = _choose(loaded, names or (), everything, _Filter(kind or _RETRIED, since, reason))
-    _decide(loaded, Verb.RETRY, chosen, dry_run=dry_run, as_data=as_data)
+    _decide(loaded, Action.RETRY, chosen, dry_run=dry_run, as_data=as_data)
 
 
 @dead.command()
 def drop(
     *,
-    config: ConfigFile = USUAL_CONFIG,
+    config: ConfigOption = USUAL_CONFIG,
     names: Names = None,
     everything: Everything = False,
     kind: Kinds = None,
@@ -153,32 +153,36 @@ def drop(
     It stays in the journal, marked so.
     """
     loaded = load_as_owner(config)
-    chosen = _choose(loaded, names or (), everything, _Filter(kind or tuple(Kind), since, reason))
-    _decide(loaded, Verb.DROP, chosen, dry_run=dry_run, as_data=as_data)
+    chosen = _choose(loaded, names or (), everything, _Filter(kind or tuple(ItemKind), since, reason))
+    _decide(loaded, Action.DROP, chosen, dry_run=dry_run, as_data=as_data)
 
 
-_RETRIED = (Kind.EVENT, Kind.MESSAGE, Kind.RECEIPT)  # what was malformed once can't be read the second time
+_RETRIED = (
+    ItemKind.EVENT,
+    ItemKind.MESSAGE,
+    ItemKind.RECEIPT,
+)  # what was malformed once can't be read the second time
 
 
 def _choose(
     config: Config, names: Sequence[str], everything: bool, which: _Filter
-) -> Mapping[Kind, Sequence[str]]:
+) -> Mapping[ItemKind, Sequence[str]]:
     insist_on_a_choice(names, everything)
     found = (
         [_parsed(name) for name in dict.fromkeys(names)]
         if names
         else [(each.kind, each.key) for each in which.apply(config)]
     )
-    by_kind = {kind: [key for other, key in found if other is kind] for kind in Kind}
+    by_kind = {kind: [key for other, key in found if other is kind] for kind in ItemKind}
     return {kind: keys for kind, keys in by_kind.items() if keys}
 
 
 def _decide(
-    config: Config, verb: Verb, chosen: Mapping[Kind, Sequence[str]], *, dry_run: bool, as_data: bool
+    config: Config, verb: Action, chosen: Mapping[ItemKind, Sequence[str]], *, dry_run: bool, as_data: bool
 ) -> None:
-    there = {name_of(each.kind, each.key) for each in EVERYTHING.apply(config)}
+    there = {name_of(each.kind, each.key) for each in NO_FILTER.apply(config)}
     answer = preview(chosen, there) if dry_run else carry_out(config, verb, chosen)
-    tell(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
+    report_reply(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
 
 
 def _lines(found: Sequence[Dead]) -> Iterator[str]:

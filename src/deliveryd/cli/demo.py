@@ -23,13 +23,13 @@ from deliveryd.cli.standard_output import standard_output
 from deliveryd.config import load
 from deliveryd.sandbox.scenario import Scenario, demo_scenario
 from deliveryd.sandbox.server import Sandbox
-from deliveryd.sandbox.state import Event, SandboxState
+from deliveryd.sandbox.state import ReportedEvent, SandboxState
 from deliveryd.worker.supervisor import Addresses, Supervisor
 
-PATIENCE = 120.0
+DEMO_TIMEOUT = 120.0
 """Seconds after which a demo that didn't come to its end is called failed."""
 
-OURS: Mapping[str, str] = {
+DEMO_ENVIRONMENT: Mapping[str, str] = {
     "DELIVERYD_QUEUE__POLL_INTERVAL": "200ms",
     "DELIVERYD_QUEUE__MAX_POLL_INTERVAL": "1s",
     "DELIVERYD_ADMIN__LISTEN": "127.0.0.1:0",
@@ -64,7 +64,7 @@ async def _play(folder: Path) -> bool | None:
     async with Sandbox() as sandbox:
         scenario.load_into(sandbox.state)
         *_, config_file = write_files(folder, sandbox, scenario, receipts_port=0)
-        config = load(config_file, environ=OURS)
+        config = load(config_file, environ=DEMO_ENVIRONMENT)
 
         def when_ready(addresses: Addresses) -> None:
             if addresses.receipts is not None:
@@ -98,7 +98,7 @@ async def _watch(state: SandboxState, scenario: Scenario, console: Console) -> b
     started = time.monotonic()
     ids = [exhibit.id for exhibit in scenario.exhibits]
     with console.status("") as progress:
-        while time.monotonic() - started < PATIENCE:
+        while time.monotonic() - started < DEMO_TIMEOUT:
             ended = sum(_has_ended(state, id_) for id_ in ids)
             sent = len(state.accepted())
             reported = len(state.events)
@@ -147,7 +147,7 @@ def _words(payload: Mapping[str, object]) -> str:
     return ""
 
 
-def _told(events: list[Event]) -> str:
+def _told(events: list[ReportedEvent]) -> str:
     statuses = " → ".join(str(event["status"]) for event in events)
     details = [str(event["details"]) for event in events if "details" in event]
     return f"{statuses}: {details[-1]}" if details else statuses

@@ -8,30 +8,30 @@ from typing import Annotated
 import typer
 
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, identifier
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, identifier
 from deliveryd.cli.orders import carry_out, name_of
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import complain, say, say_json
 from deliveryd.config import Config
-from deliveryd.control.protocol import Answer
+from deliveryd.control.protocol import ControlReply
 from deliveryd.directory.file import FileOptions
 from deliveryd.directory.none import NoOptions
 from deliveryd.journal.erasure import held_of, hindrances
 from deliveryd.journal.lock_owner import holder_of
-from deliveryd.journal.orders import Kind, Verb
+from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.options.units import format_duration
 
-KINDS: Mapping[Kind, tuple[str, str]] = {
-    Kind.MESSAGE: ("messages, with their variables, attempts, events and receipts", "messages"),
-    Kind.MALFORMED: ("malformed elements of the queue", "malformed"),
-    Kind.RECEIPT: ("receipts that fitted nothing", "receipts"),
+ERASED_KINDS: Mapping[ItemKind, tuple[str, str]] = {
+    ItemKind.MESSAGE: ("messages, with their variables, attempts, events and receipts", "messages"),
+    ItemKind.MALFORMED: ("malformed elements of the queue", "malformed"),
+    ItemKind.RECEIPT: ("receipts that fitted nothing", "receipts"),
 }
 """What there can be of a person: in words, and as a field of the JSON."""
 
 
 def erase(
     *,
-    config: ConfigFile = USUAL_CONFIG,
+    config: ConfigOption = USUAL_CONFIG,
     customer: Annotated[
         int,
         typer.Option(
@@ -52,11 +52,11 @@ def erase(
     loaded = load_as_owner(config)
     held = held_of(loaded.journal.path, customer)
     wanted = {
-        Kind.MALFORMED: held.malformed,  # before the messages that some of them are
-        Kind.RECEIPT: [str(seq) for seq in held.receipts],
-        Kind.MESSAGE: [str(id_) for id_ in held.messages],
+        ItemKind.MALFORMED: held.malformed,  # before the messages that some of them are
+        ItemKind.RECEIPT: [str(seq) for seq in held.receipts],
+        ItemKind.MESSAGE: [str(id_) for id_ in held.messages],
     }
-    answer = _preview(loaded, wanted) if dry_run else carry_out(loaded, Verb.ERASE, wanted)
+    answer = _preview(loaded, wanted) if dry_run else carry_out(loaded, Action.ERASE, wanted)
     if as_data:
         say_json(_as_json(customer, answer, dry_run))
     else:
@@ -71,23 +71,23 @@ def erase(
         raise typer.Exit(FAILED)
 
 
-def _preview(config: Config, wanted: Mapping[Kind, Sequence[str]]) -> Answer:
+def _preview(config: Config, wanted: Mapping[ItemKind, Sequence[str]]) -> ControlReply:
     """What would be done, and what refused, as things stand."""
-    ids = [int(key) for key in wanted[Kind.MESSAGE]]
+    ids = [int(key) for key in wanted[ItemKind.MESSAGE]]
     refused = {
-        name_of(Kind.MESSAGE, str(id_)): why for id_, why in hindrances(config.journal.path, ids).items()
+        name_of(ItemKind.MESSAGE, str(id_)): why for id_, why in hindrances(config.journal.path, ids).items()
     }
     names = [name_of(kind, key) for kind, keys in wanted.items() for key in keys]
-    return Answer(tuple(name for name in names if name not in refused), refused)
+    return ControlReply(tuple(name for name in names if name not in refused), refused)
 
 
-def _count(answer: Answer, kind: Kind) -> int:
+def _count(answer: ControlReply, kind: ItemKind) -> int:
     return sum(name.startswith(name_of(kind, "")) for name in answer.done)
 
 
-def _as_lines(customer: int, answer: Answer, dry_run: bool) -> Iterator[str]:
+def _as_lines(customer: int, answer: ControlReply, dry_run: bool) -> Iterator[str]:
     yield f"{'would erase' if dry_run else 'erased'} of customer {customer}: {len(answer.done)}"
-    for kind, (words, _) in KINDS.items():
+    for kind, (words, _) in ERASED_KINDS.items():
         if number := _count(answer, kind):
             yield f"  {words}: {number:,}"
     if answer.skipped:
@@ -95,6 +95,6 @@ def _as_lines(customer: int, answer: Answer, dry_run: bool) -> Iterator[str]:
         yield from (f"  {name}: {reason}" for name, reason in answer.skipped.items())
 
 
-def _as_json(customer: int, answer: Answer, dry_run: bool) -> Mapping[str, object]:
-    erased = {field: _count(answer, kind) for kind, (_, field) in KINDS.items()}
+def _as_json(customer: int, answer: ControlReply, dry_run: bool) -> Mapping[str, object]:
+    erased = {field: _count(answer, kind) for kind, (_, field) in ERASED_KINDS.items()}
     return {"customer": customer, "dry_run": dry_run, "erased": erased, "refused": dict(answer.skipped)}

@@ -7,16 +7,16 @@ from typing import Annotated
 import typer
 
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, identifier
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
 from deliveryd.cli.output import say, say_json
 from deliveryd.errors import DeliverydError
-from deliveryd.inspection.explanation import as_json, tell
+from deliveryd.inspection.explanation import life_data, life_lines
 from deliveryd.journal.history import read_life, without_values
 
 
 def explain(
     *,
-    config: ConfigFile = USUAL_CONFIG,
+    config: ConfigOption = USUAL_CONFIG,
     message_id: Annotated[
         int,
         typer.Argument(metavar="MESSAGE_ID", parser=identifier, help="The id that the queue gave it."),
@@ -39,6 +39,6 @@ def explain(
         )
     shown = life if show_variables else without_values(life)
     if as_data:
-        say_json(as_json(shown))
+        say_json(life_data(shown))
     else:
-        say(*tell(shown, loaded.channels.reporting))
+        say(*life_lines(shown, loaded.channels.reporting))

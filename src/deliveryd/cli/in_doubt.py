@@ -10,21 +10,21 @@ from typing import Annotated, NamedTuple, Self
 import typer
 
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, DryRun, Everything
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, Everything
 from deliveryd.cli.orders import (
     ago,
     carry_out,
     insist_on_a_choice,
     name_of,
     preview,
-    tell,
+    report_reply,
 )
 from deliveryd.cli.output import complain, say, say_json
 from deliveryd.config import Config
 from deliveryd.inspection.explanation import moment
-from deliveryd.journal.dead_letters import InDoubt
-from deliveryd.journal.dead_letters import in_doubt as held_in
-from deliveryd.journal.orders import Kind, Verb
+from deliveryd.journal.dead_letters import DoubtfulMessage
+from deliveryd.journal.dead_letters import doubtful_messages as held_in
+from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.model import format_instant
 from deliveryd.options.file import hint
 
@@ -36,7 +36,7 @@ in_doubt = typer.Typer(
 )
 
 Ids = Annotated[list[int] | None, typer.Argument(metavar="MESSAGE_ID", help="Which messages.")]
-Channel = Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this channel.")]
+ChannelOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this channel.")]
 Until = Annotated[
     int | None,
     typer.Option(
@@ -70,14 +70,14 @@ class _Choice(NamedTuple):
 
 DOUBLES = "deliveryd: warning: under a new key, whoever had one of these messages already gets it twice"
 
-VERBS: Mapping[Known, Verb] = {Known.SENT: Verb.SETTLE_SENT, Known.FAILED: Verb.SETTLE_FAILED}
+VERBS: Mapping[Known, Action] = {Known.SENT: Action.SETTLE_SENT, Known.FAILED: Action.SETTLE_FAILED}
 
 
 @in_doubt.command("list")
 def list_held(
     *,
-    config: ConfigFile = USUAL_CONFIG,
-    channel: Channel = None,
+    config: ConfigOption = USUAL_CONFIG,
+    channel: ChannelOption = None,
     until: Until = None,
     as_data: AsData = False,
 ) -> None:
@@ -95,10 +95,10 @@ def list_held(
 @in_doubt.command()
 def resend(
     *,
-    config: ConfigFile = USUAL_CONFIG,
+    config: ConfigOption = USUAL_CONFIG,
     ids: Ids = None,
     everything: Everything = False,
-    channel: Channel = None,
+    channel: ChannelOption = None,
     until: Until = None,
     new_key: Annotated[
         bool,
@@ -118,14 +118,14 @@ def resend(
     choice = _Choice.of(ids, everything, channel, until)
     if new_key:
         complain(DOUBLES)
-    verb = Verb.RESEND_ANEW if new_key else Verb.RESEND
+    verb = Action.RESEND_ANEW if new_key else Action.RESEND
     _decide(config, verb, choice, dry_run=dry_run, as_data=as_data)
 
 
 @in_doubt.command()
 def settle(
     *,
-    config: ConfigFile = USUAL_CONFIG,
+    config: ConfigOption = USUAL_CONFIG,
     as_: Annotated[
         Known,
         typer.Option(
@@ -136,7 +136,7 @@ def settle(
     ],
     ids: Ids = None,
     everything: Everything = False,
-    channel: Channel = None,
+    channel: ChannelOption = None,
     until: Until = None,
     dry_run: DryRun = False,
     as_data: AsData = False,
@@ -146,16 +146,16 @@ def settle(
     _decide(config, VERBS[as_], choice, dry_run=dry_run, as_data=as_data)
 
 
-def _decide(config: Path, verb: Verb, choice: _Choice, *, dry_run: bool, as_data: bool) -> None:
+def _decide(config: Path, verb: Action, choice: _Choice, *, dry_run: bool, as_data: bool) -> None:
     loaded = load_as_owner(config)
     held = [str(each.message_id) for each in _held(loaded, choice.channel, choice.until)]
-    wanted = {Kind.MESSAGE: list(dict.fromkeys(map(str, choice.ids))) or held}
-    there = {name_of(Kind.MESSAGE, key) for key in held}
+    wanted = {ItemKind.MESSAGE: list(dict.fromkeys(map(str, choice.ids))) or held}
+    there = {name_of(ItemKind.MESSAGE, key) for key in held}
     answer = preview(wanted, there) if dry_run else carry_out(loaded, verb, wanted)
-    tell(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
+    report_reply(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
 
 
-def _held(config: Config, channel: str | None, until: int | None) -> Sequence[InDoubt]:
+def _held(config: Config, channel: str | None, until: int | None) -> Sequence[DoubtfulMessage]:
     """What is held; a channel that isn't configured any more may have some, of any other it is a mistake."""
     path = config.journal.path
     held = held_in(path, channel, until)
@@ -168,7 +168,7 @@ def _held(config: Config, channel: str | None, until: int | None) -> Sequence[In
     return held
 
 
-def _lines(held: Sequence[InDoubt]) -> Iterator[str]:
+def _lines(held: Sequence[DoubtfulMessage]) -> Iterator[str]:
     for each in held:
         repeats = f", tried {each.tries} times by now" if each.tries > 1 else ""
         yield f"{each.message_id}  {each.channel}, since {moment(each.since)}{repeats}"
@@ -177,5 +177,5 @@ def _lines(held: Sequence[InDoubt]) -> Iterator[str]:
     yield f"{len(held)} held in doubt"
 
 
-def _as_data(held: InDoubt) -> Mapping[str, object]:
+def _as_data(held: DoubtfulMessage) -> Mapping[str, object]:
     return held._asdict() | {"since": format_instant(held.since)}

@@ -9,7 +9,7 @@ import typer
 
 USUAL_CONFIG = Path("/etc/deliveryd/config.toml")
 
-ConfigFile = Annotated[
+ConfigOption = Annotated[
     Path,
     typer.Option(
         "--config", "-c", metavar="FILE", help="The configuration file (TOML).", envvar="DELIVERYD_CONFIG"

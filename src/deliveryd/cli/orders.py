@@ -10,9 +10,9 @@ import typer
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import say, say_json
 from deliveryd.config import Config
-from deliveryd.control.client import Office, order
-from deliveryd.control.protocol import Answer
-from deliveryd.journal.orders import Kind, Verb
+from deliveryd.control.client import ControlClient, order
+from deliveryd.control.protocol import ControlReply
+from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.model import parse_instant
 from deliveryd.options.units import parse_duration
 
@@ -25,7 +25,7 @@ def ago(text: str) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
-def instant(text: str) -> int:
+def parse_instant_option(text: str) -> int:
     """An instant, written as one or as a duration before now; raises BadParameter."""
     if "T" not in text.upper():
         return ago(text)
@@ -41,14 +41,14 @@ def insist_on_a_choice(names: Sequence[object], everything: bool) -> None:
         raise typer.BadParameter("name what it is to be done for, or give --all; not both")
 
 
-def name_of(kind: Kind, key: object) -> str:
+def name_of(kind: ItemKind, key: object) -> str:
     """How a thing that lies aside is called at the command line."""
     return f"{kind}:{key}"
 
 
-def carry_out(config: Config, verb: Verb, wanted: Mapping[Kind, Sequence[str]]) -> Answer:
+def carry_out(config: Config, verb: Action, wanted: Mapping[ItemKind, Sequence[str]]) -> ControlReply:
     """Give the orders, to the worker or, without one, to the journal itself; answered by names."""
-    office = Office(
+    office = ControlClient(
         config.journal.path,
         config.events.details_field,
         tuple(config.channels.configured),
@@ -60,17 +60,17 @@ def carry_out(config: Config, verb: Verb, wanted: Mapping[Kind, Sequence[str]]) 
         answer = order(office, verb, kind, keys)
         done += [name_of(kind, key) for key in answer.done]
         skipped |= {name_of(kind, key): reason for key, reason in answer.skipped.items()}
-    return Answer(tuple(done), skipped)
+    return ControlReply(tuple(done), skipped)
 
 
-def preview(wanted: Mapping[Kind, Sequence[str]], there: Collection[str]) -> Answer:
+def preview(wanted: Mapping[ItemKind, Sequence[str]], there: Collection[str]) -> ControlReply:
     """The answer that an order would get, by what is there now."""
     names = [name_of(kind, key) for kind, keys in wanted.items() for key in keys]
     absent = {name: "it doesn't wait for a decision" for name in names if name not in there}
-    return Answer(tuple(name for name in names if name in there), absent)
+    return ControlReply(tuple(name for name in names if name in there), absent)
 
 
-def tell(heading: str, answer: Answer, *, as_data: bool) -> None:
+def report_reply(heading: str, answer: ControlReply, *, as_data: bool) -> None:
     """Show what came of an order; exit with 1 when something that was asked for wasn't done."""
     if as_data:
         say_json({"what": heading, "done": answer.done, "skipped": answer.skipped})
@@ -80,7 +80,7 @@ def tell(heading: str, answer: Answer, *, as_data: bool) -> None:
         raise typer.Exit(FAILED)
 
 
-def _as_lines(heading: str, answer: Answer) -> Iterator[str]:
+def _as_lines(heading: str, answer: ControlReply) -> Iterator[str]:
     yield f"{heading}: {len(answer.done)}"
     yield from (f"  {name}" for name in answer.done)
     if answer.skipped:

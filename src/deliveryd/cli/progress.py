@@ -13,7 +13,7 @@ from deliveryd.inspection.customer_export import Progress
 QUIET = 1.0
 """Seconds before anything is shown: most readings are over by then."""
 
-PAUSE = 0.2
+REDRAW_PAUSE = 0.2
 _BLANK = "\r\x1b[K"
 
 
@@ -33,7 +33,7 @@ class ProgressLine:
     def came_to(self, progress: Progress) -> None:
         """Show it, now and then."""
         if self._wanted and self._now() >= self._due:
-            self._due = self._now() + PAUSE
+            self._due = self._now() + REDRAW_PAUSE
             self._shown = True
             self._stream.write(f"{_BLANK}{progress.told()} ...")
             self._stream.flush()

@@ -8,16 +8,16 @@ import anyio
 import typer
 
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigFile, identifier
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
 from deliveryd.cli.output import say, say_json
-from deliveryd.inspection.preview import Outlook, Scope, as_json, as_lines, look_ahead
-from deliveryd.inspection.preview_request import Wish, gather
+from deliveryd.inspection.preview import PreviewResult, Scope, preview, preview_data, preview_lines
+from deliveryd.inspection.preview_request import PreviewRequest, gather
 from deliveryd.model import WallClock
 
 
 def render(
     *,
-    config: ConfigFile = USUAL_CONFIG,
+    config: ConfigOption = USUAL_CONFIG,
     settings: Annotated[
         str,
         typer.Option(
@@ -49,14 +49,14 @@ def render(
     """
     loaded = load_as_owner(config)
 
-    async def look() -> Outlook:
-        trial = await gather(loaded, Wish(settings, variables, customer, message_id))
-        return await look_ahead(loaded, trial, Scope(channel, language), WallClock().now())
+    async def look() -> PreviewResult:
+        trial = await gather(loaded, PreviewRequest(settings, variables, customer, message_id))
+        return await preview(loaded, trial, Scope(channel, language), WallClock().now())
 
     outlook = anyio.run(look)
     if as_data:
-        say_json(as_json(outlook))
+        say_json(preview_data(outlook))
     else:
-        say(*as_lines(outlook))
+        say(*preview_lines(outlook))
     if outlook.problem is not None:
         raise typer.Exit(1)

@@ -11,14 +11,14 @@ import typer
 
 from deliveryd import telemetry
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, ConfigFile
+from deliveryd.cli.options import USUAL_CONFIG, ConfigOption
 from deliveryd.cli.output import complain, say, say_json
 from deliveryd.cli.shutdown import tell_of_ending
 from deliveryd.journal.base import Account
 from deliveryd.states import State
 from deliveryd.worker.supervisor import Supervisor
 
-TOLD = {
+SUMMARY_STATES = {
     "sent": State.SENT,
     "delivered": State.DELIVERED,
     "failed": State.FAILED,
@@ -32,7 +32,7 @@ YOUNG = 50_000
 
 def run(
     *,
-    config: ConfigFile = USUAL_CONFIG,
+    config: ConfigOption = USUAL_CONFIG,
     until_idle: Annotated[
         bool,
         typer.Option(
@@ -81,7 +81,7 @@ def _sums(account: Account) -> str:
 def _numbers(account: Account) -> Mapping[str, int]:
     numbers = {**account.states, **account.ends}
     open_ = sum(account.states.values()) - account.states.get(State.IN_DOUBT, 0)
-    told = {words: numbers.get(state, 0) for words, state in TOLD.items()}
+    told = {words: numbers.get(state, 0) for words, state in SUMMARY_STATES.items()}
     return {"taken": account.taken, **told, "not_at_their_end": open_, "forgotten": account.forgotten}
 
 

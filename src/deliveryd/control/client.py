@@ -14,32 +14,32 @@ import anyio
 from deliveryd.control.protocol import (
     LONGEST_LINE,
     MOST_KEYS,
-    Answer,
+    ControlReply,
     Failed,
-    address_of,
     claim_of,
-    read_answer,
+    read_reply,
+    socket_address,
     socket_of,
     write_order,
 )
 from deliveryd.errors import JournalError, JournalLocked
-from deliveryd.journal.orders import Kind, Order, Verb
+from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import WallClock
 from deliveryd.runtime.own_files import NotOwn, check_own_socket
 from deliveryd.runtime.rights import user_name
 
 ANSWER_TIMEOUT = 30.0
-PATIENCE = 10.0
+WORKER_TIMEOUT = 10.0
 """Seconds to wait for a worker that is just starting or ending: it has the journal and takes no orders."""
 
-PAUSE = 0.1
+CONNECT_PAUSE = 0.1
 
 LOGIN = Path("/proc/self/loginuid")
 NOBODY_LOGGED_IN = 2**32 - 1
 
 
-class Office(NamedTuple):
+class ControlClient(NamedTuple):
     """What orders are about: a journal, and what its worker would know from the configuration."""
 
     journal: Path
@@ -52,7 +52,7 @@ class _NobodyThere(Exception):
     """No worker takes orders."""
 
 
-def order(office: Office, verb: Verb, kind: Kind, keys: Sequence[str]) -> Answer:
+def order(office: ControlClient, verb: Action, kind: ItemKind, keys: Sequence[str]) -> ControlReply:
     """Have something done with all that these keys name, in portions.
 
     Raises JournalError; what was done before it stays done, and is skipped when asked for again.
@@ -64,11 +64,11 @@ def order(office: Office, verb: Verb, kind: Kind, keys: Sequence[str]) -> Answer
         answer = _order(office, portion)
         done += answer.done
         skipped |= answer.skipped
-    return Answer(tuple(done), skipped)
+    return ControlReply(tuple(done), skipped)
 
 
-def _order(office: Office, portion: Order) -> Answer:
-    deadline = time.monotonic() + PATIENCE
+def _order(office: ControlClient, portion: Order) -> ControlReply:
+    deadline = time.monotonic() + WORKER_TIMEOUT
     while True:
         try:
             return _ask_worker(office.journal, portion)
@@ -80,15 +80,15 @@ def _order(office: Office, portion: Order) -> Answer:
             if time.monotonic() > deadline:
                 place = socket_of(office.journal)
                 raise JournalError(f"a worker has the journal, and takes no orders at {place}") from error
-        time.sleep(PAUSE)
+        time.sleep(CONNECT_PAUSE)
 
 
-def _ask_worker(journal: Path, portion: Order) -> Answer:
+def _ask_worker(journal: Path, portion: Order) -> ControlReply:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_TIMEOUT)
         try:
             check_own_socket(socket_of(journal))
-            with address_of(socket_of(journal)) as address:
+            with socket_address(socket_of(journal)) as address:
                 connection.connect(address)
         except NotOwn as error:
             raise JournalError(f"no order is given: {error.strerror}") from None
@@ -101,7 +101,7 @@ def _ask_worker(journal: Path, portion: Order) -> Answer:
         try:
             connection.sendall(write_order(portion))
             with connection.makefile("rb") as answers:
-                answer = read_answer(answers.readline(LONGEST_LINE))
+                answer = read_reply(answers.readline(LONGEST_LINE))
         except (OSError, ValueError) as error:
             raise JournalError(
                 "the worker gave no answer; ask again: what was done already is skipped"
@@ -111,13 +111,13 @@ def _ask_worker(journal: Path, portion: Order) -> Answer:
     return answer
 
 
-async def _carry_out(office: Office, portion: Order) -> Answer:
+async def _carry_out(office: ControlClient, portion: Order) -> ControlReply:
     async with open_journal(
         office.journal, details_field=office.details_field, keep_variables=office.keep_variables
     ) as journal:
         order = portion._replace(user=user_name(os.geteuid()))
         decided = await journal.decide(order, WallClock().now(), office.channels)
-    return Answer(decided.done, decided.skipped)
+    return ControlReply(decided.done, decided.skipped)
 
 
 def _caller() -> str | None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from deliveryd.journal.orders import Kind, Order, Verb
+from deliveryd.journal.orders import Action, ItemKind, Order
 
 LONGEST_LINE = 256 * 1024
 MOST_KEYS = 500
@@ -20,7 +20,7 @@ LONGEST_NAME = 64
 _LONGEST_PATH = 100  # of a socket's address, which the system bounds at 107 bytes
 
 
-class Answer(NamedTuple):
+class ControlReply(NamedTuple):
     """What came of an order: what it was done for, and for the rest why it wasn't."""
 
     done: tuple[str, ...]
@@ -39,7 +39,7 @@ def socket_of(journal: Path) -> Path:
 
 
 @contextmanager
-def address_of(path: Path) -> Iterator[str]:
+def socket_address(path: Path) -> Iterator[str]:
     """A socket's address for the system, short enough however deep its folder lies."""
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         yield str(path)
@@ -61,7 +61,7 @@ def read_order(line: bytes) -> Order:
     match _object(line):
         case {"verb": str(verb), "kind": str(kind), "keys": list(keys), **rest} if len(keys) <= MOST_KEYS:
             if all(isinstance(key, str) for key in keys):
-                return Order(Verb(verb), Kind(kind), tuple(keys), caller=claim_of(rest.get("caller")))
+                return Order(Action(verb), ItemKind(kind), tuple(keys), caller=claim_of(rest.get("caller")))
     raise ValueError("no order")
 
 
@@ -72,18 +72,18 @@ def claim_of(caller: object) -> str | None:
     return None
 
 
-def write_answer(answer: Answer | Failed) -> bytes:
+def write_reply(answer: ControlReply | Failed) -> bytes:
     """An answer as a line."""
     return _line(answer._asdict())
 
 
-def read_answer(line: bytes) -> Answer | Failed:
+def read_reply(line: bytes) -> ControlReply | Failed:
     """An answer from its line. Raises ValueError."""
     match _object(line):
         case {"reason": str(reason)}:
             return Failed(reason)
         case {"done": list(done), "skipped": dict(skipped)}:
-            return Answer(tuple(map(str, done)), {str(key): str(why) for key, why in skipped.items()})
+            return ControlReply(tuple(map(str, done)), {str(key): str(why) for key, why in skipped.items()})
     raise ValueError("no answer")
 
 

@@ -13,29 +13,29 @@ import anyio
 
 from deliveryd.control.protocol import (
     LONGEST_LINE,
-    Answer,
+    ControlReply,
     Failed,
-    address_of,
     read_order,
+    socket_address,
     socket_of,
-    write_answer,
+    write_reply,
 )
 from deliveryd.errors import JournalError
 from deliveryd.journal.base import Journal
-from deliveryd.journal.orders import Effect, Order, Verb
+from deliveryd.journal.orders import Action, Effect, Order
 from deliveryd.model import Clock
 from deliveryd.runtime.own_files import NotOwn, check_own_socket
 from deliveryd.runtime.rights import user_name
-from deliveryd.runtime.waiting import LONGEST_WAIT
+from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL
 from deliveryd.telemetry import Event, describe, log
 
-PATIENCE = 10.0
+EXCHANGE_TIMEOUT = 10.0
 """Seconds for a command to say what it wants, and again to hear the answer."""
 
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
-class Desk:
+class ControlServer:
     """Carries out orders while the worker runs. `on_moved` hears of what the line has to know."""
 
     def __init__(
@@ -67,13 +67,13 @@ class Desk:
                 if not is_told:
                     log(Event.DESK_CLOSED, file=str(self._path), reason=error.strerror or describe(error))
                 is_told = True
-                await anyio.sleep(LONGEST_WAIT)
+                await anyio.sleep(HEARTBEAT_INTERVAL)
 
     async def _take_orders(self, listener: socket.socket) -> None:
         """Take orders for as long as the socket is where commands look for it."""
         socket_file = self._path.lstat().st_ino
         while self._path.lstat().st_ino == socket_file:
-            with anyio.move_on_after(LONGEST_WAIT):
+            with anyio.move_on_after(HEARTBEAT_INTERVAL):
                 await anyio.wait_readable(listener)
             with suppress(OSError):  # nobody asked, or whoever did is gone
                 connection, _ = listener.accept()
@@ -83,13 +83,13 @@ class Desk:
         with connection:
             connection.setblocking(False)
             line = b""
-            with anyio.move_on_after(PATIENCE):
+            with anyio.move_on_after(EXCHANGE_TIMEOUT):
                 line = await _receive_line(connection)
             answer = await self._answer(connection, line)
-            with anyio.move_on_after(PATIENCE):
-                await _send(connection, write_answer(answer))
+            with anyio.move_on_after(EXCHANGE_TIMEOUT):
+                await _send(connection, write_reply(answer))
 
-    async def _answer(self, connection: socket.socket, line: bytes) -> Answer | Failed:
+    async def _answer(self, connection: socket.socket, line: bytes) -> ControlReply | Failed:
         user = _user_of(connection)
         if user not in (os.geteuid(), 0):
             return Failed("only the user that deliveryd runs as may give orders")
@@ -100,16 +100,16 @@ class Desk:
         except JournalError as error:
             return Failed(str(error))
 
-    async def _carry_out(self, order: Order) -> Answer:
+    async def _carry_out(self, order: Order) -> ControlReply:
         decided = await self._journal.decide(order, self._clock.now(), self._lanes)
-        if order.verb is Verb.ERASE:
+        if order.verb is Action.ERASE:
             await self._journal.cut_log()
         self._on_moved(decided.effects)
         log(
             Event.DESK_DECIDED,
             verb=order.verb, kind=order.kind, count=len(decided.done), skipped=len(decided.skipped),
         )  # fmt: skip
-        return Answer(decided.done, decided.skipped)
+        return ControlReply(decided.done, decided.skipped)
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def _listening(path: Path) -> Iterator[socket.socket]:
     _remove(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         os.fchmod(listener.fileno(), 0o600)  # the file gets this mode when it is made, so no name is changed
-        with address_of(path) as address:
+        with socket_address(path) as address:
             listener.bind(address)
         try:
             listener.listen(8)

@@ -29,14 +29,14 @@ from deliveryd.channels.base import (
 )
 from deliveryd.delivery.refusals import Refusals
 from deliveryd.delivery.routing import Routed, expired, is_expired
-from deliveryd.journal.base import Change, Outcome
+from deliveryd.journal.base import Outcome, Transition
 from deliveryd.journal.rows import digest_of
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Content, Customer, Entry, StatusEvent, message_key
 from deliveryd.options.units import Rate
 from deliveryd.runtime import waits
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy, grown
-from deliveryd.runtime.waiting import LONGEST_WAIT, Bell, Pulse, Rest
+from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
 
@@ -66,7 +66,7 @@ class RetryPolicy(NamedTuple):
         return grown(self.base, self.max, tries, at_least)
 
 
-class LanePolicy(NamedTuple):
+class DispatchPolicy(NamedTuple):
     """What an operator says of a channel."""
 
     concurrency: int
@@ -99,24 +99,24 @@ class Pace:
         return max(self._next + self._interval - anyio.current_time(), 0.0)
 
 
-class Lane:
+class Dispatcher:
     """The attempts of one channel."""
 
     def __init__(  # noqa: PLR0917 - the first seven are parts, the others are choices
         self,
         name: str,
         channel: Channel,
-        policy: LanePolicy,
+        policy: DispatchPolicy,
         namespace: str,
         clock: Clock,
         metrics: Metrics,
-        pulse: Pulse,
+        heartbeats: Heartbeats,
         *,
         share: int,
         spare: Callable[[], int],
         intermediate: frozenset[str],
-        record: Callable[[Sequence[Change]], Awaitable[Collection[int]]],
-        settle: Callable[[Change], None],
+        record: Callable[[Sequence[Transition]], Awaitable[Collection[int]]],
+        settle: Callable[[Transition], None],
         works_again: Callable[[str], None],
     ) -> None:
         self.name = name
@@ -130,7 +130,7 @@ class Lane:
         self._namespace = namespace
         self._clock = clock
         self._metrics = metrics
-        self._pulse = pulse
+        self._heartbeats = heartbeats
         self._spare = spare
         self._intermediate = intermediate
         self._record = record
@@ -144,12 +144,12 @@ class Lane:
         self._repeated_last = False
         self._look_for_expired = float("inf")  # the event loop's time
         self._begun: deque[tuple[Entry, Routed]] = deque()
-        self._rest = Rest()
+        self._idle = ParkingLot()
         self._workers = 0
         self._under_way = 0
-        self._bell = Bell()
+        self._wakeup = AutoResetEvent()
         self._stopping = False
-        self._finished = Bell()
+        self._finished = AutoResetEvent()
         self._misconfigured: str | None = None  # what was said of it, until the provider answers
         self._has_answered = False  # before, messages of an earlier run may wait for its recovery
 
@@ -211,16 +211,16 @@ class Lane:
             (self._repeats if is_repeat else self._queue).append(routed)
         if routed.expires_at is not None:
             self._expect_expiry(routed.expires_at)
-        self._bell.ring()
+        self._wakeup.set()
         return True
 
-    def put_off(self, routed: Routed) -> Change:
+    def put_off(self, routed: Routed) -> Transition:
         """The step of a message that finds no room: it waits for room, or for its settings to be probed."""
         settings_id, now = routed.entry.settings_id, self._clock.now()
         if settings_id not in self._refusals.waiting or self._breaker.is_open:
             return _wait_for_room(routed, now)
         due_at = bounded(now + int(self._refusals.patience(settings_id) * SECOND), routed.expires_at)
-        return Change(routed.bound, State.READY, State.WAITING, now, due_at)
+        return Transition(routed.bound, State.READY, State.WAITING, now, due_at)
 
     def _may_try(self, settings_id: int) -> bool:
         """Whether a message may come, by its settings id: one that waits sends probes only.
@@ -239,7 +239,7 @@ class Lane:
     def stop(self) -> None:
         """Begin no more attempts."""
         self._stopping = True
-        self._bell.ring()
+        self._wakeup.set()
 
     async def finish(self) -> None:
         """Wait until nothing is under way."""
@@ -250,22 +250,22 @@ class Lane:
         """Send until cancelled."""
         async with anyio.create_task_group() as workers:
             while True:
-                self._refusals.tick(self._pulse.beat(self._loop))
-                await self._bell.wait(self._longest_wait())
+                self._refusals.tick(self._heartbeats.beat(self._loop))
+                await self._wakeup.wait(self._longest_wait())
                 if not self._stopping:
                     await self._end_expired()
                     await self._set_back()
                 while not self._stopping and (batch := self._next_batch()):
                     self._refusals.tick(
-                        self._pulse.beat(self._loop)
+                        self._heartbeats.beat(self._loop)
                     )  # on a slow disk a backlog always has a next batch
                     await self._begin(batch, workers)
 
     def _longest_wait(self) -> float:
         if self._stopping or not self.queued or self._under_way >= self._policy.concurrency:
-            return LONGEST_WAIT
+            return HEARTBEAT_INTERVAL
         paced = self._pace.wait() if self._pace is not None else 0.0
-        return min(max(paced, self._breaker.wait()), LONGEST_WAIT)
+        return min(max(paced, self._breaker.wait()), HEARTBEAT_INTERVAL)
 
     def _next_batch(self) -> list[Routed]:
         count = self._breaker.allowed(min(self.queued, self._policy.concurrency - self._under_way))
@@ -297,7 +297,7 @@ class Lane:
             return
         self._look_for_expired = float("inf")
         now = self._clock.now()
-        steps: list[Change] = []
+        steps: list[Transition] = []
         coming: list[int] = []
         for queue in (self._repeats, self._queue):
             waiting = list(queue)
@@ -332,7 +332,7 @@ class Lane:
         self._under_way += len(batch)
         now = self._clock.now()
         begun: list[tuple[Entry, Routed]] = []
-        steps: list[Change] = []
+        steps: list[Transition] = []
         for routed in batch:
             entry, _, customer, rendered, expires_at = routed
             if expires_at is not None and is_expired(expires_at, now):
@@ -355,7 +355,7 @@ class Lane:
             self._breaker.withdraw()
         self._under_way -= len(batch) - len(begun)
         self._begun.extend(begun)
-        more = min(len(begun) - self._rest.wake(len(begun)), self._policy.concurrency - self._workers)
+        more = min(len(begun) - self._idle.unpark(len(begun)), self._policy.concurrency - self._workers)
         for _ in range(more):
             self._workers += 1
             workers.start_soon(self._work)
@@ -371,21 +371,21 @@ class Lane:
         fields = customer.fields
         return {name: fields[name] for name in self._used if name in fields}
 
-    def _lapse(self, routed: Routed, now: int) -> Change:
+    def _lapse(self, routed: Routed, now: int) -> Transition:
         """The end of a message whose time ran out before it was its turn."""
         self._refusals.unanswered(routed.entry.settings_id)
         details = routed.entry.ending(expired(routed.expires_at or now))
         events = (StatusEvent(routed.entry.id, "error", now, details=details),)
-        return Change(routed.bound.ended(), State.READY, State.FAILED, now, events=events)
+        return Transition(routed.bound.ended(), State.READY, State.FAILED, now, events=events)
 
-    def _hold(self, entry: Entry, now: int) -> Change:
+    def _hold(self, entry: Entry, now: int) -> Transition:
         self._refusals.unanswered(entry.settings_id)
         log(Event.MESSAGE_IN_DOUBT, channel=self.name, message_id=entry.id, reason=CHANGED)
-        return Change(entry, State.READY, State.IN_DOUBT, now, outcome=Outcome("in_doubt", None, CHANGED))
+        return Transition(entry, State.READY, State.IN_DOUBT, now, outcome=Outcome("in_doubt", None, CHANGED))
 
-    def _intent(self, entry: Entry, now: int) -> Change:
+    def _intent(self, entry: Entry, now: int) -> Transition:
         events = self._progress(entry, "sending", now)
-        return Change(entry, State.READY, State.SENDING, now, None, None, events)
+        return Transition(entry, State.READY, State.SENDING, now, None, None, events)
 
     def _progress(self, entry: Entry, status: str, now: int) -> tuple[StatusEvent, ...]:
         return (StatusEvent(entry.id, status, now),) if status in self._intermediate else ()
@@ -393,15 +393,15 @@ class Lane:
     async def _work(self) -> None:
         while True:
             while not self._begun:
-                await self._rest.stay()
+                await self._idle.park()
             self._settle(await self._attempt(*self._begun.popleft()))
             self._under_way -= 1
             if self._queue or self._repeats:
-                self._bell.ring()
+                self._wakeup.set()
             if self._stopping:
-                self._finished.ring()
+                self._finished.set()
 
-    async def _attempt(self, entry: Entry, routed: Routed) -> Change:
+    async def _attempt(self, entry: Entry, routed: Routed) -> Transition:
         """One attempt, unless the time ran out since its intent."""
         if routed.expires_at is not None and is_expired(routed.expires_at, now := self._clock.now()):
             return self._expired(entry, routed, now)
@@ -426,13 +426,13 @@ class Lane:
         step = self.decide(entry, verdict)
         return step if step.due_at is None else step._replace(due_at=bounded(step.due_at, routed.expires_at))
 
-    def _expired(self, entry: Entry, routed: Routed, now: int) -> Change:
+    def _expired(self, entry: Entry, routed: Routed, now: int) -> Transition:
         """The end of a message whose time ran out before the provider could have it."""
         self._breaker.withdraw()
         self._refusals.unanswered(entry.settings_id)
         return self._fail(entry, Outcome("expired"), expired(routed.expires_at or now), now)
 
-    def decide(self, entry: Entry, verdict: Attempted) -> Change:
+    def decide(self, entry: Entry, verdict: Attempted) -> Transition:
         """The step that follows from a verdict."""
         if isinstance(verdict, Accepted):
             return self._sent(entry, verdict)
@@ -468,15 +468,15 @@ class Lane:
         alone = entry.may_have_arrived and not self._refusals.affects(entry.settings_id)
         return verdict.by is not None and not alone
 
-    def _sent(self, entry: Entry, verdict: Accepted) -> Change:
+    def _sent(self, entry: Entry, verdict: Accepted) -> Transition:
         now = self._clock.now()
         self._refusals.accepted(entry.settings_id)
         self._answered()
         events = (*self._progress(entry, "accepted", now), StatusEvent(entry.id, "sent", now))
         outcome = Outcome("accepted", verdict.provider_id)
-        return Change(entry.tried(), State.SENDING, State.SENT, now, None, outcome, events)
+        return Transition(entry.tried(), State.SENDING, State.SENT, now, None, outcome, events)
 
-    def _after_failure(self, entry: Entry, verdict: TryAgain, now: int) -> Change:
+    def _after_failure(self, entry: Entry, verdict: TryAgain, now: int) -> Transition:
         outcome = Outcome("try_again", None, verdict.reason)
         if entry.tries >= self._policy.retry.attempts:
             return self._give_up(entry, outcome, f"{verdict.reason} (tried {entry.tries} times)", now)
@@ -487,35 +487,37 @@ class Lane:
         )  # fmt: skip
         return self._wait(entry, now, pause, outcome, verdict.after)
 
-    def _wait(self, entry: Entry, now: int, pause: float, outcome: Outcome, asked: float | None) -> Change:
+    def _wait(
+        self, entry: Entry, now: int, pause: float, outcome: Outcome, asked: float | None
+    ) -> Transition:
         """Wait for the next try; what the provider asked for is over when it works again after an outage."""
         waits_for = waits.recovery(self.name) if asked or self._breaker.is_open else None
         due_at = now + int(pause * SECOND)
-        return Change(entry, State.SENDING, State.WAITING, now, due_at, outcome, waits_for=waits_for)
+        return Transition(entry, State.SENDING, State.WAITING, now, due_at, outcome, waits_for=waits_for)
 
-    def after_doubt(self, entry: Entry, reason: str, now: int, after: float | None = None) -> Change:
+    def after_doubt(self, entry: Entry, reason: str, now: int, after: float | None = None) -> Transition:
         """The step for a try whose outcome is unknown, by the channel's policy (design 4, promise 2)."""
         outcome = Outcome("in_doubt", None, reason)
         entry = entry._replace(doubt=True)
         log(Event.MESSAGE_IN_DOUBT, channel=self.name, message_id=entry.id, reason=reason)
         if not self._policy.resend_in_doubt:
-            return Change(entry, State.SENDING, State.IN_DOUBT, now, outcome=outcome)
+            return Transition(entry, State.SENDING, State.IN_DOUBT, now, outcome=outcome)
         return self._repeat(entry, State.SENDING, reason, now, after)._replace(outcome=outcome)
 
-    def after_hold(self, entry: Entry, reason: str, now: int) -> Change | None:
+    def after_hold(self, entry: Entry, reason: str, now: int) -> Transition | None:
         """The step for a message that is held in doubt, where the policy is another one by now."""
         if not self._policy.resend_in_doubt or reason.endswith(CHANGED):
             return None
         return self._repeat(entry, State.IN_DOUBT, reason, now, None)
 
-    def _repeat(self, entry: Entry, before: State, reason: str, now: int, after: float | None) -> Change:
+    def _repeat(self, entry: Entry, before: State, reason: str, now: int, after: float | None) -> Transition:
         if entry.tries >= self._policy.retry.attempts:
             details = f"{self.name}: {reason} (tried {entry.tries} times)"
             return self._fail(entry, None, details, now, before)
         pause = self._policy.retry.pause(max(entry.tries, 1), after)
-        return Change(entry, before, State.WAITING, now, now + int(pause * SECOND))
+        return Transition(entry, before, State.WAITING, now, now + int(pause * SECOND))
 
-    def _postponed(self, entry: Entry, verdict: TryAgain | Misconfigured | Refused, now: int) -> Change:
+    def _postponed(self, entry: Entry, verdict: TryAgain | Misconfigured | Refused, now: int) -> Transition:
         """Wait without using up a try: it isn't the message's fault."""
         if isinstance(verdict, TryAgain):
             outcome, after = Outcome("try_again", None, verdict.reason), verdict.after
@@ -584,20 +586,20 @@ class Lane:
         self._misconfigured = None
         self._has_answered = True
 
-    def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Change:
+    def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Transition:
         """This channel is spent; the next one of the order may take the message, if there is one.
 
         None may while an earlier try is in doubt, whatever became of its repeats: it could be sent twice.
         """
         if entry.doubt:
             return self._fail(entry, outcome, f"{self.name}: {reason}", now)
-        return Change(entry.given_up(reason), State.SENDING, State.READY, now, outcome=outcome)
+        return Transition(entry.given_up(reason), State.SENDING, State.READY, now, outcome=outcome)
 
     def _fail(
         self, entry: Entry, outcome: Outcome | None, details: str, now: int, before: State = State.SENDING
-    ) -> Change:
+    ) -> Transition:
         events = (StatusEvent(entry.id, "error", now, details=entry.ending(details)),)
-        return Change(entry.ended(), before, State.FAILED, now, outcome=outcome, events=events)
+        return Transition(entry.ended(), before, State.FAILED, now, outcome=outcome, events=events)
 
 
 def bounded(due_at: int, expires_at: int | None) -> int:
@@ -605,11 +607,11 @@ def bounded(due_at: int, expires_at: int | None) -> int:
     return due_at if expires_at is None else min(due_at, expires_at + 1)
 
 
-def _wait_for_room(routed: Routed, now: int) -> Change:
+def _wait_for_room(routed: Routed, now: int) -> Transition:
     """Wait in the journal for room in the lane, but no longer than until the message expires."""
     key = waits.repeat if routed.entry.was_tried else waits.room
-    due_at = bounded(now + int(waits.LONGEST * SECOND), routed.expires_at)
-    return Change(routed.bound, State.READY, State.WAITING, now, due_at, waits_for=key(routed.lane))
+    due_at = bounded(now + int(waits.LONGEST_ANSWER_WAIT * SECOND), routed.expires_at)
+    return Transition(routed.bound, State.READY, State.WAITING, now, due_at, waits_for=key(routed.lane))
 
 
 def _is_changed(entry: Entry, digest: bytes) -> bool:

@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from deliveryd.journal.base import Change
+from deliveryd.journal.base import Transition
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
 
-MOST_REASONS = 50
+MOST_FAILURE_REASONS = 50
 """Reasons that are told apart at a time; what fails for others is told as one sum."""
 
 OTHER = "other reasons"
@@ -21,10 +21,10 @@ _VALUE = re.compile(r"expired(?= at )|missing placeholders(?=: )|not a language 
 """What goes before a value of the message in the details of an event."""
 
 
-def reason_of(change: Change) -> tuple[str, str]:
+def reason_of(transition: Transition) -> tuple[str, str]:
     """The channel on which a message failed, and why, without what differs from message to message."""
-    entry = change.entry
-    details = next((event.details for event in change.events if event.details), None) or ""
+    entry = transition.entry
+    details = next((event.details for event in transition.events if event.details), None) or ""
     channel, reason = entry.lane or NO_CHANNEL, details
     if entry.spent and entry.lane is None:
         channel, reason = entry.spent[-1]
@@ -38,18 +38,18 @@ class Failures:
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def add(self, changes: Iterable[Change]) -> None:
+    def add(self, transitions: Iterable[Transition]) -> None:
         """Of these steps, those that end a message with an error."""
-        for change in changes:
-            if change.after is State.FAILED:
-                self._count(*reason_of(change))
+        for transition in transitions:
+            if transition.after is State.FAILED:
+                self._count(*reason_of(transition))
 
     def add_reported(self, count: int) -> None:
         """So many messages failed by a receipt or an operator's order, after the line was done with them."""
         self._count(NO_CHANNEL, REPORTED, count)
 
     def _count(self, channel: str, reason: str, count: int = 1) -> None:
-        if (channel, reason) not in self._counts and len(self._counts) >= MOST_REASONS:
+        if (channel, reason) not in self._counts and len(self._counts) >= MOST_FAILURE_REASONS:
             channel, reason = NO_CHANNEL, OTHER
         self._counts[channel, reason] += count
 

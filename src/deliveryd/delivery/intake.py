@@ -10,9 +10,9 @@ import anyio
 
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.journal.base import Journal
-from deliveryd.metrics import Failure, Metrics
+from deliveryd.metrics import FailureKind, Metrics
 from deliveryd.model import Clock, Entry, Malformed, QueuedMessage
-from deliveryd.runtime.waiting import LONGEST_WAIT, Bell, Pulse
+from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
 from deliveryd.service.batch import Batch
 from deliveryd.telemetry import Event, log
 
@@ -42,7 +42,7 @@ class Queue(Protocol):
         """Take up to `count` messages."""
 
 
-class Places:
+class InFlightLimit:
     """How many messages the line may hold at a time (`queue.max_in_flight`), and which ones it holds.
 
     A message holds its place from the take until it waits in the journal for a later time, or until the
@@ -52,7 +52,7 @@ class Places:
     def __init__(self, most: int) -> None:
         self.most = most
         self._held: set[int] = set()
-        self.freed = Bell()
+        self.freed = AutoResetEvent()
         self.owed = 0
         """How many messages that were taken long ago are due, and find no place."""
 
@@ -90,7 +90,7 @@ class Places:
         before = len(self._held)
         self._held.difference_update(ids)
         if len(self._held) < before:
-            self.freed.ring()
+            self.freed.set()
 
 
 class TakeSize:
@@ -133,10 +133,10 @@ class Intake:
         self,
         queue: Queue,
         journal: Journal,
-        places: Places,
+        in_flight: InFlightLimit,
         clock: Clock,
         metrics: Metrics,
-        pulse: Pulse,
+        heartbeats: Heartbeats,
         *,
         batch_size: int,
         poll_interval: float,
@@ -147,10 +147,10 @@ class Intake:
     ) -> None:
         self._queue = queue
         self._journal = journal
-        self._places = places
+        self._in_flight = in_flight
         self._clock = clock
         self._metrics = metrics
-        self._pulse = pulse
+        self._heartbeats = heartbeats
         self._size = TakeSize(batch_size)
         self._extra = 0
         self._poll_interval = poll_interval
@@ -163,7 +163,7 @@ class Intake:
         self._down = False
         self._paused = False
         self._stopping = False
-        self._stop_bell = Bell()
+        self._stop_event = AutoResetEvent()
         self.found_empty = False
         """Whether the queue's last answer held nothing new."""
 
@@ -175,13 +175,13 @@ class Intake:
     def stop(self) -> None:
         """Take no more; a take that is under way is finished."""
         self._stopping = True
-        self._stop_bell.ring()
-        self._places.freed.ring()
+        self._stop_event.set()
+        self._in_flight.freed.set()
 
     async def run(self) -> None:
         """Take until stopped."""
         while not self._stopping:
-            self._pulse.beat("intake")
+            self._heartbeats.beat("intake")
             if count := await self._room():
                 await self._sleep(await self._take(count))
 
@@ -214,14 +214,14 @@ class Intake:
         """
         self._set_paused(self._obstacle())
         if self._paused:
-            await self._places.freed.wait(NO_ROOM_PAUSE)
+            await self._in_flight.freed.wait(NO_ROOM_PAUSE)
             return 0
-        whole = min(self._size.now, self._places.most)
+        whole = min(self._size.now, self._in_flight.most)
         with anyio.move_on_after(TOP_UP):
-            while (short := whole - self._places.free_to_take) > 0 and not self._stopping:
+            while (short := whole - self._in_flight.free_to_take) > 0 and not self._stopping:
                 self._on_short(max(short, whole // 2))  # many small posts would cost more than they bring
-                await self._places.freed.wait()
-        room = min(whole, self._places.free_to_take)
+                await self._in_flight.freed.wait()
+        room = min(whole, self._in_flight.free_to_take)
         return room + self._extra if room and not self._stopping else 0
 
     def _set_paused(self, reason: str | None) -> None:
@@ -300,11 +300,11 @@ class Intake:
         """Pause, and keep turning."""
         ends = anyio.current_time() + seconds
         while not self._stopping and (left := ends - anyio.current_time()) > 0:
-            self._pulse.beat("intake")
-            await self._stop_bell.wait(min(left, LONGEST_WAIT))
+            self._heartbeats.beat("intake")
+            await self._stop_event.wait(min(left, HEARTBEAT_INTERVAL))
 
 
-def failure_of(error: ServiceError) -> Failure:
+def failure_of(error: ServiceError) -> FailureKind:
     """The word that the metrics have for an error of the service."""
     if isinstance(error, ServiceRefused):
         return "refused"

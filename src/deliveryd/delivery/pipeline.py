@@ -16,18 +16,18 @@ from collections.abc import Collection, Mapping, Sequence
 import anyio
 
 from deliveryd.delivery.clock_steps import StepWatch
-from deliveryd.delivery.dispatcher import KEPT, SECOND, Lane, bounded
+from deliveryd.delivery.dispatcher import KEPT, SECOND, Dispatcher, bounded
 from deliveryd.delivery.failures import Failures
-from deliveryd.delivery.intake import Intake, Places
-from deliveryd.delivery.preparation import ALL, Preparation, Prepared, PutOff
+from deliveryd.delivery.intake import InFlightLimit, Intake
+from deliveryd.delivery.preparation import ALL, Deferred, Prepared, Preparer
 from deliveryd.delivery.reporting import Reporting
-from deliveryd.delivery.routing import Unsendable
-from deliveryd.journal.base import Change, Doubtful, Journal, OutboxRow, Outcome
+from deliveryd.delivery.routing import Undeliverable
+from deliveryd.journal.base import Doubtful, Journal, OutboxRow, Outcome, Transition
 from deliveryd.journal.orders import Effect
 from deliveryd.metrics import Metrics
 from deliveryd.model import STEP, Clock, Entry, StatusEvent
 from deliveryd.runtime import waits
-from deliveryd.runtime.waiting import LONGEST_WAIT, Bell, Pulse
+from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
 from deliveryd.states import ENDED, State
 from deliveryd.telemetry import DEBUG, Event, enabled, log
 
@@ -36,7 +36,7 @@ SHORT_OF_ROOM = 0.1
 """Seconds until it is looked again for waiting messages that there was no room for."""
 
 LOOKED_AT = 100
-LOOK_PAUSE = 1.0
+PROBE_PAUSE = 1.0
 """How many messages that are due for a provider which is left alone are looked at, and how often (seconds):
 they may have expired, take their turns as probes, or wait for its lane."""
 
@@ -47,7 +47,7 @@ WARN_AT = (0.5, 0.8)
 LESS = 0.05
 """Shares of `queue.max_waiting` at which a warning is logged, and by how much it falls before the next."""
 
-TOLD = {
+LOGGED_STATES = {
     State.SENT: Event.MESSAGE_SENT,
     State.FAILED: Event.MESSAGE_ENDED,
     State.WAITING: Event.MESSAGE_WAITING,
@@ -71,26 +71,26 @@ class Pipeline:
 
     intake: Intake
     reporting: Reporting
-    lanes: Mapping[str, Lane]
+    lanes: Mapping[str, Dispatcher]
 
     def __init__(  # noqa: PLR0917 - all are parts of the line
         self,
         journal: Journal,
-        preparation: Preparation,
-        places: Places,
+        preparation: Preparer,
+        in_flight: InFlightLimit,
         clock: Clock,
         metrics: Metrics,
-        pulse: Pulse,
+        heartbeats: Heartbeats,
         *,
         max_waiting: int,
         longest_pause: float,
     ) -> None:
         self._journal = journal
         self.preparation = preparation
-        self._places = places
+        self._in_flight = in_flight
         self._clock = clock
         self._metrics = metrics
-        self._pulse = pulse
+        self._heartbeats = heartbeats
         self.failures = Failures()
         self._max_waiting = max_waiting
         self._longest_pause = int(longest_pause * SECOND)
@@ -104,10 +104,10 @@ class Pipeline:
         self._level = 0
         self._awaiting: dict[int, Entry] = {}  # taken; the service hasn't accepted their `dequeued` yet
         self._ready: list[Entry] = []
-        self._ready_bell = Bell()
-        self._due_bell = Bell()
-        self._settled: list[Change] = []
-        self._settled_bell = Bell()
+        self._ready_event = AutoResetEvent()
+        self._due_event = AutoResetEvent()
+        self._settled: list[Transition] = []
+        self._settled_event = AutoResetEvent()
         self._settling = anyio.Lock(fast_acquire=True)
         self._taken_last = anyio.Event()
         self._is_misplaced = False
@@ -120,19 +120,21 @@ class Pipeline:
         await self._follow_clock(-ahead if ahead >= STEP else 0)
         left = await self._journal.recover(self._clock.now(), self.lanes)
         self._awaiting = {entry.id: entry for entry in left.taken}
-        self._places.hold([*self._awaiting, *left.reporting])
+        self._in_flight.hold([*self._awaiting, *left.reporting])
         self._waiting = left.waiting
         self._want_room.update(self.lanes)
-        await self.record([change for doubtful in left.doubtful if (change := self._after_crash(doubtful))])
+        await self.record(
+            [transition for doubtful in left.doubtful if (transition := self._after_crash(doubtful))]
+        )
         for name in self.lanes:  # a few find out whether its provider works by now; the others wait for that
             await self._wake([waits.recovery(name)], most=KEPT)
         self.recovered = True
-        self._due_bell.ring()
+        self._due_event.set()
         self.reporting.expect_now(1)
         if left.taken or left.doubtful or left.waiting or left.reporting:
             log(Event.JOURNAL_RECOVERED, count=len(left.taken) + left.waiting, in_flight=len(left.doubtful))
 
-    def _after_crash(self, doubtful: Doubtful) -> Change | None:
+    def _after_crash(self, doubtful: Doubtful) -> Transition | None:
         """What a try without an outcome comes to, or one that was held, by the policy of its channel.
 
         Without its channel it is held. It uses up no try: that the worker ended isn't the provider's fault.
@@ -145,20 +147,20 @@ class Pipeline:
         if lane is not None:
             return lane.after_doubt(entry, WORKER_ENDED, now)
         outcome = Outcome("in_doubt", None, WORKER_ENDED)
-        return Change(entry._replace(doubt=True), state, State.IN_DOUBT, now, outcome=outcome)
+        return Transition(entry._replace(doubt=True), state, State.IN_DOUBT, now, outcome=outcome)
 
     # 1. from the queue into the journal: `Intake` takes and records, then calls
 
     async def take(self) -> None:
         """Take until the end begins."""
         await self.intake.run()
-        self._pulse.forget("intake")
+        self._heartbeats.forget("intake")
         self._taken_last.set()
 
     def taken(self, entries: Sequence[Entry]) -> None:
         """These messages are in the journal; they wait until the service has accepted their `dequeued`."""
         self._awaiting.update((entry.id, entry) for entry in entries)
-        self._places.hold(entry.id for entry in entries)
+        self._in_flight.hold(entry.id for entry in entries)
         self.reporting.expect_now(len(entries))
 
     def obstacle(self) -> str | None:
@@ -182,9 +184,9 @@ class Pipeline:
         else:
             log(Event.JOURNAL_IN_PLACE)
 
-    def short_of(self, places: int) -> None:
+    def short_of(self, in_flight: int) -> None:
         """Intake waits for so many places: as many ends free them, once the service has heard of these."""
-        self.reporting.hasten(places)
+        self.reporting.hasten(in_flight)
 
     # 2. from the journal to the service: `Reporting` posts, then calls
 
@@ -192,7 +194,7 @@ class Pipeline:
         """The service accepted these events: who was taken may be sent now, who ended gives up a place."""
         dequeued = [row.message_id for row in rows if row.status == "dequeued"]
         self._make_ready([entry for id_ in dequeued if (entry := self._awaiting.pop(id_, None))])
-        self._places.release(row.message_id for row in rows if row.status in FINAL)
+        self._in_flight.release(row.message_id for row in rows if row.status in FINAL)
 
     def refused(self, row: OutboxRow) -> None:
         """The service refused this event for good; it lies in the journal with its reason."""
@@ -201,25 +203,25 @@ class Pipeline:
             reason = "the service refused its dequeued event"
             log(Event.MESSAGE_SET_ASIDE, message_id=row.message_id, reason=reason)
             self._metrics.ended(State.SET_ASIDE)
-            self._places.release([row.message_id])
+            self._in_flight.release([row.message_id])
         elif row.status in FINAL:
-            self._places.release([row.message_id])
+            self._in_flight.release([row.message_id])
 
     def reopened(self, entries: Sequence[Entry]) -> None:
         """The service accepted the `dequeued` of messages that were set aside: they may be sent after all."""
         log(Event.MESSAGE_REOPENED, count=len(entries))
-        self._places.hold(entry.id for entry in entries)
+        self._in_flight.hold(entry.id for entry in entries)
         self._make_ready(entries)
 
-    # 3. settings, customer, expiry, language, channel, text: `Preparation` finds them all, then calls
+    # 3. settings, customer, expiry, language, channel, text: `Preparer` finds them all, then calls
 
     async def deliver(self) -> None:
         """Bring ready messages to their lanes, as each is prepared."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.preparation.run, self._wake)
             while True:
-                self._pulse.beat("delivery")
-                await self._ready_bell.wait()
+                self._heartbeats.beat("delivery")
+                await self._ready_event.wait()
                 ready, self._ready = self._ready, []
                 self.preparation.prepare(ready, self._hand_over, tasks)
 
@@ -232,30 +234,30 @@ class Pipeline:
         if waits_for := {step.waits_for for step in steps if step.waits_for is not None}:
             self.preparation.now_waiting(waits_for)
 
-    def _offer(self, message: Prepared) -> Change | None:
+    def _offer(self, message: Prepared) -> Transition | None:
         """Put a message into its lane; or the step that it takes instead."""
-        if isinstance(message, Unsendable):
+        if isinstance(message, Undeliverable):
             return self._failed(message.entry, message.details)
-        if isinstance(message, PutOff):
+        if isinstance(message, Deferred):
             return self._put_off(message)
         lane = self.lanes[message.lane]
         return None if lane.offer(message) else lane.put_off(message)
 
-    def _put_off(self, message: PutOff) -> Change:
+    def _put_off(self, message: Deferred) -> Transition:
         now = self._clock.now()
         due_at = bounded(now + int(message.seconds * SECOND), message.expires_at)
-        return Change(message.entry, State.READY, State.WAITING, now, due_at, waits_for=message.waits_for)
+        return Transition(message.entry, State.READY, State.WAITING, now, due_at, waits_for=message.waits_for)
 
-    def settle(self, change: Change) -> None:
+    def settle(self, transition: Transition) -> None:
         """What became of an attempt; recorded together with all that came in meanwhile."""
-        self._settled.append(change)
-        self._settled_bell.ring()
+        self._settled.append(transition)
+        self._settled_event.set()
 
     async def record_settled(self) -> None:
         """Make outcomes durable, as many at a time as there are."""
         while True:
-            self._pulse.beat("settling")
-            await self._settled_bell.wait()
+            self._heartbeats.beat("settling")
+            await self._settled_event.wait()
             await self._record_settled()
 
     async def _record_settled(self) -> None:
@@ -269,7 +271,7 @@ class Pipeline:
             self.taken(taken)
         if waiting := sum(effect.waiting for effect in effects):
             self._waiting += waiting
-            self._due_bell.ring()
+            self._due_event.set()
         for end, count in Counter(end for effect in effects for end in effect.ended).items():
             self._metrics.ended(end, count)
             if end is State.FAILED:
@@ -283,8 +285,8 @@ class Pipeline:
         """Fetch waiting messages whose time has come, where there are places for them."""
         pause = 0.0
         while True:
-            self._pulse.beat("due")
-            await self._due_bell.wait(min(max(pause, 0.01), LONGEST_WAIT))
+            self._heartbeats.beat("due")
+            await self._due_event.wait(min(max(pause, 0.01), HEARTBEAT_INTERVAL))
             self._watch_journal()
             if step := self._steps.stepped():
                 await self._follow_clock(step)
@@ -305,13 +307,13 @@ class Pipeline:
             if found < portion:
                 break
         if woken:
-            self._due_bell.ring()
+            self._due_event.set()
         return woken
 
     def works_again(self, channel: str) -> None:
         """A channel's provider works again: those go on that it had asked to wait."""
         self._working_again.add(channel)
-        self._due_bell.ring()
+        self._due_event.set()
 
     async def _follow_clock(self, step: int) -> None:
         """Bring what waits in line with a clock that was put right: else it would wait for as long again."""
@@ -323,14 +325,14 @@ class Pipeline:
     async def _fetch_due(self) -> float:
         """Fetch what is due; return the seconds until more may be."""
         self._short = 0
-        pause = LONGEST_WAIT
+        pause = HEARTBEAT_INTERVAL
         if self._waiting:
             pauses = [await self._fetch_due_of(name, lane) for name, lane in self.lanes.items()]
             pause = min(*pauses, await self._fetch_due_without_lane(), await self._fetch_overdue())
-        self._places.owed = self._short
+        self._in_flight.owed = self._short
         return pause
 
-    async def _fetch_due_of(self, name: str, lane: Lane) -> float:
+    async def _fetch_due_of(self, name: str, lane: Dispatcher) -> float:
         """Fetch what is due of one lane, then what waits for room in it: each sees the places that are left.
 
         What finds none is owed some of those that are freed next.
@@ -338,9 +340,9 @@ class Pipeline:
         if lane.is_open:
             lane.owed = 0
             return await self._look_at(name, lane)
-        room = min(lane.room_to_fetch, self._places.free)
+        room = min(lane.room_to_fetch, self._in_flight.free)
         pause, left = await self._fetch({name: room})
-        room = min(lane.room_to_fetch, self._places.free)
+        room = min(lane.room_to_fetch, self._in_flight.free)
         if name in self._want_room and not left:
             left = await self._fetch_for_room(name, room)
         lane.owed = left if len(self.lanes) > 1 else 0  # one alone has room for whoever holds a place
@@ -358,22 +360,22 @@ class Pipeline:
             self._want_room.add(name)
         return self.lanes[name].share
 
-    async def _look_at(self, name: str, lane: Lane) -> float:
+    async def _look_at(self, name: str, lane: Dispatcher) -> float:
         """Fetch a few of a lane whose provider is left alone, seldom: most of it is put off again."""
         now = anyio.current_time()
         if (wait := self._look_again.get(name, now) - now) > 0:
             return wait
-        self._look_again[name] = now + LOOK_PAUSE
-        if free := self._places.free_for_some:
+        self._look_again[name] = now + PROBE_PAUSE
+        if free := self._in_flight.free_for_some:
             await self._fetch({name: min(LOOKED_AT, free)})
         room = LOOKED_AT if lane.refuses_all else lane.room_to_fetch
-        if name in self._want_room and (room := min(room, self._places.free_for_some)):
+        if name in self._want_room and (room := min(room, self._in_flight.free_for_some)):
             await self._fetch_for_room(name, room)
-        return LOOK_PAUSE
+        return PROBE_PAUSE
 
     async def _fetch_due_without_lane(self) -> float:
         """Fetch what is due and bound to no lane, into a part of the places: it may have to wait again."""
-        pause, left = await self._fetch({"": self._places.free_for_some})
+        pause, left = await self._fetch({"": self._in_flight.free_for_some})
         self._short += left
         return SHORT_OF_ROOM if left else pause
 
@@ -382,7 +384,7 @@ class Pipeline:
         now = self._clock.now()
         if now >= self._held_until:
             self._held_until = math.inf  # before it is looked: others may begin to wait meanwhile
-            due = await self._journal.overdue(now, self._places.free_for_some)
+            due = await self._journal.overdue(now, self._in_flight.free_for_some)
             self._fetched(due.entries)
             if due.next_due is not None:
                 self._held_until = min(self._held_until, due.next_due)
@@ -395,11 +397,11 @@ class Pipeline:
         self._fetched(due.entries)
         if due.entries or due.left:
             return SHORT_OF_ROOM, due.left
-        return (LONGEST_WAIT if due.next_due is None else (due.next_due - now) / SECOND), 0
+        return (HEARTBEAT_INTERVAL if due.next_due is None else (due.next_due - now) / SECOND), 0
 
     def _fetched(self, entries: Sequence[Entry]) -> None:
         self._waiting -= len(entries)
-        self._places.hold(entry.id for entry in entries)
+        self._in_flight.hold(entry.id for entry in entries)
         self._make_ready(entries)
 
     async def _warn_of_many(self) -> None:
@@ -430,7 +432,7 @@ class Pipeline:
                 await anyio.sleep(IDLE_CHECK)
 
     async def _is_idle(self) -> bool:
-        if self._places.held or self._waiting or self._journal.misplaced() is not None:
+        if self._in_flight.held or self._waiting or self._journal.misplaced() is not None:
             return False
         counts = await self._journal.counts()
         return not counts.events_waiting and not counts.states.keys() - {State.IN_DOUBT}
@@ -449,70 +451,79 @@ class Pipeline:
 
     # every step of a message
 
-    async def record(self, changes: Sequence[Change]) -> Collection[int]:
+    async def record(self, transitions: Sequence[Transition]) -> Collection[int]:
         """Make steps durable, then let the stations know; return the ids of those that a receipt settled."""
-        if not changes:
+        if not transitions:
             return ()
-        settled, effects = await self._journal.change(changes)
+        settled, effects = await self._journal.change(transitions)
         self.moved(effects)
         if settled:
-            changes = [change for change in changes if change.entry.id not in settled]
-        self._make_ready([change.entry for change in changes if change.after is State.READY])
-        parked = [change.entry.id for change in changes if change.after in (State.WAITING, State.IN_DOUBT)]
+            transitions = [transition for transition in transitions if transition.entry.id not in settled]
+        self._make_ready([transition.entry for transition in transitions if transition.after is State.READY])
+        parked = [
+            transition.entry.id
+            for transition in transitions
+            if transition.after in (State.WAITING, State.IN_DOUBT)
+        ]
         if parked:
-            changes = await self._by_todays_clock(changes)
-            self._note_waiting([change for change in changes if change.after is State.WAITING])
-            self._places.release(parked)
-            self._due_bell.ring()
-        self._tell(changes)
-        if events := sum(len(change.events) for change in changes):
+            transitions = await self._by_todays_clock(transitions)
+            self._note_waiting(
+                [transition for transition in transitions if transition.after is State.WAITING]
+            )
+            self._in_flight.release(parked)
+            self._due_event.set()
+        self._tell(transitions)
+        if events := sum(len(transition.events) for transition in transitions):
             self.reporting.expect(events)
         return settled
 
-    async def _by_todays_clock(self, changes: Sequence[Change]) -> Sequence[Change]:
+    async def _by_todays_clock(self, transitions: Sequence[Transition]) -> Sequence[Transition]:
         """The steps; what waits does so from now on, if the clock was put back since that was decided.
 
         A full disk may lie between the decision and the record, which `retime` came before.
         """
         now = self._clock.now()
         due = {
-            change.entry.id: now + change.due_at - change.at
-            for change in changes
-            if change.due_at is not None and change.at >= now + STEP
+            transition.entry.id: now + transition.due_at - transition.at
+            for transition in transitions
+            if transition.due_at is not None and transition.at >= now + STEP
         }
         if not due:
-            return changes
+            return transitions
         await self._journal.hasten(due)
-        return [change._replace(due_at=due.get(change.entry.id, change.due_at)) for change in changes]
+        return [
+            transition._replace(due_at=due.get(transition.entry.id, transition.due_at))
+            for transition in transitions
+        ]
 
-    def _note_waiting(self, changes: Sequence[Change]) -> None:
-        self._waiting += len(changes)
-        for change in changes:
-            if change.waits_for is not None and change.due_at is not None:
-                self._held_until = min(self._held_until, change.due_at)
-                if change.entry.lane is not None:
-                    self._want_room.add(change.entry.lane)
+    def _note_waiting(self, transitions: Sequence[Transition]) -> None:
+        self._waiting += len(transitions)
+        for transition in transitions:
+            if transition.waits_for is not None and transition.due_at is not None:
+                self._held_until = min(self._held_until, transition.due_at)
+                if transition.entry.lane is not None:
+                    self._want_room.add(transition.entry.lane)
 
-    def _tell(self, changes: Sequence[Change]) -> None:
-        for state, count in Counter([change.after for change in changes]).items():
+    def _tell(self, transitions: Sequence[Transition]) -> None:
+        for state, count in Counter([transition.after for transition in transitions]).items():
             if state in ENDED:
                 self._metrics.ended(state, count)
             if state is State.FAILED:
-                self.failures.add(changes)
-        for change in changes:
-            if change.after is State.SENT:
-                self._metrics.accepted_after(max(change.at - change.entry.taken_at, 0) / SECOND)
+                self.failures.add(transitions)
+        for transition in transitions:
+            if transition.after is State.SENT:
+                self._metrics.accepted_after(max(transition.at - transition.entry.taken_at, 0) / SECOND)
         if enabled(DEBUG):
-            for change in changes:
-                if (event := TOLD.get(change.after)) is not None:
-                    log(event, message_id=change.entry.id, channel=change.entry.lane or "none")
+            for transition in transitions:
+                if (event := LOGGED_STATES.get(transition.after)) is not None:
+                    log(event, message_id=transition.entry.id, channel=transition.entry.lane or "none")
 
     def _make_ready(self, entries: Sequence[Entry]) -> None:
         if entries:
             self._ready += entries
-            self._ready_bell.ring()
+            self._ready_event.set()
 
-    def _failed(self, entry: Entry, details: str) -> Change:
+    def _failed(self, entry: Entry, details: str) -> Transition:
         now = self._clock.now()
         events = (StatusEvent(entry.id, "error", now, details=details),)
-        return Change(entry.ended(), State.READY, State.FAILED, now, events=events)
+        return Transition(entry.ended(), State.READY, State.FAILED, now, events=events)

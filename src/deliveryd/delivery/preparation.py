@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from deliveryd.delivery.routing import Routed, Router, Unsendable, unsendable
-from deliveryd.delivery.settings import SettingsRoom
-from deliveryd.directory.base import Answer, Directory
+from deliveryd.delivery.routing import Routed, Router, Undeliverable, undeliverable
+from deliveryd.delivery.settings import SettingsCache
+from deliveryd.directory.base import Directory, DirectoryAnswer
 from deliveryd.errors import DirectoryUnavailable, ServiceUnavailable, SettingsUnusable
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Entry
 from deliveryd.rendering.content import CompiledSettings
 from deliveryd.runtime import waits
-from deliveryd.runtime.waiting import Bell
+from deliveryd.runtime.waiting import AutoResetEvent
 from deliveryd.runtime.waits import PROMPT
 
 ALL = 1 << 62
@@ -35,11 +35,11 @@ LONGEST_DIRECTORY_PAUSE = 60.0
 MOST_ASKED_ABOUT = 20_000
 """Customers that the directory is asked about at a time; messages of others wait for a turn."""
 
-LOOK_PAUSE = 1.0
+TURN_PAUSE = 1.0
 """Seconds between two looks at whether those may go on that wait for a turn; one goes on as a probe."""
 
 
-class PutOff(NamedTuple):
+class Deferred(NamedTuple):
     """A message that waits in the journal, so many seconds at most, for something that it is made from.
 
     `waits_for` names what wakes it; None: only its time does.
@@ -51,7 +51,7 @@ class PutOff(NamedTuple):
     expires_at: int | None = None
 
 
-Prepared = Routed | Unsendable | PutOff
+Prepared = Routed | Undeliverable | Deferred
 
 Finish = Callable[[Sequence[Prepared]], Coroutine[Any, Any, None]]
 """Takes messages over that are prepared."""
@@ -63,11 +63,11 @@ Wake = Callable[[Collection[str], float, int], Awaitable[int]]
 _Stranger = tuple[Entry, CompiledSettings]
 """A message for which it matters who the customer is, where that isn't known yet."""
 
-_Met = tuple[Entry, CompiledSettings, Answer]
+_Met = tuple[Entry, CompiledSettings, DirectoryAnswer]
 """The same, when it is known, or known that it can't be said now."""
 
 
-class Preparation:
+class Preparer:
     """Prepares messages: in one pass those for which all is in memory, the others as answers come.
 
     Who waits for an answer holds up nobody who needs another one, or none: an answer is waited for a moment,
@@ -75,7 +75,7 @@ class Preparation:
     """
 
     def __init__(
-        self, settings: SettingsRoom, directory: Directory, router: Router, clock: Clock, metrics: Metrics
+        self, settings: SettingsCache, directory: Directory, router: Router, clock: Clock, metrics: Metrics
     ) -> None:
         self._settings = settings
         self._directory = directory
@@ -85,14 +85,14 @@ class Preparation:
         self._asked_about: set[int] = set()  # customers whose messages wait in the journal for the answer
         self._answered: dict[str, float] = {}  # what is known now, and seconds until its messages go on
         self._next_turns = math.inf  # when it is looked whether those may go on that wait for a turn
-        self._bell = Bell()
+        self._wakeup = AutoResetEvent()
 
     async def run(self, wake: Wake) -> None:
         """Ask for the settings that are wanted, and wake messages that wait in the journal for answers."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._settings.run, lambda id_: self._tell(waits.settings(id_)))
             while True:
-                await self._bell.wait(max(self._next_turns - anyio.current_time(), 0.0))
+                await self._wakeup.wait(max(self._next_turns - anyio.current_time(), 0.0))
                 answered, self._answered = self._answered, {}
                 for seconds in set(answered.values()):
                     whom = [each for each, pause in answered.items() if pause == seconds]
@@ -105,8 +105,8 @@ class Preparation:
 
     def _want_turns(self) -> None:
         """Messages wait for a turn: look soon whether they may go on, but never at once, again and again."""
-        self._next_turns = min(self._next_turns, anyio.current_time() + LOOK_PAUSE)
-        self._bell.ring()
+        self._next_turns = min(self._next_turns, anyio.current_time() + TURN_PAUSE)
+        self._wakeup.set()
 
     def now_waiting(self, waits_for: Collection[str]) -> None:
         """Messages wait for these in the journal now; who was answered meanwhile goes on."""
@@ -121,7 +121,7 @@ class Preparation:
 
     def _tell(self, waits_for: str, seconds: float = 0.0) -> None:
         self._answered[waits_for] = seconds
-        self._bell.ring()
+        self._wakeup.set()
 
     def _room_for_turns(self) -> int:
         """How many of those that wait for a turn may go on: one as a probe while the directory is down."""
@@ -161,7 +161,7 @@ class Preparation:
     ) -> list[_Stranger]:
         """Add messages of one settings id to those that are prepared; return those that need a customer."""
         if isinstance(settings, SettingsUnusable):
-            prepared += [unsendable(entry, str(settings)) for entry in entries]
+            prepared += [undeliverable(entry, str(settings)) for entry in entries]
             return []
         if isinstance(settings, ServiceUnavailable):
             prepared += [self._without_settings(entry) for entry in entries]
@@ -175,10 +175,10 @@ class Preparation:
                 prepared.append(self._router.route(entry, settings, None, now))
         return strangers
 
-    def _without_settings(self, entry: Entry) -> PutOff:
+    def _without_settings(self, entry: Entry) -> Deferred:
         if self._settings.is_awaited(entry.settings_id):
-            return PutOff(entry, waits.LONGEST, waits.settings(entry.settings_id))
-        return PutOff(entry, WITHOUT_A_CALL * random.uniform(0.5, 1.0))
+            return Deferred(entry, waits.LONGEST_ANSWER_WAIT, waits.settings(entry.settings_id))
+        return Deferred(entry, WITHOUT_A_CALL * random.uniform(0.5, 1.0))
 
     def _greet(self, strangers: list[_Stranger], prepared: list[Prepared]) -> list[_Stranger]:
         """Prepare the messages of customers who are known already; return those to ask about.
@@ -209,7 +209,7 @@ class Preparation:
         for entry, settings in strangers:
             here[entry.customer_id].append((entry, settings))
 
-        async def go_on(answers: Mapping[int, Answer]) -> None:
+        async def go_on(answers: Mapping[int, DirectoryAnswer]) -> None:
             met = [(*stranger, answer) for id_, answer in answers.items() for stranger in here.pop(id_, ())]
             if met:
                 await finish(self._introduce(met, self._clock.now()))
@@ -239,22 +239,24 @@ class Preparation:
         self._metrics.customers_unavailable(absent)
         return [self._introduced(*each, now) for each in met]
 
-    def _introduced(self, entry: Entry, settings: CompiledSettings, answer: Answer, now: int) -> Prepared:
+    def _introduced(
+        self, entry: Entry, settings: CompiledSettings, answer: DirectoryAnswer, now: int
+    ) -> Prepared:
         if not isinstance(answer, DirectoryUnavailable):
             return self._router.route(entry, settings, answer, now)
         if self._directory.is_down:
             return _put_off(entry, settings, waits.DIRECTORY)
-        return PutOff(entry, self._pause_after(answer), None, settings.expires_at)
+        return Deferred(entry, self._pause_after(answer), None, settings.expires_at)
 
-    def _pause_after(self, answer: Answer) -> float:
+    def _pause_after(self, answer: DirectoryAnswer) -> float:
         """Seconds until somebody's messages go on: at once when it is known who they are."""
         if not isinstance(answer, DirectoryUnavailable) or self._directory.is_down:
             return 0.0
         return min(max(DIRECTORY_PAUSE, answer.after or 0.0), LONGEST_DIRECTORY_PAUSE)
 
 
-def _put_off(entry: Entry, settings: CompiledSettings, waits_for: str) -> PutOff:
-    return PutOff(entry, waits.LONGEST, waits_for, settings.expires_at)
+def _put_off(entry: Entry, settings: CompiledSettings, waits_for: str) -> Deferred:
+    return Deferred(entry, waits.LONGEST_ANSWER_WAIT, waits_for, settings.expires_at)
 
 
 def _by_settings(entries: Sequence[Entry]) -> Mapping[int, Sequence[Entry]]:

@@ -16,7 +16,7 @@ from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Entry
-from deliveryd.runtime.waiting import LONGEST_WAIT, Bell, Pulse
+from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
 from deliveryd.telemetry import Event, log
 
 ABOUT_THE_EVENTS = frozenset({400, 409, 413, 422})
@@ -25,9 +25,9 @@ ABOUT_THE_EVENTS = frozenset({400, 409, 413, 422})
 Those are waited out: they would be the same for every event, and set aside all that there is.
 """
 
-MAX_PAUSE = 30.0
+LONGEST_REPORT_PAUSE = 30.0
 
-TOLD_AGAIN_AFTER = 3600.0
+REFUSALS_LOG_INTERVAL = 3600.0
 """Seconds after which the log says again how many events the service keeps refusing."""
 
 
@@ -47,7 +47,7 @@ class Reporting:
         journal: Journal,
         clock: Clock,
         metrics: Metrics,
-        pulse: Pulse,
+        heartbeats: Heartbeats,
         *,
         batch_size: int,
         flush_interval: float,
@@ -59,16 +59,16 @@ class Reporting:
         self._journal = journal
         self._clock = clock
         self._metrics = metrics
-        self._pulse = pulse
+        self._heartbeats = heartbeats
         self._batch_size = batch_size
         self._flush_interval = flush_interval
         self._on_accepted = on_accepted
         self._on_refused = on_refused
         self._on_reopened = on_reopened
-        self._bell = Bell()
-        self._full = Bell()
-        self._settled = Bell()
-        self._hurried = Bell()
+        self._wakeup = AutoResetEvent()
+        self._full = AutoResetEvent()
+        self._settled = AutoResetEvent()
+        self._hurried = AutoResetEvent()
         self._waiting = 0
         self._enough = batch_size
         self._failures = 0
@@ -84,36 +84,36 @@ class Reporting:
     def expect(self, events: int) -> None:
         """Events entered the outbox; they are reported when a batch is full, or after the flush interval."""
         self._waiting += events
-        self._bell.ring()
-        self._ring_if_full()
+        self._wakeup.set()
+        self._set_if_full()
 
     def expect_now(self, events: int) -> None:
         """Events entered the outbox that something waits for; they are reported at once."""
         self._waiting += events
-        self._bell.ring()
-        self._full.ring()
+        self._wakeup.set()
+        self._full.set()
 
     def hasten(self, events: int) -> None:
         """So many are company enough for the next post: the line stands still for want of what they free."""
         self._enough = min(events, self._batch_size)
-        self._ring_if_full()
+        self._set_if_full()
 
-    def _ring_if_full(self) -> None:
+    def _set_if_full(self) -> None:
         if self._waiting >= self._enough:
-            self._full.ring()
+            self._full.set()
 
     def hurry(self) -> None:
         """From now on report at once whatever comes: the worker is about to end."""
         self._hurry = True
-        self._hurried.ring()
-        self._bell.ring()
-        self._full.ring()
+        self._hurried.set()
+        self._wakeup.set()
+        self._full.set()
 
     async def run(self) -> None:
         """Report until cancelled."""
         while True:
-            self._pulse.beat("reporting")
-            if await self._bell.wait(LONGEST_WAIT) and not self._hurry:
+            self._heartbeats.beat("reporting")
+            if await self._wakeup.wait(HEARTBEAT_INTERVAL) and not self._hurry:
                 await self._full.wait(self._flush_interval)
             await self._flush()
 
@@ -124,7 +124,7 @@ class Reporting:
 
     async def _flush(self) -> None:
         while True:
-            self._pulse.beat("reporting")
+            self._heartbeats.beat("reporting")
             self._waiting, self._enough = 0, self._batch_size
             rows = await self._journal.outbox(0, self._batch_size)
             if not rows:
@@ -142,7 +142,7 @@ class Reporting:
 
     async def _post(self, rows: Sequence[OutboxRow]) -> None:
         """Report these events; where the service refuses them, each half for itself."""
-        self._pulse.beat("reporting")
+        self._heartbeats.beat("reporting")
         try:
             await self._sink.report([row.body for row in rows])
         except ServiceRefused as error:
@@ -162,7 +162,7 @@ class Reporting:
             self._on_accepted(rows)
             if reopened:
                 self._on_reopened(reopened)
-            self._settled.ring()
+            self._settled.set()
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> None:
         refusals = await self._journal.refuse(row, reason, self._clock.now())
@@ -172,18 +172,18 @@ class Reporting:
         else:
             log(Event.EVENTS_REFUSED, message_id=row.message_id, reason=f"{row.status}: {reason}")
         self._on_refused(row)
-        self._settled.ring()
+        self._settled.set()
 
     def _tell_refused_again(self) -> None:
         """Say at most once an hour how many events were refused once more: each was named the first time."""
         self._refused_again += 1
         if (now := anyio.current_time()) >= self._quiet_until:
             log(Event.EVENTS_REFUSED_AGAIN, count=self._refused_again)
-            self._refused_again, self._quiet_until = 0, now + TOLD_AGAIN_AFTER
+            self._refused_again, self._quiet_until = 0, now + REFUSALS_LOG_INTERVAL
 
     async def _pause_after(self, error: ServiceError) -> None:
         self._failures += 1
-        pause = min(0.5 * 2.0 ** min(self._failures, 10), MAX_PAUSE) * random.uniform(0.5, 1.0)
+        pause = min(0.5 * 2.0 ** min(self._failures, 10), LONGEST_REPORT_PAUSE) * random.uniform(0.5, 1.0)
         if isinstance(error, ServiceUnavailable) and error.after is not None:
             pause = max(pause, error.after)
         self._metrics.post_failed("refused" if isinstance(error, ServiceRefused) else "unavailable")
@@ -194,6 +194,6 @@ class Reporting:
         """Wait, and keep turning; `hurry` ends it."""
         ends = anyio.current_time() + seconds
         while (left := ends - anyio.current_time()) > 0:
-            self._pulse.beat("reporting")
-            if await self._hurried.wait(min(left, LONGEST_WAIT)):
+            self._heartbeats.beat("reporting")
+            if await self._hurried.wait(min(left, HEARTBEAT_INTERVAL)):
                 return

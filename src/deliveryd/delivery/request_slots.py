@@ -13,20 +13,20 @@ GIVES_WAY = 1.0
 """Seconds that a request may take before it is cut off for a new id that finds no slot."""
 
 
-class Turn(NamedTuple):
+class RequestSlot(NamedTuple):
     """A request that may begin; its scope is cancelled when it has to give way."""
 
     id: int
     scope: anyio.CancelScope
 
 
-class _Request(NamedTuple):
+class _RunningRequest(NamedTuple):
     began: float
     is_repeat: bool
     scope: anyio.CancelScope
 
 
-class Turns:
+class RequestSlots:
     """Hands out slots for requests: `most` at a time, half of them at most to repeats and slow requests.
 
     So ids that fail or hang leave half of the slots to new ones. When more than that hang, the longest
@@ -37,7 +37,7 @@ class Turns:
         self._most = most
         self._new: list[int] = []
         self._repeats: deque[int] = deque()
-        self._under_way: dict[int, _Request] = {}  # the longest first
+        self._under_way: dict[int, _RunningRequest] = {}  # the longest first
 
     def add(self, id_: int) -> None:
         """This id is wanted for the first time."""
@@ -47,7 +47,7 @@ class Turns:
         """This id is to be asked for once more, after a failure."""
         self._repeats.append(id_)
 
-    def begin(self) -> list[Turn]:
+    def begin(self) -> list[RequestSlot]:
         """The requests that may begin now."""
         now = anyio.current_time()
         turns = []
@@ -59,7 +59,7 @@ class Turns:
             turns += [self._begin(id_, now, is_repeat=True) for id_ in ids]
         return turns
 
-    def end(self, turn: Turn) -> None:
+    def end(self, turn: RequestSlot) -> None:
         """This request has ended, however it did."""
         request = self._under_way.get(turn.id)
         if request is not None and request.scope is turn.scope:
@@ -72,10 +72,10 @@ class Turns:
         longest = next(iter(self._under_way.values()))
         return max(longest.began + GIVES_WAY - anyio.current_time(), 0.0)
 
-    def _begin(self, id_: int, now: float, *, is_repeat: bool) -> Turn:
+    def _begin(self, id_: int, now: float, *, is_repeat: bool) -> RequestSlot:
         scope = anyio.CancelScope()
-        self._under_way[id_] = _Request(now, is_repeat, scope)
-        return Turn(id_, scope)
+        self._under_way[id_] = _RunningRequest(now, is_repeat, scope)
+        return RequestSlot(id_, scope)
 
     def _slow(self, now: float) -> int:
         return sum(request.is_repeat or now - request.began > PROMPT for request in self._under_way.values())

@@ -36,16 +36,16 @@ class Routed(NamedTuple):
         return self.entry.bound(self.lane)
 
 
-class Unsendable(NamedTuple):
+class Undeliverable(NamedTuple):
     """A message that ends here, and the details of its `error` event."""
 
     entry: Entry
     details: str
 
 
-def unsendable(entry: Entry, *reasons: str) -> Unsendable:
+def undeliverable(entry: Entry, *reasons: str) -> Undeliverable:
     """The message ends for these reasons, and for those of the channels that were tried before."""
-    return Unsendable(entry, entry.ending(*reasons))
+    return Undeliverable(entry, entry.ending(*reasons))
 
 
 def is_expired(expires_at: int | None, now: int) -> bool:
@@ -105,28 +105,28 @@ class Router:
 
     def route(
         self, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
-    ) -> Routed | Unsendable:
+    ) -> Routed | Undeliverable:
         """Where a message goes now, and what it says; or why it can't be sent at all.
 
         `customer` is None when nobody knows them, and when it doesn't matter who they are.
         """
         if settings.expires_at is not None and is_expired(settings.expires_at, now):
-            return unsendable(entry, expired(settings.expires_at))
+            return undeliverable(entry, expired(settings.expires_at))
         if entry.content is not None and (name := self._repeats(entry)):
             said, values = entry.content
             return Routed(entry, name, Customer(entry.customer_id, values), said, settings.expires_at)
         try:
             tags = candidates(customer.language if customer else None, self._languages)
         except LanguageUnreadable as error:
-            return unsendable(entry, str(error))
+            return undeliverable(entry, str(error))
         found = self._first_usable(entry, settings, customer, tags)
         if found is None:
-            return unsendable(entry, *self._why_none(entry, settings, tags))
+            return undeliverable(entry, *self._why_none(entry, settings, tags))
         lane, block = found
         rendered = block.render(entry.variables, customer)
         if isinstance(rendered, Rendered):
             return Routed(entry, lane, customer, rendered, settings.expires_at)
-        return unsendable(entry, *self._why_not(entry, settings, tags, (lane, block), rendered))
+        return undeliverable(entry, *self._why_not(entry, settings, tags, (lane, block), rendered))
 
     def _repeats(self, entry: Entry) -> str | None:
         """The lane on which a message says again what may have arrived there, if it does so."""
@@ -207,13 +207,13 @@ class Router:
         """Why the chosen block can't be filled, and why better ones, or a greeting, can't be read."""
         lane, block = chosen
         yield f"{lane}: {flaw.reason}" if entry.spent else flaw.reason
-        passed_over = takewhile(lambda place: place != (block.language, lane), self._places(entry, tags))
+        passed_over = takewhile(lambda place: place != (block.language, lane), self._in_flight(entry, tags))
         yield from self._unreadable(settings, passed_over)
         greetings = settings.languages[block.language].unreadable.get("greetings")
         if greetings is not None and isinstance(flaw, Missing) and "greeting" in flaw.names:
             yield greetings
 
-    def _places(self, entry: Entry, tags: Sequence[str]) -> Iterator[_Place]:
+    def _in_flight(self, entry: Entry, tags: Sequence[str]) -> Iterator[_Place]:
         """Where a message may find its block, in the order in which it is looked for."""
         order = self._order_for(entry)
         return ((tag, name) for tag in tags for name in order)
@@ -231,12 +231,12 @@ class Router:
         everywhere = (*tags, *settings.languages)
         if next(self._offers(settings, order, everywhere), None) is None:
             tags = everywhere  # it was the same for all customers, so that this one wasn't looked up
-        yield from self._unreadable(settings, self._places(entry, tags))
+        yield from self._unreadable(settings, self._in_flight(entry, tags))
 
-    def _unreadable(self, settings: CompiledSettings, places: Iterable[_Place]) -> Iterator[str]:
+    def _unreadable(self, settings: CompiledSettings, in_flight: Iterable[_Place]) -> Iterator[str]:
         """Why blocks at these places can't be read; each reason once."""
         found: dict[str, None] = {}
-        for tag, name in places:
+        for tag, name in in_flight:
             language = settings.languages.get(tag)
             if language is not None and (reason := language.unreadable.get(self._roads[name].block)):
                 found[reason] = None

@@ -12,24 +12,24 @@ from typing import Protocol
 
 import anyio
 
-from deliveryd.delivery.request_slots import Turn, Turns
+from deliveryd.delivery.request_slots import RequestSlot, RequestSlots
 from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable, SettingsUnusable
 from deliveryd.metrics import Metrics
 from deliveryd.model import Settings, first_of
 from deliveryd.rendering.content import CompiledSettings
 from deliveryd.runtime.disk_cache import DiskCache
-from deliveryd.runtime.waiting import Bell
-from deliveryd.runtime.waits import KEPT_FOR_WAITING, LONGEST, PROMPT
+from deliveryd.runtime.waiting import AutoResetEvent
+from deliveryd.runtime.waits import KEPT_FOR_WAITING, LONGEST_ANSWER_WAIT, PROMPT
 from deliveryd.telemetry import Event, log
 
-MEMORY_BYTES = 32 << 20
+SETTINGS_MEMORY_BYTES = 32 << 20
 PIECE_BYTES = 128
 """Memory that one piece of a template takes besides its text, about."""
 
 MOST_FETCHES = 200
 """Settings that are asked for at a time: each takes a connection, and a process has a thousand files."""
 
-FORGOTTEN_AFTER = 2 * LONGEST
+FORGOTTEN_AFTER = 2 * LONGEST_ANSWER_WAIT
 """Seconds after which an id isn't asked for any more that no message has begun to wait for since."""
 
 NO_ANSWER_YET = "the service hasn't answered yet"
@@ -41,7 +41,7 @@ UNUSABLE_SECONDS = 30.0
 FLAWED_SECONDS = 600.0
 """How long settings are kept of which some blocks can't be read: a correction is noticed after that."""
 
-MAX_PAUSE = 60.0
+LONGEST_SETTINGS_PAUSE = 60.0
 MOST_KNOWN = 100_000
 
 ABOUT_THE_SETTINGS = frozenset({400, 404, 410, 422})
@@ -121,7 +121,7 @@ class _Open:
         return known
 
 
-class SettingsRoom:
+class SettingsCache:
     """Hands out compiled settings. `ttl` (seconds) is the age to fetch them anew at, None: never.
 
     `run` asks for what is wanted, and asks again for as long as messages wait for it in the journal.
@@ -144,10 +144,10 @@ class SettingsRoom:
         self._size = 0
         self._open: dict[int, _Open] = {}
         self._begun: list[int] = []
-        self._turns = Turns(MOST_FETCHES)
+        self._turns = RequestSlots(MOST_FETCHES)
         self._repeats: list[tuple[float, int]] = []  # a heap
         self._left_alone: dict[int, tuple[float, float]] = {}  # when it failed, and its own pause's end
-        self._bell = Bell()
+        self._wakeup = AutoResetEvent()
 
     def at_hand(self, settings_id: int) -> CompiledSettings | SettingsUnusable | ServiceUnavailable | None:
         """The settings of an id, or why there are none, if that is known; None: `ask` can say.
@@ -207,7 +207,7 @@ class SettingsRoom:
         """Ask for what is wanted. `tell` hears of ids that messages wait for, once they are known."""
         async with anyio.create_task_group() as tasks:
             while True:
-                await self._bell.wait(self._pause())
+                await self._wakeup.wait(self._pause())
                 begun, self._begun = self._begun, []
                 for settings_id in begun:
                     tasks.start_soon(self._look_up, settings_id, tell)
@@ -230,7 +230,7 @@ class SettingsRoom:
     def _begin(self, settings_id: int) -> _Open:
         wanted = self._open[settings_id] = _Open(anyio.current_time())
         self._begun.append(settings_id)
-        self._bell.ring()
+        self._wakeup.set()
         return wanted
 
     def _wait_for(self, settings_id: int) -> None:
@@ -249,7 +249,7 @@ class SettingsRoom:
     def _repeat_at(self, settings_id: int, wanted: _Open, at: float) -> None:
         wanted.repeat_at = at
         heappush(self._repeats, (at, settings_id))
-        self._bell.ring()
+        self._wakeup.set()
 
     def _pause(self) -> float:
         """Seconds until something is to be done."""
@@ -293,9 +293,9 @@ class SettingsRoom:
             self._turns.add_repeat(settings_id)
         else:
             self._turns.add(settings_id)
-        self._bell.ring()
+        self._wakeup.set()
 
-    async def _request(self, turn: Turn, tell: Callable[[int], None]) -> None:
+    async def _request(self, turn: RequestSlot, tell: Callable[[int], None]) -> None:
         began = anyio.current_time()
         known: _Known | None = None
         body, ttl = b"", self._ttl
@@ -317,7 +317,7 @@ class SettingsRoom:
         self._settle(turn.id, known, tell)
         if not isinstance(known, _Unavailable):
             self._service_answers(began)
-        self._bell.ring()
+        self._wakeup.set()
 
     def _ttl_of(self, compiled: CompiledSettings) -> float | None:
         """The age to ask again at; where a block can't be read, sooner than that, and it is said."""
@@ -395,8 +395,8 @@ class SettingsRoom:
     def _unavailable(self, settings_id: int, error: ServiceUnavailable) -> _Unavailable:
         before = self._known.get(settings_id)
         failures = before.failures + 1 if isinstance(before, _Unavailable) else 1
-        grown = min(2.0 ** min(failures - 1, 10), MAX_PAUSE) * random.uniform(0.7, 1.0)
-        asked = min(error.after or 0.0, LONGEST)
+        grown = min(2.0 ** min(failures - 1, 10), LONGEST_SETTINGS_PAUSE) * random.uniform(0.7, 1.0)
+        asked = min(error.after or 0.0, LONGEST_ANSWER_WAIT)
         pause = max(asked, grown)
         now = anyio.current_time()
         self._left_alone.pop(settings_id, None)
@@ -410,6 +410,6 @@ class SettingsRoom:
         before = self._known.pop(settings_id, None)
         self._size += known.size - (before.size if before is not None else 0)
         self._known[settings_id] = known
-        while (self._size > MEMORY_BYTES and len(self._known) > 1) or len(self._known) > MOST_KNOWN:
+        while (self._size > SETTINGS_MEMORY_BYTES and len(self._known) > 1) or len(self._known) > MOST_KNOWN:
             _, oldest = self._known.popitem(last=False)
             self._size -= oldest.size

@@ -8,10 +8,10 @@ from typing import Protocol
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 
-Answer = Customer | None | DirectoryUnavailable
+DirectoryAnswer = Customer | None | DirectoryUnavailable
 """Who a customer is; None: nobody knows them; or why that can't be said now."""
 
-Answered = Callable[[Mapping[int, Answer]], Awaitable[None]]
+Answered = Callable[[Mapping[int, DirectoryAnswer]], Awaitable[None]]
 """Is told who some customers are."""
 
 
@@ -61,9 +61,9 @@ class Source(Protocol):
 
 async def find(directory: Directory, customer_id: int) -> Customer | None:
     """One customer; None when nobody knows them. Raises DirectoryUnavailable."""
-    found: dict[int, Answer] = {}
+    found: dict[int, DirectoryAnswer] = {}
 
-    async def keep(answers: Mapping[int, Answer]) -> None:
+    async def keep(answers: Mapping[int, DirectoryAnswer]) -> None:
         found.update(answers)
 
     await directory.look_up([customer_id], keep)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from deliveryd.directory.records import Flaw, Format, Record, RecordError, Span, format_of
+from deliveryd.directory.records import Flaw, Record, RecordError, RecordFormat, Span, format_of
 from deliveryd.model import Customer
 
 _SHOWN = 20
@@ -28,7 +28,7 @@ class Roster:
     Those who were found are kept as they were read, up to 4,096 of them; one more, and all are dropped.
     """
 
-    def __init__(self, source: Format, ids: array[int], spans: tuple[array[int], array[int]]) -> None:
+    def __init__(self, source: RecordFormat, ids: array[int], spans: tuple[array[int], array[int]]) -> None:
         self._source = source
         self._ids = ids
         self._starts, self._ends = spans

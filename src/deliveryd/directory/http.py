@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from deliveryd.directory.http_options import MANY, ONE, PLACE, HttpOptions, address
+from deliveryd.directory.http_options import (
+    ID_PLACEHOLDER,
+    IDS_PLACEHOLDER,
+    PLACE,
+    HttpDirectoryOptions,
+    address_with_place,
+)
 from deliveryd.directory.remote import Terms
 from deliveryd.errors import ConfigError, DirectoryUnavailable, ServiceRefused, ServiceUnavailable
 from deliveryd.http.client import build_client
@@ -16,22 +22,24 @@ from deliveryd.model import Customer
 from deliveryd.service import number_text
 from deliveryd.service.caller import Caller
 
-UNKNOWN = frozenset({404, 410})
+UNKNOWN_STATUSES = frozenset({404, 410})
 """Statuses by which a source says that it doesn't know a customer."""
 
 LARGEST_CUSTOMER = 64 << 10
-LARGEST_ANSWER = 8 << 20
+LARGEST_DIRECTORY_ANSWER = 8 << 20
 """Bytes that are read of a customer, on an average, and of an answer."""
 
 
 class HttpSource:
     """Asks with GET, and finds the fields in a JSON answer by their pointers (RFC 6901)."""
 
-    def __init__(self, options: HttpOptions, caller: Caller) -> None:
+    def __init__(self, options: HttpDirectoryOptions, caller: Caller) -> None:
         self._caller = caller
         self._endpoint = endpoint_of(options.url, options.tls_files(), options.proxy)
-        self._one = address(options.url, ONE)
-        self._many = address(options.batch_url, MANY) if options.batch_url is not None else None
+        self._one = address_with_place(options.url, ID_PLACEHOLDER)
+        self._many = (
+            address_with_place(options.batch_url, IDS_PLACEHOLDER) if options.batch_url is not None else None
+        )
         self._entries = parse_pointer(options.batch_entries) if options.batch_entries is not None else ()
         self._fields = {name: parse_pointer(pointer) for name, pointer in options.fields.items()}
         self._id = self._fields.pop("id", ())
@@ -57,8 +65,10 @@ class HttpSource:
         await self._caller.aclose()
 
     async def _find(self, target: Target, customer_id: int) -> Customer | None:
-        answer = await self._caller.call("GET", _filled(target, [customer_id]), also=UNKNOWN)
-        return None if answer.status in UNKNOWN else self._customer(customer_id, _parsed(answer.body))
+        answer = await self._caller.call("GET", _filled(target, [customer_id]), also=UNKNOWN_STATUSES)
+        return (
+            None if answer.status in UNKNOWN_STATUSES else self._customer(customer_id, _parsed(answer.body))
+        )
 
     async def _find_all(self, target: Target, ids: Collection[int]) -> Mapping[int, Customer]:
         answer = await self._caller.call("GET", _filled(target, ids))
@@ -89,7 +99,7 @@ def _filled(target: Target, ids: Iterable[int]) -> Target:
 
 def _parsed(body: bytes) -> Any:
     try:
-        return number_text.loads(body.decode("utf-8-sig"))
+        return number_text.loads_exact(body.decode("utf-8-sig"))
     except ValueError:
         raise DirectoryUnavailable("the answer isn't JSON") from None
 
@@ -114,11 +124,13 @@ def _text_of(name: str, value: object) -> str:
             raise DirectoryUnavailable(f"fields.{name} leads to something that is no text and no number")
 
 
-def open_http(options: HttpOptions, terms: Terms) -> HttpSource:
+def open_http_source(options: HttpDirectoryOptions, terms: Terms) -> HttpSource:
     """Open the source. Must be called within the event loop; raises ConfigError."""
     if problems := options.problems():
         raise ConfigError([f"customers.{problem}" for problem in problems])
-    largest = min(LARGEST_CUSTOMER * (options.batch_size if options.batch_url else 1), LARGEST_ANSWER)
+    largest = min(
+        LARGEST_CUSTOMER * (options.batch_size if options.batch_url else 1), LARGEST_DIRECTORY_ANSWER
+    )
     client = build_client(
         timeout=terms.timeout, max_body=largest, tls=options.tls_files(), proxy=options.open_proxy()
     )

@@ -16,8 +16,8 @@ from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions, tls_problems
 from deliveryd.service.auth import AuthOptions
 
-ONE = "{customerId}"
-MANY = "{customerIds}"
+ID_PLACEHOLDER = "{customerId}"
+IDS_PLACEHOLDER = "{customerIds}"
 
 PLACE = b"deliveryd-customer"
 """What stands for the ids in an address that was taken apart: nothing in it is ever escaped."""
@@ -29,7 +29,7 @@ def _pointer(pointer: str) -> str:
 
 
 def _address_with(placeholder: str, url: str) -> str:
-    target = address(url, placeholder)
+    target = address_with_place(url, placeholder)
     if "#" in url:
         raise ValueError("has a fragment, which isn't sent")
     if PLACE not in target.path:
@@ -37,7 +37,7 @@ def _address_with(placeholder: str, url: str) -> str:
     return url
 
 
-def address(url: str, placeholder: str) -> Target:
+def address_with_place(url: str, placeholder: str) -> Target:
     """An address, taken apart, with `PLACE` where the placeholder stands. Raises ValueError."""
     return target_of(url.replace(placeholder, PLACE.decode()))
 
@@ -45,18 +45,18 @@ def address(url: str, placeholder: str) -> Target:
 Pointer = Annotated[str, AfterValidator(_pointer)]
 
 
-class HttpOptions(ProxyOptions):
+class HttpDirectoryOptions(ProxyOptions):
     """What the source "http" needs (design 6)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
-    url: Annotated[str, AfterValidator(lambda url: _address_with(ONE, url))] = Field(
+    url: Annotated[str, AfterValidator(lambda url: _address_with(ID_PLACEHOLDER, url))] = Field(
         description="address of one customer, with {customerId} in it"
     )
     fields: Annotated[dict[str, Pointer], Field(min_length=1)] = Field(
         description="name, language, phone, email, ...: each with its JSON Pointer"
     )
-    batch_url: Annotated[str, AfterValidator(lambda url: _address_with(MANY, url))] | None = Field(
+    batch_url: Annotated[str, AfterValidator(lambda url: _address_with(IDS_PLACEHOLDER, url))] | None = Field(
         None, description="address of many, with {customerIds} in it: ids, separated by commas"
     )
     batch_size: StrictInt = Field(100, ge=1, le=1000, description="customers in one request, at most")

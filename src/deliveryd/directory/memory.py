@@ -11,7 +11,7 @@ import anyio
 from deliveryd.model import Customer
 from deliveryd.runtime.waits import KEPT_FOR_WAITING
 
-MEMORY_BYTES = 32 << 20
+CUSTOMER_MEMORY_BYTES = 32 << 20
 """Memory that all kept answers may take, about; those that weren't used for longest go first."""
 
 ANSWER_BYTES = 500
@@ -57,7 +57,7 @@ class Memory:
             before = self._kept.pop(id_, None)
             kept = self._kept[id_] = _Kept(now + seconds, customer, _size(customer))
             self._size += kept.size - (before.size if before is not None else 0)
-        while self._size > MEMORY_BYTES and len(self._kept) > 1:
+        while self._size > CUSTOMER_MEMORY_BYTES and len(self._kept) > 1:
             _, oldest = self._kept.popitem(last=False)
             self._size -= oldest.size
 

@@ -7,21 +7,21 @@ import random
 import anyio
 
 from deliveryd.errors import DirectoryUnavailable
-from deliveryd.runtime.waits import LONGEST
+from deliveryd.runtime.waits import LONGEST_ANSWER_WAIT
 from deliveryd.telemetry import Event, log
 
 DOWN_AFTER = 5
 """Failed questions in a row after which the directory counts as down: fewer may be about their customers."""
 
 FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 5.0
+LONGEST_OUTAGE_PAUSE = 5.0
 """Seconds between two tries of a directory that is down; the pauses double."""
 
 LOG_PAUSE = 60.0
 """Seconds between two lines of the log about questions that fail while the directory answers others."""
 
 
-class Outage:
+class DirectoryBreaker:
     """Whether a directory may be asked, by how its last questions went."""
 
     def __init__(self) -> None:
@@ -77,5 +77,7 @@ class Outage:
             return
         self._trying = False
         self._pauses += 1
-        pause = min(FIRST_PAUSE * 2.0 ** min(self._pauses - 1, 10), LONGEST_PAUSE) * random.uniform(0.7, 1.0)
-        self._next_try = now + max(pause, min(error.after or 0.0, LONGEST))
+        pause = min(FIRST_PAUSE * 2.0 ** min(self._pauses - 1, 10), LONGEST_OUTAGE_PAUSE) * random.uniform(
+            0.7, 1.0
+        )
+        self._next_try = now + max(pause, min(error.after or 0.0, LONGEST_ANSWER_WAIT))

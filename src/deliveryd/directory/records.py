@@ -39,7 +39,7 @@ class Flaw(NamedTuple):
     earlier: int | None = None
 
 
-class Format(Protocol):
+class RecordFormat(Protocol):
     """Reads the records of one file."""
 
     def records(self) -> Iterator[Record | Flaw]:
@@ -119,7 +119,7 @@ class Csv:
         return {name: text for name, text in zip(self._columns, row, strict=True) if text.strip()}
 
 
-_FORMATS: Mapping[str, Callable[[bytes], Format]] = {
+_FORMATS: Mapping[str, Callable[[bytes], RecordFormat]] = {
     ".jsonl": JsonLines,
     ".ndjson": JsonLines,
     ".json": JsonLines,
@@ -127,7 +127,7 @@ _FORMATS: Mapping[str, Callable[[bytes], Format]] = {
 }
 
 
-def format_of(path: Path) -> Callable[[bytes], Format]:
+def format_of(path: Path) -> Callable[[bytes], RecordFormat]:
     """The format that the name of the file stands for; raises RecordError when it stands for none."""
     try:
         return _FORMATS[path.suffix.lower()]

@@ -9,14 +9,14 @@ from pydantic import BaseModel
 
 from deliveryd.directory.base import Source
 from deliveryd.directory.file import FileOptions
-from deliveryd.directory.http_options import HttpOptions
+from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.none import NoOptions
 from deliveryd.directory.remote import Terms
 from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.errors import ConfigError
 from deliveryd.options import plugins
 
-ENTRY_POINTS = "deliveryd.customers"
+SOURCE_ENTRY_POINTS = "deliveryd.customers"
 
 LOCAL: Mapping[str, type[BaseModel]] = {"none": NoOptions, "file": FileOptions}
 """The sources that aren't asked from afar, and what they need."""
@@ -26,7 +26,7 @@ def _nothing_wrong(_options: Any) -> list[str]:
     return []
 
 
-class Kind(NamedTuple):
+class SourceKind(NamedTuple):
     """A source as a package offers it; the value of an entry point in the group `deliveryd.customers`.
 
     `options` is the model of its own keys in `[customers]`, with `extra="forbid"`. `open` takes those options
@@ -39,10 +39,10 @@ class Kind(NamedTuple):
     check: Callable[[Any], list[str]] = _nothing_wrong
 
 
-def _open_http(options: HttpOptions, terms: Terms) -> Source:
-    from deliveryd.directory.http import open_http  # noqa: PLC0415  # loaded only where it is configured
+def _open_http(options: HttpDirectoryOptions, terms: Terms) -> Source:
+    from deliveryd.directory.http import open_http_source  # noqa: PLC0415  # loaded only where it is configured
 
-    return open_http(options, terms)
+    return open_http_source(options, terms)
 
 
 def _open_sql(options: SqlOptions, terms: Terms) -> Source:
@@ -51,9 +51,9 @@ def _open_sql(options: SqlOptions, terms: Terms) -> Source:
     return open_sql(options, terms)
 
 
-KINDS: Mapping[str, Kind] = {
-    "http": Kind(HttpOptions, _open_http, HttpOptions.problems),
-    "sql": Kind(SqlOptions, _open_sql, SqlOptions.problems),
+SOURCES: Mapping[str, SourceKind] = {
+    "http": SourceKind(HttpDirectoryOptions, _open_http, HttpDirectoryOptions.problems),
+    "sql": SourceKind(SqlOptions, _open_sql, SqlOptions.problems),
 }
 
 
@@ -82,5 +82,7 @@ def open_source(source: str, options: BaseModel, terms: Terms) -> Source:
         raise ConfigError([f"customers.source: {reason}"]) from error
 
 
-def _find_kind(source: str) -> Kind:
-    return plugins.find_kind(source, KINDS, Kind, what="source", group=ENTRY_POINTS, others=LOCAL)
+def _find_kind(source: str) -> SourceKind:
+    return plugins.find_kind(
+        source, SOURCES, SourceKind, what="source", group=SOURCE_ENTRY_POINTS, others=LOCAL
+    )

@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 import anyio
 
-from deliveryd.directory.base import Answer, Answered, Source
+from deliveryd.directory.base import Answered, DirectoryAnswer, Source
 from deliveryd.directory.memory import Memory
-from deliveryd.directory.outage import Outage
+from deliveryd.directory.outage import DirectoryBreaker
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 from deliveryd.network.deadline import within
-from deliveryd.runtime.waiting import Bell
+from deliveryd.runtime.waiting import AutoResetEvent
 from deliveryd.runtime.waits import PROMPT
 
-LINGER = 0.005
+QUESTION_LINGER = 0.005
 """Seconds that a question which isn't full waits for more customers."""
 
 
@@ -41,7 +41,7 @@ class RemoteDirectory:
         self._source = source
         self._terms = terms
         self._memory = Memory(terms.cache_ttl)
-        self._outage = Outage()
+        self._outage = DirectoryBreaker()
         self._pending: dict[int, None] = {}  # nobody has asked for them yet
         self._halves: deque[Sequence[int]] = deque()
         self._waits: dict[int, list[_Wait]] = {}
@@ -111,7 +111,7 @@ class RemoteDirectory:
         """Ask for all who are wanted, one question after the other, until nobody is left."""
         try:
             if len(self._pending) < self._source.batch_size and self._source.batch_size > 1:
-                await anyio.sleep(LINGER)
+                await anyio.sleep(QUESTION_LINGER)
             while question := self._next_question():
                 self._tell(await self._answers_to(question))
         finally:
@@ -125,7 +125,7 @@ class RemoteDirectory:
             del self._pending[id_]
         return question
 
-    async def _answers_to(self, question: Sequence[int]) -> Mapping[int, Answer]:
+    async def _answers_to(self, question: Sequence[int]) -> Mapping[int, DirectoryAnswer]:
         """What the source says; nothing yet where it has to be asked in halves."""
         if (hindrance := self._outage.hindrance()) is not None:
             return dict.fromkeys(question, hindrance)
@@ -169,7 +169,7 @@ class RemoteDirectory:
             raise DirectoryUnavailable(f"the directory answered with a {min(wrong)} for a customer")
         return found
 
-    def _tell(self, answers: Mapping[int, Answer]) -> None:
+    def _tell(self, answers: Mapping[int, DirectoryAnswer]) -> None:
         for id_, answer in answers.items():
             for wait in self._waits.pop(id_, ()):
                 wait.tell(id_, answer)
@@ -181,17 +181,17 @@ class _Wait:
     def __init__(self, ids: Iterable[int]) -> None:
         self.left = set(ids)
         self.since = anyio.current_time()
-        self._answers: dict[int, Answer] = {}
-        self._bell = Bell()
+        self._answers: dict[int, DirectoryAnswer] = {}
+        self._wakeup = AutoResetEvent()
 
-    def tell(self, id_: int, answer: Answer) -> None:
+    def tell(self, id_: int, answer: DirectoryAnswer) -> None:
         self._answers[id_] = answer
-        self._bell.ring()
+        self._wakeup.set()
 
-    async def next(self) -> Mapping[int, Answer]:
+    async def next(self) -> Mapping[int, DirectoryAnswer]:
         """What has come, as soon as there is something."""
         while not self._answers:
-            await self._bell.wait()
+            await self._wakeup.wait()
         answers, self._answers = self._answers, {}
         self.left -= answers.keys()
         return answers

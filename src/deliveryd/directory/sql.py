@@ -18,7 +18,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from deliveryd.directory.remote import Terms
 from deliveryd.directory.sql_connection import connect_safely
-from deliveryd.directory.sql_options import MANY, ONE, SqlOptions, address, sqlite_file, statement
+from deliveryd.directory.sql_options import (
+    ID_PARAMETER,
+    IDS_PARAMETER,
+    SqlOptions,
+    database_address,
+    sqlite_file,
+    statement,
+)
 from deliveryd.errors import ConfigError, DirectoryUnavailable
 from deliveryd.model import Customer
 
@@ -66,7 +73,7 @@ class SqlSource:
         """The fields that the query selects. Raises DirectoryUnavailable."""
         try:
             async with self._engine.connect() as connection:
-                asked = {MANY: [NOBODY]} if self._for_many else {ONE: NOBODY}
+                asked = {IDS_PARAMETER: [NOBODY]} if self._for_many else {ID_PARAMETER: NOBODY}
                 result = await connection.execute(self._statement, asked)
                 return frozenset(result.keys()) if result.returns_rows else frozenset()
         except (SQLAlchemyError, OSError) as error:
@@ -79,7 +86,7 @@ class SqlSource:
     async def _find(self, ids: Collection[int]) -> Mapping[int, Customer]:
         found: dict[int, Customer] = {}
         for id_ in ids:
-            rows = await self._rows({ONE: id_})
+            rows = await self._rows({ID_PARAMETER: id_})
             if len(rows) > 1:
                 raise DirectoryUnavailable("the query gives more than one row for a customer")
             if rows:
@@ -88,7 +95,7 @@ class SqlSource:
 
     async def _find_all(self, ids: Collection[int]) -> Mapping[int, Customer]:
         found: dict[int, Customer] = {}
-        for row in await self._rows({MANY: list(ids)}):
+        for row in await self._rows({IDS_PARAMETER: list(ids)}):
             customer = _customer(_id_in(row), row)
             if customer.id in found:
                 raise DirectoryUnavailable("the query gives more than one row for a customer")
@@ -167,7 +174,7 @@ def open_sql(options: SqlOptions, terms: Terms) -> SqlSource:
         raise ConfigError(['customers.source: "sql" runs on asyncio only'])
     if problems := options.problems():
         raise ConfigError([f"customers.{problem}" for problem in problems])
-    url = address(options)
+    url = database_address(options)
     engine = create_async_engine(
         url,
         pool_size=terms.concurrency,

@@ -29,8 +29,8 @@ from deliveryd.options.units import SecretPath, resolve_path
 if TYPE_CHECKING:
     from sqlalchemy import URL, TextClause
 
-ONE = "customer_id"
-MANY = "customer_ids"
+ID_PARAMETER = "customer_id"
+IDS_PARAMETER = "customer_ids"
 
 _SQLITE = re.compile(r"(sqlite(?:\+aiosqlite)?:///)([^?]+)")
 _SECRET_KEYS = frozenset({"password", "passwd", "pwd", "sslpassword"})
@@ -103,7 +103,7 @@ class SqlOptions(BaseModel):
     @property
     def for_many(self) -> bool:
         """Whether the query asks for many customers at once."""
-        return MANY in _parameters(self.query)
+        return IDS_PARAMETER in _parameters(self.query)
 
 
 def missing_package(package: str, extra: str) -> str | None:
@@ -113,7 +113,7 @@ def missing_package(package: str, extra: str) -> str | None:
     return f'needs the package {package}, which isn\'t installed: pip install "{extra}"'
 
 
-def address(options: SqlOptions) -> URL:
+def database_address(options: SqlOptions) -> URL:
     """The address with its driver and its password; a SQLite file is opened to be read only.
 
     Raises ValueError when the password can't be read.
@@ -137,7 +137,7 @@ def statement(options: SqlOptions) -> TextClause:
     """The query, ready for its parameter."""
     from sqlalchemy import BigInteger, bindparam, text  # noqa: PLC0415 - an optional package
 
-    name = MANY if options.for_many else ONE
+    name = IDS_PARAMETER if options.for_many else ID_PARAMETER
     return text(options.query).bindparams(bindparam(name, type_=BigInteger, expanding=options.for_many))
 
 
@@ -177,11 +177,11 @@ def _url_problem(text: str) -> str | None:
 
 def _query_problem(query: str) -> str | None:
     parameters = _parameters(query)
-    if parameters in ({ONE}, {MANY}):
+    if parameters in ({ID_PARAMETER}, {IDS_PARAMETER}):
         return None
-    if unknown := parameters - {ONE, MANY}:
-        return f"has the unknown parameter :{min(unknown)}; there are :{ONE} and :{MANY}"
-    return f"needs one of :{ONE} and :{MANY}"
+    if unknown := parameters - {ID_PARAMETER, IDS_PARAMETER}:
+        return f"has the unknown parameter :{min(unknown)}; there are :{ID_PARAMETER} and :{IDS_PARAMETER}"
+    return f"needs one of :{ID_PARAMETER} and :{IDS_PARAMETER}"
 
 
 def _parameters(query: str) -> set[str]:

@@ -61,7 +61,7 @@ def _refusal(key: str, listen: str, error: ValueError | OSError) -> AddressInUse
     return ConfigError([problem])
 
 
-def address_of(bound: socket.socket) -> str:
+def url_of(bound: socket.socket) -> str:
     """Where a bound socket can be reached, as `http://host:port`."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -20,7 +20,7 @@ import httptools
 
 from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, WireError
 from deliveryd.http.content_coding import Decoder, Undecodable
-from deliveryd.http.wire import IDENTITY, Answer, Check, Headers, Target
+from deliveryd.http.wire import IDENTITY, BeforeSend, Headers, Target, WireResponse
 from deliveryd.network.connection import connect
 from deliveryd.network.reasons import connect_reason
 from deliveryd.network.resolver import Resolver
@@ -72,8 +72,8 @@ class AsyncioWire:
         *,
         deadline: float,
         max_body: int,
-        check: Check | None = None,
-    ) -> Answer:
+        check: BeforeSend | None = None,
+    ) -> WireResponse:
         """Send a request and return the whole answer. Raises NotSent or OutcomeUnknown."""
         ends = self._loop.time() + deadline
         message = encode_request(method, target, headers, body, self._accept)
@@ -209,7 +209,7 @@ class _Connection(asyncio.Protocol):
         self._loop = loop
         self._register = register
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[Answer] | None = None
+        self._waiter: asyncio.Future[WireResponse] | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._unread = select.poll()
         self.ends = self.deadline = 0.0
@@ -234,7 +234,7 @@ class _Connection(asyncio.Protocol):
             self.closed.set()
             raise
 
-    async def request(self, message: bytes, max_body: int, check: Check | None) -> Answer:
+    async def request(self, message: bytes, max_body: int, check: BeforeSend | None) -> WireResponse:
         """Write a request and wait for its whole answer. Raises NotSent or OutcomeUnknown."""
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -296,7 +296,7 @@ class _Connection(asyncio.Protocol):
                     self._fail(self._unknown(str(error)))
                     return
             status = self._parser.get_status_code()
-            self._waiter.set_result(Answer(status, self._headers, bytes(self._body)))
+            self._waiter.set_result(WireResponse(status, self._headers, bytes(self._body)))
             self._body = bytearray()
 
     def _may_be_kept(self) -> bool:

@@ -15,8 +15,8 @@ from deliveryd.http.plain_address import plain_target
 from deliveryd.http.proxy import Login, Proxy
 from deliveryd.http.renewed_wire import RenewingWire
 from deliveryd.http.tls import TlsFiles
-from deliveryd.http.wire import IDENTITY, Answer, Check, Header, Headers, Target, Wire
-from deliveryd.runtime.renewal import FromFiles
+from deliveryd.http.wire import IDENTITY, BeforeSend, Header, Headers, Target, Wire, WireResponse
+from deliveryd.runtime.renewal import RenewedValue
 
 MAX_BODY = 1 << 20
 
@@ -40,8 +40,8 @@ class HttpClient:
         headers: Sequence[tuple[str, str]] = (),
         body: bytes = b"",
         timeout: float | None = None,
-        check: Check | None = None,
-    ) -> Answer:
+        check: BeforeSend | None = None,
+    ) -> WireResponse:
         """Send one request and return its whole answer, whatever the status.
 
         `timeout` overrides the client's. Raises NotSent, TooLate if `check` does, or OutcomeUnknown, and
@@ -54,8 +54,8 @@ class HttpClient:
         )
 
     def exchange(
-        self, method: str, target: Target, headers: Headers, body: bytes, check: Check | None = None
-    ) -> Awaitable[Answer]:
+        self, method: str, target: Target, headers: Headers, body: bytes, check: BeforeSend | None = None
+    ) -> Awaitable[WireResponse]:
         """The same with an address and headers that were taken apart and checked before.
 
         Awaiting it raises NotSent or OutcomeUnknown; TooLate if `check` does, before anything is written.
@@ -137,14 +137,14 @@ def _build_wire(tls: TlsFiles, proxy: Proxy | None, accept_encoding: str) -> Wir
         return HttpxWire(open_transport(shown.context, proxy, shown.login), accept_encoding, tls.ca_key)
 
     paths = [*tls.paths, *(proxy.paths if proxy is not None else ())]
-    return RenewingWire(FromFiles(paths, read), open_wire) if paths else open_wire(read())
+    return RenewingWire(RenewedValue(paths, read), open_wire) if paths else open_wire(read())
 
 
 def _build_our_wire(tls: TlsFiles, accept_encoding: str) -> Wire:
     if tls.is_empty:  # nothing that could be wrong; reading the system's authorities takes a while
         return AsyncioWire(tls.context, accept_encoding, tls.ca_key)
     return RenewingWire(
-        FromFiles(tls.paths, tls.context),
+        RenewedValue(tls.paths, tls.context),
         lambda context: AsyncioWire(lambda: context, accept_encoding, tls.ca_key),
     )
 

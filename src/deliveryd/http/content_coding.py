@@ -11,7 +11,7 @@ PIECE = 256 * 1024
 LARGER_AT_MOST = 64 * 1024
 """Bytes by which a compressed body may exceed its bound: it could be endless and yet stand for nothing."""
 
-MOST_MEMBERS = 1000
+MOST_GZIP_MEMBERS = 1000
 """Members that a gzip body may consist of."""
 
 _GZIP = 16 + zlib.MAX_WBITS
@@ -71,7 +71,7 @@ class Decoder:
 
         None: there isn't enough of it yet.
         """
-        if self._members >= (MOST_MEMBERS if self._is_gzip else 1):
+        if self._members >= (MOST_GZIP_MEMBERS if self._is_gzip else 1):
             raise Undecodable("more follows the compressed answer")
         if not self._is_gzip and len(data) < 2:
             return None

@@ -15,7 +15,7 @@ from deliveryd.http.tls import TlsFiles
 from deliveryd.network.connection import first_connected
 from deliveryd.network.resolver import Address, Resolver
 
-IDLE_SECONDS = 4.0
+POOL_IDLE_SECONDS = 4.0
 MOST_IDLE = 100
 
 
@@ -34,7 +34,7 @@ def _pool(context: ssl.SSLContext, proxy: Proxy | None, login: Login | None) -> 
             ssl_context=context,
             max_connections=None,
             max_keepalive_connections=MOST_IDLE,
-            keepalive_expiry=IDLE_SECONDS,
+            keepalive_expiry=POOL_IDLE_SECONDS,
             network_backend=backend,
         )
     at = target_of(proxy.url)
@@ -45,7 +45,7 @@ def _pool(context: ssl.SSLContext, proxy: Proxy | None, login: Login | None) -> 
         proxy_ssl_context=TlsFiles().context() if at.scheme == "https" else None,
         max_connections=None,
         max_keepalive_connections=MOST_IDLE,
-        keepalive_expiry=IDLE_SECONDS,
+        keepalive_expiry=POOL_IDLE_SECONDS,
         network_backend=backend,
     )
 

@@ -14,7 +14,7 @@ from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, ProxyRefused
 from deliveryd.http.content_coding import Decoder, Undecodable
 from deliveryd.http.httpx_transport import ResolvingTransport
 from deliveryd.http.proxy import Login, Proxy
-from deliveryd.http.wire import IDENTITY, Answer, Check, Headers, Target
+from deliveryd.http.wire import IDENTITY, BeforeSend, Headers, Target, WireResponse
 from deliveryd.network.deadline import within
 from deliveryd.network.reasons import connect_reason
 
@@ -62,8 +62,8 @@ class HttpxWire:
         *,
         deadline: float,
         max_body: int,
-        check: Check | None = None,
-    ) -> Answer:
+        check: BeforeSend | None = None,
+    ) -> WireResponse:
         """Send a request and return the whole answer. Raises NotSent or OutcomeUnknown."""
         progress = _Progress(check)
         url, more, extensions = _connected_to(target)
@@ -90,7 +90,7 @@ class HttpxWire:
         except httpx.TransportError as error:
             raise progress.unknown(f"the connection broke ({type(error).__name__})") from None
 
-    async def _receive(self, request: httpx.Request, max_body: int, progress: _Progress) -> Answer:
+    async def _receive(self, request: httpx.Request, max_body: int, progress: _Progress) -> WireResponse:
         response = await self._transport.handle_async_request(request)
         progress.answered(response)
         try:
@@ -100,7 +100,7 @@ class HttpxWire:
                     if not body.take(chunk):
                         end.cancel()
             body.end()
-            return Answer(response.status_code, progress.headers, bytes(progress.body))
+            return WireResponse(response.status_code, progress.headers, bytes(progress.body))
         finally:
             await response.aclose()
 
@@ -138,7 +138,7 @@ def _refused_by_proxy(target: Target, error: httpx.ProxyError) -> NotSent:
 class _Progress:
     """How far httpcore came with a request. A transport that tells nothing counts as one that sent it."""
 
-    def __init__(self, check: Check | None) -> None:
+    def __init__(self, check: BeforeSend | None) -> None:
         self.check = check or _nothing_to_check
         self.connecting = False
         self.status: int | None = None

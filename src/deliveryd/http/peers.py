@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+PeerAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _WITH_PORT = re.compile(r"\[([^\]]+)\](?::[0-9]+)?|([0-9.]+):[0-9]+")
 
@@ -37,7 +37,7 @@ class Peers:
                 return peer if address is not None else None
         return None
 
-    def _outside(self, address: Address | None) -> str | None:
+    def _outside(self, address: PeerAddress | None) -> str | None:
         if address is None or any(address in network for network in self._trusted):
             return None
         if address.version == 6:  # whoever has one address has the 2**64 others of its network
@@ -45,7 +45,7 @@ class Peers:
         return str(address)
 
 
-def _address(text: str) -> Address | None:
+def _address(text: str) -> PeerAddress | None:
     if (match := _WITH_PORT.fullmatch(text)) is not None:
         text = match[1] or match[2]
     try:

@@ -13,11 +13,11 @@ from deliveryd.network.connection import first_connected
 from deliveryd.network.reasons import connect_reason
 from deliveryd.network.resolver import Address, Resolver
 
-PATIENCE = 5.0
+CONNECT_TIMEOUT = 5.0
 """Seconds until an address that doesn't answer counts as not reachable."""
 
 
-class Endpoint(NamedTuple):
+class ConnectTarget(NamedTuple):
     """Where a client connects to: the host that it asks, or the proxy before it. `tls` None: without TLS."""
 
     host: str
@@ -25,22 +25,22 @@ class Endpoint(NamedTuple):
     tls: TlsFiles | None
 
 
-def endpoint_of(url: str, tls: TlsFiles, proxy: str | None) -> Endpoint:
+def endpoint_of(url: str, tls: TlsFiles, proxy: str | None) -> ConnectTarget:
     """Where requests to an address, which may have placeholders in its path, connect to."""
     address = urlsplit(proxy or url)
     is_secure = address.scheme == "https"
     port = address.port or (443 if is_secure else 80)
     files = TlsFiles() if proxy is not None else tls
-    return Endpoint(address.hostname or "", port, files if is_secure else None)
+    return ConnectTarget(address.hostname or "", port, files if is_secure else None)
 
 
 async def connect_problem(host: str, port: int, tls: TlsFiles | None) -> str | None:
     """Why there is no connection to `host`, or None. `tls` None: without TLS. No request is made."""
     try:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(CONNECT_TIMEOUT):
             await _connect(host, port, tls)
     except TimeoutError:
-        return f"no connection to {host}:{port} within {PATIENCE:g} s"
+        return f"no connection to {host}:{port} within {CONNECT_TIMEOUT:g} s"
     except (anyio.BrokenResourceError, anyio.EndOfStream):
         return f"TLS with {host}:{port} failed: the connection was closed"
     except OSError as error:

@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from deliveryd.http.wire import Answer, Check, Headers, Target, Wire
-from deliveryd.runtime.renewal import FromFiles
+from deliveryd.http.wire import BeforeSend, Headers, Target, Wire, WireResponse
+from deliveryd.runtime.renewal import RenewedValue
 
 Read = TypeVar("Read")
 
@@ -30,7 +30,7 @@ class RenewingWire(Generic[Read]):
     request on it has its answer.
     """
 
-    def __init__(self, files: FromFiles[Read], open_wire: Callable[[Read], Wire]) -> None:
+    def __init__(self, files: RenewedValue[Read], open_wire: Callable[[Read], Wire]) -> None:
         self._files = files
         self._open_wire = open_wire
         self._newest = self._open()
@@ -45,8 +45,8 @@ class RenewingWire(Generic[Read]):
         *,
         deadline: float,
         max_body: int,
-        check: Check | None = None,
-    ) -> Answer:
+        check: BeforeSend | None = None,
+    ) -> WireResponse:
         """Send a request and return the whole answer. Raises NotSent or OutcomeUnknown."""
         if self._files.current() is not self._newest.read:
             await self._replace()

@@ -26,7 +26,7 @@ from deliveryd.http.unfinished import Unfinished
 _LONGEST_HEAD = 16 * 1024
 _MOST_AHEAD = 32
 _IDLE_SECONDS = 5
-_PATIENCE = 15.0
+_REQUEST_TIMEOUT = 15.0
 _FAREWELL_SECONDS = 1
 
 _EVERYBODY = Peers()
@@ -125,7 +125,7 @@ class _ImpatientProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.parser = _Parser(self)
         self._peer = self._peers.connected(self.client[0]) if self.client is not None else None
-        self._deadline = self.loop.time() + _PATIENCE
+        self._deadline = self.loop.time() + _REQUEST_TIMEOUT
         self._watch()
         self._place()
 
@@ -175,7 +175,7 @@ class _ImpatientProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._owed -= 1
-        self._deadline = self.loop.time() + _PATIENCE
+        self._deadline = self.loop.time() + _REQUEST_TIMEOUT
         self._place()
 
     def pause_writing(self) -> None:

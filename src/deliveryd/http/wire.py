@@ -10,7 +10,7 @@ Headers = Sequence[Header]
 IDENTITY = "identity"
 """The `Content-Encoding` of what is as it is."""
 
-Check = Callable[[], None]
+BeforeSend = Callable[[], None]
 """Called immediately before the first byte of a request is written; raises TooLate to have none written."""
 
 
@@ -31,7 +31,7 @@ class Target(NamedTuple):
         return f"{self.scheme}://{self.authority}{self.path.decode('ascii')}"
 
 
-class Answer(NamedTuple):
+class WireResponse(NamedTuple):
     """A whole answer. Header names are lower-case; of a repeated header the last one counts."""
 
     status: int
@@ -51,8 +51,8 @@ class Wire(Protocol):
         *,
         deadline: float,
         max_body: int,
-        check: Check | None = None,
-    ) -> Answer:
+        check: BeforeSend | None = None,
+    ) -> WireResponse:
         """Send a request and return the whole answer, within `deadline` seconds and `max_body` bytes.
 
         What has arrived at the deadline is read first. Raises NotSent, or OutcomeUnknown: BrokenOff where the

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from deliveryd.channels.http_options import HttpOptions
+from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.mapping import customer_fields, names_in
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.config import Config
 from deliveryd.directory.file import FileOptions
-from deliveryd.directory.http_options import HttpOptions as CustomerHttpOptions
+from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.sql_options import SqlOptions, sqlite_file
 from deliveryd.http.addresses import parse_listen
 from deliveryd.inspection.findings import Finding, Level
@@ -66,13 +66,13 @@ def _unverified_receipts(config: Config) -> Iterator[Finding]:
 
 def _secrets_in_addresses(config: Config) -> Iterator[Finding]:
     for name, channel in config.channels.configured.items():
-        if isinstance(channel.options, HttpOptions):
+        if isinstance(channel.options, HttpChannelOptions):
             table = f"channels.{name}"
             yield from _secret_in_url(f"{table}.url", channel.options.url)
             for key, value in (channel.options.query or {}).items():
                 yield from _secret_in_pair(f"{table}.query.{key}", key, value)
     customers = config.customers.options
-    if isinstance(customers, CustomerHttpOptions):
+    if isinstance(customers, HttpDirectoryOptions):
         yield from _secret_in_url("customers.url", customers.url)
         yield from _secret_in_url("customers.batch_url", customers.batch_url or "")
 
@@ -109,9 +109,11 @@ def _private_files(config: Config) -> Mapping[str, tuple[Path | None, int]]:
     """Files that hold keys or persons, and those by which others could choose whom to trust."""
     tables: dict[str, object] = {"service.tls": config.service.tls}
     for name, channel in config.channels.configured.items():
-        is_http = isinstance(channel.options, HttpOptions)
+        is_http = isinstance(channel.options, HttpChannelOptions)
         table = f"channels.{name}.tls" if is_http else f"channels.{name}"
-        tables[table] = channel.options.tls if isinstance(channel.options, HttpOptions) else channel.options
+        tables[table] = (
+            channel.options.tls if isinstance(channel.options, HttpChannelOptions) else channel.options
+        )
     customers = config.customers.options
     tables["customers.tls"] = getattr(customers, "tls", None)
     files: dict[str, tuple[Path | None, int]] = {"entities.ca_file": (config.entities.ca_file, WRITE)}
@@ -155,7 +157,7 @@ def _meant(field: str, known: Collection[str]) -> str:
 def _fields_sent(options: BaseModel) -> frozenset[str]:
     """What an adapter sends of a customer, as far as its options tell."""
     match options:
-        case HttpOptions():
+        case HttpChannelOptions():
             return customer_fields(options.mapped())
         case SmtpOptions():
             return frozenset({options.address_field})

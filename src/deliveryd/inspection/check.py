@@ -16,12 +16,12 @@ import anyio.to_thread
 import orjson
 from pydantic import BaseModel
 
-from deliveryd.channels.http_options import HttpOptions
+from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.config import Config, Examined
 from deliveryd.directory.customer_index import fields_in
 from deliveryd.directory.file import FileOptions as CustomerFileOptions
-from deliveryd.directory.http_options import HttpOptions as CustomerHttpOptions
+from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.none import NoOptions
 from deliveryd.directory.registry import open_source
 from deliveryd.directory.sql_options import SqlOptions
@@ -35,7 +35,7 @@ from deliveryd.errors import (
 )
 from deliveryd.http.addresses import bind, parse_listen
 from deliveryd.http.client import target_of
-from deliveryd.http.wire import Answer
+from deliveryd.http.wire import WireResponse
 from deliveryd.inspection.cautions import cautions, fields_without_values
 from deliveryd.inspection.findings import Finding, Level, of_problems
 from deliveryd.journal.files import check_writable
@@ -44,11 +44,11 @@ from deliveryd.journal.lock_owner import holder_of
 from deliveryd.options.proxy import ENVIRONMENT, ProxyOptions
 from deliveryd.worker.wiring import open_channel, open_directory, open_service
 
-Check = Callable[[Config], Awaitable[list[Finding]]]
+ConfigurationCheck = Callable[[Config], Awaitable[list[Finding]]]
 """`check_all` or `check_files`."""
 
 
-async def check_examined(path: Path, examined: Examined, check: Check) -> list[Finding]:
+async def check_examined(path: Path, examined: Examined, check: ConfigurationCheck) -> list[Finding]:
     """Everything that there is to say of a configuration file, the good news first.
 
     Of a file with mistakes all that is wrong is told, under `file:key`, as far as it can be checked. The
@@ -135,7 +135,7 @@ async def _directory(config: Config) -> list[Finding]:
             good = Finding("customers.path", Level.OK, f"{path} was read")
             known = await anyio.to_thread.run_sync(fields_in, path)
             return [good, *fields_without_values(config, known, f"{path.name} has {_listed(known)}")]
-        case CustomerHttpOptions(fields=fields):
+        case HttpDirectoryOptions(fields=fields):
             return fields_without_values(config, fields, f"customers.fields has {_listed(fields)}")
         case _:
             return []
@@ -182,7 +182,7 @@ async def _service(config: Config, found: list[Finding]) -> None:
             found.append(judge_service(config, answer, elsewhere))
 
 
-def judge_service(config: Config, answer: Answer, elsewhere: Answer) -> Finding:
+def judge_service(config: Config, answer: WireResponse, elsewhere: WireResponse) -> Finding:
     """What an answer to `GET /settings/0` says of the service, beside that to an address that isn't one."""
     target = target_of(config.service.base_url)
     asked = f"{target}".rstrip("/") + "/settings/0"
@@ -245,9 +245,9 @@ async def _remote_directory(config: Config, found: list[Finding]) -> None:
     match config.customers.options:
         case NoOptions() | CustomerFileOptions():
             return
-        case CustomerHttpOptions(proxy=str(proxy)):
+        case HttpDirectoryOptions(proxy=str(proxy)):
             found.append(_reached("customers.url", f"the proxy {proxy}", problem))
-        case CustomerHttpOptions(url=url):
+        case HttpDirectoryOptions(url=url):
             found.append(_reached("customers.url", _origin(url), problem))
         case SqlOptions(url=url):
             found.append(_reached("customers.url", url.partition("?")[0], problem))
@@ -316,9 +316,9 @@ def _reached(key: str, place: str, problem: str | None) -> Finding:
 def _place(options: BaseModel) -> str:
     """Where a provider is, without the parts of its address that may be secret."""
     match options:
-        case HttpOptions(proxy=None):
+        case HttpChannelOptions(proxy=None):
             return _origin(options.url)
-        case HttpOptions():
+        case HttpChannelOptions():
             return f"the proxy {options.proxy}"
         case SmtpOptions():
             return f"{options.host}:{options.actual_port}"

@@ -12,7 +12,7 @@ from deliveryd.errors import ServiceError, ServiceUnavailable, ServiceUnreadable
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.customer_data import CustomerData, Entity, EntityGroup
 
-PORTION = 64
+EXPORT_PORTION = 64
 """Entities that are handed on together, with their configurations: what a reading holds at a time."""
 
 SIDE_BY_SIDE = 8
@@ -99,7 +99,7 @@ class Reading:
         entities: list[Entity] = []
         async for entity in group:
             entities.append(entity)
-            if not group.ready or len(entities) == PORTION:
+            if not group.ready or len(entities) == EXPORT_PORTION:
                 break
         return await self._with_configs(entities) if self._with_config else [Row(each) for each in entities]
 

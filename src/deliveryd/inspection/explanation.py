@@ -15,7 +15,7 @@ from deliveryd.journal.history import (
     MessageRecord,
     ReceiptRecord,
 )
-from deliveryd.journal.orders import Verb
+from deliveryd.journal.orders import Action
 from deliveryd.journal.tombstones import Kept
 from deliveryd.model import format_instant, parse_instant
 from deliveryd.runtime.waits import awaited
@@ -38,10 +38,10 @@ RECEIPT_MAY_FOLLOW = ", and a provider's receipt may still follow"
 
 FORGOTTEN = "forgotten; it ended longer ago than journal.retention, and only these events are kept"
 ERASED = "erased by an operator's order; only these events are kept"
-EMPTIED = "emptied, since it was sent (journal.keep_variables)"
+EMPTIED_TEXT = "emptied, since it was sent (journal.keep_variables)"
 NEVER_TAKEN = "never taken; only malformed elements had this id"
 
-VERDICTS: Mapping[str, str] = {
+VERDICT_TEXTS: Mapping[str, str] = {
     "accepted": "accepted by the provider",
     "refused": "refused for good",
     "try_again": "not accepted now",
@@ -63,7 +63,7 @@ class Step(NamedTuple):
     facts: tuple[str, ...] = ()
 
 
-def tell(life: Life, reporting: Collection[str]) -> Sequence[str]:
+def life_lines(life: Life, reporting: Collection[str]) -> Sequence[str]:
     """The whole life in lines, one for each step and facts below it.
 
     `reporting` are the channels whose providers send receipts.
@@ -92,7 +92,7 @@ def chronicle(life: Life) -> Sequence[Step]:
 def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
     message = life.message
     if message is None:
-        erased = any(decision.verb == Verb.ERASE for decision in life.decisions)
+        erased = any(decision.verb == Action.ERASE for decision in life.decisions)
         yield f"message {life.id}: {ERASED if erased else FORGOTTEN if life.past else NEVER_TAKEN}"
         return
     may_follow = message.state is State.SENT and message.lane in reporting
@@ -103,7 +103,7 @@ def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
         return
     yield f"  settings   {message.settings_id}"
     yield f"  customer   {message.customer_id}"
-    yield f"  variables  {EMPTIED if message.variables is None else _variables(message.variables)}"
+    yield f"  variables  {EMPTIED_TEXT if message.variables is None else _variables(message.variables)}"
     if message.state not in (State.SENT, State.DELIVERED) and message.lane is not None:
         yield f"  channel    {message.lane}, tries so far: {message.tries}"
     for channel, reason in message.spent:
@@ -155,7 +155,7 @@ def _attempt(attempt: _Try) -> Iterator[Step]:
 def _outcome(name: str, attempt: AttemptRecord) -> Step:
     if attempt.ended_at is None or attempt.verdict is None:
         return Step(None, f"{name}: no outcome yet")
-    verdict = VERDICTS.get(attempt.verdict, attempt.verdict)
+    verdict = VERDICT_TEXTS.get(attempt.verdict, attempt.verdict)
     reason = f": {attempt.reason}" if attempt.reason else ""
     took = f"took {length(attempt.ended_at - attempt.started_at)}"
     provider = (f"the provider's id {attempt.provider_id}",) if attempt.provider_id is not None else ()
@@ -253,7 +253,7 @@ def length(microseconds: int) -> str:
     return f"{f'{days} d ' if days else ''}{hours}:{minutes:02}:{seconds:02}"
 
 
-def as_json(life: Life) -> Mapping[str, object]:
+def life_data(life: Life) -> Mapping[str, object]:
     """The same facts for a program; instants as in events."""
     message = life.message
     return {

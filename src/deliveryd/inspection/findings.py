@@ -35,7 +35,7 @@ def of_problems(problems: Sequence[str]) -> list[Finding]:
     ]
 
 
-def as_lines(findings: Sequence[Finding]) -> Iterator[str]:
+def findings_lines(findings: Sequence[Finding]) -> Iterator[str]:
     """A line for each finding."""
     width = max((len(finding.key) for finding in findings), default=0)
     for finding in findings:
@@ -49,7 +49,7 @@ def as_problems(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"{finding.key}: {level}{finding.text}"
 
 
-def as_json(findings: Sequence[Finding]) -> Mapping[str, object]:
+def findings_data(findings: Sequence[Finding]) -> Mapping[str, object]:
     """The same for a program."""
     worst = max((finding.level for finding in findings), default=Level.OK)
     return {

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.config import Config
-from deliveryd.delivery.routing import Routed, Unsendable, expired, is_expired
+from deliveryd.delivery.routing import Routed, Undeliverable, expired, is_expired
 from deliveryd.errors import DeliverydError
-from deliveryd.inspection.preview_request import Trial
+from deliveryd.inspection.preview_request import TrialMessage
 from deliveryd.model import Rendered, WallClock, first_of, format_instant, message_key
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, standard_tag
@@ -24,7 +24,7 @@ class Scope(NamedTuple):
     language: str | None
 
 
-EVERYTHING = Scope(None, None)
+WHOLE_SCOPE = Scope(None, None)
 
 
 class Preview(NamedTuple):
@@ -44,14 +44,14 @@ class Preview(NamedTuple):
     request: str | None = None
 
 
-class Outlook(NamedTuple):
+class PreviewResult(NamedTuple):
     """All previews in the order in which they would be tried, and the one that the line would choose.
 
     `unreadable` says which blocks of the settings are passed over, since they can't be read, and why.
     `problem` says why the message, or what was asked for of it, couldn't be sent.
     """
 
-    trial: Trial
+    trial: TrialMessage
     previews: Sequence[Preview]
     chosen: Preview | None
     further_languages: tuple[str, ...]
@@ -59,17 +59,19 @@ class Outlook(NamedTuple):
     problem: str | None
 
 
-async def look_ahead(config: Config, trial: Trial, scope: Scope, now: int) -> Outlook:
+async def preview(config: Config, trial: TrialMessage, scope: Scope, now: int) -> PreviewResult:
     """What would become of a trial message. Must be called within an asyncio loop. Raises DeliverydError."""
     channels = open_channels(config)
     try:
-        return _outlook(config, channels, trial, scope, now)
+        return _preview_result(config, channels, trial, scope, now)
     finally:
         for channel in channels.values():
             await channel.aclose()
 
 
-def _outlook(config: Config, channels: dict[str, Channel], trial: Trial, scope: Scope, now: int) -> Outlook:
+def _preview_result(
+    config: Config, channels: dict[str, Channel], trial: TrialMessage, scope: Scope, now: int
+) -> PreviewResult:
     settings = compiler(config)(trial.settings)
     tags = _languages(config, trial, settings, scope)
     blocks = _blocks(config, settings, tags, scope)
@@ -80,7 +82,7 @@ def _outlook(config: Config, channels: dict[str, Channel], trial: Trial, scope: 
     router = build_router(config, channels)
     customer = trial.customer if router.needs_customer(trial.entry, settings, now) else None
     route = router.route(trial.entry, settings, customer, now)
-    return Outlook(
+    return PreviewResult(
         trial,
         previews,
         _chosen(previews, route, scope),
@@ -90,7 +92,9 @@ def _outlook(config: Config, channels: dict[str, Channel], trial: Trial, scope: 
     )
 
 
-def _languages(config: Config, trial: Trial, settings: CompiledSettings, scope: Scope) -> Sequence[str]:
+def _languages(
+    config: Config, trial: TrialMessage, settings: CompiledSettings, scope: Scope
+) -> Sequence[str]:
     if scope.language is None:
         return candidates(trial.customer.language if trial.customer else None, config.content.languages)
     tag = standard_tag(scope.language)
@@ -120,7 +124,7 @@ def _blocks(
     return list(found.items())
 
 
-def _preview(name: str, channel: Channel, block: CompiledBlock, trial: Trial, now: int) -> Preview:
+def _preview(name: str, channel: Channel, block: CompiledBlock, trial: TrialMessage, now: int) -> Preview:
     reached = channel.reaches(trial.customer)
     rendered = block.render(trial.entry.variables, trial.customer)
     if isinstance(rendered, Missing):
@@ -140,33 +144,33 @@ def _preview(name: str, channel: Channel, block: CompiledBlock, trial: Trial, no
     )
 
 
-def _chosen(previews: Sequence[Preview], route: Routed | Unsendable, scope: Scope) -> Preview | None:
+def _chosen(previews: Sequence[Preview], route: Routed | Undeliverable, scope: Scope) -> Preview | None:
     """The one that the line takes; where it can't be sent, the one that it would have taken."""
-    if isinstance(route, Unsendable):
+    if isinstance(route, Undeliverable):
         reached = (preview for preview in previews if preview.reached)
-        return next(reached, None) if scope == EVERYTHING else None
+        return next(reached, None) if scope == WHOLE_SCOPE else None
     place = (route.lane, route.rendered.language)
     return next((preview for preview in previews if (preview.channel, preview.language) == place), None)
 
 
 def _why_not(
-    trial: Trial, previews: Sequence[Preview], route: Routed | Unsendable, scope: Scope, now: int
+    trial: TrialMessage, previews: Sequence[Preview], route: Routed | Undeliverable, scope: Scope, now: int
 ) -> str | None:
     expires_at = trial.settings.expires_at
     if expires_at is not None and is_expired(expires_at, now):
         return expired(expires_at)
-    if trial.has_customer and scope == EVERYTHING:
-        return route.details if isinstance(route, Unsendable) else None
+    if trial.has_customer and scope == WHOLE_SCOPE:
+        return route.details if isinstance(route, Undeliverable) else None
     hindrances = (f"{preview.channel}: {why}" for preview in previews if (why := _hindrance(preview, trial)))
     return next(hindrances, None)
 
 
-def _hindrance(preview: Preview, trial: Trial) -> str | None:
+def _hindrance(preview: Preview, trial: TrialMessage) -> str | None:
     no_address = "no address of the customer" if trial.has_customer and not preview.reached else None
     return preview.problem or no_address
 
 
-def as_lines(outlook: Outlook) -> Iterator[str]:
+def preview_lines(outlook: PreviewResult) -> Iterator[str]:
     """The outlook for a person, and the problem last."""
     trial = outlook.trial
     expires_at = trial.settings.expires_at
@@ -186,7 +190,7 @@ def as_lines(outlook: Outlook) -> Iterator[str]:
         yield f"can't be sent: {outlook.problem}"
 
 
-def _customer(trial: Trial) -> str:
+def _customer(trial: TrialMessage) -> str:
     if not trial.has_customer:
         return "unknown: name one with --customer"
     if trial.customer is None:
@@ -194,7 +198,7 @@ def _customer(trial: Trial) -> str:
     return f"{trial.customer.id}, with {', '.join(trial.customer.fields) or 'nothing else known'}"
 
 
-def _facts(preview: Preview, trial: Trial) -> Iterator[str]:
+def _facts(preview: Preview, trial: TrialMessage) -> Iterator[str]:
     if (why := _hindrance(preview, trial)) is not None:
         yield f"can't be sent: {why}"
     if preview.sms is not None:
@@ -219,7 +223,7 @@ def _broken(text: str) -> list[str]:
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
-def as_json(outlook: Outlook) -> Mapping[str, object]:
+def preview_data(outlook: PreviewResult) -> Mapping[str, object]:
     """The outlook for a program."""
     trial = outlook.trial
     expires_at = trial.settings.expires_at

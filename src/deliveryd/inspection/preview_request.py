@@ -21,7 +21,7 @@ _MOST_DIGITS = 19
 _IDS = range(-(2**63), 2**63)
 
 
-class Wish(NamedTuple):
+class PreviewRequest(NamedTuple):
     """What was asked for: `settings` is a file or an id, `variables` a file or JSON; None: not given."""
 
     settings: str
@@ -30,7 +30,7 @@ class Wish(NamedTuple):
     message_id: int
 
 
-class Trial(NamedTuple):
+class TrialMessage(NamedTuple):
     """A message that isn't in the queue. `source` says where the settings are from.
 
     `customer` is None when nobody was named, or the directory doesn't know them.
@@ -43,7 +43,7 @@ class Trial(NamedTuple):
     has_customer: bool
 
 
-async def gather(config: Config, wish: Wish) -> Trial:
+async def gather(config: Config, wish: PreviewRequest) -> TrialMessage:
     """Read all that was named. Raises DeliverydError, in words for who named it."""
     variables = _variables(wish.variables)
     if _NUMBER.fullmatch(wish.settings):
@@ -52,7 +52,7 @@ async def gather(config: Config, wish: Wish) -> Trial:
         source, settings = wish.settings, _settings_in(Path(wish.settings))
     customer = None if wish.customer_id is None else await _customer(config, wish.customer_id)
     entry = Entry(wish.message_id, settings.id, wish.customer_id or 0, variables)
-    return Trial(source, settings, entry, customer, wish.customer_id is not None)
+    return TrialMessage(source, settings, entry, customer, wish.customer_id is not None)
 
 
 def _id_in(number: str) -> int:
@@ -97,7 +97,7 @@ def _read(path: Path) -> bytes:
 
 def _json(name: str, text: str) -> Any:
     try:
-        return number_text.loads(text)
+        return number_text.loads_exact(text)
     except JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise DeliverydError(f"{name}: isn't JSON: {error.msg} at {place}") from None

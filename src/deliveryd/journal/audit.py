@@ -136,7 +136,7 @@ CHECKS: Mapping[str, str] = {
 """By what is right: a query for the ids of messages where it isn't."""
 
 
-class Finding(NamedTuple):
+class AuditFinding(NamedTuple):
     """A check that something breaks: of how many messages, and the first of their ids."""
 
     check: str
@@ -156,7 +156,7 @@ class Audit(NamedTuple):
     events_waiting: int
     events_refused: int
     lost: Lost
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
 
     @property
     def gap(self) -> int:
@@ -169,7 +169,7 @@ class Audit(NamedTuple):
         return not self.gap and not self.account.gap and not self.findings
 
 
-def audit(path: Path) -> Audit:
+def audit_journal(path: Path) -> Audit:
     """Reconcile a journal as of one instant; works beside a running deliveryd. Raises JournalError."""
 
     def look(db: sqlite3.Connection) -> Audit:
@@ -202,11 +202,11 @@ def _audit(db: sqlite3.Connection) -> Audit:
     )
 
 
-def _find(db: sqlite3.Connection, check: str, query: str) -> Finding:
+def _find(db: sqlite3.Connection, check: str, query: str) -> AuditFinding:
     count = 0
     ids: list[int] = []
     for (id_,) in db.execute(query):
         count += 1
         if len(ids) < SHOWN:
             ids.append(id_)
-    return Finding(check, count, tuple(ids))
+    return AuditFinding(check, count, tuple(ids))

@@ -21,7 +21,7 @@ class Outcome(NamedTuple):
     reason: str | None = None
 
 
-class Change(NamedTuple):
+class Transition(NamedTuple):
     """One step of one message, with everything that belongs to it.
 
     `entry` is the message as it is after the step. `outcome` ends the latest try, `due_at` says when a
@@ -68,7 +68,7 @@ class Recorded(NamedTuple):
     effects: Sequence[Effect] = ()
 
 
-class Received(NamedTuple):
+class MatchedReceipt(NamedTuple):
     """What a receipt did: the word that the provider is answered with, and what the line has to know."""
 
     result: str
@@ -186,7 +186,7 @@ class Journal(Protocol):
         there at once the first time, and then after 1, 2, 4 minutes and so on, up to an hour.
         """
 
-    async def change(self, changes: Sequence[Change]) -> Recorded:
+    async def change(self, transitions: Sequence[Transition]) -> Recorded:
         """Record steps of messages, at most one of each, and apply the receipts that were kept for them.
 
         A step from READY isn't taken by a message that a receipt proves to be sent: it ends instead. A step
@@ -234,7 +234,7 @@ class Journal(Protocol):
         `accept`.
         """
 
-    async def receive(self, receipts: Sequence[Receipt]) -> list[Received]:
+    async def receive(self, receipts: Sequence[Receipt]) -> list[MatchedReceipt]:
         """Record providers' updates, and tell what each one did.
 
         A reference names a key, and so all tries under it, or the message, and so its latest key on the

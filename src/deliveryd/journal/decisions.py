@@ -7,10 +7,10 @@ import sqlite3
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from deliveryd.journal.base import Change, Outcome
+from deliveryd.journal.base import Outcome, Transition
 from deliveryd.journal.erasure import erase_malformed, erase_message, erase_receipt
 from deliveryd.journal.operations import Operations
-from deliveryd.journal.orders import Decided, Effect, Kind, Order, Verb
+from deliveryd.journal.orders import Action, Decided, Effect, ItemKind, Order
 from deliveryd.journal.outbox import HAPPENED, WATERMARK, Outbox
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import ENTRY, entry_of
@@ -59,21 +59,21 @@ class Decisions:
         self._operations = operations
         self._matching = matching
         self._outbox = outbox
-        self._table: Mapping[tuple[Verb, Kind], Callable[[_Case], _Done]] = {
-            (Verb.RESEND, Kind.MESSAGE): self._resend,
-            (Verb.RESEND_ANEW, Kind.MESSAGE): self._resend_anew,
-            (Verb.SETTLE_SENT, Kind.MESSAGE): self._settle_as_sent,
-            (Verb.SETTLE_FAILED, Kind.MESSAGE): self._settle_as_failed,
-            (Verb.RETRY, Kind.MESSAGE): self._retry_message,
-            (Verb.RETRY, Kind.EVENT): self._retry_event,
-            (Verb.RETRY, Kind.RECEIPT): self._retry_receipt,
-            (Verb.DROP, Kind.MESSAGE): _drop_message,
-            (Verb.DROP, Kind.EVENT): _drop_event,
-            (Verb.DROP, Kind.RECEIPT): _drop_receipt,
-            (Verb.DROP, Kind.MALFORMED): _drop_malformed,
-            (Verb.ERASE, Kind.MESSAGE): lambda case: _erased(erase_message(case.db, case.number)),
-            (Verb.ERASE, Kind.RECEIPT): lambda case: _erased(erase_receipt(case.db, case.number)),
-            (Verb.ERASE, Kind.MALFORMED): lambda case: _erased(erase_malformed(case.db, case.key)),
+        self._table: Mapping[tuple[Action, ItemKind], Callable[[_Case], _Done]] = {
+            (Action.RESEND, ItemKind.MESSAGE): self._resend,
+            (Action.RESEND_ANEW, ItemKind.MESSAGE): self._resend_anew,
+            (Action.SETTLE_SENT, ItemKind.MESSAGE): self._settle_as_sent,
+            (Action.SETTLE_FAILED, ItemKind.MESSAGE): self._settle_as_failed,
+            (Action.RETRY, ItemKind.MESSAGE): self._retry_message,
+            (Action.RETRY, ItemKind.EVENT): self._retry_event,
+            (Action.RETRY, ItemKind.RECEIPT): self._retry_receipt,
+            (Action.DROP, ItemKind.MESSAGE): _drop_message,
+            (Action.DROP, ItemKind.EVENT): _drop_event,
+            (Action.DROP, ItemKind.RECEIPT): _drop_receipt,
+            (Action.DROP, ItemKind.MALFORMED): _drop_malformed,
+            (Action.ERASE, ItemKind.MESSAGE): lambda case: _erased(erase_message(case.db, case.number)),
+            (Action.ERASE, ItemKind.RECEIPT): lambda case: _erased(erase_receipt(case.db, case.number)),
+            (Action.ERASE, ItemKind.MALFORMED): lambda case: _erased(erase_malformed(case.db, case.key)),
         }
 
     def carry_out(self, db: sqlite3.Connection, order: Order, at: int, lanes: Collection[str]) -> Decided:
@@ -103,31 +103,31 @@ class Decisions:
         entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")
         if entry.lane not in case.lanes:
             raise _Skip(f"its channel {entry.lane} isn't configured")
-        return self._move(case, Change(entry, State.IN_DOUBT, State.WAITING, case.at, due_at=case.at))
+        return self._move(case, Transition(entry, State.IN_DOUBT, State.WAITING, case.at, due_at=case.at))
 
     def _resend_anew(self, case: _Case) -> _Done:
         entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt").anew()
-        return self._move(case, Change(entry, State.IN_DOUBT, State.WAITING, case.at, due_at=case.at))
+        return self._move(case, Transition(entry, State.IN_DOUBT, State.WAITING, case.at, due_at=case.at))
 
     def _settle_as_sent(self, case: _Case) -> _Done:
         entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt").settled()
         outcome = Outcome("accepted", None, BY_OPERATOR)
         sent = StatusEvent(entry.id, "sent", case.at)
         return self._move(
-            case, Change(entry, State.IN_DOUBT, State.SENT, case.at, outcome=outcome, events=(sent,))
+            case, Transition(entry, State.IN_DOUBT, State.SENT, case.at, outcome=outcome, events=(sent,))
         )
 
     def _settle_as_failed(self, case: _Case) -> _Done:
         entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt").settled()
         details = f"{entry.lane}: the outcome was unknown; {BY_OPERATOR} as failed"
         error = StatusEvent(entry.id, "error", case.at, details=details)
-        return self._move(case, Change(entry, State.IN_DOUBT, State.FAILED, case.at, events=(error,)))
+        return self._move(case, Transition(entry, State.IN_DOUBT, State.FAILED, case.at, events=(error,)))
 
-    def _move(self, case: _Case, change: Change) -> _Done:
-        self._operations.change(case.db, [change])
-        if change.after is State.WAITING:
-            return _Done(change.entry.id, Effect(waiting=1))
-        return _Done(change.entry.id, Effect(ended=(change.after,), events=1))
+    def _move(self, case: _Case, transition: Transition) -> _Done:
+        self._operations.change(case.db, [transition])
+        if transition.after is State.WAITING:
+            return _Done(transition.entry.id, Effect(waiting=1))
+        return _Done(transition.entry.id, Effect(ended=(transition.after,), events=1))
 
     # messages, events and receipts that were set aside
 
@@ -137,7 +137,7 @@ class Decisions:
         if not again:
             raise _Skip("it was dropped")
         self._outbox.put_last(case.db, again)
-        self._operations.change(case.db, [Change(entry, State.SET_ASIDE, State.TAKEN, case.at)])
+        self._operations.change(case.db, [Transition(entry, State.SET_ASIDE, State.TAKEN, case.at)])
         return _Done(entry.id, Effect(taken=entry, events=len(again)))
 
     def _retry_event(self, case: _Case) -> _Done:

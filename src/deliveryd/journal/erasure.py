@@ -21,7 +21,7 @@ from deliveryd.journal.tombstones import keep, keep_no_details
 from deliveryd.journal.upkeep import OF_A_MESSAGE
 from deliveryd.states import State
 
-PORTION = 20_000
+ERASURE_PORTION = 20_000
 """Messages that are looked at in one reading: while it lasts, the journal's log can't be cut."""
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
@@ -61,7 +61,7 @@ def held_of(path: Path, customer_id: int) -> Held:
 
 
 def _portion(customer_id: int, begin: int, db: sqlite3.Connection) -> tuple[int | None, list[int]]:
-    last, ids = db.execute(_OF_A_CUSTOMER, (begin, customer_id, PORTION)).fetchone()
+    last, ids = db.execute(_OF_A_CUSTOMER, (begin, customer_id, ERASURE_PORTION)).fetchone()
     return last, [int(id_) for id_ in ids.split(",")] if ids else []
 
 
@@ -92,8 +92,8 @@ def _named(reference: str) -> int | None:
 def hindrances(path: Path, ids: Sequence[int]) -> dict[int, str]:
     """Why some of these messages can't be erased now; works like `held_of`."""
     found: dict[int, str] = {}
-    for begin in range(0, len(ids), PORTION):
-        found |= read(path, partial(_hindrances, ids[begin : begin + PORTION]))
+    for begin in range(0, len(ids), ERASURE_PORTION):
+        found |= read(path, partial(_hindrances, ids[begin : begin + ERASURE_PORTION]))
     return found
 
 

@@ -20,7 +20,7 @@ from deliveryd.journal.files import LOCK, WORKER_LOCK, check_writable, make_fold
 from deliveryd.runtime.own_files import NotOwn, open_own
 from deliveryd.telemetry import Event, log
 
-PAUSE = 0.02
+LOCK_PAUSE = 0.02
 """Seconds between two tries: a command that has many orders carried out frees the lock for moments only."""
 
 
@@ -58,7 +58,7 @@ async def held(lock: Lock, patience: float) -> AsyncIterator[Lock]:
             if not is_awaited:
                 log(Event.JOURNAL_AWAITED, reason=str(error))
                 is_awaited = True
-        await anyio.sleep(PAUSE)
+        await anyio.sleep(LOCK_PAUSE)
     try:
         yield lock
     finally:

@@ -9,13 +9,13 @@ from typing import Any
 
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.account import add_taken
-from deliveryd.journal.base import MOST_COUNTED, Change, Due, OutboxRow, Outcome, Recorded
-from deliveryd.journal.outbox import WATERMARK, Outbox, settle
+from deliveryd.journal.base import MOST_COUNTED, Due, OutboxRow, Outcome, Recorded, Transition
+from deliveryd.journal.outbox import WATERMARK, Outbox, settle_events
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.repeats import report_again
 from deliveryd.journal.rows import ENTRY, entry_of, progress_of, to_json, to_text
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
-from deliveryd.states import ENDED, State, step
+from deliveryd.states import ENDED, State, check_transition
 
 _PROGRESS = (
     "UPDATE message SET state = ?, due_at = ?, lane = ?, tries = ?, key = ?, number = ?, spent = ?,"
@@ -143,14 +143,14 @@ class Operations:
 
     # delivery
 
-    def change(self, db: sqlite3.Connection, changes: Sequence[Change]) -> Recorded:
+    def change(self, db: sqlite3.Connection, transitions: Sequence[Transition]) -> Recorded:
         """Record steps of messages, with their tries and events, and apply the receipts kept for them."""
-        return self._matching.match_around(db, changes, self._record)
+        return self._matching.match_around(db, transitions, self._record)
 
-    def _record(self, db: sqlite3.Connection, changes: Sequence[Change]) -> None:
-        _conclude(db, changes)
-        _move(db, changes, self._sent)
-        self._outbox.put(db, (event for change in changes for event in change.events))
+    def _record(self, db: sqlite3.Connection, transitions: Sequence[Transition]) -> None:
+        _conclude(db, transitions)
+        _move(db, transitions, self._sent)
+        self._outbox.put(db, (event for transition in transitions for event in transition.events))
 
     def retime(self, db: sqlite3.Connection, back: int, latest: int) -> None:
         """Bring due times in line with a clock that was put back, and let none be later than `latest`."""
@@ -201,7 +201,7 @@ class Operations:
 
     def accept(self, db: sqlite3.Connection, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
         """Mark events as accepted; return the messages that were set aside and may be sent now."""
-        settled = settle(db, rows)
+        settled = settle_events(db, rows)
         if not settled:
             return []
         self._outbox.note(db, at)
@@ -213,7 +213,7 @@ class Operations:
 
     def refuse(self, db: sqlite3.Connection, row: OutboxRow, reason: str, at: int) -> int:
         """Set an event aside; return how often it was refused by now."""
-        if not settle(db, [row]):
+        if not settle_events(db, [row]):
             return 0
         self._outbox.note(db, at)
         db.execute(
@@ -233,7 +233,7 @@ class Operations:
 def _reopen(db: sqlite3.Connection, accepted: range) -> list[Entry]:
     """Make READY what was set aside, and whose `dequeued` the service accepted after all."""
     entries = [entry_of(row) for row in db.execute(_SET_ASIDE_NO_MORE, (accepted[0], accepted[-1]))]
-    after = step(State.SET_ASIDE, State.READY)
+    after = check_transition(State.SET_ASIDE, State.READY)
     db.executemany(
         "UPDATE message SET state = ?, ended_at = NULL WHERE id = ?", [(after, entry.id) for entry in entries]
     )
@@ -263,27 +263,27 @@ def _digest(raw: str) -> str:
     return hashlib.sha256(raw.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _move(db: sqlite3.Connection, changes: Sequence[Change], sent_statement: str) -> None:
+def _move(db: sqlite3.Connection, transitions: Sequence[Transition], sent_statement: str) -> None:
     """Move messages from state to state, all of them or none. Raises IllegalTransition."""
     begun = []
     on_its_way = []
     to_wait = []
     sent = []
     at_an_end = []
-    for change in changes:
-        entry, before = change.entry, change.before
-        after = step(before, change.after)
+    for transition in transitions:
+        entry, before = transition.entry, transition.before
+        after = check_transition(before, transition.after)
         if after is State.SENT:
-            sent.append((entry.tries, change.at, *_accepted(change), entry.id, before))
+            sent.append((entry.tries, transition.at, *_accepted(transition), entry.id, before))
         elif after in ENDED or before in ENDED:  # only these write the indexed column `ended_at`
-            ended_at = change.at if after in ENDED else None
-            at_an_end.append((*progress_of(change), ended_at, entry.id, before))
+            ended_at = transition.at if after in ENDED else None
+            at_an_end.append((*progress_of(transition), ended_at, entry.id, before))
         elif after is State.WAITING or before is State.WAITING:
-            to_wait.append((*progress_of(change), change.waits_for, entry.id, before))
+            to_wait.append((*progress_of(transition), transition.waits_for, entry.id, before))
         elif after is State.SENDING:
-            begun.append((*_try_of(entry), change.at, entry.id, before))
+            begun.append((*_try_of(entry), transition.at, entry.id, before))
         else:
-            on_its_way.append((*progress_of(change), entry.id, before))
+            on_its_way.append((*progress_of(transition), entry.id, before))
     moved = sum(
         db.executemany(statement, rows).rowcount
         for statement, rows in (
@@ -295,9 +295,9 @@ def _move(db: sqlite3.Connection, changes: Sequence[Change], sent_statement: str
         )
         if rows
     )
-    if moved != len(changes):
+    if moved != len(transitions):
         raise IllegalTransition(
-            f"{len(changes) - moved} of {len(changes)} messages weren't where they should be"
+            f"{len(transitions) - moved} of {len(transitions)} messages weren't where they should be"
         )
 
 
@@ -306,22 +306,27 @@ def _try_of(entry: Entry) -> tuple[str, int, int, int, bytes | None]:
     return entry.lane or "", entry.tries, entry.key, entry.number, entry.digest
 
 
-def _accepted(change: Change) -> tuple[int | None, str | None, str | None]:
+def _accepted(transition: Transition) -> tuple[int | None, str | None, str | None]:
     """What a message's row has of its accepted attempt: the instant, the provider's id, the reason."""
-    if change.outcome is None:
+    if transition.outcome is None:
         return None, None, None
-    _verdict, provider_id, reason = change.outcome
-    return change.at, to_text(provider_id), to_text(reason)
+    _verdict, provider_id, reason = transition.outcome
+    return transition.at, to_text(provider_id), to_text(reason)
 
 
-def _conclude(db: sqlite3.Connection, changes: Sequence[Change]) -> None:
+def _conclude(db: sqlite3.Connection, transitions: Sequence[Transition]) -> None:
     """Record the outcomes of tries that weren't accepted; all others stand in their message's row."""
     ended = []
     held = []
-    for change in changes:
-        entry, before, after, outcome = change.entry, change.before, change.after, change.outcome
+    for transition in transitions:
+        entry, before, after, outcome = (
+            transition.entry,
+            transition.before,
+            transition.after,
+            transition.outcome,
+        )
         if before is State.SENDING and after is not State.SENT:
-            ended.append((*_outcome(outcome, change.at), entry.id))
+            ended.append((*_outcome(outcome, transition.at), entry.id))
         elif after is State.IN_DOUBT and outcome is not None:
             held.append((to_text(outcome.reason), entry.id, entry.key, entry.number))
     for statement, rows in ((_UNACCEPTED, ended), (_HOLD, held)):

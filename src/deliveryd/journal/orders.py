@@ -10,7 +10,7 @@ from deliveryd.model import Entry
 from deliveryd.states import State
 
 
-class Kind(StrEnum):
+class ItemKind(StrEnum):
     """What can lie aside."""
 
     EVENT = "event"  # a status event that the service refused; its key: the event's number
@@ -19,7 +19,7 @@ class Kind(StrEnum):
     RECEIPT = "receipt"  # a provider's update that fits no attempt; its number
 
 
-class Verb(StrEnum):
+class Action(StrEnum):
     """What can be done with it."""
 
     RESEND = "resend"  # a message in doubt: try it again under its key
@@ -37,8 +37,8 @@ class Order(NamedTuple):
     `user` is who gave it, by the system's word; `caller` is on whose behalf, as they claim.
     """
 
-    verb: Verb
-    kind: Kind
+    verb: Action
+    kind: ItemKind
     keys: tuple[str, ...]
     user: str | None = None
     caller: str | None = None

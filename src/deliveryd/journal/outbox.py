@@ -133,7 +133,7 @@ def _instant(text: str | None) -> int:
         return 0
 
 
-def settle(db: sqlite3.Connection, rows: Sequence[OutboxRow]) -> range:
+def settle_events(db: sqlite3.Connection, rows: Sequence[OutboxRow]) -> range:
     """Raise the watermark to the last of these events; return the numbers that are settled by it.
 
     Raises OutOfOrder when an event that waits further ahead isn't among them: it would never be reported.

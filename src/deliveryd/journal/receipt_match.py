@@ -14,11 +14,11 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from deliveryd.journal.base import Change, Receipt, Received, Recorded
+from deliveryd.journal.base import MatchedReceipt, Receipt, Recorded, Transition
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
 from deliveryd.model import Entry, StatusEvent, message_key
-from deliveryd.states import State, step
+from deliveryd.states import State, check_transition
 
 SETTLED = "settled by the provider's receipt"
 
@@ -79,7 +79,7 @@ class Matching:
         self._outbox = outbox
         self._namespace = namespace
 
-    def receive(self, db: sqlite3.Connection, receipts: Sequence[Receipt]) -> list[Received]:
+    def receive(self, db: sqlite3.Connection, receipts: Sequence[Receipt]) -> list[MatchedReceipt]:
         """Record providers' updates, and apply each that can be."""
         return [self._receive(db, receipt) for receipt in receipts]
 
@@ -96,68 +96,78 @@ class Matching:
     def match_around(
         self,
         db: sqlite3.Connection,
-        changes: Sequence[Change],
-        record: Callable[[sqlite3.Connection, Sequence[Change]], None],
+        transitions: Sequence[Transition],
+        record: Callable[[sqlite3.Connection, Sequence[Transition]], None],
     ) -> Recorded:
         """Record steps of messages, and apply the receipts that were kept for them, instead or afterwards."""
         if not db.execute(f"SELECT 1 FROM receipt WHERE {_UNMATCHED} LIMIT 1").fetchone():  # noqa: S608
-            record(db, changes)
+            record(db, transitions)
             return Recorded()
-        overtaken = self._match_before(db, changes)
-        changes = [change for change in changes if change.entry.id not in overtaken]
-        record(db, changes)
-        followed = self._match_after(db, changes)
+        overtaken = self._match_before(db, transitions)
+        transitions = [transition for transition in transitions if transition.entry.id not in overtaken]
+        record(db, transitions)
+        followed = self._match_after(db, transitions)
         settled = {id_ for id_, effect in followed.items() if State.SENT in effect.ended}
         return Recorded(overtaken.keys() | settled, [*overtaken.values(), *followed.values()])
 
-    def _match_before(self, db: sqlite3.Connection, changes: Sequence[Change]) -> dict[int, Effect]:
+    def _match_before(self, db: sqlite3.Connection, transitions: Sequence[Transition]) -> dict[int, Effect]:
         """End messages that kept receipts prove to be sent, instead of the steps that they would take."""
-        ready = [change for change in changes if change.before is State.READY and _was_tried(change)]
-        effects = {change.entry.id: self._match_kept(db, change, _BEFORE_A_STEP) for change in ready}
+        ready = [
+            transition
+            for transition in transitions
+            if transition.before is State.READY and _was_tried(transition)
+        ]
+        effects = {
+            transition.entry.id: self._match_kept(db, transition, _BEFORE_A_STEP) for transition in ready
+        }
         return {id_: effect for id_, effect in effects.items() if State.SENT in effect.ended}
 
-    def _match_after(self, db: sqlite3.Connection, changes: Sequence[Change]) -> dict[int, Effect]:
+    def _match_after(self, db: sqlite3.Connection, transitions: Sequence[Transition]) -> dict[int, Effect]:
         """Apply receipts that were kept while their message was being sent."""
         effects: dict[int, Effect] = {}
-        for change in changes:
-            if change.before is not State.SENDING:
+        for transition in transitions:
+            if transition.before is not State.SENDING:
                 continue
-            effect = self._match_kept(db, change, _AFTER_A_STEP)
+            effect = self._match_kept(db, transition, _AFTER_A_STEP)
             if State.SENT in effect.ended:  # instead of the step, whose events count too
-                effect = effect._replace(waiting=0, events=effect.events + len(change.events))
+                effect = effect._replace(waiting=0, events=effect.events + len(transition.events))
             if effect != _NOTHING:
-                effects[change.entry.id] = effect
+                effects[transition.entry.id] = effect
         return effects
 
-    def _match_kept(self, db: sqlite3.Connection, change: Change, settleable: frozenset[State]) -> Effect:
+    def _match_kept(
+        self, db: sqlite3.Connection, transition: Transition, settleable: frozenset[State]
+    ) -> Effect:
         effect = _NOTHING
-        for seq, receipt in self._kept_for(db, change.entry, change):
+        for seq, receipt in self._kept_for(db, transition.entry, transition):
             tried = self._tried(db, receipt)
-            if tried is None or tried.message_id != change.entry.id:
+            if tried is None or tried.message_id != transition.entry.id:
                 continue
-            done = self._apply(db, tried, _not_before(receipt, change.at), settleable)
+            done = self._apply(db, tried, _not_before(receipt, transition.at), settleable)
             if done is not None:
                 db.execute("UPDATE receipt SET message_id = ? WHERE seq = ?", (tried.message_id, seq))
                 effect |= done
         return effect
 
-    def _kept_for(self, db: sqlite3.Connection, entry: Entry, change: Change) -> list[tuple[int, Receipt]]:
+    def _kept_for(
+        self, db: sqlite3.Connection, entry: Entry, transition: Transition
+    ) -> list[tuple[int, Receipt]]:
         """Kept receipts that seem to be about a message, in the order in which they came."""
         keys = message_key(self._namespace, entry.id, 0)[:-1]
         found = {
             *db.execute(_BY_KEY, (keys, f"{keys}:")),  # ":" comes after all digits
             *db.execute(_BY_MESSAGE, (str(entry.id),)),
         }
-        outcome = change.outcome
+        outcome = transition.outcome
         if outcome is not None and outcome.provider_id is not None:
             found.update(db.execute(_BY_PROVIDER, (outcome.provider_id, entry.lane)))
         return [(seq, Receipt(*values)) for seq, *values in sorted(found, key=lambda row: int(row[0]))]
 
-    def _receive(self, db: sqlite3.Connection, receipt: Receipt) -> Received:
+    def _receive(self, db: sqlite3.Connection, receipt: Receipt) -> MatchedReceipt:
         tried = self._tried(db, receipt)
         kept = _kept(db, receipt)
         if _is_repeated(db, receipt, tried, kept):
-            return Received("repeated")
+            return MatchedReceipt("repeated")
         effect = self._apply(db, tried, receipt, _AT_REST) if tried is not None else None
         message_id = tried.message_id if tried is not None and effect is not None else None
         db.execute(
@@ -167,7 +177,7 @@ class Matching:
         if message_id is not None and kept:  # the same came before in a form that fitted nothing
             same = (message_id, *_same(receipt))
             db.execute(f"UPDATE receipt SET message_id = ? WHERE {_SAME}", same)  # noqa: S608  # a constant
-        return Received("unmatched") if effect is None else Received(_word(effect), effect)
+        return MatchedReceipt("unmatched") if effect is None else MatchedReceipt(_word(effect), effect)
 
     def _tried(self, db: sqlite3.Connection, receipt: Receipt) -> Tried | None:
         """What a receipt is about, by our own name for it if there is one.
@@ -221,7 +231,7 @@ class Matching:
 
     def _settle(self, db: sqlite3.Connection, tried: Tried, state: State, receipt: Receipt) -> None:
         """The provider had the message, so it was sent under this key, and isn't tried again under any."""
-        after, at = step(state, State.SENT), receipt.received_at
+        after, at = check_transition(state, State.SENT), receipt.received_at
         db.execute(
             self._settled,
             (after, receipt.channel, tried.key, tried.message_id, at, receipt.provider_id, SETTLED),
@@ -235,7 +245,7 @@ class Matching:
             return _NOTHING
         db.execute(
             "UPDATE message SET state = ?, ended_at = ? WHERE id = ?",
-            (step(state, after), receipt.received_at, message_id),
+            (check_transition(state, after), receipt.received_at, message_id),
         )
         if receipt.delivered:
             event = StatusEvent(
@@ -248,9 +258,9 @@ class Matching:
         return Effect(ended=(after,), events=1)
 
 
-def _was_tried(change: Change) -> bool:
+def _was_tried(transition: Transition) -> bool:
     """Whether a message was tried before this step."""
-    return change.entry.key > 1 or change.entry.number > (change.after is State.SENDING)
+    return transition.entry.key > 1 or transition.entry.number > (transition.after is State.SENDING)
 
 
 def _word(effect: Effect) -> str:

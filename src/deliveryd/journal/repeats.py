@@ -11,7 +11,7 @@ from deliveryd.journal.outbox import WATERMARK, Outbox
 from deliveryd.journal.tombstones import kept
 
 MINUTE = 60_000_000
-LONGEST_PAUSE = 60
+LONGEST_REPEAT_PAUSE = 60
 """Minutes between two reports of a `dequeued` that the service keeps refusing, at most."""
 
 _TOLD = (
@@ -57,7 +57,7 @@ def _refused_dequeued(rows: Sequence[_Told]) -> _Told | None:
 
 def _is_due(refused: _Told, now: int) -> bool:
     times = refused.refusals or 1
-    pause = min(2 ** min(times - 2, 10), LONGEST_PAUSE) * MINUTE if times > 1 else 0
+    pause = min(2 ** min(times - 2, 10), LONGEST_REPEAT_PAUSE) * MINUTE if times > 1 else 0
     since = now - (refused.refused_at or 0)
     return since < 0 or since >= pause  # before it: the clock was put back
 

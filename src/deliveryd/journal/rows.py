@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from deliveryd.journal.base import Change
+from deliveryd.journal.base import Transition
 from deliveryd.model import Content, Entry, Rendered
 
 _FIRST = "FROM unaccepted u WHERE u.message_id = message.id AND u.key = message.key AND u.number = 1"
@@ -69,12 +69,12 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
     )
 
 
-def progress_of(change: Change) -> tuple[object, ...]:
+def progress_of(transition: Transition) -> tuple[object, ...]:
     """What a step writes: state, due_at, lane, tries, key, number, spent, doubt, content, digest."""
-    entry = change.entry
+    entry = transition.entry
     return (
-        change.after,
-        change.due_at,
+        transition.after,
+        transition.due_at,
         entry.lane or "",
         entry.tries,
         entry.key,

@@ -129,7 +129,7 @@ _HEADER = 100
 _FIRST_VALUES = {"settled_seq": "0", "taken": "0", "forgotten": "0"}
 
 
-def prepare(connection: sqlite3.Connection) -> None:
+def prepare_schema(connection: sqlite3.Connection) -> None:
     """Create the tables in an empty file; check those of any other.
 
     Raises JournalError when the file belongs to something else, or has another format.

@@ -21,14 +21,14 @@ from deliveryd.errors import JournalError, JournalFull, JournalUnusable
 from deliveryd.journal import account, upkeep
 from deliveryd.journal.base import (
     Account,
-    Change,
     Counts,
     Due,
+    MatchedReceipt,
     OutboxRow,
     Receipt,
-    Received,
     Recorded,
     Recovery,
+    Transition,
 )
 from deliveryd.journal.damage import abandon, advice, unusable
 from deliveryd.journal.decisions import Decisions
@@ -50,7 +50,7 @@ from deliveryd.journal.outbox import Outbox, written
 from deliveryd.journal.presence import Presence
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import EMPTIED
-from deliveryd.journal.schema import EventWriter, prepare, verify_header
+from deliveryd.journal.schema import EventWriter, prepare_schema, verify_header
 from deliveryd.model import Entry, Malformed, QueuedMessage
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry import Event, log
@@ -74,13 +74,13 @@ BUSY_TIMEOUT = 5.0
 PAGE = 4096
 """Bytes in a page of the file, as SQLite makes it."""
 
-LINGER = 0.002
+COMMIT_LINGER = 0.002
 """Seconds that a commit waits for company: the fewer commits, the less each message costs."""
 
 T = TypeVar("T")
 
 
-class _Request(Generic[T]):
+class _PendingOperation(Generic[T]):
     """An operation that waits for its commit."""
 
     __slots__ = ("done", "error", "operation", "result")
@@ -123,7 +123,7 @@ class SqliteJournal:
         self._operations = Operations(outbox, self._matching, emptied)
         self._decisions = Decisions(self._operations, self._matching, outbox)
         self._observe = observe
-        self._waiting: list[_Request[Any]] = []
+        self._waiting: list[_PendingOperation[Any]] = []
         self._wake = anyio.Event()
         self._threads = threads
         self._closing = False
@@ -148,9 +148,9 @@ class SqliteJournal:
 
         return await self._commit(record)
 
-    async def change(self, changes: Sequence[Change]) -> Recorded:
+    async def change(self, transitions: Sequence[Transition]) -> Recorded:
         """Record steps of messages, and apply the receipts that were kept for them."""
-        return await self._commit(lambda db: self._operations.change(db, changes))
+        return await self._commit(lambda db: self._operations.change(db, transitions))
 
     async def due(self, now: int, room: Mapping[str, int]) -> Due:
         """Make waiting messages READY whose time has come."""
@@ -184,7 +184,7 @@ class SqliteJournal:
         """Set an event aside; return how often it was refused by now."""
         return await self._commit(lambda db: self._operations.refuse(db, row, reason, at))
 
-    async def receive(self, receipts: Sequence[Receipt]) -> list[Received]:
+    async def receive(self, receipts: Sequence[Receipt]) -> list[MatchedReceipt]:
         """Record providers' updates."""
         return await self._try(lambda db: self._matching.receive(db, receipts))
 
@@ -286,7 +286,7 @@ class SqliteJournal:
             raise self._broken
         if self._closing:
             raise JournalError("the journal is closed")
-        request = _Request(operation)
+        request = _PendingOperation(operation)
         self._waiting.append(request)
         self._wake.set()
         await request.done.wait()
@@ -312,7 +312,7 @@ class SqliteJournal:
                 self._shrunk.set()
                 self._shrunk = anyio.Event()
             if self._waiting and not self._closing:
-                await anyio.sleep(LINGER)
+                await anyio.sleep(COMMIT_LINGER)
             while self._waiting:
                 batch, self._waiting = self._waiting, []
                 try:
@@ -343,7 +343,7 @@ class SqliteJournal:
             return False
         return not busy
 
-    def _transact(self, batch: Sequence[_Request[Any]]) -> None:
+    def _transact(self, batch: Sequence[_PendingOperation[Any]]) -> None:
         """Run operations in one transaction; where one of them fails, each in a transaction of its own.
 
         Thus a failing operation takes back all that it did itself, and nothing of the others.
@@ -355,7 +355,7 @@ class SqliteJournal:
                 request.error = self._attempt([request]) if len(batch) > 1 else error
         self._observe(time.perf_counter() - started, len(batch))
 
-    def _attempt(self, batch: Sequence[_Request[Any]]) -> Exception | None:
+    def _attempt(self, batch: Sequence[_PendingOperation[Any]]) -> Exception | None:
         """Run operations in one transaction; return what they, or the disk, failed with.
 
         What a disk failed to do isn't asked of it again, nor anything else: the journal is of no more use
@@ -475,7 +475,7 @@ def _checkpoint_pages(reserve: int) -> int:
 
 def _configure(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = FULL")
-    prepare(db)
+    prepare_schema(db)
     (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":  # a failure that SQLite passes over
         raise JournalError("its disk can't hold a write-ahead log")

@@ -29,7 +29,7 @@ UNION ALL SELECT min(waits_for), '', count(*) FROM message
     GROUP BY iif(waits_for LIKE 'customer %', 'directory', waits_for)
 """
 
-ROUNDS = 10
+UPKEEP_ROUNDS = 10
 """How many times its limit one step of forgetting looks at, when all that it finds has to stay."""
 
 POSTS = 4
@@ -169,7 +169,7 @@ class Forgetting:
         again before all others. Returns how many of anything were deleted.
         """
         rows: list[tuple[int]] = []
-        for _ in range(ROUNDS):
+        for _ in range(UPKEEP_ROUNDS):
             old = db.execute(_OLD, (*self._after, before, limit)).fetchall()
             rows = [(id_,) for *_, id_, stays in old if not stays]
             self._after = old[-1][:3] if len(old) == limit else _BEGINNING

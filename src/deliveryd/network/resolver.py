@@ -25,7 +25,7 @@ FRESH_SECONDS = 30.0
 KEPT_SECONDS = 12 * 3600.0
 """How long an answer is used while a new look-up hangs or fails."""
 
-PATIENCE = 0.5
+LOOKUP_TIMEOUT = 0.5
 """Seconds that a caller waits for a new look-up when there is an older answer to go on with."""
 
 PAUSE_SECONDS = 5.0
@@ -133,7 +133,7 @@ class Resolver:
         if not usable:
             await look_up.over.wait()
         elif not look_up.over.is_set():
-            with anyio.move_on_after(max(look_up.began + PATIENCE - now, 0.0)):
+            with anyio.move_on_after(max(look_up.began + LOOKUP_TIMEOUT - now, 0.0)):
                 await look_up.over.wait()
         return _outcome(look_up, name if usable else None)
 

@@ -14,13 +14,13 @@ from deliveryd.journal.base import Journal
 from deliveryd.journal.orders import Effect
 from deliveryd.metrics import Metrics, ReceiptResult
 from deliveryd.model import Clock
-from deliveryd.receipts.batcher import Recorder
-from deliveryd.receipts.endpoint import Answer, Endpoint
+from deliveryd.receipts.batcher import ReceiptBatcher
+from deliveryd.receipts.endpoint import ReceiptEndpoint, ReceiptReply
 from deliveryd.receipts.parser import NoNews, Unreadable, is_genuine, read_receipt
-from deliveryd.runtime.renewal import FromFiles
+from deliveryd.runtime.renewal import RenewedValue
 from deliveryd.telemetry import Event, Fields, log
 
-TOLD_AGAIN_AFTER = 60.0
+STRANGERS_LOG_INTERVAL = 60.0
 """Seconds after which the log says again what strangers may send in any number."""
 
 
@@ -36,7 +36,7 @@ class Inlet(NamedTuple):
     """How one channel's provider reports. `secrets` are what its signatures may be made with."""
 
     options: ReceiptOptions
-    secrets: FromFiles[list[str]] | None
+    secrets: RenewedValue[list[str]] | None
 
 
 def open_inlet(options: ReceiptOptions) -> Inlet:
@@ -44,7 +44,7 @@ def open_inlet(options: ReceiptOptions) -> Inlet:
     signature = options.signature
     if signature is None:
         return Inlet(options, None)
-    return Inlet(options, FromFiles([secret.path for secret in signature.secret_file], signature.secrets))
+    return Inlet(options, RenewedValue([secret.path for secret in signature.secret_file], signature.secrets))
 
 
 class Receipts:
@@ -62,40 +62,40 @@ class Receipts:
         is_open: Callable[[], bool],
     ) -> None:
         self._inlets = inlets
-        self._recorder = Recorder(journal, on_moved)
+        self._recorder = ReceiptBatcher(journal, on_moved)
         self._clock = clock
         self._metrics = metrics
         self._max_body = max_body
         self._is_open = is_open
         self._quiet: defaultdict[tuple[str | None, Event, int | None], _Quiet] = defaultdict(_Quiet)
 
-    def app(self) -> Endpoint:
+    def app(self) -> ReceiptEndpoint:
         """The ASGI application."""
-        return Endpoint(self._inlets, self.take_in, self._turned_away, self._max_body)
+        return ReceiptEndpoint(self._inlets, self.take_in, self._turned_away, self._max_body)
 
-    async def take_in(self, channel: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def take_in(self, channel: str, headers: Mapping[str, str], body: bytes) -> ReceiptReply:
         """Verify, record and match a report to a configured channel; not before the start is over."""
         if not self._is_open():
-            return Answer(503, "deliveryd is starting; report it again later")
+            return ReceiptReply(503, "deliveryd is starting; report it again later")
         inlet = self._inlets[channel]
         signature, secrets = inlet.options.signature, inlet.secrets
         if (signature is not None and secrets is not None) and not is_genuine(
             signature, secrets.current(), headers.get(signature.header), body
         ):
             self._tell_seldom("forged", Event.RECEIPT_FORGED, channel)
-            return Answer(401, "the signature doesn't fit")
+            return ReceiptReply(401, "the signature doesn't fit")
         try:
             receipt = read_receipt(inlet.options, channel, body, self._clock.now())
         except Unreadable as error:
             self._tell_seldom("malformed", Event.RECEIPT_MALFORMED, channel)
-            return Answer(400, str(error))
+            return ReceiptReply(400, str(error))
         if isinstance(receipt, NoNews):
-            return Answer(200, "noted\n")
+            return ReceiptReply(200, "noted\n")
         result = await self._recorder.record(receipt)
         if result is None:
-            return Answer(503, "can't be recorded now; report it again later")
+            return ReceiptReply(503, "can't be recorded now; report it again later")
         self._tell_result(result, channel)
-        return Answer(202 if result == "unmatched" else 200, f"{result}\n")
+        return ReceiptReply(202 if result == "unmatched" else 200, f"{result}\n")
 
     def _turned_away(self, status: int, channel: str | None) -> None:
         """A request was no report to a channel, or one that is too large: perhaps a mistyped address."""
@@ -117,13 +117,13 @@ class Receipts:
     def _tell_seldom(
         self, result: ReceiptResult, event: Event, channel: str | None, status: int | None = None
     ) -> None:
-        """Count what a stranger may send in any number, and log it at most once in `TOLD_AGAIN_AFTER`."""
+        """Count what anybody may send, and log it at most once in `STRANGERS_LOG_INTERVAL`."""
         self._metrics.receipt(result)
         kept_quiet = self._quiet[channel, event, status]
         if (now := anyio.current_time()) < kept_quiet.until:
             kept_quiet.count += 1
         else:
-            self._quiet[channel, event, status] = _Quiet(now + TOLD_AGAIN_AFTER)
+            self._quiet[channel, event, status] = _Quiet(now + STRANGERS_LOG_INTERVAL)
             fields: Fields = {"count": kept_quiet.count + 1}
             if channel is not None:
                 fields["channel"] = channel

@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.base import Journal, Receipt, Received
+from deliveryd.journal.base import Journal, MatchedReceipt, Receipt
 from deliveryd.journal.orders import Effect
 
 
@@ -20,11 +20,11 @@ class _Batch:
 
     def __init__(self) -> None:
         self.receipts: list[Receipt] = []
-        self.results: Sequence[Received] | None = None
+        self.results: Sequence[MatchedReceipt] | None = None
         self.done = anyio.Event()
 
 
-class Recorder:
+class ReceiptBatcher:
     """Records receipts, and lets the line know of what they moved."""
 
     def __init__(self, journal: Journal, on_moved: Callable[[Sequence[Effect]], None]) -> None:
@@ -59,6 +59,6 @@ class Recorder:
         finally:
             batch.done.set()
 
-    def _tell_the_line(self, results: Sequence[Received]) -> None:
+    def _tell_the_line(self, results: Sequence[MatchedReceipt]) -> None:
         if moved := [effect for _result, effect in results if effect is not None]:
             self._on_moved(moved)

@@ -14,21 +14,21 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 
-class Answer(NamedTuple):
+class ReceiptReply(NamedTuple):
     """What a provider is told."""
 
     status: int
     text: str
 
 
-TakeIn = Callable[[str, Mapping[str, str], bytes], Awaitable[Answer]]
+TakeIn = Callable[[str, Mapping[str, str], bytes], Awaitable[ReceiptReply]]
 """Takes a report in: its channel, its headers, its body."""
 
 TurnedAway = Callable[[int, str | None], None]
 """Hears of a request that isn't taken in: the status of its answer, and its channel if it names one."""
 
 
-class Endpoint:
+class ReceiptEndpoint:
     """The ASGI application: POST /receipts/CHANNEL.
 
     What is no report to a channel is left to Starlette, whose way to an endpoint and back costs as much as
@@ -59,7 +59,7 @@ class Endpoint:
             body += message["body"]
             if len(body) > self._max_body:
                 self._turned_away(413, channel)
-                await _send(send, Answer(413, f"a report has at most {self._max_body} bytes"))
+                await _send(send, ReceiptReply(413, f"a report has at most {self._max_body} bytes"))
                 return
             more = message["more_body"]
         await _send(send, await self._take_in(channel, Headers(raw=scope["headers"]), bytes(body)))
@@ -79,7 +79,7 @@ async def _unknown(_request: Request) -> Response:
     raise HTTPException(404, "no channel with receipts has this name")
 
 
-async def _send(send: Send, answer: Answer) -> None:
+async def _send(send: Send, answer: ReceiptReply) -> None:
     body = answer.text.encode()
     headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"text/plain; charset=utf-8")]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import anyio
 
-from deliveryd.runtime.waits import LONGEST
+from deliveryd.runtime.waits import LONGEST_ANSWER_WAIT
 
 
 def grown(base: float, most: float, number: int, at_least: float | None = None) -> float:
@@ -22,7 +22,7 @@ def grown(base: float, most: float, number: int, at_least: float | None = None) 
     Never less than the provider asked for, which may be an hour at most. All of it in seconds.
     """
     pause = min(base * 2.0 ** min(number - 1, 40), most) * random.uniform(0.5, 1.0)
-    return max(pause, min(at_least or 0.0, LONGEST))
+    return max(pause, min(at_least or 0.0, LONGEST_ANSWER_WAIT))
 
 
 class BreakerPolicy(NamedTuple):
@@ -114,7 +114,7 @@ class Breaker:
                 return None
             self._open(now)
         elif not self._probing:
-            self._next_probe = max(self._next_probe, now + min(after or 0.0, LONGEST))
+            self._next_probe = max(self._next_probe, now + min(after or 0.0, LONGEST_ANSWER_WAIT))
             return None
         return self._pause(after)
 

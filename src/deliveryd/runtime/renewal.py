@@ -16,7 +16,7 @@ Made = TypeVar("Made")
 _State = tuple[int, int, int, int] | None
 
 
-class FromFiles(Generic[Made]):
+class RenewedValue(Generic[Made]):
     """What `make` makes from the files at `paths`, and anew when one of them was replaced.
 
     `make` raises ValueError or OSError when they can't be used, as while one of them is being written. Then

@@ -1,4 +1,4 @@
-"""Waiting for work: a bell that can be rung before anybody listens, and a pulse that shows a loop turning."""
+"""Waiting for work: an event that one wait resets, a parking lot for idle tasks, and the heartbeats of loops."""
 
 from __future__ import annotations
 
@@ -7,87 +7,87 @@ import asyncio
 import anyio
 import sniffio
 
-LONGEST_WAIT = 5.0
-"""Seconds after which every loop turns at the latest, work or not, so that a stuck one is seen."""
+HEARTBEAT_INTERVAL = 5.0
+"""Seconds between two turns of a loop at most, work or not, so that a stuck loop is noticed."""
 
 
-class Bell:
-    """Rings once for however many reasons there were since it was last heard."""
+class AutoResetEvent:
+    """An event that one wait resets; it stays set until somebody waits, however often it was set."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
-        self._rung = False
+        self._is_set = False
 
-    def ring(self) -> None:
-        """Wake who waits, or who will wait next."""
-        if not self._rung:
-            self._rung = True
+    def set(self) -> None:
+        """Wake the waiter, or the next one."""
+        if not self._is_set:
+            self._is_set = True
             self._event.set()
 
-    async def wait(self, longest: float = LONGEST_WAIT) -> bool:
-        """Wait for the bell, `longest` seconds at most; tell whether it rang."""
+    async def wait(self, longest: float = HEARTBEAT_INTERVAL) -> bool:
+        """Wait up to `longest` seconds; return whether the event was set, and reset it."""
         with anyio.move_on_after(longest):
             await self._event.wait()
-        rang = self._rung
-        if rang:
-            self._rung = False
+        was_set = self._is_set
+        if was_set:
+            self._is_set = False
             self._event = anyio.Event()
-        return rang
+        return was_set
 
 
-class Rest:
-    """Where tasks stay that have nothing to do; who came last is woken first.
+class ParkingLot:
+    """Where idle tasks wait to be woken, the latest first.
 
-    Every message wakes a task of its lane. On asyncio it waits for a bare future, which costs a fifth of an
-    event.
+    Every message wakes a task of its dispatcher. On asyncio the task awaits a bare future: a fifth of the cost
+    of an event.
     """
 
     def __init__(self) -> None:
         self._on_asyncio = sniffio.current_async_library() == "asyncio"
-        self._staying: list[asyncio.Future[None] | anyio.Event] = []
+        self._parked: list[asyncio.Future[None] | anyio.Event] = []
 
-    def wake(self, most: int) -> int:
-        """Wake so many at most; return how many it were.
+    def unpark(self, most: int) -> int:
+        """Wake up to `most` waiters; return the number woken.
 
-        One that was cancelled at rest counts as well: those of a lane are cancelled together, with the lane.
+        A waiter that was cancelled counts as well: those of a dispatcher are cancelled together.
         """
-        count = min(most, len(self._staying))
+        count = min(most, len(self._parked))
         for _ in range(count):
-            one = self._staying.pop()
-            if isinstance(one, anyio.Event):
-                one.set()
-            elif not one.done():  # else its task was cancelled
-                one.set_result(None)
+            waiter = self._parked.pop()
+            if isinstance(waiter, anyio.Event):
+                waiter.set()
+            elif not waiter.done():  # else its task was cancelled
+                waiter.set_result(None)
         return count
 
-    async def stay(self) -> None:
+    async def park(self) -> None:
         """Wait to be woken."""
         if self._on_asyncio:
             future = asyncio.get_running_loop().create_future()
-            self._staying.append(future)
+            self._parked.append(future)
             await future
         else:
             event = anyio.Event()
-            self._staying.append(event)
+            self._parked.append(event)
             await event.wait()
 
 
-class Pulse:
-    """When each loop last turned, in seconds of the event loop's clock."""
+class Heartbeats:
+    """When each loop last turned, by the event loop's clock in seconds."""
 
     def __init__(self) -> None:
         self._turned: dict[str, float] = {}
 
     def beat(self, loop: str) -> float:
-        """This loop turns; return the instant of the event loop's clock."""
+        """Record a turn of this loop; return the event loop's time."""
         now = self._turned[loop] = anyio.current_time()
         return now
 
     def forget(self, loop: str) -> None:
-        """This loop ended, as it should."""
+        """Drop a loop that ended in good order."""
         self._turned.pop(loop, None)
 
     def ages(self) -> list[tuple[str, float]]:
-        """Per loop the seconds since it last turned."""
+        """Seconds since each loop last turned."""
         now = anyio.current_time()
         return [(loop, now - turned) for loop, turned in self._turned.items()]

@@ -14,7 +14,7 @@ KEPT_FOR_WAITING = 60.0
 Those of a shorter age would be asked for again and again, and never be there.
 """
 
-LONGEST = 3600.0
+LONGEST_ANSWER_WAIT = 3600.0
 """Seconds that a message waits for an answer, or that a server is left alone at its own request, at most."""
 
 DIRECTORY = "directory"

@@ -14,10 +14,10 @@ class UnreadableError(ValueError):
 
 def json_answer(value: Any, status: int = 200) -> Response:
     """`value` as JSON."""
-    return json_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")), status)
+    return json_response(json.dumps(value, ensure_ascii=False, separators=(",", ":")), status)
 
 
-def json_text(text: str | bytes, status: int = 200) -> Response:
+def json_response(text: str | bytes, status: int = 200) -> Response:
     """JSON that is text already."""
     return Response(text, status, media_type="application/json")
 

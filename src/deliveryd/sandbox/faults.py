@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Endpoint: TypeAlias = Literal[
+StandInEndpoint: TypeAlias = Literal[
     "queue",
     "events",
     "settings",
@@ -16,7 +16,7 @@ Endpoint: TypeAlias = Literal[
     "provider.inApp",
 ]
 
-ENDPOINTS: tuple[Endpoint, ...] = (
+ENDPOINTS: tuple[StandInEndpoint, ...] = (
     "queue",
     "events",
     "settings",
@@ -34,7 +34,7 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FaultAnswer:
     """This answer is given and the request is not carried out."""
 
     status: int
@@ -92,7 +92,7 @@ class Hang:
 
 Fault: TypeAlias = (
     Pass
-    | Answer
+    | FaultAnswer
     | HangUp
     | ApplyThenAnswer
     | ApplyThenHangUp
@@ -104,7 +104,7 @@ Fault: TypeAlias = (
 )
 
 
-def html_page(status: int = 200) -> Answer:
+def html_page(status: int = 200) -> FaultAnswer:
     """The page a captive portal or a proxy puts where JSON was expected."""
     page = b"<!doctype html><html><body><h1>Please come back later</h1></body></html>"
-    return Answer(status, page, (("content-type", "text/html; charset=utf-8"),))
+    return FaultAnswer(status, page, (("content-type", "text/html; charset=utf-8"),))

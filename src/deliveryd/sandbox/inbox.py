@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, Response
 from deliveryd.sandbox.answers import UnreadableError, json_answer, problem
 from deliveryd.sandbox.offers import Element
 from deliveryd.sandbox.rawjson import elements, members
-from deliveryd.sandbox.records import Received
+from deliveryd.sandbox.records import ReceivedMessage
 from deliveryd.sandbox.state import SandboxState
 from deliveryd.sandbox.wire import Call, Handler
 
@@ -101,8 +101,8 @@ def _is_here(authority: str, own: str | None) -> bool:
 
 def _cards(state: SandboxState) -> list[dict[str, Any]]:
     """One card per message that reached a customer or ended in an error, newest first."""
-    by_message: dict[int, list[Received]] = {}
-    strangers: list[Received] = []
+    by_message: dict[int, list[ReceivedMessage]] = {}
+    strangers: list[ReceivedMessage] = []
     for message in state.received:
         if message.message_id is None:
             strangers.append(message)
@@ -115,7 +115,7 @@ def _cards(state: SandboxState) -> list[dict[str, Any]]:
     return sorted(cards, key=lambda card: str(card["at"]), reverse=True)
 
 
-def _card(state: SandboxState, message_id: int, copies: list[Received]) -> dict[str, Any]:
+def _card(state: SandboxState, message_id: int, copies: list[ReceivedMessage]) -> dict[str, Any]:
     events = state.events_of(message_id)
     shown = next((copy for copy in reversed(copies) if copy.duplicate_of is None), None)
     at = shown.at if shown else max((event["timestamp"] for event in events), default="")
@@ -132,7 +132,7 @@ def _card(state: SandboxState, message_id: int, copies: list[Received]) -> dict[
     }
 
 
-def _stranger(message: Received) -> dict[str, Any]:
+def _stranger(message: ReceivedMessage) -> dict[str, Any]:
     return {
         "key": f"s{message.seq}",
         "id": None,
@@ -150,7 +150,7 @@ def _queued(element: Element | None) -> dict[str, Any]:
     return {"customerId": fields.get("customerId"), "settingsId": fields.get("settingsId")}
 
 
-def _shown(message: Received | None) -> dict[str, Any]:
+def _shown(message: ReceivedMessage | None) -> dict[str, Any]:
     if message is None:
         return {"channel": None, "to": "", "reference": None, "content": {}}
     return {

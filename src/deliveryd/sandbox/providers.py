@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from deliveryd.sandbox.answers import UnreadableError, json_answer, problem
 from deliveryd.sandbox.recipients import TEMPORARY_FAILURES, Temper, temper_of
-from deliveryd.sandbox.records import Attempt, Channel, Received
-from deliveryd.sandbox.state import SandboxState, instant
+from deliveryd.sandbox.records import Attempt, ReceivedMessage, StandInChannel
+from deliveryd.sandbox.state import SandboxState, now_text
 from deliveryd.sandbox.wire import Call, Handler
 
 FORM = "application/x-www-form-urlencoded"
@@ -54,7 +54,7 @@ class PlainVoice:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    channel: Channel
+    channel: StandInChannel
     to: str
     reference: str | None
     key: str | None
@@ -69,11 +69,11 @@ class _Order:
 class Providers:
     """The gateways over one state; `report` is called with each message that was newly accepted."""
 
-    def __init__(self, state: SandboxState, report: Callable[[Received], None]) -> None:
+    def __init__(self, state: SandboxState, report: Callable[[ReceivedMessage], None]) -> None:
         self._state = state
         self._report = report
 
-    def gateway(self, channel: Channel, voice: Voice) -> Handler:
+    def gateway(self, channel: StandInChannel, voice: Voice) -> Handler:
         """The endpoint of one channel, answering with this voice."""
 
         async def handle(call: Call) -> Response:
@@ -103,9 +103,9 @@ class Providers:
 
     def _accept(self, order: _Order, call: Call, voice: Voice) -> Response:
         message = self._state.accept(
-            Received(
+            ReceivedMessage(
                 seq=0,
-                at=instant(),
+                at=now_text(),
                 channel=order.channel,
                 provider_id=f"{order.channel}-{secrets.token_hex(6)}",
                 message_id=message_id_of(order.reference),
@@ -127,7 +127,7 @@ class Providers:
 
     def _note(self, order: _Order, status: int) -> None:
         self._state.record_attempt(
-            Attempt(instant(), order.channel, order.to, order.reference, order.key, status)
+            Attempt(now_text(), order.channel, order.to, order.reference, order.key, status)
         )
 
 
@@ -136,7 +136,7 @@ def message_id_of(reference: str | None) -> int | None:
     return int(reference) if reference and re.fullmatch(r"-?\d{1,19}", reference, re.ASCII) else None
 
 
-def _order(channel: Channel, call: Call) -> _Order:
+def _order(channel: StandInChannel, call: Call) -> _Order:
     """What is asked for; UnreadableError when that cannot be told."""
     payload = _payload(call)
     to = payload.get("to")

@@ -13,8 +13,8 @@ from typing import Literal, Self
 import httpx
 
 from deliveryd.sandbox.recipients import Temper, temper_of
-from deliveryd.sandbox.records import Receipt, Received
-from deliveryd.sandbox.state import SandboxState, instant
+from deliveryd.sandbox.records import PlannedReceipt, ReceivedMessage
+from deliveryd.sandbox.state import SandboxState, now_text
 
 SENDERS = 4
 PAUSES = (0.05, 0.2, 0.8, 2.0)
@@ -31,7 +31,7 @@ class ReceiptSender:
 
     def __init__(self, state: SandboxState) -> None:
         self._state = state
-        self._due: asyncio.Queue[Received] = asyncio.Queue()
+        self._due: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
         self._timers: set[asyncio.TimerHandle] = set()
         self._senders: list[asyncio.Task[None]] = []
         # Receipts stay on this host over plain HTTP; loading the system's authorities would cost 50 ms.
@@ -56,7 +56,7 @@ class ReceiptSender:
         await asyncio.gather(*self._senders, return_exceptions=True)
         await self._client.aclose()
 
-    def report(self, message: Received) -> None:
+    def report(self, message: ReceivedMessage) -> None:
         """Send a receipt for this message, if its channel has somewhere to send one."""
         if message.channel not in self._state.receipt_targets:
             return
@@ -66,26 +66,28 @@ class ReceiptSender:
         timer = asyncio.get_running_loop().call_later(self._state.receipt_delay, self._ripen, message)
         self._timers = {each for each in self._timers if not each.cancelled()} | {timer}
 
-    def _ripen(self, message: Received) -> None:
+    def _ripen(self, message: ReceivedMessage) -> None:
         self._due.put_nowait(message)
 
     async def _send_all(self) -> None:
         while True:
             await self._send(await self._due.get())
 
-    async def _send(self, message: Received) -> None:
+    async def _send(self, message: ReceivedMessage) -> None:
         failed = temper_of(message.channel, message.to) is Temper.FAILED
         status: Literal["delivered", "failed"] = "failed" if failed else "delivered"
-        at = instant()
+        at = now_text()
         body = json.dumps({"id": message.provider_id, "status": status, "at": at}).encode()
         for pause in (*PAUSES, None):
             answered = await self._post(message, body)
-            self._state.record_receipt(Receipt(message.channel, message.provider_id, status, at, answered))
+            self._state.record_receipt(
+                PlannedReceipt(message.channel, message.provider_id, status, at, answered)
+            )
             if pause is None or (answered is not None and answered < 500):
                 return
             await asyncio.sleep(pause)
 
-    async def _post(self, message: Received, body: bytes) -> int | None:
+    async def _post(self, message: ReceivedMessage, body: bytes) -> int | None:
         headers = {
             "content-type": "application/json",
             SIGNATURE_HEADER: signature(self._state.receipt_secret, body),

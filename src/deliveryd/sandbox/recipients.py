@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from deliveryd.sandbox.records import Channel
+from deliveryd.sandbox.records import StandInChannel
 
 TEMPORARY_FAILURES = 2
 
@@ -37,7 +37,7 @@ _PREFIXES = {
 }
 
 
-def temper_of(channel: Channel, to: str) -> Temper:
+def temper_of(channel: StandInChannel, to: str) -> Temper:
     """The temper of this recipient: by number for sms, by how the address begins for the others."""
     if channel == "sms":
         return _NUMBERS.get("".join(filter(str.isdecimal, to)), Temper.GOOD)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-Channel: TypeAlias = Literal["sms", "messenger", "inApp", "email"]
+StandInChannel: TypeAlias = Literal["sms", "messenger", "inApp", "email"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedMessage:
     """A message that a provider accepted. `at` is an ISO instant in UTC.
 
     `message_id` is `reference` where that is a whole number. `duplicate_of` is the `seq` of the message that
@@ -29,7 +29,7 @@ class Received:
 
     seq: int
     at: str
-    channel: Channel
+    channel: StandInChannel
     provider_id: str
     message_id: int | None
     reference: str | None
@@ -45,7 +45,7 @@ class Attempt:
     """One try to hand a message to a provider, with the status code it was answered (0: none)."""
 
     at: str
-    channel: Channel
+    channel: StandInChannel
     to: str
     reference: str | None
     idempotency_key: str | None
@@ -53,10 +53,10 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class PlannedReceipt:
     """A provider's update on its way back. `answered` is the status it met, None when nobody answered."""
 
-    channel: Channel
+    channel: StandInChannel
     provider_id: str
     status: Literal["delivered", "failed"]
     at: str
@@ -64,7 +64,7 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Mail:
+class ReceivedMail:
     """An e-mail as it came over SMTP. `headers` keeps the last of repeated names, in lower case."""
 
     seq: int

@@ -12,9 +12,9 @@ from urllib.parse import quote
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from deliveryd.sandbox.answers import UnreadableError, json_answer, json_text, problem
+from deliveryd.sandbox.answers import UnreadableError, json_answer, json_response, problem
 from deliveryd.sandbox.eventcheck import faults_in
-from deliveryd.sandbox.state import GROUPS, Group, SandboxState
+from deliveryd.sandbox.state import CUSTOMER_GROUPS, Group, SandboxState
 from deliveryd.sandbox.wire import Call, Handler
 
 PAGED_GROUPS = frozenset({"merchants", "offers", "privileges", "rewards"})
@@ -50,7 +50,7 @@ class RemoteService:
         take = call.query.get("take", str(DEFAULT_TAKE))
         if not (take.isascii() and take.isdecimal()):
             return problem(400, "take must be a whole number that is not negative")
-        return json_text("[" + ",".join(self._state.take(int(take))) + "]")
+        return json_response("[" + ",".join(self._state.take(int(take))) + "]")
 
     async def events(self, call: Call) -> Response:
         """POST /events (interface 4.2, 6): all of a batch is kept, or nothing of it."""
@@ -80,7 +80,7 @@ class RemoteService:
         settings = self._state.read_settings(settings_id)
         if settings is None:
             return problem(404, "no settings with this id")
-        return json_answer(settings) if isinstance(settings, dict) else json_text(settings)
+        return json_answer(settings) if isinstance(settings, dict) else json_response(settings)
 
     async def customer(self, call: Call) -> Response:
         """GET /customers/{customer_id}/all (interface 4.4)."""
@@ -90,7 +90,7 @@ class RemoteService:
             return problem(404, "no customer with this id")
         language = call.query.get("language", "*")
         value: dict[str, Any] = {}
-        for group in GROUPS:
+        for group in CUSTOMER_GROUPS:
             try:
                 asked = _asked(call.query, group)
             except UnreadableError as error:

@@ -16,17 +16,17 @@ from starlette.routing import Route
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from deliveryd.sandbox.faults import Endpoint
+from deliveryd.sandbox.faults import StandInEndpoint
 from deliveryd.sandbox.inbox import Inbox
 from deliveryd.sandbox.providers import JsonVoice, PlainVoice, Providers
 from deliveryd.sandbox.receipts import ReceiptSender
-from deliveryd.sandbox.records import Channel
+from deliveryd.sandbox.records import StandInChannel
 from deliveryd.sandbox.remote import RemoteService
 from deliveryd.sandbox.smtp import MailDrop, MailServer
 from deliveryd.sandbox.state import SandboxState
 from deliveryd.sandbox.wire import FaultyEndpoint, Handler, OpenProtocol, PlainEndpoint
 
-HTTP_CHANNELS: tuple[tuple[Channel, Endpoint], ...] = (
+HTTP_CHANNELS: tuple[tuple[StandInChannel, StandInEndpoint], ...] = (
     ("sms", "provider.sms"),
     ("messenger", "provider.messenger"),
     ("inApp", "provider.inApp"),
@@ -140,7 +140,7 @@ class Sandbox:
                 self.state.watchers.discard(watch)
 
 
-ROUNDS = 5
+CLOSING_ROUNDS = 5
 """Turns of the event loop within which a connection that was just accepted is among the open ones."""
 
 
@@ -178,12 +178,12 @@ class _HttpServer:
         loop = asyncio.get_running_loop()
         for listening in self._server.sockets:
             loop.remove_reader(listening.fileno())  # a connection accepted after close() would be leaked
-        for _ in range(ROUNDS):
+        for _ in range(CLOSING_ROUNDS):
             await asyncio.sleep(0)
         self._server.close()
         for connection in list(self._connections.connections):
             connection.transport.abort()
-        for _ in range(ROUNDS):
+        for _ in range(CLOSING_ROUNDS):
             await asyncio.sleep(0)
         if self._connections.tasks:
             await asyncio.wait(list(self._connections.tasks), timeout=0.5)
@@ -207,7 +207,7 @@ def _application(state: SandboxState, receipts: ReceiptSender, closing: asyncio.
 def _remote_routes(state: SandboxState, closing: asyncio.Event) -> list[Route]:
     remote = RemoteService(state)
 
-    def route(path: str, method: str, endpoint: Endpoint, handler: Handler) -> Route:
+    def route(path: str, method: str, endpoint: StandInEndpoint, handler: Handler) -> Route:
         return Route(path, FaultyEndpoint(endpoint, handler, state, closing), methods=[method])
 
     return [

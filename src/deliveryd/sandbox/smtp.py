@@ -13,8 +13,8 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from deliveryd.sandbox.providers import message_id_of
 from deliveryd.sandbox.recipients import TEMPORARY_FAILURES, Temper, temper_of
-from deliveryd.sandbox.records import Attempt, Mail, Received
-from deliveryd.sandbox.state import SandboxState, instant
+from deliveryd.sandbox.records import Attempt, ReceivedMail, ReceivedMessage
+from deliveryd.sandbox.state import SandboxState, now_text
 
 logging.getLogger("mail.log").addHandler(logging.NullHandler())  # aiosmtpd's: it repeats what clients send
 
@@ -98,14 +98,14 @@ class MailDrop:
         return None
 
     def _keep(self, address: str, envelope: Envelope, raw: bytes, message: EmailMessage) -> None:
-        at = instant()
+        at = now_text()
         headers = {name.lower(): str(value) for name, value in message.items()}
         reference = _reference(message)
         mail_id = headers.get("message-id", "").strip() or None
         text, html = _body(message, "plain"), _body(message, "html")
         subject = headers.get("subject", "")
         accepted = self._state.accept(
-            Received(
+            ReceivedMessage(
                 seq=0,
                 at=at,
                 channel="email",
@@ -119,7 +119,7 @@ class MailDrop:
             )
         )
         self._state.record_mail(
-            Mail(
+            ReceivedMail(
                 seq=accepted.seq,
                 at=at,
                 mail_from=envelope.mail_from or "",
@@ -135,7 +135,7 @@ class MailDrop:
         self._note(address, reference, 250)
 
     def _note(self, address: str, reference: str | None, status: int) -> None:
-        self._state.record_attempt(Attempt(instant(), "email", address, reference, None, status))
+        self._state.record_attempt(Attempt(now_text(), "email", address, reference, None, status))
 
 
 class _TrackedSMTP(SMTP):

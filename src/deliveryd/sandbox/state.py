@@ -11,19 +11,26 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
-from deliveryd.sandbox.faults import ENDPOINTS, Endpoint, Fault, Pass
+from deliveryd.sandbox.faults import ENDPOINTS, Fault, Pass, StandInEndpoint
 from deliveryd.sandbox.offers import Element, Offers, element
-from deliveryd.sandbox.records import Attempt, Channel, Mail, Receipt, Received, Seen
+from deliveryd.sandbox.records import (
+    Attempt,
+    PlannedReceipt,
+    ReceivedMail,
+    ReceivedMessage,
+    Seen,
+    StandInChannel,
+)
 
 Group: TypeAlias = Literal["merchants", "offers", "benefits", "privileges", "regions", "rewards"]
 
-GROUPS: tuple[Group, ...] = ("merchants", "offers", "benefits", "privileges", "regions", "rewards")
-CHANNELS: tuple[Channel, ...] = ("sms", "messenger", "inApp", "email")
+CUSTOMER_GROUPS: tuple[Group, ...] = ("merchants", "offers", "benefits", "privileges", "regions", "rewards")
+CHANNELS: tuple[StandInChannel, ...] = ("sms", "messenger", "inApp", "email")
 
-Event: TypeAlias = dict[str, Any]
+ReportedEvent: TypeAlias = dict[str, Any]
 
 
-def instant() -> str:
+def now_text() -> str:
     """Now in UTC with microseconds and `Z`, the form of the interface's timestamps (interface 6)."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
@@ -48,10 +55,10 @@ class SandboxState:
         self.receipt_targets: dict[str, str] = {}
         self.receipt_delay = 0.0
         self.receipt_secret = "sandbox-receipts"  # noqa: S105 - a stand-in's secret guards nothing
-        self.reject_event: Callable[[Event], bool] = _reject_none
+        self.reject_event: Callable[[ReportedEvent], bool] = _reject_none
 
-        self.faults: dict[Endpoint, list[Fault]] = {endpoint: [] for endpoint in ENDPOINTS}
-        self.standing_faults: dict[Endpoint, Fault] = {}
+        self.faults: dict[StandInEndpoint, list[Fault]] = {endpoint: [] for endpoint in ENDPOINTS}
+        self.standing_faults: dict[StandInEndpoint, Fault] = {}
 
         self.offers = Offers(clock)
         self.enqueued: dict[int, Element] = {}
@@ -65,17 +72,17 @@ class SandboxState:
         self.seen: deque[Seen] = deque(maxlen=1000)
         self.takes: list[int] = []
         self.taken: list[str] = []
-        self.events: list[Event] = []
+        self.events: list[ReportedEvent] = []
         self.event_batches: list[int] = []
         self.refused_batches: list[str] = []
-        self.received: list[Received] = []
+        self.received: list[ReceivedMessage] = []
         self.attempts: list[Attempt] = []
-        self.receipts: list[Receipt] = []
-        self.mails: list[Mail] = []
+        self.receipts: list[PlannedReceipt] = []
+        self.mails: list[ReceivedMail] = []
 
         self._sequence = itertools.count(1)
-        self._events_of: defaultdict[int, list[Event]] = defaultdict(list)
-        self._by_key: dict[tuple[str, str], Received] = {}
+        self._events_of: defaultdict[int, list[ReportedEvent]] = defaultdict(list)
+        self._by_key: dict[tuple[str, str], ReceivedMessage] = {}
         self._tries: Counter[tuple[str, ...]] = Counter()
 
     # -- what tests and the demo put in
@@ -88,17 +95,17 @@ class SandboxState:
             self.enqueued.update((each.id, each) for each in offered if each.id is not None)
             self._notify()
 
-    def fail(self, endpoint: Endpoint, *faults: Fault) -> None:
+    def fail(self, endpoint: StandInEndpoint, *faults: Fault) -> None:
         """Let the next requests to `endpoint` go wrong, one fault each, in this order."""
         with self.changed:
             self.faults[endpoint].extend(faults)
 
-    def fail_until_healed(self, endpoint: Endpoint, fault: Fault) -> None:
+    def fail_until_healed(self, endpoint: StandInEndpoint, fault: Fault) -> None:
         """Let every request to `endpoint` go wrong until `heal`; planned single faults come first."""
         with self.changed:
             self.standing_faults[endpoint] = fault
 
-    def heal(self, endpoint: Endpoint) -> None:
+    def heal(self, endpoint: StandInEndpoint) -> None:
         """Forget all faults planned for `endpoint`."""
         with self.changed:
             self.faults[endpoint].clear()
@@ -111,7 +118,7 @@ class SandboxState:
 
     # -- what the endpoints do
 
-    def next_fault(self, endpoint: Endpoint) -> Fault:
+    def next_fault(self, endpoint: StandInEndpoint) -> Fault:
         """Use up the fault planned for this request."""
         with self.changed:
             planned = self.faults[endpoint]
@@ -133,7 +140,7 @@ class SandboxState:
             self._notify()
             return batch
 
-    def record_events(self, events: Sequence[Event]) -> None:
+    def record_events(self, events: Sequence[ReportedEvent]) -> None:
         """Keep a batch of events; a message with a `dequeued` among them is offered no more."""
         with self.changed:
             self.event_batches.append(len(events))
@@ -157,7 +164,7 @@ class SandboxState:
             self._notify()
             return self.settings.get(settings_id)
 
-    def accept(self, message: Received) -> Received:
+    def accept(self, message: ReceivedMessage) -> ReceivedMessage:
         """Keep a message; under an idempotency key seen before it becomes a duplicate with the first's id."""
         with self.changed:
             message = replace(message, seq=next(self._sequence))
@@ -169,12 +176,12 @@ class SandboxState:
             self._notify()
             return message
 
-    def is_duplicate(self, channel: Channel, key: str | None) -> bool:
+    def is_duplicate(self, channel: StandInChannel, key: str | None) -> bool:
         """Whether a message was accepted on this channel under this idempotency key."""
         with self.changed:
             return key is not None and (channel, key) in self._by_key
 
-    def record_mail(self, mail: Mail) -> None:
+    def record_mail(self, mail: ReceivedMail) -> None:
         """Keep an e-mail in its own form."""
         with self.changed:
             self.mails.append(mail)
@@ -186,7 +193,7 @@ class SandboxState:
             self.attempts.append(attempt)
             self._notify()
 
-    def record_receipt(self, receipt: Receipt) -> None:
+    def record_receipt(self, receipt: PlannedReceipt) -> None:
         """Keep that a provider reported back."""
         with self.changed:
             self.receipts.append(receipt)
@@ -200,7 +207,7 @@ class SandboxState:
 
     # -- what tests and the inbox read
 
-    def events_of(self, message_id: int) -> list[Event]:
+    def events_of(self, message_id: int) -> list[ReportedEvent]:
         """The events of one message in order of arrival."""
         with self.changed:
             return list(self._events_of.get(message_id, ()))
@@ -209,7 +216,7 @@ class SandboxState:
         """The statuses reported for one message in order of arrival."""
         return [str(event["status"]) for event in self.events_of(message_id)]
 
-    def accepted(self, channel: Channel | None = None) -> list[Received]:
+    def accepted(self, channel: StandInChannel | None = None) -> list[ReceivedMessage]:
         """What reached customers: messages accepted, duplicates left out; of one channel, or of all."""
         with self.changed:
             return [
@@ -244,5 +251,5 @@ class SandboxState:
             watcher()
 
 
-def _reject_none(_event: Event) -> bool:
+def _reject_none(_event: ReportedEvent) -> bool:
     return False

@@ -15,18 +15,18 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from deliveryd.sandbox.faults import (
-    Answer,
     ApplyThenAnswer,
     ApplyThenDelay,
     ApplyThenHangUp,
     CutInHalf,
     Delay,
     Drip,
-    Endpoint,
     Fault,
+    FaultAnswer,
     Hang,
     HangUp,
     Pass,
+    StandInEndpoint,
 )
 from deliveryd.sandbox.records import Seen
 from deliveryd.sandbox.state import SandboxState
@@ -107,7 +107,7 @@ class FaultyEndpoint:
     """An ASGI application that answers with `handler`, unless the plan for `endpoint` says otherwise."""
 
     def __init__(
-        self, endpoint: Endpoint, handler: Handler, state: SandboxState, closing: asyncio.Event
+        self, endpoint: StandInEndpoint, handler: Handler, state: SandboxState, closing: asyncio.Event
     ) -> None:
         self._endpoint = endpoint
         self._handler = handler
@@ -137,7 +137,7 @@ class FaultyEndpoint:
         match fault:
             case Pass() | CutInHalf() | Drip():
                 return await self._handler(call)
-            case Answer(status, body, headers):
+            case FaultAnswer(status, body, headers):
                 return Response(body, status, dict(headers))
             case HangUp():
                 return None

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
-Address = IPv4Address | IPv6Address
+IpAddress = IPv4Address | IPv6Address
 
-METADATA: frozenset[Address] = frozenset(
+METADATA: frozenset[IpAddress] = frozenset(
     [
         IPv4Address("169.254.169.254"),  # AWS, Azure, Google, Oracle, DigitalOcean, OpenStack and others
         IPv4Address("169.254.169.123"),  # AWS: time
@@ -76,7 +76,7 @@ _MAPPED = IPv6Network("::ffff:0:0/96")
 _TRANSLATED = IPv6Network("64:ff9b::/96")  # NAT64 (RFC 6052)
 
 
-def reached(address: Address) -> Address:
+def reached(address: IpAddress) -> IpAddress:
     """The IPv4 address that packets to an IPv6 one are sent on to, where that is sure; else itself.
 
     Without its scope: through whichever interface, it is the same address.
@@ -88,7 +88,7 @@ def reached(address: Address) -> Address:
     return IPv6Address(int(address))
 
 
-def kind_of(address: Address) -> str | None:
+def kind_of(address: IpAddress) -> str | None:
     """What kind of address it is that isn't public; None: it is."""
     if isinstance(address, IPv4Address):
         return next((kind for network, kind in _IPV4 if address in network), None)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 MOST_MARKS = 1_000_000
 """Brackets and texts that are looked at, one by one, to find the end of an element that is nested deeply."""
 
-MOST_MEMBERS = 1000
+MOST_JSON_MEMBERS = 1000
 """Members of an object that are looked at for a name."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -79,7 +79,7 @@ def member(text: bytes, at: int, name: bytes) -> bytes | None:
     if text[at : at + 1] != b"{":
         return None
     try:
-        for _ in range(MOST_MEMBERS):
+        for _ in range(MOST_JSON_MEMBERS):
             begin = _skip(text, at + 1)
             colon = _skip(text, end := _end_of_value(text, begin))
             if text[colon : colon + 1] != b":":

@@ -21,7 +21,7 @@ from deliveryd.service.array_text import NoArray, member, spans, without_texts
 from deliveryd.service.number_text import NumberText, TooDeep
 from deliveryd.service.wire import MOST_VALUES, id_of, message_of, values_in, why
 
-LARGEST_ANSWER = 64 << 20
+LARGEST_BATCH = 64 << 20
 """Bytes of an answer that are read at most, so that it can't take the memory."""
 
 LARGEST_AT_ONCE = 8 << 20
@@ -65,7 +65,7 @@ def read_queue(body: bytes, asked: int = 0) -> Batch:
     return salvaged(body, asked) if messages is None else Batch(messages, [])
 
 
-async def read_answer(body: bytes, asked: int, fault: ServiceError | None = None) -> Batch:
+async def read_batch(body: bytes, asked: int, fault: ServiceError | None = None) -> Batch:
     """Read an answer whatever its size, `fault` being what kept it from coming whole."""
     if len(body) > (LARGEST_AT_ONCE if fault is None else LARGEST_ELEMENT):
         return await in_thread(partial(salvaged, body, asked, fault))  # it may take a second
@@ -171,7 +171,7 @@ def _id_in(body: bytes, begin: int = 0) -> int | None:
 
 def _ends_surely(raw: bytes) -> bool:
     try:
-        number_text.loads(without_texts(raw).decode())
+        number_text.loads_exact(without_texts(raw).decode())
     except TooDeep:
         return True
     except ValueError:

@@ -11,13 +11,13 @@ from deliveryd import __version__
 from deliveryd.errors import BrokenOff, NotSent, ServiceRefused, ServiceUnavailable, WireError
 from deliveryd.http.client import HttpClient, raw_header, target_of
 from deliveryd.http.retry_after import retry_after
-from deliveryd.http.wire import Answer, Target
-from deliveryd.runtime.renewal import FromFiles
-from deliveryd.runtime.waits import LONGEST
+from deliveryd.http.wire import Target, WireResponse
+from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.runtime.waits import LONGEST_ANSWER_WAIT
 from deliveryd.service.auth import AuthOptions
 
 TRIES = 3
-PATIENCE = 5.0
+LONGEST_RETRY_PAUSE = 5.0
 """Seconds between two tries of one call at most: who is told to wait longer hears ServiceUnavailable."""
 
 WORTH_RETRYING = frozenset({408, 425, 429})
@@ -32,9 +32,9 @@ _LOOKED_UP: tuple[str | None, ...] = (None,)  # by whoever connects
 
 
 def _is_brief(error: BaseException) -> bool:
-    """Whether another try is worth it, and the service didn't ask for more than `PATIENCE` before it."""
+    """Whether another try is worth it, and the pause that the service asked for is short enough."""
     return isinstance(error, WireError) or (
-        isinstance(error, ServiceUnavailable) and (error.after or 0.0) <= PATIENCE
+        isinstance(error, ServiceUnavailable) and (error.after or 0.0) <= LONGEST_RETRY_PAUSE
     )
 
 
@@ -51,7 +51,7 @@ class Caller:
     def __init__(self, http: HttpClient, whom: str, auth: AuthOptions, sleep: Sleep = anyio.sleep) -> None:
         self._http = http
         self._whom = whom
-        self._credentials = FromFiles(auth.paths, auth.headers)
+        self._credentials = RenewedValue(auth.paths, auth.headers)
         self._sleep = sleep
 
     async def call(
@@ -63,7 +63,7 @@ class Caller:
         headers: Headers = (),
         also: Collection[int] = (),
         addresses: Sequence[str | None] = _LOOKED_UP,
-    ) -> Answer:
+    ) -> WireResponse:
         """Send a request and return its answer, whose status is a 2xx or one of `also`.
 
         `addresses` are tried one after the other until one can be connected to. Raises ServiceUnavailable
@@ -78,11 +78,11 @@ class Caller:
         except WireError as error:
             raise ServiceUnavailable(str(error)) from None
 
-    async def ask(self, target: Target) -> Answer:
+    async def ask(self, target: Target) -> WireResponse:
         """Send a GET once and return its answer, whatever its status. Raises WireError."""
         return await self._send("GET", target, [*self._credentials.current(), *_ALWAYS], b"", _LOOKED_UP)
 
-    async def get_once(self, target: Target) -> Answer:
+    async def get_once(self, target: Target) -> WireResponse:
         """The same for a GET that takes something away, so that it is repeated only if it never left.
 
         An answer of 401 has it repeated too, once, when there are new credentials. Raises OutcomeUnknown
@@ -95,8 +95,8 @@ class Caller:
             raise ServiceUnavailable(str(error)) from None
 
     async def _some_tries(
-        self, once: Callable[[], Awaitable[Answer]], is_worth_another: Callable[[BaseException], bool]
-    ) -> Answer:
+        self, once: Callable[[], Awaitable[WireResponse]], is_worth_another: Callable[[BaseException], bool]
+    ) -> WireResponse:
         try:
             return await once()
         except (ServiceUnavailable, WireError) as error:
@@ -115,7 +115,7 @@ class Caller:
         addresses: Sequence[str | None],
         *,
         also: Collection[int],
-    ) -> Answer:
+    ) -> WireResponse:
         answer = await self._try(method, target, headers, body, addresses)
         if not (200 <= answer.status < 300 or answer.status in also):
             raise ServiceRefused(self._refusal(answer), answer.status)
@@ -123,19 +123,19 @@ class Caller:
 
     async def _try(
         self, method: str, target: Target, headers: Headers, body: bytes, addresses: Sequence[str | None]
-    ) -> Answer:
+    ) -> WireResponse:
         shown = self._credentials.current()
         answer = await self._send(method, target, [*shown, *headers], body, addresses)
         if answer.status == 401 and (renewed := self._credentials_after(shown)) != shown:
             answer = await self._send(method, target, [*renewed, *headers], body, addresses)
         if answer.status in WORTH_RETRYING or answer.status >= 500:
-            asked = retry_after(answer.headers.get("retry-after"), LONGEST)
+            asked = retry_after(answer.headers.get("retry-after"), LONGEST_ANSWER_WAIT)
             raise ServiceUnavailable(f"{self._whom} answered {answer.status}", asked, answer.status)
         return answer
 
     async def _send(
         self, method: str, target: Target, headers: Headers, body: bytes, addresses: Sequence[str | None]
-    ) -> Answer:
+    ) -> WireResponse:
         raw = [raw_header(name, value) for name, value in headers]
         problem = NotSent("there is no address to connect to")
         for address in addresses:
@@ -146,10 +146,10 @@ class Caller:
             except BrokenOff as error:
                 if 200 <= error.status < 300:
                     raise
-                return Answer(error.status, dict(error.headers), error.body)
+                return WireResponse(error.status, dict(error.headers), error.body)
         raise problem
 
-    def _refusal(self, answer: Answer) -> str:
+    def _refusal(self, answer: WireResponse) -> str:
         if answer.status in REDIRECTS:
             to = _origin_of(answer.headers.get("location", ""))
             return f"{self._whom} answered {answer.status}, a redirect{to}: redirects aren't followed"

@@ -12,11 +12,11 @@ import anyio
 
 from deliveryd.errors import BrokenOff, OutcomeUnknown, ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient, target_of
-from deliveryd.http.wire import Answer, Target
+from deliveryd.http.wire import Target, WireResponse
 from deliveryd.model import Settings
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.service.auth import AuthOptions
-from deliveryd.service.batch import LARGEST_ANSWER, Batch, read_answer
+from deliveryd.service.batch import LARGEST_BATCH, Batch, read_batch
 from deliveryd.service.caller import Caller, Sleep
 from deliveryd.service.configurations import NOT_MODIFIED, Configurations
 from deliveryd.service.customer_data import MOST_PAGES, CustomerData, check_groups
@@ -32,7 +32,7 @@ from deliveryd.service.wire import (
 )
 
 LARGEST_CONFIGURATION = 1 << 20
-KEPT_SECONDS = 3600.0
+PAGE_KEPT_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ConfigurationAccess:
     rules: HostRules = OWN_HOST
     elsewhere: HttpClient | None = None
     cache: DiskCache | None = None
-    ttl: float = KEPT_SECONDS
+    ttl: float = PAGE_KEPT_SECONDS
     max_size: int = LARGEST_CONFIGURATION
     look_up: LookUp | None = field(default_factory=NameServers)
 
@@ -73,7 +73,7 @@ class ServiceClient:
         auth = auth or AuthOptions()
         self._base = target_of(base_url)
         self._service = Caller(http, "the service", auth, sleep)
-        self._queue = Caller(http.bounded(LARGEST_ANSWER), "the service", auth, sleep)
+        self._queue = Caller(http.bounded(LARGEST_BATCH), "the service", auth, sleep)
         self._own_host = Caller(http.bounded(access.max_size), "the service", auth, sleep)
         self._elsewhere = (
             None if access.elsewhere is None else Caller(access.elsewhere, "the host", AuthOptions(), sleep)
@@ -91,10 +91,10 @@ class ServiceClient:
         try:
             answer = await self._queue.get_once(self._below(f"/queue?take={count}"))
         except BrokenOff as error:
-            return await read_answer(error.body, count, ServiceUnavailable(str(error)))
+            return await read_batch(error.body, count, ServiceUnavailable(str(error)))
         except OutcomeUnknown as error:
             return Batch([], [], ServiceUnavailable(str(error)))
-        return await read_answer(answer.body, count)
+        return await read_batch(answer.body, count)
 
     async def report(self, bodies: Sequence[str]) -> None:
         """Report status events, each given as its JSON text (interface 4.2)."""
@@ -110,7 +110,7 @@ class ServiceClient:
         """Read what `fetch_settings` returned, now or from a cache. Raises ServiceUnreadable."""
         return read_settings(settings_id, body)
 
-    async def look(self, path: str) -> Answer:
+    async def look(self, path: str) -> WireResponse:
         """The answer to a GET below the service's address, whatever its status. Raises WireError."""
         return await self._service.ask(self._below(path))
 
@@ -163,7 +163,7 @@ class ServiceClient:
         self._own_paths.check(config_url, target)
         return await self._configurations.get(config_url)
 
-    async def _ask_for_configuration(self, config_url: str, tag: str | None) -> Answer:
+    async def _ask_for_configuration(self, config_url: str, tag: str | None) -> WireResponse:
         target = _target(config_url)
         headers = [("if-none-match", tag)] if tag is not None else []
         also = [NOT_MODIFIED] if tag is not None else []
@@ -185,7 +185,7 @@ class ServiceClient:
         answer = await self._call("GET", f"/customers/{customer_id}/all?{urlencode(query, quote_via=quote)}")
         return answer.body
 
-    async def _call(self, method: str, path: str, body: bytes = b"") -> Answer:
+    async def _call(self, method: str, path: str, body: bytes = b"") -> WireResponse:
         return await self._service.call(method, self._below(path), body=body)
 
     def _below(self, path: str) -> Target:

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import anyio
 
 from deliveryd.errors import ServiceError, ServiceUnreadable
-from deliveryd.http.wire import Answer
+from deliveryd.http.wire import WireResponse
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.service import plain_json
 from deliveryd.service.freshness import freshness
 
 NOT_MODIFIED = 304
 
-Fetch = Callable[[str, str | None], Awaitable[Answer]]
+Fetch = Callable[[str, str | None], Awaitable[WireResponse]]
 """Asks for an address; with the tag of a copy, 304 may come back, which means that it is still good."""
 
 _TAG = re.compile(r"[ -~\x80-\xff]{1,1024}")
@@ -54,7 +54,7 @@ def _read_copy(stored: bytes) -> _Copy | None:
 
 
 @dataclass(slots=True)
-class _Request:
+class _PendingFetch:
     """A request under way, and what came of it for those who wait."""
 
     done: anyio.Event = field(default_factory=anyio.Event)
@@ -75,7 +75,7 @@ class Configurations:
         self._ttl = ttl
         self._cache = cache
         self._now = now
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, _PendingFetch] = {}
 
     async def get(self, url: str) -> dict[str, Any]:
         """The `value` of the configuration at an address (interface 4.5), a copy for each caller.
@@ -91,7 +91,7 @@ class Configurations:
         return read_configuration(await self._find_for_all(url))
 
     async def _find_for_all(self, url: str) -> bytes:
-        request = self._requests[url] = _Request()
+        request = self._requests[url] = _PendingFetch()
         try:
             request.body = body = await self._find(url)
         except ServiceError as error:
@@ -127,7 +127,7 @@ class Configurations:
             return None
         return copy
 
-    async def _keep(self, url: str, answer: Answer, body: bytes, before: _Copy | None) -> None:
+    async def _keep(self, url: str, answer: WireResponse, body: bytes, before: _Copy | None) -> None:
         if self._cache is None:
             return
         may_be_kept, seconds = freshness(answer.headers)
@@ -150,7 +150,7 @@ class Configurations:
 
 def read_configuration(body: bytes) -> dict[str, Any]:
     """The `value` of a configuration (interface 4.5). Raises ServiceUnreadable."""
-    parsed = plain_json.loads(body)
+    parsed = plain_json.loads_service_json(body)
     if not isinstance(parsed, dict) or not isinstance(parsed.get("value"), dict):
         raise ServiceUnreadable("an entity's configuration isn't an object with an object in `value`")
     value: dict[str, Any] = parsed["value"]

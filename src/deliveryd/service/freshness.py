@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-LONGEST = 10 * 365 * 86400.0
+LONGEST_FRESHNESS = 10 * 365 * 86400.0
 
 _DIRECTIVE = re.compile(r'([A-Za-z-]+)(?:\s*=\s*(?:"([^"]*)"|([^\s,;"]+)))?')
 
@@ -36,4 +36,4 @@ def freshness(headers: Mapping[str, str]) -> Freshness:
 
 def _seconds(text: str) -> float:
     text = text.strip()
-    return min(float(text), LONGEST) if text.isascii() and text.isdigit() else 0.0
+    return min(float(text), LONGEST_FRESHNESS) if text.isascii() and text.isdigit() else 0.0

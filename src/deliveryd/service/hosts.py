@@ -19,7 +19,7 @@ from deliveryd.errors import ServiceRefused, ServiceUnavailable
 from deliveryd.http.client import target_of
 from deliveryd.http.wire import Target
 from deliveryd.network.resolver import Resolver
-from deliveryd.service.address_kinds import METADATA, Address, kind_of, reached
+from deliveryd.service.address_kinds import METADATA, IpAddress, kind_of, reached
 
 Network = IPv4Network | IPv6Network
 LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -29,7 +29,7 @@ REFUSED = 0
 
 LOOK_UP_SECONDS = 10.0
 MOST_ADDRESSES = 4
-DEFAULT_PORTS = {"https": 443, "http": 80}
+SCHEME_PORTS = {"https": 443, "http": 80}
 
 _NAME = re.compile(r"[a-z0-9._-]+")
 
@@ -138,11 +138,11 @@ class AllowedHosts:
         name, port = _same(target.host), target.port
         return any(
             host.name == name
-            and port == (host.port if host.port is not None else DEFAULT_PORTS[target.scheme])
+            and port == (host.port if host.port is not None else SCHEME_PORTS[target.scheme])
             for host in self._rules.hosts or ()
         )
 
-    def _refusal(self, address: Address) -> str | None:
+    def _refusal(self, address: IpAddress) -> str | None:
         """Why an address isn't connected to: it is neither public nor in an allowed network."""
         at = reached(address)
         if METADATA & {address, at}:
@@ -154,7 +154,7 @@ class AllowedHosts:
         return f"a {kind} address that isn't in an allowed network"
 
 
-def _literal(name: str) -> Address | None:
+def _literal(name: str) -> IpAddress | None:
     try:
         return ipaddress.ip_address(name)
     except ValueError:

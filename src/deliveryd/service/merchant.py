@@ -14,13 +14,13 @@ from deliveryd.service.wire import problems_of
 _MERCHANT = re.compile(rb"/merchants/[^/]+/[^/]+/[^/?]+/?(?:\?.*)?$")
 
 
-class _Part(BaseModel):
+class _MerchantPart(BaseModel):
     """Fields that the interface doesn't name are kept, in `model_extra`; which are required isn't shown."""
 
     model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
 
 
-class Location(_Part):
+class Location(_MerchantPart):
     """Where a merchant is (interface 2.5); latitude and longitude are in degrees."""
 
     name: StrictStr | None = None
@@ -31,7 +31,7 @@ class Location(_Part):
     schedule: StrictStr | None = None
 
 
-class Merchant(_Part):
+class Merchant(_MerchantPart):
     """A merchant, its texts in the language that the configuration's address names (interface 2.5)."""
 
     id: StrictInt | None = None

@@ -33,7 +33,7 @@ _BLANK = re.compile(r"[ \t\r\n]*+")
 _NUMBER = re.compile(r"-?(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?", re.ASCII)
 
 
-def loads(text: str) -> Any:
+def loads_exact(text: str) -> Any:
     """Read a JSON text. Raises ValueError when it is none, and TooDeep before it is known whether it is."""
     try:
         return _decoder.decode(text)
@@ -44,20 +44,20 @@ def loads(text: str) -> Any:
 def loads_integers(text: str) -> Any:
     """The same, with integers as such where that loses nothing: faster, since most numbers are integers.
 
-    JSON writes an integer in one way only, save for `-0`. Raises what `loads` does.
+    JSON writes an integer in one way only, save for `-0`. Raises what `loads_exact` does.
     """
     if "-0" in text:
-        return loads(text)
+        return loads_exact(text)
     try:
         return _integers.decode(text)
     except json.JSONDecodeError:
         raise
     except (RecursionError, ValueError):  # the latter: an integer of thousands of digits
-        return loads(text)
+        return loads_exact(text)
 
 
 def elements_of(text: str, largest: int) -> list[Any]:
-    """The elements of an array. Raises what `loads` does, and ValueError where one has more bytes."""
+    """The elements of an array. Raises what `loads_exact` does, and ValueError where one has more bytes."""
     decoder = _decoder if "-0" in text else _integers
     elements: list[Any] = []
     at = _separator(text, 0, "[")

@@ -23,7 +23,7 @@ def _no_number(text: str) -> float:
 _decoder = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number)
 
 
-def loads(body: bytes) -> Any:
+def loads_service_json(body: bytes) -> Any:
     """Read a JSON text. Raises ServiceUnreadable when it is none, or holds what couldn't be written again."""
     try:
         value = _decoder.decode(body.decode("utf-8-sig"))

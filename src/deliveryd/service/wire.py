@@ -92,7 +92,7 @@ def _whole(text: str) -> str:
 
 Integer = Annotated[int, BeforeValidator(_integer)]
 Variables = Annotated[dict[str, str], PlainValidator(_variables)]
-Text = Annotated[str, BeforeValidator(_text)]
+WireText = Annotated[str, BeforeValidator(_text)]
 
 
 class _Wire(BaseModel):
@@ -111,44 +111,44 @@ class QueuedMessageBody(_Wire):
 class ButtonBody(_Wire):
     """A button of a messenger or inApp block."""
 
-    text: Text
-    url: Text
+    text: WireText
+    url: WireText
 
 
 class NotificationBody(_Wire):
     """The notification of an inApp block."""
 
-    title: Text
-    body: Text
+    title: WireText
+    body: WireText
 
 
 class GreetingsBody(_Wire):
     """The greetings of a language."""
 
-    general: Text | None = None
-    personal: Text | None = None
+    general: WireText | None = None
+    personal: WireText | None = None
 
 
 class MessengerBody(_Wire):
     """What a messenger message is made from."""
 
-    text: Text | None = None
-    image: Text | None = None
+    text: WireText | None = None
+    image: WireText | None = None
     button: ButtonBody | None = None
 
 
 class SmsBody(_Wire):
     """What a text message is made from."""
 
-    text: Text
+    text: WireText
 
 
 class InAppBody(_Wire):
     """What an in-app message is made from."""
 
-    name: Text | None = None
-    description: Text | None = None
-    image: Text | None = None
+    name: WireText | None = None
+    description: WireText | None = None
+    image: WireText | None = None
     button: ButtonBody | None = None
     notification: NotificationBody | None = None
 
@@ -156,8 +156,8 @@ class InAppBody(_Wire):
 class EmailBody(_Wire):
     """What an e-mail is made from."""
 
-    subject: Text
-    body: Text
+    subject: WireText
+    body: WireText
 
 
 _BLOCKS: Mapping[str, type[_Wire]] = {
@@ -172,7 +172,7 @@ _BLOCKS: Mapping[str, type[_Wire]] = {
 class DeliveryBody(_Wire):
     """The constraints of a delivery."""
 
-    expires_at: Text | None = Field(default=None, alias="expiresAt")
+    expires_at: WireText | None = Field(default=None, alias="expiresAt")
 
 
 class SettingsBody(_Wire):
@@ -340,7 +340,7 @@ def read_customer_data(body: bytes) -> CustomerDataBody:
 def read_groups(body: bytes) -> dict[str, Any]:
     """The groups of a page of customer data by name, each still to be read. Raises ServiceUnreadable."""
     try:
-        parsed = plain_json.loads(body)
+        parsed = plain_json.loads_service_json(body)
     except ServiceUnreadable as error:
         raise ServiceUnreadable(f"customer data: {error}") from None
     value = parsed.get("value") if isinstance(parsed, dict) else None
@@ -373,7 +373,7 @@ def _decoded(body: bytes) -> str:
 
 def _parsed(text: str) -> Any:
     try:
-        return number_text.loads(text)
+        return number_text.loads_exact(text)
     except ValueError as error:
         raise _not_json(error) from None
 

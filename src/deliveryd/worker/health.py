@@ -15,7 +15,7 @@ from deliveryd.states import State
 from deliveryd.worker.wiring import Parts
 
 
-class WorkerVitals:
+class WorkerHealth:
     """What there is to say of a running worker; nothing here waits for anything."""
 
     def __init__(self, config: Config, parts: Parts) -> None:
@@ -32,7 +32,7 @@ class WorkerVitals:
 
     def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:
         """Whether all loops turn, and how long ago each one did (seconds)."""
-        ages = self._parts.pulse.ages()
+        ages = self._parts.heartbeats.ages()
         waits_for_room = self._parts.journal.full  # what a restart wouldn't mend
         return waits_for_room or all(age < self._patience for _, age in ages), ages
 
@@ -65,7 +65,7 @@ class WorkerVitals:
         _, reason = self.ready()
         states = self._counts.states
         return (
-            f"{reason[:1].upper()}{reason[1:]}: {self._parts.places.held} in flight,"
+            f"{reason[:1].upper()}{reason[1:]}: {self._parts.in_flight.held} in flight,"
             f" {states.get(State.WAITING, 0)} waiting, {states.get(State.IN_DOUBT, 0)} in doubt,"
             f" {self._counts.events_waiting} events to report"
         )
@@ -82,8 +82,8 @@ class WorkerVitals:
             "alive": alive,
             "ready": ready,
             "reason": reason,
-            "in_flight": self._parts.places.held,
-            "places_free": self._parts.places.free,
+            "in_flight": self._parts.in_flight.held,
+            "places_free": self._parts.in_flight.free,
             "messages": {state.name.lower(): number for state, number in counts.states.items()},
             "events": {"waiting": counts.events_waiting, "refused": counts.events_refused},
             "malformed": counts.malformed,

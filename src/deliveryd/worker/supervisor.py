@@ -17,15 +17,15 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from deliveryd import __version__
 from deliveryd.config import Config
-from deliveryd.control.server import Desk
-from deliveryd.http.addresses import address_of, bind, parse_listen
+from deliveryd.control.server import ControlServer
+from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.http.lazy_server import serve_when_asked
 from deliveryd.journal.base import Account, Journal
 from deliveryd.model import Clock, WallClock
 from deliveryd.runtime.threads import Blocking
 from deliveryd.states import ENDED, State
 from deliveryd.telemetry import Event, log
-from deliveryd.worker.health import WorkerVitals
+from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.systemd import Notifier
 from deliveryd.worker.wiring import Outside, Parts, assemble, open_outside
 
@@ -109,7 +109,7 @@ class Supervisor:
             assemble(self._config, self._clock, outside, self._blocking) as parts,
             anyio.create_task_group() as servers,
         ):
-            vitals = WorkerVitals(self._config, parts)
+            vitals = WorkerHealth(self._config, parts)
             parts.metrics.follow(vitals.levels)
             close_servers = anyio.Event()
             addresses = self._open_servers(parts, vitals, servers, close_servers)
@@ -132,9 +132,11 @@ class Supervisor:
             close_servers.set()
         log(Event.WORKER_STOPPED)
 
-    def _start_loops(self, parts: Parts, vitals: WorkerVitals, loops: TaskGroup) -> None:
+    def _start_loops(self, parts: Parts, vitals: WorkerHealth, loops: TaskGroup) -> None:
         pipeline = parts.pipeline
-        desk = Desk(self._config.journal.path, parts.journal, self._clock, pipeline.lanes, pipeline.moved)
+        desk = ControlServer(
+            self._config.journal.path, parts.journal, self._clock, pipeline.lanes, pipeline.moved
+        )
         for loop in (
             pipeline.reporting.run,
             pipeline.record_settled,
@@ -149,7 +151,7 @@ class Supervisor:
         loops.start_soon(self._tell_systemd, vitals)
 
     def _open_servers(
-        self, parts: Parts, vitals: WorkerVitals, servers: TaskGroup, stop: anyio.Event
+        self, parts: Parts, vitals: WorkerHealth, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
         def open_server(
             name: str, listen: str, build: Callable[[], ASGIApp] | None, proxies: Sequence[str] = ()
@@ -157,9 +159,9 @@ class Supervisor:
             if not listen or build is None:
                 return None
             bound = bind(f"{name}.listen", listen)
-            log(Event.SERVER_LISTENING, server=name, listen=address_of(bound))
+            log(Event.SERVER_LISTENING, server=name, listen=url_of(bound))
             servers.start_soon(serve_when_asked, build, bound, stop, proxies)
-            return address_of(bound)
+            return url_of(bound)
 
         def admin() -> ASGIApp:
             from deliveryd.admin.app import admin_app  # noqa: PLC0415  # loads starlette
@@ -196,7 +198,7 @@ class Supervisor:
         await parts.pipeline.until_idle()
         self._stop.set()
 
-    async def _drain(self, parts: Parts, vitals: WorkerVitals) -> None:
+    async def _drain(self, parts: Parts, vitals: WorkerHealth) -> None:
         vitals.draining = True
         self._notifier.stopping()
         self._notifier.status("Finishing what is under way")
@@ -205,14 +207,14 @@ class Supervisor:
         if scope.cancelled_caught:
             log(Event.WORKER_CUT_OFF, in_flight=_under_way(parts), seconds=self._config.run.drain_timeout)
 
-    async def _keep_house(self, parts: Parts, vitals: WorkerVitals) -> None:
+    async def _keep_house(self, parts: Parts, vitals: WorkerHealth) -> None:
         async with anyio.create_task_group() as chores:
             chores.start_soon(_every, COUNT_INTERVAL, self._count, parts, vitals)
             chores.start_soon(_every, FORGET_INTERVAL, self._forget, parts)
             chores.start_soon(_every, CUT_INTERVAL, parts.journal.cut_log)
             chores.start_soon(_every, TELL_INTERVAL, _tell_failures, parts)
 
-    async def _count(self, parts: Parts, vitals: WorkerVitals) -> None:
+    async def _count(self, parts: Parts, vitals: WorkerHealth) -> None:
         vitals.refresh(await parts.journal.counts())
 
     async def _forget(self, parts: Parts) -> None:
@@ -228,7 +230,7 @@ class Supervisor:
             given = await parts.journal.give_back(GIVE_BACK_BATCH)
             await anyio.sleep(FORGET_PAUSE)
 
-    async def _tell_systemd(self, vitals: WorkerVitals) -> None:
+    async def _tell_systemd(self, vitals: WorkerHealth) -> None:
         interval = self._notifier.watchdog_interval or STATUS_INTERVAL
         while True:
             alive, ages = vitals.alive()

@@ -13,13 +13,13 @@ from deliveryd import __version__
 from deliveryd.channels import registry
 from deliveryd.channels.base import Channel
 from deliveryd.config import ChannelConfig, Config
-from deliveryd.delivery.dispatcher import Lane, LanePolicy, RetryPolicy
-from deliveryd.delivery.intake import Intake, Places
+from deliveryd.delivery.dispatcher import Dispatcher, DispatchPolicy, RetryPolicy
+from deliveryd.delivery.intake import InFlightLimit, Intake
 from deliveryd.delivery.pipeline import Pipeline
-from deliveryd.delivery.preparation import Preparation
+from deliveryd.delivery.preparation import Preparer
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Road, Router
-from deliveryd.delivery.settings import SettingsRoom
+from deliveryd.delivery.settings import SettingsCache
 from deliveryd.directory.base import Directory
 from deliveryd.directory.file import FileDirectory, FileOptions
 from deliveryd.directory.none import NoDirectory, NoOptions
@@ -39,7 +39,7 @@ from deliveryd.rendering.greeting import general_stands_in, strict
 from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.runtime.threads import Blocking, in_thread
-from deliveryd.runtime.waiting import Pulse
+from deliveryd.runtime.waiting import Heartbeats
 from deliveryd.service.client import ConfigurationAccess, ServiceClient
 from deliveryd.service.hosts import HostRules, parse_host, parse_network
 from deliveryd.telemetry import Event, log
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 LONGEST_ASKED = 3600.0
 """Seconds that a provider or the service can have a message wait for, at most."""
 
-COMMAND_PATIENCE = 30.0
+COMMAND_TIMEOUT = 30.0
 """Seconds that a start waits for a command that works on the journal."""
 
-LARGEST_ANSWER = 4 << 20
+LARGEST_SERVICE_ANSWER = 4 << 20
 """Bytes of an answer of the service that are read at most, those of the queue aside."""
 
 
@@ -62,10 +62,10 @@ class Parts(NamedTuple):
 
     pipeline: Pipeline
     journal: Journal
-    places: Places
+    in_flight: InFlightLimit
     receipts: Receipts | None
     metrics: Metrics
-    pulse: Pulse
+    heartbeats: Heartbeats
 
 
 class Outside(NamedTuple):
@@ -100,7 +100,7 @@ async def assemble(
     """
     async with AsyncExitStack() as stack:
         metrics = Metrics(config.channels.configured, __version__)
-        pulse = Pulse()
+        heartbeats = Heartbeats()
         service, channels, directory = outside
         cache = open_cache(config, blocking or in_thread)
         stack.push_async_callback(cache.aclose)
@@ -112,20 +112,20 @@ async def assemble(
                 observe=lambda seconds, _operations: metrics.committed(seconds),
                 blocking=blocking,
                 reserve=config.journal.reserve,
-                patience=COMMAND_PATIENCE,
+                patience=COMMAND_TIMEOUT,
                 keep_variables=config.journal.keep_variables,
             )
         )
-        places = Places(config.queue.max_in_flight)
-        settings = SettingsRoom(service, cache, compiler(config), metrics, config.settings.ttl)
-        preparation = Preparation(settings, directory, build_router(config, channels), clock, metrics)
+        in_flight = InFlightLimit(config.queue.max_in_flight)
+        settings = SettingsCache(service, cache, compiler(config), metrics, config.settings.ttl)
+        preparation = Preparer(settings, directory, build_router(config, channels), clock, metrics)
         pipeline = Pipeline(
-            journal, preparation, places, clock, metrics, pulse,
+            journal, preparation, in_flight, clock, metrics, heartbeats,
             max_waiting=config.queue.max_waiting,
             longest_pause=_longest_pause(config),
         )  # fmt: skip
         pipeline.intake = Intake(
-            service, journal, places, clock, metrics, pulse,
+            service, journal, in_flight, clock, metrics, heartbeats,
             batch_size=config.queue.batch_size,
             poll_interval=config.queue.poll_interval,
             max_poll_interval=config.queue.max_poll_interval,
@@ -134,7 +134,7 @@ async def assemble(
             on_short=pipeline.short_of,
         )  # fmt: skip
         pipeline.reporting = Reporting(
-            service, journal, clock, metrics, pulse,
+            service, journal, clock, metrics, heartbeats,
             batch_size=config.events.batch_size,
             flush_interval=config.events.flush_interval,
             on_accepted=pipeline.accepted,
@@ -142,10 +142,10 @@ async def assemble(
             on_reopened=pipeline.reopened,
         )  # fmt: skip
         pipeline.lanes = {
-            name: Lane(
-                name, channels[name], _policy(channel), journal.namespace, clock, metrics, pulse,
+            name: Dispatcher(
+                name, channels[name], _policy(channel), journal.namespace, clock, metrics, heartbeats,
                 share=max(config.queue.max_in_flight // len(channels), 1),
-                spare=lambda: places.spare,
+                spare=lambda: in_flight.spare,
                 intermediate=frozenset(config.events.intermediate),
                 record=pipeline.record,
                 settle=pipeline.settle,
@@ -154,7 +154,7 @@ async def assemble(
             for name, channel in config.channels.configured.items()
         }  # fmt: skip
         receipts = _receipts(config, journal, clock, metrics, pipeline)
-        yield Parts(pipeline, journal, places, receipts, metrics, pulse)
+        yield Parts(pipeline, journal, in_flight, receipts, metrics, heartbeats)
 
 
 def log_cache_problem(problem: str) -> None:
@@ -172,7 +172,7 @@ def open_service(
     try:
         http = build_client(
             timeout=config.service.timeout,
-            max_body=LARGEST_ANSWER,
+            max_body=LARGEST_SERVICE_ANSWER,
             tls=config.service.tls.files("service.tls.ca_file"),
             proxy=config.service.open_proxy(),
             accept_encoding="gzip" if config.service.accept_gzip else IDENTITY,
@@ -217,7 +217,7 @@ def open_channel(config: Config, name: str) -> Channel:
     """One configured channel. Raises ConfigError."""
     channel = config.channels.configured[name]
     common = channel.common
-    return registry.open_channel(name, channel.block, common.adapter, channel.options, timeout=common.timeout)
+    return registry.open_adapter(name, channel.block, common.adapter, channel.options, timeout=common.timeout)
 
 
 async def open_directory(config: Config) -> Directory:
@@ -282,9 +282,9 @@ def build_router(config: Config, channels: Mapping[str, Channel]) -> Router:
     return Router(roads, config.channels.order, config.content.languages)
 
 
-def _policy(channel: ChannelConfig) -> LanePolicy:
+def _policy(channel: ChannelConfig) -> DispatchPolicy:
     retry, breaker = channel.common.retry, channel.common.breaker
-    return LanePolicy(
+    return DispatchPolicy(
         channel.common.concurrency,
         channel.common.rate,
         RetryPolicy(retry.attempts, retry.base, retry.max),

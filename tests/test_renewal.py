@@ -11,9 +11,9 @@ import pytest
 
 from deliveryd import telemetry
 from deliveryd.runtime import renewal
-from deliveryd.runtime.renewal import FromFiles
+from deliveryd.runtime.renewal import RenewedValue
 from deliveryd.runtime.secret_file import SecretFile
-from deliveryd.sandbox.faults import Answer
+from deliveryd.sandbox.faults import FaultAnswer
 from world import PATIENCE, World, message, open_world, sms_settings
 
 
@@ -41,8 +41,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def secret_in(file: Path) -> FromFiles[str]:
-    return FromFiles([file], SecretFile(file).read)
+def secret_in(file: Path) -> RenewedValue[str]:
+    return RenewedValue([file], SecretFile(file).read)
 
 
 def replace(file: Path, text: str) -> None:
@@ -115,7 +115,7 @@ def test_a_worker_whose_provider_wants_a_new_secret_sends_with_it(world: World, 
     worker = world.start(log="info")
     world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
     replace(file, "two")
-    world.state.fail("provider.sms", Answer(401))
+    world.state.fail("provider.sms", FaultAnswer(401))
     world.state.enqueue(message(1))
     world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
     worker.terminate()

@@ -17,7 +17,7 @@ from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAga
 from deliveryd.journal.base import Counts
 from deliveryd.runtime.threads import Blocking, inline
 from deliveryd.states import State
-from deliveryd.worker.health import WorkerVitals
+from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.supervisor import Supervisor
 from deliveryd.worker.systemd import Notifier
 from deliveryd.worker.wiring import Parts, assemble
@@ -42,7 +42,7 @@ def world(tmp_path: Path) -> VirtualWorld:
 @asynccontextmanager
 async def running(
     world: VirtualWorld, blocking: Blocking = inline
-) -> AsyncIterator[tuple[WorkerVitals, Parts]]:
+) -> AsyncIterator[tuple[WorkerHealth, Parts]]:
     """The vitals of a worker whose loops turn, and its parts; `blocking` is where its journal is written."""
     config = world.config()
     async with (
@@ -55,13 +55,13 @@ async def running(
         lanes = [lane.run for lane in line.lanes.values()]
         for loop in (line.reporting.run, line.record_settled, *lanes, line.deliver, line.wake_due, line.take):
             loops.start_soon(loop)
-        yield WorkerVitals(config, parts), parts
+        yield WorkerHealth(config, parts), parts
         loops.cancel_scope.cancel()
 
 
 def scene(
     world: VirtualWorld,
-    play: Callable[[WorkerVitals, Parts], Awaitable[None]],
+    play: Callable[[WorkerHealth, Parts], Awaitable[None]],
     blocking: Blocking = inline,
 ) -> None:
     """Play a scene with a running worker."""
@@ -76,7 +76,7 @@ def scene(
 def test_an_idle_worker_is_alive_and_takes_messages(world: VirtualWorld) -> None:
     """After an hour without work every loop has turned within the last seconds."""
 
-    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
         await trio.sleep(3600)
         alive, ages = vitals.alive()
         assert alive
@@ -101,7 +101,7 @@ def test_an_endpoint_that_is_down_takes_readiness_and_never_life(
         httpx.Response(503) if request.url.path == path and trio.current_time() < 1800 else None
     )
 
-    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
         for _ in range(59):
             await trio.sleep(30)
             ready, reason = vitals.ready()
@@ -122,7 +122,7 @@ def test_a_provider_that_is_down_is_shown_and_costs_neither_life_nor_readiness(w
         TryAgain("busy") if trio.current_time() < 1800 else Accepted(dispatch.key)
     )
 
-    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
         for _ in range(58):
             await trio.sleep(30)
             assert vitals.ready() == (True, "taking messages, but a provider keeps failing")
@@ -146,7 +146,7 @@ def test_settings_that_a_provider_refuses_are_named_and_cost_no_readiness(world:
         else Accepted(dispatch.key)
     )
 
-    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
         await trio.sleep(50)
         assert vitals.ready() == (True, "taking messages, but a provider refuses all of some settings")
         assert '"open": false, "refused_settings": [1]' in json.dumps(vitals.status()["lanes"])
@@ -163,7 +163,7 @@ def test_too_many_waiting_messages_are_a_reason_not_to_be_ready(world: VirtualWo
     world.service.enqueue(*(message(id_) for id_ in range(1, 6)))
     world.channels["sms"].verdict = lambda _dispatch: TryAgain("busy", after=1000.0)
 
-    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
         await trio.sleep(60)
         ready, reason = vitals.ready()
         assert not ready
@@ -178,7 +178,7 @@ def test_too_many_waiting_messages_are_a_reason_not_to_be_ready(world: VirtualWo
 def test_a_worker_that_ends_is_not_ready(world: VirtualWorld) -> None:
     """While it finishes, nobody should count on it."""
 
-    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
         vitals.draining = True
         assert vitals.ready() == (False, "finishing what is under way; no more is taken")
 
@@ -188,8 +188,8 @@ def test_a_worker_that_ends_is_not_ready(world: VirtualWorld) -> None:
 def test_a_loop_that_stands_still_is_named(world: VirtualWorld) -> None:
     """A loop that hasn't turned for long isn't alive, however well the others do."""
 
-    async def play(vitals: WorkerVitals, parts: Parts) -> None:
-        parts.pulse.beat("a loop of its own")
+    async def play(vitals: WorkerHealth, parts: Parts) -> None:
+        parts.heartbeats.beat("a loop of its own")
         await trio.sleep(60)
         assert vitals.alive()[0]
         await trio.sleep(60)
@@ -240,7 +240,7 @@ def test_a_lane_that_always_has_a_next_batch_is_alive(world: VirtualWorld) -> No
     """20 ms a sync and 400 messages a second: for half a minute no loop is seen to stand still."""
     with_a_backlog(world, 12_000)
 
-    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
         oldest = 0.0
         for _ in range(25):
             await trio.sleep(1)
@@ -257,7 +257,7 @@ def test_a_lane_whose_disk_hangs_in_the_middle_of_its_work_is_seen(world: Virtua
     with_a_backlog(world, 12_000)
     disk = Disk(0.02)
 
-    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
         await trio.sleep(10)
         assert vitals.alive()[0]
         disk.hang()
@@ -280,7 +280,7 @@ def test_the_status_tells_where_messages_are_and_nothing_of_what_they_say(world:
         InDoubt("cut off") if dispatch.entry.id == 1 else TryAgain("busy", after=9000.0)
     )
 
-    async def play(vitals: WorkerVitals, parts: Parts) -> None:
+    async def play(vitals: WorkerHealth, parts: Parts) -> None:
         await trio.sleep(250)
         vitals.refresh(await parts.journal.counts())
         status = vitals.status()
@@ -303,7 +303,7 @@ def test_the_levels_are_the_last_sums_and_the_size_of_the_journals_files(world: 
     """The log beside the database counts too, since it is what fills a disk first."""
     world.service.enqueue(message(1))
 
-    async def play(vitals: WorkerVitals, _parts: Parts) -> None:
+    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
         await trio.sleep(10)
         vitals.refresh(Counts({State.WAITING: 3}, 5, 0, 0, 0))
         levels = vitals.levels()

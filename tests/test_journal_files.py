@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from deliveryd.errors import JournalError, JournalLocked
-from deliveryd.journal.audit import audit
+from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.lock import lock_of
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.sandbox.faults import ApplyThenDelay
@@ -209,7 +209,7 @@ def test_a_journal_that_is_moved_back_is_used_again(world: World) -> None:
     wait_until_logged(worker, world, "journal.in_place")
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
-    assert audit(world.folder / "journal.db").is_balanced
+    assert audit_journal(world.folder / "journal.db").is_balanced
 
 
 def test_a_deleted_journal_can_be_copied_from_where_the_log_says_and_brought_back(world: World) -> None:
@@ -229,7 +229,7 @@ def test_a_deleted_journal_can_be_copied_from_where_the_log_says_and_brought_bac
         rescue.rename(world.folder / rescue.name.replace("rescued", "journal.db"))
     world.state.enqueue(*(message(id_) for id_ in range(1, 52)))
     world.run_until_idle()
-    assert audit(world.folder / "journal.db").is_balanced
+    assert audit_journal(world.folder / "journal.db").is_balanced
     assert Counter(received.message_id for received in world.state.received) == dict.fromkeys(range(1, 52), 1)
 
 

@@ -11,15 +11,15 @@ import pytest
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, Refused, TryAgain, Verdict
-from deliveryd.delivery.dispatcher import Lane, LanePolicy, RetryPolicy
+from deliveryd.delivery.dispatcher import Dispatcher, DispatchPolicy, RetryPolicy
 from deliveryd.delivery.routing import Routed
-from deliveryd.journal.base import Change
+from deliveryd.journal.base import Transition
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import Entry, QueuedMessage, Rendered, format_instant
 from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.threads import inline
-from deliveryd.runtime.waiting import Pulse
+from deliveryd.runtime.waiting import Heartbeats
 from deliveryd.states import State
 from virtual import START, VirtualChannel, VirtualClock, VirtualService, VirtualWorld, live
 
@@ -329,20 +329,20 @@ class ShiftedClock(VirtualClock):
 class Bench:
     """One lane between a real journal and a list of what it settled."""
 
-    def __init__(self, journal: SqliteJournal, policy: LanePolicy) -> None:
+    def __init__(self, journal: SqliteJournal, policy: DispatchPolicy) -> None:
         self.journal = journal
         self.clock = ShiftedClock()
         self.channel = VirtualChannel()
-        self.recorded: list[Change] = []
-        self.settled: list[Change] = []
+        self.recorded: list[Transition] = []
+        self.settled: list[Transition] = []
         self.seconds_of_a_commit = 0
-        self.lane = Lane(
-            "sms", self.channel, policy, journal.namespace, self.clock, Metrics(["sms"], "0"), Pulse(),
+        self.lane = Dispatcher(
+            "sms", self.channel, policy, journal.namespace, self.clock, Metrics(["sms"], "0"), Heartbeats(),
             share=100, spare=lambda: 0, intermediate=frozenset(), record=self.record,
             settle=self.settled.append, works_again=lambda _name: None,
         )  # fmt: skip
 
-    async def record(self, changes: Sequence[Change]) -> Collection[int]:
+    async def record(self, changes: Sequence[Transition]) -> Collection[int]:
         settled, _ = await self.journal.change(changes)
         self.recorded += changes
         self.clock.shift += self.seconds_of_a_commit * SECOND
@@ -364,7 +364,7 @@ def on_the_bench(folder: Path, scene: Callable[[Bench], Awaitable[None]], concur
     """Play a scene with a lane that runs."""
 
     async def play() -> None:
-        policy = LanePolicy(
+        policy = DispatchPolicy(
             concurrency, None, RetryPolicy(3, 1.0, 10.0), BreakerPolicy(3, 1.0, 60.0), resend_in_doubt=True
         )
         async with (

@@ -194,9 +194,12 @@ def _not_sent_after_its_end(case: Case) -> Iterator[str]:
 
 
 def _was_kept(case: Case, report: Reported) -> bool:
-    """Whether the worker kept a report for later, or the same one before."""
+    """Whether the worker kept a report for later, or the same one that came before this was answered.
+
+    Reports that come together are recorded together, and answered in any order.
+    """
     return any(
-        one.answer == KEPT_FOR_LATER and one.order <= report.order
+        one.answer == KEPT_FOR_LATER and one.begun <= report.order
         for one in case.noted
         if (one.provider_id, one.status) == (report.provider_id, report.status)
     )

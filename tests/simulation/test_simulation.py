@@ -41,6 +41,7 @@ BROKE_ONCE = (
     100977,
     127224,
     206764,
+    337213,
 )
 """Seeds of longer rows. The worker broke seven: a receipt that was kept while its message was being sent
 had the line count one that waits too few, so that it was never idle (30); what was to wait for a second

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from email.parser import Parser
 from importlib.metadata import version
 from pathlib import Path
@@ -17,9 +17,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import deliveryd
+
 ROOT = Path(__file__).parent.parent
 EXTRAS = ["sql", "postgresql", "mysql"]
-LOCKS = ["build", "dev", "runtime", *EXTRAS]
+LOCKS = ["build", "dev", "runtime", "test", *EXTRAS]
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 
 
@@ -32,6 +34,15 @@ def locked(name: str) -> dict[str, str]:
 def project() -> dict[str, dict[str, Any]]:
     document: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return document
+
+
+def in_group(name: str) -> Iterator[str]:
+    """The requirements of a dependency group and of the groups that it includes."""
+    for entry in project()["dependency-groups"][name]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            yield from in_group(entry["include-group"])
 
 
 def unmet(requirements: Iterable[str], lock: dict[str, str]) -> list[str]:
@@ -85,9 +96,9 @@ def test_every_locked_package_has_a_hash_and_no_lock_names_an_address(name: str)
 
 def test_the_locks_meet_what_the_project_asks_for() -> None:
     asked = project()["project"]
-    extras = asked["optional-dependencies"]
     assert unmet(asked["dependencies"], locked("runtime")) == []
-    assert unmet([*asked["dependencies"], *extras["dev"]], locked("dev")) == []
+    for group in ("build", "test", "dev"):
+        assert unmet(in_group(group), locked(group)) == []
     assert unmet(project()["build-system"]["requires"], locked("build")) == []
 
 
@@ -106,11 +117,27 @@ def test_no_driver_of_mysql_lets_a_server_read_files() -> None:
     assert driver.specifier.contains(locked("mysql")["aiomysql"])
 
 
+@pytest.mark.parametrize("tested", ["dev", "test"])
 @pytest.mark.parametrize("shipped", ["runtime", *EXTRAS])
-def test_what_is_tested_is_what_is_shipped(shipped: str) -> None:
-    """The development lock holds every package of the others at their versions."""
-    development = locked("dev")
-    assert {name: development.get(name) for name in locked(shipped)} == locked(shipped)
+def test_what_is_tested_is_what_is_shipped(shipped: str, tested: str) -> None:
+    """The locks of tests and of development hold every package of the others at their versions."""
+    lock = locked(tested)
+    assert {name: lock.get(name) for name in locked(shipped)} == locked(shipped)
+
+
+def test_the_version_stands_in_one_place(wheel: Path) -> None:
+    """The package says it; wheel and installation take it from there, and the changelog has a part for it."""
+    assert "version" in project()["project"]["dynamic"]
+    assert f"-{deliveryd.__version__}-" in wheel.name
+    assert version("deliveryd") == deliveryd.__version__
+    released = re.findall(
+        r"^## (\S+) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert released[0] == deliveryd.__version__
+
+
+def test_nothing_that_only_development_needs_is_published() -> None:
+    assert list(project()["project"]["optional-dependencies"]) == EXTRAS
 
 
 def test_the_installed_packages_are_the_locked_ones() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -63,16 +64,41 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -> None:
-    source = ROOT / "src"
-    expected = {
-        path.relative_to(source).as_posix()
-        for path in (source / "deliveryd").rglob("*")
+def files_below(folder: Path) -> dict[str, bytes]:
+    """The content of each file by its path in the folder."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    shipped = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+
+def test_the_wheel_holds_the_package_the_units_and_the_manual_page(wheel: Path) -> None:
+    """Every file of the package, units below share/deliveryd, the page where man looks; nothing else."""
+    expected = files_below(ROOT / "src")
+    data = f"deliveryd-{deliveryd.__version__}.data/data/share"
+    for name, content in files_below(ROOT / "systemd").items():
+        expected[f"{data}/deliveryd/systemd/{name}"] = content
+    expected[f"{data}/man/man1/deliveryd.1"] = (ROOT / "man" / "deliveryd.1").read_bytes()
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
     assert shipped == expected
     assert "deliveryd/py.typed" in shipped
+    assert shipped["deliveryd/cli/config.example.toml"] == (ROOT / "config.example.toml").read_bytes()
+
+
+def test_the_manual_page_is_what_the_command_line_says() -> None:
+    """`make man` writes it again."""
+    printed = "\n".join(runpy.run_path(str(ROOT / "man" / "generate.py"))["page"]()) + "\n"
+    assert (ROOT / "man" / "deliveryd.1").read_text(encoding="utf-8") == printed
+
+
+def test_the_image_is_built_from_all_that_the_wheel_needs() -> None:
+    """What .dockerignore lets through covers every path that the build reads."""
+    allowed = set((ROOT / ".dockerignore").read_text(encoding="utf-8").split())
+    build = project()["tool"]["hatch"]["build"]["targets"]["wheel"]
+    paths = [*build["packages"], *build["shared-data"], "config.example.toml", "README.md", "LICENSE"]
+    assert {f"!{path.partition('/')[0]}" for path in paths} <= allowed
 
 
 def test_the_wheel_says_its_licence_its_python_and_its_command(wheel: Path) -> None:

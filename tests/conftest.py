@@ -32,7 +32,7 @@ class QuickTier:
     def audit(self, event: str, _arguments: tuple[object, ...]) -> None:
         """Refuse the start of a process."""
         if self.is_running and event in PROCESS_EVENTS:
-            pytest.fail(f"{event} in a test of the quick tier: mark the test with pytest.mark.slow")
+            raise PermissionError(f"{event} in a test of the quick tier: mark the test with pytest.mark.slow")
 
 
 def pytest_configure(config: pytest.Config) -> None:

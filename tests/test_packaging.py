@@ -73,6 +73,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_the_units_and_the_manual_page(wheel: Path) -> None:
     """Every file of the package, units below share/deliveryd, the page where man looks; nothing else."""
     expected = files_below(ROOT / "src")
@@ -101,6 +102,7 @@ def test_the_image_is_built_from_all_that_the_wheel_needs() -> None:
     assert {f"!{path.partition('/')[0]}" for path in paths} <= allowed
 
 
+@pytest.mark.slow
 def test_the_wheel_says_its_licence_its_python_and_its_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         files = {name.partition(".dist-info/")[2]: name for name in archive.namelist()}
@@ -151,6 +153,7 @@ def test_what_is_tested_is_what_is_shipped(shipped: str, tested: str) -> None:
     assert {name: lock.get(name) for name in locked(shipped)} == locked(shipped)
 
 
+@pytest.mark.slow
 def test_the_version_stands_in_one_place(wheel: Path) -> None:
     """The package says it; wheel and installation take it from there, and the changelog has a part for it."""
     assert "version" in project()["project"]["dynamic"]
@@ -180,11 +183,13 @@ def make(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_plain_make_lists_every_target() -> None:
     listed = set(re.findall(r"^  make (\w+)", make(cwd=ROOT).stdout, re.MULTILINE))
     assert listed >= {"setup", "demo", "test", "lint", "types", "layers", "lock", "lockcheck", "ci"}
 
 
+@pytest.mark.slow
 def test_the_demo_installs_what_the_program_needs_and_no_more(tmp_path: Path) -> None:
     """In a fresh clone: the runtime lock and the builder, said in words before each long step."""
     for name in ("Makefile", "pyproject.toml", "locks"):
@@ -201,6 +206,7 @@ def test_the_demo_installs_what_the_program_needs_and_no_more(tmp_path: Path) ->
     assert "--require-hashes -r locks/dev.txt" in make("--dry-run", "test", cwd=tmp_path).stdout
 
 
+@pytest.mark.slow
 def test_an_old_python_is_refused_with_a_way_out(tmp_path: Path) -> None:
     """Someone whose python3 is too old reads which version is needed and how to name another."""
     for name in ("Makefile", "pyproject.toml", "locks"):
@@ -218,6 +224,7 @@ def test_an_old_python_is_refused_with_a_way_out(tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "status"), [("1", 1), ("", 0)])
 def test_ci_fails_a_run_that_skips_and_says_why(tmp_path: Path, value: str, status: int) -> None:
     """A skipped test passes on a laptop, and fails in CI with its reason in the output."""

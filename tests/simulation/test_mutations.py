@@ -9,7 +9,7 @@ from simulation.mutations import MUTATIONS
 from simulation.oracle import violations
 from simulation.run import run_plan
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 MOST_PLANS = 300
 

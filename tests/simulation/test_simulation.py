@@ -17,7 +17,7 @@ from simulation.plan import Plan
 from simulation.run import run_plan
 from simulation.soak import garbage_collected_seldom, live_through
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 PLANS = int(os.environ.get("DELIVERYD_PLANS", "2000"))
 SHARES = 16

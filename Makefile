@@ -1,31 +1,37 @@
 # Needs nothing but make and Python 3.11 or newer; everything else is installed into .venv from locks/.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-BIN := .venv/bin
-READY := .venv/.ready
-PROGRAM := .venv/.program
+# Another interpreter gets an environment of its own: make quick PYTHON=python3.13 VENV=.venv-3.13
+VENV := .venv
+BIN := $(VENV)/bin
+PROGRAM := $(VENV)/.program
+TESTS := $(VENV)/.tests
+READY := $(VENV)/.ready
 # An interpreter as operators have it; one that was built without optimisation is up to 1.4 times as slow.
 BENCH_PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11) $(PYTHON))
 BENCH := benchmarks/.venv/bin
 BENCH_READY := benchmarks/.venv/.ready
 
-# Refuses to install anywhere but into .venv, whatever python a damaged .venv may lead to.
+# Refuses to install outside of $(VENV), whatever python a damaged environment leads to.
 PIP := PIP_REQUIRE_VIRTUALENV=1 $(BIN)/python -m pip --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest --numprocesses logical --dist worksteal
 BENCH_PIP := PIP_REQUIRE_VIRTUALENV=1 $(BENCH)/python -m pip --quiet --disable-pip-version-check
 
 # uv keeps what is locked already and moves a version only where pyproject.toml asks for it, or with LOCK=--upgrade.
-UV_COMPILE = "$(CURDIR)/$(BIN)/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+UV_COMPILE = "$(abspath $(BIN))/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK)
 COMPILE_LOCKS = $(UV_COMPILE) --group build -o locks/build.txt && \
 	$(UV_COMPILE) pyproject.toml -o locks/runtime.txt && \
 	$(UV_COMPILE) pyproject.toml --extra sql -c locks/runtime.txt -o locks/sql.txt && \
 	$(UV_COMPILE) pyproject.toml --extra postgresql -c locks/sql.txt -o locks/postgresql.txt && \
 	$(UV_COMPILE) pyproject.toml --extra mysql -c locks/sql.txt -o locks/mysql.txt && \
-	$(UV_COMPILE) pyproject.toml --extra dev -c locks/postgresql.txt -c locks/mysql.txt -c locks/build.txt \
-		-o locks/dev.txt && \
+	$(UV_COMPILE) pyproject.toml --extra postgresql --extra mysql --group test -c locks/postgresql.txt \
+		-c locks/mysql.txt -o locks/test.txt && \
+	$(UV_COMPILE) pyproject.toml --extra postgresql --extra mysql --group dev -c locks/test.txt \
+		-c locks/build.txt -o locks/dev.txt && \
 	$(UV_COMPILE) pyproject.toml benchmarks/requirements.in --group build -c locks/runtime.txt -c locks/build.txt \
 		-o locks/bench.txt
 
-.PHONY: help setup demo test soak lint format types layers lock lockcheck audit sbom bench bench-quick bench-growth bench-costs \
+.PHONY: help setup demo quick test coverage soak hooks man lint format types layers lock lockcheck audit sbom bench bench-quick bench-growth bench-costs \
 	ci clean
 .DEFAULT_GOAL := help
 
@@ -39,24 +45,36 @@ $(PROGRAM): pyproject.toml locks/runtime.txt locks/build.txt
 	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "deliveryd needs Python 3.11 or newer; found $$("$(PYTHON)" --version 2>&1 || true)." >&2; \
 		echo "Name another one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@test -f .venv/pyvenv.cfg && $(PIP) --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
-	@echo "Installing into .venv what deliveryd needs: $$(grep -c == locks/runtime.txt) packages, about 90 MB with pip ..."
+	@test -f $(VENV)/pyvenv.cfg && $(PIP) --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(VENV)
+	@echo "Installing into $(VENV) what deliveryd needs: $$(grep -c == locks/runtime.txt) packages, about 90 MB with pip ..."
 	@$(PIP) install --require-hashes -r locks/build.txt
 	@$(PIP) install --require-hashes -r locks/runtime.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(READY): $(PROGRAM) locks/dev.txt
-	@echo "Installing into .venv what tests and checks need: $$(grep -c == locks/dev.txt) packages, about 500 MB ..."
-	@$(PIP) install --require-hashes -r locks/dev.txt
+$(TESTS): $(PROGRAM) locks/test.txt
+	@echo "Installing into $(VENV) what the tests need: $$(grep -c == locks/test.txt) packages, about 155 MB in all ..."
+	@$(PIP) install --require-hashes -r locks/test.txt
 	@touch $@
+
+$(READY): $(PROGRAM) locks/dev.txt
+	@echo "Installing into $(VENV) what tests and checks need: $$(grep -c == locks/dev.txt) packages, about 500 MB ..."
+	@$(PIP) install --require-hashes -r locks/dev.txt
+	@touch $(TESTS) $@
 
 demo: $(PROGRAM) ## run the worker against the sandbox: nothing to configure, nothing leaves this machine
 	@echo "Starting the stand-in service and a worker ..."
 	@$(BIN)/deliveryd demo
 
-test: setup ## run the tests, on all cores; ARGS="tests/test_x.py -k word" for some of them
-	@$(BIN)/python -m pytest --numprocesses logical --dist worksteal $(ARGS)
+quick: $(TESTS) ## run the tests that start no process and take no time, in under a minute
+	@$(PYTEST) -m "not slow" $(ARGS)
+
+test: setup ## run all tests, on all cores; ARGS="tests/test_x.py -k word" for some of them
+	@$(PYTEST) $(ARGS)
+
+coverage: setup ## run all tests and print the branch coverage, the least covered files first; ARGS as for test
+	@status=0; $(PYTEST) --cov --cov-report= $(ARGS) || status=$$?; \
+	$(BIN)/coverage report --sort=cover --skip-covered | awk 'NR <= 22 || /^TOTAL/'; exit $$status
 
 soak: setup ## simulated plans, real kills, power cuts: PLANS=100000 KILLS=1000 SEED=1 say how many (an hour or two)
 	@$(BIN)/python tests/soak.py --plans $(or $(PLANS),100000) --kills $(or $(KILLS),1000) --seed $(or $(SEED),1)
@@ -67,6 +85,9 @@ lint: setup ## check style and formatting
 
 format: setup ## format the code
 	@$(BIN)/ruff format .
+
+hooks: setup ## check style, types and layers before each commit of this clone
+	@$(BIN)/pre-commit install
 
 types: setup ## check the types
 	@$(BIN)/mypy --no-error-summary
@@ -92,6 +113,9 @@ audit: setup ## hold the locks against the advisories that are kept beside them
 sbom: setup ## write into dist/ what deliveryd is made of (CycloneDX), and what doesn't affect it (OpenVEX)
 	@$(BIN)/python tests/supply_chain.py sbom dist
 
+man: setup ## write man/deliveryd.1 from the help of the command line
+	@$(BIN)/python man/generate.py >man/deliveryd.1
+
 $(BENCH_READY): pyproject.toml locks/bench.txt
 	@test -f benchmarks/.venv/pyvenv.cfg && $(BENCH_PIP) --version >/dev/null 2>&1 || \
 		"$(BENCH_PYTHON)" -m venv --clear benchmarks/.venv
@@ -115,4 +139,4 @@ ci: ## all that a change must pass, as CI runs it
 	@bash .ci/run
 
 clean: ## remove what these targets made, .venv too
-	@rm -rf .venv benchmarks/.venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build
+	@rm -rf .venv .venv-* benchmarks/.venv .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build

@@ -1,11 +1,43 @@
-"""The event loops that async tests run on, the rule that CI may skip nothing, the simulation's sums."""
+"""Event loops of async tests, the rules of the tiers, and the figures of the simulation."""
 
 import importlib
 import os
+import sys
+from collections.abc import Generator
 
 import pytest
 
 NO_SKIPS = "DELIVERYD_NO_SKIPS"
+PROCESS_EVENTS = frozenset(
+    {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
+)
+
+
+class QuickTier:
+    """Keeps the quick tier quick: a test without the mark `slow` can't start a process."""
+
+    def __init__(self) -> None:
+        self.is_running = False
+        sys.addaudithook(self.audit)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Watch set-up, test and teardown."""
+        self.is_running = item.get_closest_marker("slow") is None
+        try:
+            return (yield)
+        finally:
+            self.is_running = False
+
+    def audit(self, event: str, _arguments: tuple[object, ...]) -> None:
+        """Refuse the start of a process."""
+        if self.is_running and event in PROCESS_EVENTS:
+            raise PermissionError(f"{event} in a test of the quick tier: mark the test with pytest.mark.slow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch the quick tier in every run, also in those of all tests."""
+    config.pluginmanager.register(QuickTier(), "quick_tier")
 
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])

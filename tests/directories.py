@@ -195,7 +195,7 @@ def install_package(folder: Path, *names: str) -> None:
     info.mkdir(parents=True, exist_ok=True)
     info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: register\nVersion: 1.0\n")
     points = "\n".join(names or ("register = customer_register:KIND",))
-    info.joinpath("entry_points.txt").write_text(f"[deliveryd.directory]\n{points}\n")
+    info.joinpath("entry_points.txt").write_text(f"[deliveryd.customers]\n{points}\n")
     folder.joinpath("customer_register.py").write_text(PACKAGE)
 
 

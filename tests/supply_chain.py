@@ -22,6 +22,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from deliveryd import __version__
+
 ROOT = Path(__file__).parent.parent
 ADVISORIES, VEX = "advisories.toml", "vex.json"
 STALE = 45
@@ -109,7 +111,7 @@ def sbom(root: Path) -> Mapping[str, Any]:
     """What the image and an installation hold, as CycloneDX 1.6."""
     project = _toml(root / "pyproject.toml")["project"]
     held = packages(root / "locks" / "runtime.txt")
-    own = _component(project["name"], project["version"], "application")
+    own = _component(project["name"], __version__, "application")
     references = {package.name: _purl(package.name, package.version) for package in held}
     references[project["name"]] = own["bom-ref"]
     asks: dict[str, list[str]] = {reference: [] for reference in references.values()}

@@ -242,6 +242,7 @@ async def test_stopping_is_quick_even_with_open_connections() -> None:
     assert time.monotonic() - began < 1
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_stopping_leaves_a_hanging_request_behind() -> None:
     """A request whose answer never comes gets a second, not more."""
@@ -428,6 +429,7 @@ async def test_health_tells_alive_from_stuck() -> None:
     assert text.startswith("stuck")
 
 
+@pytest.mark.slow
 def test_health_without_an_answer_is_no_health() -> None:
     """Nobody there, and somebody who doesn't speak HTTP, are both unhealthy, in a sentence."""
     with bind("admin.listen", "127.0.0.1:0") as bound:
@@ -451,6 +453,7 @@ def test_health_without_an_answer_is_no_health() -> None:
         assert check_health(f"http://127.0.0.1:{port}")[0] is False
 
 
+@pytest.mark.slow
 def test_the_health_check_starts_light() -> None:
     """It runs every few seconds in a container, so it loads no server and no metrics."""
     program = "import sys, deliveryd.admin.health; print(sorted({m.split('.')[0] for m in sys.modules}))"

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from deliveryd.service.array_text import NoArray, member, spans
 
+pytestmark = pytest.mark.slow
+
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),

@@ -16,6 +16,8 @@ from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from terminal import Answered, command
 from world import PATIENCE, World, message, open_world, sms_settings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:

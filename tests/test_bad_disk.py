@@ -25,6 +25,8 @@ from deliveryd.sandbox.state import SandboxState
 from terminal import command
 from world import PATIENCE, World, message, open_world, sms_settings
 
+pytestmark = pytest.mark.slow
+
 SIZE = 6 << 20
 
 

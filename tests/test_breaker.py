@@ -212,6 +212,7 @@ def all_sent(world: VirtualWorld, count: int) -> bool:
     return all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, count + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", [BUSY, Misconfigured("provider answered 401")], ids=["503", "401"])
 def test_an_outage_costs_few_attempts_and_no_tries(world: VirtualWorld, failure: Verdict) -> None:
     """300 messages with two tries each live through an hour, which the provider hears of now and then."""
@@ -226,6 +227,7 @@ def test_an_outage_costs_few_attempts_and_no_tries(world: VirtualWorld, failure:
     assert sum(at > 60 for at in during) < 125
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_provider_has_no_intent_and_no_attempt(world: VirtualWorld) -> None:
     """After half an hour the journal knows of the attempts that were made, and of none that is under way."""
     world.add("concurrency = 5\n[queue]\nmax_in_flight = 50\n")
@@ -246,6 +248,7 @@ def test_what_waits_for_a_provider_has_no_intent_and_no_attempt(world: VirtualWo
     assert all_sent(world, 200)
 
 
+@pytest.mark.slow
 def test_when_the_provider_is_back_what_waited_flows_at_the_configured_rate(world: VirtualWorld) -> None:
     """No second sees more than the rate and a twentieth, and it takes little longer than the rate allows."""
     world.add('rate = "20/s"\n')
@@ -277,6 +280,7 @@ def test_one_failure_among_successes_opens_nothing(
     assert not lines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("failures", "longest"), [(1, 60.0), (2, 5.0), (10, 5.0)])
 def test_a_message_that_always_fails_holds_up_nobody_and_comes_to_its_end(
     world: VirtualWorld, failures: int, longest: float
@@ -332,6 +336,7 @@ def test_a_temporary_answer_about_one_recipient_is_an_answer(
     assert not lines()
 
 
+@pytest.mark.slow
 def test_a_provider_that_asks_for_a_quarter_of_an_hour_is_left_alone_for_it(world: VirtualWorld) -> None:
     """After the attempts that were under way nothing is sent until then, also of messages that come later."""
     world.add("concurrency = 10\n")
@@ -344,6 +349,7 @@ def test_a_provider_that_asks_for_a_quarter_of_an_hour_is_left_alone_for_it(worl
     assert all_sent(world, 100)
 
 
+@pytest.mark.slow
 def test_what_expires_meanwhile_ends_in_time(world: VirtualWorld) -> None:
     """Five seconds after its expiry the error is out, though the provider is away for hours."""
     expires_at = START + 1000 * SECOND
@@ -358,6 +364,7 @@ def test_what_expires_meanwhile_ends_in_time(world: VirtualWorld) -> None:
     assert max(str(event["timestamp"]) for event in errors) <= format_instant(expires_at + 5 * SECOND)
 
 
+@pytest.mark.slow
 def test_a_worker_ends_at_once_while_a_provider_is_away_and_the_next_one_goes_on(world: VirtualWorld) -> None:
     """The drain waits for no provider, and what waited for it is sent after the restart."""
     enqueue(world, 200)
@@ -380,6 +387,7 @@ def test_a_worker_ends_at_once_while_a_provider_is_away_and_the_next_one_goes_on
     assert all_sent(world, 200)
 
 
+@pytest.mark.slow
 def test_what_may_have_arrived_is_not_repeated_for_ever(world: VirtualWorld) -> None:
     """A probe in doubt uses up a try: each message is sent three times at most, under one key."""
     world.add("retry = { attempts = 3 }\nconcurrency = 2\n")
@@ -392,6 +400,7 @@ def test_what_may_have_arrived_is_not_repeated_for_ever(world: VirtualWorld) -> 
     assert all(world.service.statuses(id_) == ["dequeued", "error"] for id_ in range(1, 13))
 
 
+@pytest.mark.slow
 def test_with_hold_what_is_in_doubt_stays_where_it_is(world: VirtualWorld) -> None:
     """A provider that hangs gets each message once; the rest waits, and is sent when it answers."""
     world.add('on_in_doubt = "hold"\nconcurrency = 5\n')
@@ -403,6 +412,7 @@ def test_with_hold_what_is_in_doubt_stays_where_it_is(world: VirtualWorld) -> No
     assert sum(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in ids) >= 180
 
 
+@pytest.mark.slow
 def test_the_log_has_a_line_for_the_beginning_and_one_for_the_end(
     world: VirtualWorld, lines: Callable[[], list[dict[str, object]]]
 ) -> None:
@@ -420,6 +430,7 @@ def test_the_log_has_a_line_for_the_beginning_and_one_for_the_end(
     assert 60 < sum(line["event"] == "channel.probe_failed" for line in lines()) < 130
 
 
+@pytest.mark.slow
 def test_wrong_credentials_are_an_error_in_the_log_that_is_told_once(
     world: VirtualWorld, lines: Callable[[], list[dict[str, object]]]
 ) -> None:
@@ -434,6 +445,7 @@ def test_wrong_credentials_are_an_error_in_the_log_that_is_told_once(
     ]
 
 
+@pytest.mark.slow
 def test_turned_off_a_dead_provider_gives_its_messages_away(world: VirtualWorld) -> None:
     """With `failures = 0` tries are used up as without a breaker, and the next channel takes over."""
     world.add(

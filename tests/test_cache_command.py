@@ -14,6 +14,8 @@ from deliveryd.sandbox.faults import FaultAnswer
 from terminal import command
 from world import World, message, open_world, sms_settings
 
+pytestmark = pytest.mark.slow
+
 CUSTOMER = 7
 
 

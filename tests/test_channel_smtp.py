@@ -189,6 +189,7 @@ async def test_half_a_character_in_the_body_is_refused(server: MailServer) -> No
     assert isinstance(await send(server, {**TEXT, "body": "\ud800"}), Refused)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "reply", "verdict"),
     [
@@ -293,6 +294,7 @@ async def test_a_cancelled_attempt_leaves_no_connection_behind(server: MailServe
         assert len(server.connections) == 2
 
 
+@pytest.mark.slow
 async def test_a_large_mail_arrives_whole(server: MailServer) -> None:
     """A mail far larger than the socket's buffer arrives unchanged."""
     body = "\n".join(f"line {number} " + "x" * 60 for number in range(100_000))
@@ -301,6 +303,7 @@ async def test_a_large_mail_arrives_whole(server: MailServer) -> None:
         assert received(roomy).get_content().replace("\r\n", "\n") == body + "\n"
 
 
+@pytest.mark.slow
 async def test_a_connection_that_breaks_before_the_end_of_a_mail() -> None:
     """A server that goes away in the middle of the content can't have the mail: it may go again."""
 

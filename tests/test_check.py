@@ -136,6 +136,7 @@ def test_one_address_for_two_servers_is_found_out(world: World) -> None:
     assert "Address already in use" in line(check(world), "receipts.listen")
 
 
+@pytest.mark.slow
 def test_a_running_worker_may_hold_its_own_addresses(world: World) -> None:
     """And its journal is told to be in use, which is no problem either."""
     port = free_port()

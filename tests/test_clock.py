@@ -137,6 +137,7 @@ def test_a_message_that_is_valid_for_half_an_hour_more_is_sent_after_the_clock_w
     assert world.service.statuses(1) == ["dequeued", "sent"]
 
 
+@pytest.mark.slow
 def test_events_follow_the_corrected_clock_and_none_is_before_its_messages_previous_one(
     world: VirtualWorld,
 ) -> None:

@@ -20,6 +20,8 @@ from deliveryd.sandbox.faults import ApplyThenDelay, ApplyThenHangUp
 from terminal import Answered, command
 from world import PATIENCE, World, message, open_world, sms_settings
 
+pytestmark = pytest.mark.slow
+
 ANN = {"id": 1, "name": "Ann", "phone": "+447700900101"}
 
 

@@ -29,6 +29,8 @@ from crashes.tearing import TEARS
 from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.base import Journal
 
+pytestmark = pytest.mark.slow
+
 KILLABLE = [name for name in names() if name.rpartition("/")[0] not in NEVER_PASSED]
 SYSCALL_SAMPLES = 12
 

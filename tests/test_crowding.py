@@ -93,6 +93,7 @@ async def finished(stream: SocketStream) -> bytes:
     return await status(stream)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beginning", [b"", b"POST / HT", HEAD + b"\r\nbo"], ids=["silent", "head", "body"])
 @pytest.mark.anyio
 async def test_a_flood_of_unfinished_requests_shuts_nobody_out(beginning: bytes) -> None:
@@ -117,6 +118,7 @@ async def test_the_oldest_unfinished_request_gives_way_first() -> None:
         assert await finished(second) == b"200"
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_one_peer_takes_no_place_of_others() -> None:
     """Whoever opens more than its share closes its own oldest ones."""
@@ -129,6 +131,7 @@ async def test_one_peer_takes_no_place_of_others() -> None:
         assert await finished(others) == b"200"
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_behind_a_proxy_the_peer_is_the_rightmost_address_that_no_trusted_proxy_has() -> None:
     """What stands before it may be invented, and a proxy by itself has no share."""
@@ -153,6 +156,7 @@ async def test_a_stranger_names_no_peer() -> None:
         assert await status(own) == b"closed"
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_whole_request_that_waits_for_its_answer_is_never_closed() -> None:
     """Not by its peer's flood, nor by anybody's: it may be just about to be durable."""
@@ -191,6 +195,7 @@ async def test_a_burst_of_whole_requests_is_answered(trusted: tuple[str, ...], c
         assert answers == [b"200"] * count
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_kept_connection_counts_anew_with_each_request() -> None:
     """One that was idle for long isn't the oldest when its next request begins."""

@@ -12,6 +12,8 @@ import pytest
 
 from world import World, open_world
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = Path(__file__).parent.parent / "docs" / "customer-data.md"
 
 

@@ -30,6 +30,8 @@ from directories import (
 )
 from world import PATIENCE, World, message, open_world
 
+pytestmark = pytest.mark.slow
+
 MESSAGES = 2000
 CUSTOMERS = 400
 PEOPLE = crowd(range(1, CUSTOMERS + 1))

@@ -69,6 +69,7 @@ def lines(out: str) -> list[dict[str, Any]]:
 # everything
 
 
+@pytest.mark.slow
 def test_ten_thousand_entities_over_hundreds_of_pages(world: World) -> None:
     """All there, once, in order, in both formats; the sandbox's tokens hold `&=%+/ ü`."""
     expected = fill(world.state, 10_000)
@@ -369,6 +370,7 @@ def start(world: World, *options: object, **more: Any) -> subprocess.Popen[str]:
     return subprocess.Popen([str(word) for word in words], text=True, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "jsonl", "table"])
 def test_into_head(world: World, form: str) -> None:
     """A reader that goes ends the command: soon, quietly, with status 0."""
@@ -386,6 +388,7 @@ def test_into_head(world: World, form: str) -> None:
     assert world.state.requests["customers"] < 30
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told(world: World) -> None:
     """Output that can't be written is an error in one line."""
     fill(world.state, 6000, page_size=1000)
@@ -397,6 +400,7 @@ def test_a_full_disk_is_told(world: World) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "jsonl"])
 def test_ctrl_c_says_how_far_it_came(world: World, form: str) -> None:
     """What was read is written, and whole; nothing but one line is said."""
@@ -444,6 +448,7 @@ def peak(world: World, count: int) -> int:
     return next(int(line.split()[1]) for line in done.stderr.splitlines() if line.startswith("VmHWM"))
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_stream_stays_flat(world: World) -> None:
     """Five times as much to read takes no more memory than some for the program's own growth."""
     few, many = peak(world, 10_000), peak(world, 50_000)
@@ -485,6 +490,7 @@ def test_progress_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None
         assert stream.getvalue() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_table_fits_the_terminal(world: World, width: int) -> None:
     """Names come from the configurations; what has none says why; no line is wider than the terminal."""

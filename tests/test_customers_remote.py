@@ -315,6 +315,7 @@ def log() -> Iterator[StringIO]:
     telemetry.configure("error", "json", StringIO())
 
 
+@pytest.mark.slow
 def test_an_outage_is_logged_once_and_asks_little(log: StringIO) -> None:
     """A hundred customers wanted a second for an hour: a question every few seconds, and two lines."""
     source = Source()
@@ -359,6 +360,7 @@ def test_a_source_that_asks_to_be_left_alone_is(log: StringIO) -> None:
     assert len(source.asked) < 20
 
 
+@pytest.mark.slow
 def test_single_customers_who_fail_again_and_again_fill_no_log(log: StringIO) -> None:
     """A line a minute, while the others are answered for."""
     source = Source(batch_size=1)

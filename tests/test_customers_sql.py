@@ -45,7 +45,7 @@ def postgres() -> Iterator[Postgres]:
         pytest.skip(str(error))
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a database with customers, in each of two kinds."""
     if request.param == "postgresql":
@@ -72,6 +72,7 @@ async def failure(url: str, query: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 async def test_a_name_is_looked_up_in_no_pool_of_threads(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +186,7 @@ async def test_a_query_that_the_database_cannot_run_is_told_by_probe_too(url: st
     assert problem.startswith(f"{url.partition('?')[0]}: the database answered with ")
 
 
+@pytest.mark.slow
 async def test_the_words_of_a_database_are_not_handed_on(postgres: Postgres) -> None:
     """It says which value it stumbled over; nobody hears of that."""
     query = "select name::int as name from customers where id = :customer_id"
@@ -198,6 +200,7 @@ async def test_bytes_are_no_text(url: str) -> None:
     assert reason == "the column name holds something that is no text and no number"
 
 
+@pytest.mark.slow
 async def test_a_database_that_was_restarted_is_asked_over_a_new_connection(postgres: Postgres) -> None:
     """The look-up after it finds its kept connection broken, and succeeds all the same."""
     async with opened(postgres.url, ONE) as source:
@@ -212,6 +215,7 @@ async def test_a_database_that_was_restarted_is_asked_over_a_new_connection(post
         assert await source.look_up([7])
 
 
+@pytest.mark.slow
 async def test_a_query_that_takes_too_long_is_cut_off_and_others_go_on(postgres: Postgres) -> None:
     """Its connection isn't used again; nothing of it is left."""
     slow = "pg_sleep(case when id = 7 then 60 else 0 end)::text"
@@ -312,6 +316,7 @@ def test_on_another_event_loop_it_says_that_it_cannot_run() -> None:
         anyio.run(run, backend="trio")
 
 
+@pytest.mark.slow
 def test_what_a_worker_without_a_database_needs_not_is_not_loaded() -> None:
     """SQLAlchemy costs memory and time; only `source = "sql"` loads it."""
     modules = "deliveryd.worker.supervisor, deliveryd.inspection.check"

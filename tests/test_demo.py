@@ -19,6 +19,8 @@ import pytest
 import terminal
 from deliveryd.sandbox.scenario import demo_scenario
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60.0
 EXHIBITS = demo_scenario().exhibits
 

@@ -32,6 +32,7 @@ def unit_settings(name: str) -> dict[str, list[str]]:
     return settings
 
 
+@pytest.mark.slow
 @needs_systemd
 @pytest.mark.parametrize("name", UNITS)
 def test_systemd_finds_nothing_wrong_with_the_unit(name: str, tmp_path: Path) -> None:
@@ -47,6 +48,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(name: str, tmp_path: Path) ->
     assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @needs_systemd
 @pytest.mark.parametrize("name", UNITS)
 def test_the_unit_is_exposed_no_more_than_its_network_needs(name: str) -> None:
@@ -221,6 +223,7 @@ def image() -> Iterator[Image]:
         subprocess.run(["chmod", "-R", "u+w", str(root)], check=True)
 
 
+@pytest.mark.slow
 @needs_root
 @needs_setpriv
 def test_the_image_starts_as_its_user_from_a_read_only_tree(image: Image) -> None:
@@ -229,6 +232,7 @@ def test_the_image_starts_as_its_user_from_a_read_only_tree(image: Image) -> Non
     assert "run" in shown.stdout
 
 
+@pytest.mark.slow
 @needs_root
 @needs_setpriv
 def test_the_demo_runs_to_its_end_in_the_image(image: Image) -> None:
@@ -237,6 +241,7 @@ def test_the_demo_runs_to_its_end_in_the_image(image: Image) -> None:
     assert shown.returncode == 0, shown.stdout[-2000:] + shown.stderr[-2000:]
 
 
+@pytest.mark.slow
 @needs_root
 @needs_setpriv
 def test_the_image_finds_its_configuration_and_listens_where_a_container_must(image: Image) -> None:

@@ -77,6 +77,7 @@ def test_thousands_of_tries_overflow_nothing() -> None:
     assert 300 <= RetryPolicy(attempts=1000, base=2.0, max=600.0).pause(999) <= 600
 
 
+@pytest.mark.slow
 def test_the_waits_between_tries_grow_as_configured(world: VirtualWorld) -> None:
     """From outside: each gap lies within what its number of tries allows."""
     world.add('retry = { attempts = 7, base = "10s", max = "100s" }\n')
@@ -89,6 +90,7 @@ def test_the_waits_between_tries_grow_as_configured(world: VirtualWorld) -> None
         assert most / 2 <= gap <= most + 1
 
 
+@pytest.mark.slow
 def test_a_provider_that_asks_for_a_quarter_of_an_hour_gets_it(world: VirtualWorld) -> None:
     """`after` is honoured though `max` is far shorter."""
     channel = world.channels["sms"]
@@ -277,6 +279,7 @@ def test_no_more_attempts_are_under_way_than_concurrency_allows_and_all_places_a
     assert len(busy.began) == 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "permits", "per"), [("100/s", 100, 1.0), ("30/m", 30, 60.0)])
 def test_no_stretch_of_time_sees_more_attempts_than_its_rate_and_a_little(
     world: VirtualWorld, rate: str, permits: int, per: float
@@ -293,6 +296,7 @@ def test_no_stretch_of_time_sees_more_attempts_than_its_rate_and_a_little(
     assert busy.began[-1] - busy.began[0] < 3.1 * per
 
 
+@pytest.mark.slow
 def test_after_a_rest_a_rate_allows_a_small_burst_and_no_more(world: VirtualWorld) -> None:
     """A lane that had nothing to do for a minute has not saved up a minute's attempts."""
     world.add('rate = "100/s"\n')

@@ -230,6 +230,7 @@ def test_the_get_gateway_is_understood_as_its_example_says(
 # An adapter of your own
 
 
+@pytest.mark.slow
 def test_the_adapter_of_the_document_passes_the_conformance_table(packages: Path) -> None:
     """The document's adapter, its entry point and its test work together, as the document says."""
     (packages / "test_tower.py").write_text(ADAPTER_TEST, encoding="utf-8")
@@ -260,6 +261,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     yield from open_world(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_worker_sends_through_the_adapter_of_the_document(world: World, packages: Path) -> None:
     """Installed, the adapter is a channel like any other: a message goes through it, signed and once."""
     key = world.folder / "tower-key"
@@ -322,6 +324,7 @@ def test_the_table_of_log_events_is_the_list_in_the_code() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_events_that_nothing_writes_are_the_ones_that_the_document_names() -> None:
     """Nobody waits for a line that never comes."""
     used = {

@@ -14,6 +14,8 @@ import pytest
 from deliveryd.sandbox.faults import Hang
 from world import PATIENCE, World, message, open_world, sms_settings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:

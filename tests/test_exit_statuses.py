@@ -150,6 +150,7 @@ def test_what_waiting_mends_never_keeps_a_unit_down(unit: str) -> None:
     assert FAILED not in statuses
 
 
+@pytest.mark.slow
 def test_a_sandbox_whose_port_is_in_use_names_the_option(world: World) -> None:
     for option, port in (("--port", world.sandbox.port), ("--smtp-port", world.sandbox.smtp_port)):
         ports = {"--port": "0", "--smtp-port": "0", option: str(port)}

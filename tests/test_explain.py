@@ -15,6 +15,8 @@ from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from terminal import Answered, command, free_port
 from world import PATIENCE, World, message, open_world, sms_settings
 
+pytestmark = pytest.mark.slow
+
 RECEIPT = """\
 receipt = { provider_id = "/id", status = "/status", delivered = ["delivered"], failed = ["failed"], \
 reported_at = "/at" }

@@ -14,6 +14,8 @@ from deliveryd.model import format_instant
 from virtual import START, VirtualWorld, live
 from world import World, message, open_world
 
+pytestmark = pytest.mark.slow
+
 CHANNELS = """
 [channels.messenger]
 adapter = "http"

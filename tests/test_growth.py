@@ -184,6 +184,7 @@ def posts_of(journal: SqliteJournal) -> int:
     return int(number)
 
 
+@pytest.mark.slow
 async def test_of_each_post_is_kept_what_the_events_that_are_left_need(path: Path) -> None:
     """A hundred messages, each event accepted by itself; what isn't forgotten still tells when it was."""
     async with open_journal(path) as journal:
@@ -242,6 +243,7 @@ async def test_a_flood_of_receipts_that_fit_nothing_is_forgotten_as_a_whole(path
         assert (await journal.counts()).receipts_unmatched == 0
 
 
+@pytest.mark.slow
 async def test_a_forgotten_message_takes_few_bytes(path: Path) -> None:
     """Its id is kept for ever, so ten million of them must fit anywhere: 48 bytes each."""
     async with open_journal(path) as journal:
@@ -262,6 +264,7 @@ async def test_a_forgotten_message_takes_few_bytes(path: Path) -> None:
 # room
 
 
+@pytest.mark.slow
 async def test_what_was_forgotten_gives_its_room_back(path: Path) -> None:
     """Sixty megabytes of messages; when they are forgotten the file is small again, step by step."""
     async with open_journal(path) as journal:
@@ -287,6 +290,7 @@ async def test_a_small_journal_keeps_its_free_room_for_what_comes_next(path: Pat
         assert await journal.give_back(1000) == 0
 
 
+@pytest.mark.slow
 async def test_the_log_is_cut_again_after_a_long_look_at_the_journal(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ import pytest
 from test_deployment import UNITS, unit_settings
 from world import PATIENCE, World, open_world
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:

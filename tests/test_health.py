@@ -26,6 +26,7 @@ def port(world: World) -> int:
     return port
 
 
+@pytest.mark.slow
 def test_a_running_worker_is_well_by_configuration_and_by_address(
     world: World, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +61,7 @@ def test_what_answers_and_is_not_deliveryd_is_told(world: World) -> None:
         )
 
 
+@pytest.mark.slow
 def test_health_as_json(world: World, port: int) -> None:
     """Whether it is well, where it was asked, and what it answered."""
     url = f"http://127.0.0.1:{port}"

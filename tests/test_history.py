@@ -189,6 +189,7 @@ def open_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.slow
 async def test_another_user_is_told_whom_to_ask_as(open_folder: Path) -> None:
     """The journal is its owner's alone, and says so instead of failing in SQLite's words."""
     path = open_folder / "journal.db"

@@ -24,6 +24,8 @@ from hostile.slowness import SEEDS, WORKS, grown
 from hostile.stage import Case, Stage, measure, open_stage, write_world
 from hostile.worker import Worker
 
+pytestmark = pytest.mark.slow
+
 MOST_MEGABYTES = 176.0
 """What a case may cost over a calm worker, after all cases before it. 32 of them are the settings' memory; a
 largest answer of the queue is there twice, with 64 each: as it comes in, and as it is read."""

@@ -593,6 +593,7 @@ async def test_a_cancelled_request_closes_its_connection(wire: Wire) -> None:
         assert server.connections == 2
 
 
+@pytest.mark.slow
 async def test_two_hundred_requests_at_once(wire: Wire) -> None:
     """Each gets its own answer, whatever the order in which they come in."""
 

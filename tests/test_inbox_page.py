@@ -29,7 +29,10 @@ FLAGS = [
 AT = "2026-01-31T12:00:00.000001Z"
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=1</script>'
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium (apt-get install chromium)")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium (apt-get install chromium)"),
+]
 
 
 @pytest.fixture(scope="module")

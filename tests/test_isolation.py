@@ -8,10 +8,13 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import pytest
 import trio
 
 from deliveryd.channels.base import InDoubt, TryAgain
 from virtual import VirtualWorld, live
+
+pytestmark = pytest.mark.slow
 
 RATE = 20
 """Messages for each channel that come into the queue in a second."""

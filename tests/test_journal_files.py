@@ -22,6 +22,8 @@ from deliveryd.journal.sqlite import open_journal
 from deliveryd.sandbox.faults import ApplyThenDelay
 from world import PATIENCE, World, message, open_world, sms_settings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:

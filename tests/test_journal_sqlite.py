@@ -144,6 +144,7 @@ async def test_every_commit_is_forced_to_the_disk(path: Path) -> None:
         assert journal._db.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
+@pytest.mark.slow
 async def test_what_was_acknowledged_survives_kill_9(path: Path) -> None:
     """A process that is killed in the midst of its commits loses nothing that it had been told is done."""
     acknowledged = kill_while_it_commits(path)
@@ -250,6 +251,7 @@ async def test_no_event_is_before_its_messages_previous_one_just_before_a_wrong_
         assert json.loads(row.body)["timestamp"] == format_instant(NOW)
 
 
+@pytest.mark.slow
 async def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room_again(path: Path) -> None:
     async with open_journal(path) as journal:
         await make_ready(journal, 1)
@@ -412,6 +414,7 @@ async def test_a_place_where_no_file_can_be_is_named(tmp_path: Path, name: str) 
 # the lock
 
 
+@pytest.mark.slow
 async def test_a_second_process_is_refused_and_told_who_has_the_journal(path: Path) -> None:
     command = [sys.executable, "-c", SECOND_PROCESS, str(path)]
     async with open_journal(path) as journal:

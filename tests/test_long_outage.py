@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx
+import pytest
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
 from deliveryd.delivery.intake import TOP_UP
 from deliveryd.journal.audit import audit_journal
 from virtual import VirtualSupervisor, VirtualWorld, live
+
+pytestmark = pytest.mark.slow
 
 HOUR = 3600.0
 DOWN_AT = 60.0

@@ -98,6 +98,7 @@ def test_tls_files_that_can_be_used_are_told_nothing_of(certificates: Certificat
     assert certificates.files("ca.pem", "cert.pem", "key.pem").problems() == []
 
 
+@pytest.mark.slow
 def test_all_tables_name_key_and_path_of_a_tls_file(world: World) -> None:
     world.change("[queue]", '[service.tls]\nca_file = "a.pem"\n[entities]\nca_file = "b.pem"\n[queue]')
     world.add('tls = { ca_file = "c.pem" }\n[channels.email]\nadapter = "smtp"\nhost = "h"\n'
@@ -298,6 +299,7 @@ def read_only_disk(tmp_path: Path) -> Iterator[Callable[[], None]]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_a_journal_on_a_read_only_file_system_is_told_so(
     world: World, read_only_disk: Callable[[], None]
 ) -> None:

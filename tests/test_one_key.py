@@ -11,6 +11,8 @@ import pytest
 from deliveryd.sandbox.faults import ApplyThenAnswer, ApplyThenHangUp
 from world import PATIENCE, World, message, open_world, sms_settings
 
+pytestmark = pytest.mark.slow
+
 CUSTOMERS = 20
 
 

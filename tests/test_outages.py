@@ -15,6 +15,8 @@ from deliveryd.channels.base import Accepted, Dispatch, Misconfigured, TryAgain,
 from deliveryd.model import format_instant
 from virtual import START, VirtualWorld, live
 
+pytestmark = pytest.mark.slow
+
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello {word}"}}}})
 
 

@@ -17,6 +17,8 @@ from deliveryd.journal.sqlite import open_journal
 from deliveryd.runtime.disk_cache import DiskCache
 from world import World, message, open_world, sms_settings
 
+pytestmark = pytest.mark.slow
+
 USER = 10001
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 

@@ -2,12 +2,13 @@
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from email.parser import Parser
 from importlib.metadata import version
 from pathlib import Path
@@ -17,9 +18,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import deliveryd
+
 ROOT = Path(__file__).parent.parent
 EXTRAS = ["sql", "postgresql", "mysql"]
-LOCKS = ["build", "dev", "runtime", *EXTRAS]
+LOCKS = ["build", "dev", "runtime", "test", *EXTRAS]
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 
 
@@ -32,6 +35,15 @@ def locked(name: str) -> dict[str, str]:
 def project() -> dict[str, dict[str, Any]]:
     document: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return document
+
+
+def in_group(name: str) -> Iterator[str]:
+    """The requirements of a dependency group and of the groups that it includes."""
+    for entry in project()["dependency-groups"][name]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            yield from in_group(entry["include-group"])
 
 
 def unmet(requirements: Iterable[str], lock: dict[str, str]) -> list[str]:
@@ -52,18 +64,45 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -> None:
-    source = ROOT / "src"
-    expected = {
-        path.relative_to(source).as_posix()
-        for path in (source / "deliveryd").rglob("*")
+def files_below(folder: Path) -> dict[str, bytes]:
+    """The content of each file by its path in the folder."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    shipped = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_package_the_units_and_the_manual_page(wheel: Path) -> None:
+    """Every file of the package, units below share/deliveryd, the page where man looks; nothing else."""
+    expected = files_below(ROOT / "src")
+    data = f"deliveryd-{deliveryd.__version__}.data/data/share"
+    for name, content in files_below(ROOT / "systemd").items():
+        expected[f"{data}/deliveryd/systemd/{name}"] = content
+    expected[f"{data}/man/man1/deliveryd.1"] = (ROOT / "man" / "deliveryd.1").read_bytes()
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
     assert shipped == expected
     assert "deliveryd/py.typed" in shipped
+    assert shipped["deliveryd/cli/config.example.toml"] == (ROOT / "config.example.toml").read_bytes()
 
 
+def test_the_manual_page_is_what_the_command_line_says() -> None:
+    """`make man` writes it again."""
+    printed = "\n".join(runpy.run_path(str(ROOT / "man" / "generate.py"))["page"]()) + "\n"
+    assert (ROOT / "man" / "deliveryd.1").read_text(encoding="utf-8") == printed
+
+
+def test_the_image_is_built_from_all_that_the_wheel_needs() -> None:
+    """What .dockerignore lets through covers every path that the build reads."""
+    allowed = set((ROOT / ".dockerignore").read_text(encoding="utf-8").split())
+    build = project()["tool"]["hatch"]["build"]["targets"]["wheel"]
+    paths = [*build["packages"], *build["shared-data"], "config.example.toml", "README.md", "LICENSE"]
+    assert {f"!{path.partition('/')[0]}" for path in paths} <= allowed
+
+
+@pytest.mark.slow
 def test_the_wheel_says_its_licence_its_python_and_its_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         files = {name.partition(".dist-info/")[2]: name for name in archive.namelist()}
@@ -85,9 +124,9 @@ def test_every_locked_package_has_a_hash_and_no_lock_names_an_address(name: str)
 
 def test_the_locks_meet_what_the_project_asks_for() -> None:
     asked = project()["project"]
-    extras = asked["optional-dependencies"]
     assert unmet(asked["dependencies"], locked("runtime")) == []
-    assert unmet([*asked["dependencies"], *extras["dev"]], locked("dev")) == []
+    for group in ("build", "test", "dev"):
+        assert unmet(in_group(group), locked(group)) == []
     assert unmet(project()["build-system"]["requires"], locked("build")) == []
 
 
@@ -106,11 +145,28 @@ def test_no_driver_of_mysql_lets_a_server_read_files() -> None:
     assert driver.specifier.contains(locked("mysql")["aiomysql"])
 
 
+@pytest.mark.parametrize("tested", ["dev", "test"])
 @pytest.mark.parametrize("shipped", ["runtime", *EXTRAS])
-def test_what_is_tested_is_what_is_shipped(shipped: str) -> None:
-    """The development lock holds every package of the others at their versions."""
-    development = locked("dev")
-    assert {name: development.get(name) for name in locked(shipped)} == locked(shipped)
+def test_what_is_tested_is_what_is_shipped(shipped: str, tested: str) -> None:
+    """The locks of tests and of development hold every package of the others at their versions."""
+    lock = locked(tested)
+    assert {name: lock.get(name) for name in locked(shipped)} == locked(shipped)
+
+
+@pytest.mark.slow
+def test_the_version_stands_in_one_place(wheel: Path) -> None:
+    """The package says it; wheel and installation take it from there, and the changelog has a part for it."""
+    assert "version" in project()["project"]["dynamic"]
+    assert f"-{deliveryd.__version__}-" in wheel.name
+    assert version("deliveryd") == deliveryd.__version__
+    released = re.findall(
+        r"^## (\S+) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert released[0] == deliveryd.__version__
+
+
+def test_nothing_that_only_development_needs_is_published() -> None:
+    assert list(project()["project"]["optional-dependencies"]) == EXTRAS
 
 
 def test_the_installed_packages_are_the_locked_ones() -> None:
@@ -127,11 +183,13 @@ def make(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_plain_make_lists_every_target() -> None:
     listed = set(re.findall(r"^  make (\w+)", make(cwd=ROOT).stdout, re.MULTILINE))
     assert listed >= {"setup", "demo", "test", "lint", "types", "layers", "lock", "lockcheck", "ci"}
 
 
+@pytest.mark.slow
 def test_the_demo_installs_what_the_program_needs_and_no_more(tmp_path: Path) -> None:
     """In a fresh clone: the runtime lock and the builder, said in words before each long step."""
     for name in ("Makefile", "pyproject.toml", "locks"):
@@ -148,6 +206,7 @@ def test_the_demo_installs_what_the_program_needs_and_no_more(tmp_path: Path) ->
     assert "--require-hashes -r locks/dev.txt" in make("--dry-run", "test", cwd=tmp_path).stdout
 
 
+@pytest.mark.slow
 def test_an_old_python_is_refused_with_a_way_out(tmp_path: Path) -> None:
     """Someone whose python3 is too old reads which version is needed and how to name another."""
     for name in ("Makefile", "pyproject.toml", "locks"):
@@ -165,6 +224,7 @@ def test_an_old_python_is_refused_with_a_way_out(tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "status"), [("1", 1), ("", 0)])
 def test_ci_fails_a_run_that_skips_and_says_why(tmp_path: Path, value: str, status: int) -> None:
     """A skipped test passes on a laptop, and fails in CI with its reason in the output."""

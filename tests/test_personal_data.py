@@ -56,6 +56,7 @@ def on_disk(folder: Path) -> bytes:
 # what is emptied
 
 
+@pytest.mark.slow
 def test_variables_are_gone_from_the_disk_once_a_message_is_sent_and_stay_when_it_failed(
     world: World,
 ) -> None:
@@ -69,6 +70,7 @@ def test_variables_are_gone_from_the_disk_once_a_message_is_sent_and_stay_when_i
     assert FAILED in of(world, "explain", 2, "--show-variables").out
 
 
+@pytest.mark.slow
 def test_variables_of_sent_messages_are_kept_where_the_configuration_says_so(world: World) -> None:
     world.change("[journal]\n", "[journal]\nkeep_variables = true\n")
     world.state.enqueue(message(1, word=SENT))
@@ -187,6 +189,7 @@ def filled(world: World) -> World:
 CANARIES = (SENT, FAILED, "canary-malformed", "canary-without-id")
 
 
+@pytest.mark.slow
 def test_erasing_a_customer_leaves_nothing_of_them_on_the_disk_and_all_of_others(filled: World) -> None:
     """It says what it did; the journal still adds up, and a second time there is nothing left to do."""
     assert all(canary.encode() in on_disk(filled.folder) for canary in CANARIES)
@@ -207,6 +210,7 @@ def test_erasing_a_customer_leaves_nothing_of_them_on_the_disk_and_all_of_others
     assert (again.status, again.data["erased"], again.data["refused"]) == (0, nothing, {})
 
 
+@pytest.mark.slow
 def test_an_erased_message_that_the_queue_gives_again_is_not_sent(filled: World) -> None:
     """It is reported again with its last status, without details that might tell about somebody."""
     received = len(filled.state.received)
@@ -219,6 +223,7 @@ def test_an_erased_message_that_the_queue_gives_again_is_not_sent(filled: World)
     assert (last["status"], "details" in last) == ("error", False)
 
 
+@pytest.mark.slow
 def test_a_running_worker_erases_and_its_log_has_nothing_left(filled: World) -> None:
     asked = filled.state.requests["queue"]
     worker = filled.start()
@@ -232,6 +237,7 @@ def test_a_running_worker_erases_and_its_log_has_nothing_left(filled: World) -> 
     assert worker.wait(PATIENCE) == 0
 
 
+@pytest.mark.slow
 def test_what_has_not_ended_is_refused_and_listed_and_the_rest_is_erased(filled: World) -> None:
     """Status 1; once it has ended, it can be erased as well."""
     filled.state.fail_until_healed("settings", FaultAnswer(503))
@@ -268,6 +274,7 @@ async def test_messages_are_sought_in_portions_over_all_ids(
 # who decided
 
 
+@pytest.mark.slow
 def test_explain_says_who_erased_a_message_and_on_whose_behalf(
     filled: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +290,7 @@ def test_explain_says_who_erased_a_message_and_on_whose_behalf(
     assert (decision["user"], decision["caller"]) == (me, "anna")
 
 
+@pytest.mark.slow
 def test_a_worker_records_who_is_at_the_other_end_of_its_socket(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def sent(world: VirtualWorld, channel: str = "sms") -> Counter[int]:
 # One thing broken stays one thing
 
 
+@pytest.mark.slow
 def test_settings_that_hang_hold_up_their_own_messages_only(world: VirtualWorld) -> None:
     """While one id's settings don't answer at all, the others are fetched and sent within seconds."""
     world.service.settings[2] = SMS
@@ -92,6 +93,7 @@ def remote(source: Source, timeout: float = 5.0) -> RemoteDirectory:
     return RemoteDirectory(source, Terms(cache_ttl=300.0, timeout=timeout, concurrency=10))
 
 
+@pytest.mark.slow
 def test_without_its_directory_a_message_waits_and_is_not_sent_to_nobody(world: VirtualWorld) -> None:
     """It is asked again every few seconds, not in a storm, and no error is reported meanwhile."""
     source = Source(opens_at=300.0)
@@ -106,6 +108,7 @@ def test_without_its_directory_a_message_waits_and_is_not_sent_to_nobody(world: 
     assert 30 < len(source.asked) < 100
 
 
+@pytest.mark.slow
 def test_messages_that_need_no_customer_go_while_the_directory_is_away(world: VirtualWorld) -> None:
     """Of the same settings too, where the message's own variables say the name."""
     source = Source(opens_at=300.0)
@@ -151,6 +154,7 @@ def test_a_slow_look_up_holds_up_nobody_else(world: VirtualWorld) -> None:
     assert at[1] > 60
 
 
+@pytest.mark.slow
 def test_too_many_waiting_messages_stop_the_taking_until_they_have_gone(world: VirtualWorld) -> None:
     """A journal that fills with what can't be sent takes no more in than it is allowed to."""
     world.add("[queue]\nbatch_size = 5\nmax_in_flight = 10\nmax_waiting = 20\n")
@@ -173,6 +177,7 @@ def test_too_many_waiting_messages_stop_the_taking_until_they_have_gone(world: V
     assert not world.service.queue
 
 
+@pytest.mark.slow
 def test_messages_that_found_no_room_in_their_lane_are_all_sent_once(world: VirtualWorld) -> None:
     """A lane has half of six places; what it can't hold is parked in the journal and comes back."""
     world.add(f"concurrency = 2\n{EMAIL}[queue]\nbatch_size = 6\nmax_in_flight = 6\n")
@@ -184,6 +189,7 @@ def test_messages_that_found_no_room_in_their_lane_are_all_sent_once(world: Virt
     assert 30 < seconds < 36
 
 
+@pytest.mark.slow
 def test_places_that_are_waited_for_do_not_wait_for_the_flush_interval(world: VirtualWorld) -> None:
     """While the queue has more and no place is free, ends are reported once they make room for a take."""
     world.add('[queue]\nbatch_size = 5\nmax_in_flight = 10\n[events]\nflush_interval = "10s"\n')
@@ -242,6 +248,7 @@ def test_elements_that_are_no_messages_are_reported_before_the_end(world: Virtua
     assert len(world.service.events) == 2
 
 
+@pytest.mark.slow
 def test_it_is_not_idle_while_an_event_cannot_be_posted(world: VirtualWorld) -> None:
     """The message was sent in the first second; the worker stays until the service has heard of it."""
     world.service.enqueue(message(1))
@@ -486,6 +493,7 @@ def test_a_message_in_doubt_whose_channel_is_gone_is_held(world: VirtualWorld) -
     assert world.service.statuses(1) == ["dequeued"]
 
 
+@pytest.mark.slow
 def test_crashes_again_and_again_lose_nothing_and_send_nothing_twice_without_need(
     world: VirtualWorld,
 ) -> None:

@@ -12,6 +12,7 @@ from deliveryd.http.plain_address import _PLAIN, plain_target
 ODD = st.text(st.sampled_from("htps:/.-_~?#%&=@[]0192xn aZ\\\té"), max_size=30)
 
 
+@pytest.mark.slow
 @given(st.from_regex(_PLAIN, fullmatch=True) | ODD.map("http://h".__add__) | ODD)
 @example("http://127.0.0.1:8080/a/b?c=d&e")
 @example("https://a.example.com:443//x?")

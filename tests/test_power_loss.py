@@ -20,6 +20,8 @@ from power.recording import Recording, open_studio, record_life, record_lives
 from power.sweep import Figures, Violation, sweep
 from power.tracing import Sent, Step, Synced
 
+pytestmark = pytest.mark.slow
+
 SEED = 1
 
 

@@ -71,6 +71,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -90,6 +91,7 @@ def test_no_command_lets_what_came_from_outside_steer_the_terminal(world: World,
         assert not answered.out or json.loads(answered.out) is not None
 
 
+@pytest.mark.slow
 def test_what_explain_shows_is_all_there(world: World) -> None:
     """A name that steers is told, escaped, and JSON has it as it came."""
     told = tame(command("explain", 1, "--config", world.config, "--show-variables"))
@@ -98,11 +100,13 @@ def test_what_explain_shows_is_all_there(world: World) -> None:
     assert HOSTILE in data["message"]["variables"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "jsonl", "table"])
 def test_customer_data_steers_nothing(world: World, form: str) -> None:
     assert tame(command("customers", "all", 1, "--config", world.config, "--format", form))
 
 
+@pytest.mark.slow
 def test_render_shows_a_hostile_text_name_and_value(world: World, tmp_path: Path) -> None:
     """Line breaks of the text itself stay layout; the rest is shown."""
     draft = tmp_path / "draft.json"
@@ -131,6 +135,7 @@ def test_wrong_usage_and_files_that_are_missing_are_told_harmlessly(tmp_path: Pa
         assert tame(answered)
 
 
+@pytest.mark.slow
 def test_a_mistake_in_a_configuration_is_told_harmlessly(world: World, tmp_path: Path) -> None:
     """Keys and values of the file are repeated in what is said about them."""
     config = tmp_path / "config.toml"
@@ -142,6 +147,7 @@ def test_a_mistake_in_a_configuration_is_told_harmlessly(world: World, tmp_path:
         assert tame(answered)
 
 
+@pytest.mark.slow
 def test_what_a_server_says_is_logged_and_told_harmlessly(world: World) -> None:
     """Its reason goes into an error, and that into a line of the log with what caused it."""
     world.state.fail("customers", FaultAnswer(500, TITLE.encode() + b"\x9b2J"))

@@ -26,6 +26,8 @@ from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.sandbox.faults import ApplyThenDelay
 from world import PATIENCE, World, message, open_world, sms_settings
 
+pytestmark = pytest.mark.slow
+
 SECRET = "shared-secret"
 RECEIPT = """
 receipt = { provider_id = "/id", status = "/status", delivered = ["delivered"], failed = ["failed"], \

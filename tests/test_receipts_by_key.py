@@ -115,6 +115,7 @@ def test_a_receipt_while_its_retry_waits_ends_the_message(
     assert told(world) == ["dequeued", "sent", end]
 
 
+@pytest.mark.slow
 def test_a_delivery_of_what_expired_in_doubt_is_told(world: VirtualWorld) -> None:
     """Taken, answer lost, expired before the repeat: the error says that nobody knew, then it is known."""
     expires_at = format_instant(START + 600_000_000)

@@ -144,6 +144,7 @@ def post_all(
         return
 
 
+@pytest.mark.slow
 def test_kill_9_loses_no_receipt_that_was_answered(tmp_path: Path) -> None:
     """Twenty connections report without a pause, and the worker is killed when many answers are there."""
     for world in open_world(tmp_path):

@@ -21,6 +21,8 @@ from deliveryd.model import format_instant
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from virtual import START, VirtualSupervisor, VirtualWorld, live
 
+pytestmark = pytest.mark.slow
+
 SECOND = 1_000_000
 QUARTER = 900.0
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})

@@ -77,6 +77,7 @@ def test_a_message_whose_dequeued_is_accepted_at_the_second_offer_is_sent(world:
     assert audit_journal(world.folder / "journal.db").is_balanced
 
 
+@pytest.mark.slow
 def test_a_dequeued_that_is_refused_for_hours_costs_few_posts_few_lines_and_one_row(
     world: VirtualWorld, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:

@@ -188,6 +188,7 @@ def test_settings_by_id_come_from_the_service_and_are_not_kept(world: World) -> 
     assert not (world.folder / "cache").exists()
 
 
+@pytest.mark.slow
 def test_settings_that_the_worker_has_in_its_cache_are_taken_from_there(world: World) -> None:
     world.state.enqueue({"id": 1, "settingsId": 7, "customerId": 1, "variables": json.loads(VARIABLES)})
     world.run_until_idle()
@@ -237,6 +238,7 @@ def test_a_number_beyond_the_ids_of_settings_is_told_as_such(world: World, numbe
     assert not world.state.requests
 
 
+@pytest.mark.slow
 def test_the_largest_ids_of_settings_are_asked_for(world: World) -> None:
     for number in (2**63 - 1, -(2**63)):
         assert f"settings {number}: the service answered 404" in render(world, settings=number).err

@@ -405,6 +405,7 @@ def test_missing_names_go_before_a_broken_subject() -> None:
     assert block.render({}, None) == Missing(("x",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "pieces"),
     [

@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -133,6 +134,7 @@ def test_a_template_is_no_larger_than_its_text(text: str, keys: set[str]) -> Non
         assert len(template.pieces) <= 2 * text.count("{") + 1
 
 
+@pytest.mark.slow
 @given(tag=st.one_of(ANY, st.from_regex(r"[A-Za-z]{1,4}([-_][A-Za-z0-9]{1,8}){0,6}", fullmatch=True)))
 def test_any_tag_is_read_or_refused(tag: str) -> None:
     """A language tag gives candidates that end with the configured one, or the one error there is for it."""

@@ -109,6 +109,7 @@ def test_a_secret_that_cannot_be_used_at_the_start_is_an_error(file: Path) -> No
         secret_in(file)
 
 
+@pytest.mark.slow
 def test_a_worker_whose_provider_wants_a_new_secret_sends_with_it(world: World, file: Path) -> None:
     """No restart, no pause and no second message: the provider saw one key, first with the old secret."""
     world.add(f'headers = {{ Authorization = "Bearer {{secret.token}}" }}\nsecrets = {{ token = "{file}" }}')

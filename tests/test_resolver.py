@@ -109,6 +109,7 @@ async def test_an_answer_is_used_for_half_a_minute_and_then_asked_for_anew(names
     assert len(names.asked) == 2
 
 
+@pytest.mark.slow
 async def test_while_name_servers_are_silent_the_last_answer_is_used_for_hours(names: NameServer) -> None:
     """One look-up hangs meanwhile, however many ask, and its answer counts when it comes at last."""
     names.answers["a.example"] = OLD

@@ -441,6 +441,7 @@ customers = st.none() | st.builds(
 )
 
 
+@pytest.mark.slow
 @given(
     contents(), entries, st.tuples(customers, customers), st.sampled_from((strict, general_stands_in)),
     st.lists(st.sampled_from(TAGS), min_size=1, max_size=3, unique=True),
@@ -467,6 +468,7 @@ def test_a_message_that_needs_no_customer_is_the_same_whoever_they_are(
         assert _said(first) == _said(second)
 
 
+@pytest.mark.slow
 @given(contents(), entries, st.lists(st.sampled_from(TAGS), min_size=1, max_size=3, unique=True))
 def test_a_customer_is_not_asked_for_in_vain(
     languages: Mapping[str, LanguageContent], entry: Entry, configured: list[str]

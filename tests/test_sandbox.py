@@ -703,6 +703,7 @@ def test_a_port_that_is_taken_is_an_error_and_leaves_nothing_open(sandbox: Sandb
         pass
 
 
+@pytest.mark.slow
 def test_the_sandbox_stands_without_the_rest_of_deliveryd() -> None:
     script = (
         "import sys, deliveryd.sandbox.thread, deliveryd.sandbox.scenario\n"

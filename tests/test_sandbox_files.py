@@ -87,6 +87,7 @@ def test_the_readme_shows_the_very_configuration_that_the_sandbox_writes() -> No
     assert shown == configuration("http://127.0.0.1:8080", "127.0.0.1", 8025, 9471)
 
 
+@pytest.mark.slow
 def test_a_worker_with_that_configuration_brings_all_messages_to_the_end_that_the_demo_shows(
     cards: dict[int, Any],
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_worker_with_that_configuration_brings_all_messages_to_the_end_that_th
     assert cards[1001]["content"]["text"].startswith("Hello Ann Whitfield, 120 points")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cards")
 def test_the_sandbox_answers_the_customer_data_area_for_its_customers(beside: Beside) -> None:
     """Groups over several pages, with their configurations; a customer who isn't in the story is refused."""
@@ -110,6 +112,7 @@ def test_the_sandbox_answers_the_customer_data_area_for_its_customers(beside: Be
     assert command("customers", "all", 4711, "--config", beside.config).status == 1
 
 
+@pytest.mark.slow
 def test_the_sandbox_asks_for_the_token_that_it_wrote(
     beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +133,7 @@ def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     assert answered.err == f"deliveryd: {tmp_path}/try can't be used: File exists; give another --folder\n"
 
 
+@pytest.mark.slow
 def test_where_it_listens_as_json() -> None:
     """One object, as soon as it listens."""
     options = ["--port", "0", "--smtp-port", "0", "--empty", "--json"]
@@ -143,6 +147,7 @@ def test_where_it_listens_as_json() -> None:
     assert told["inbox"] == f"{told['service']}/"
 
 
+@pytest.mark.slow
 def test_files_that_are_there_are_left_as_they_are(tmp_path: Path) -> None:
     """A second sandbox in the same folder changes nothing, and says that the messages were sent before."""
     tmp_path.joinpath("config.toml").write_text("# mine\n", encoding="utf-8")

@@ -223,6 +223,7 @@ def test_too_many_elements_keep_as_many_as_are_read() -> None:
     assert read_queue(queue(*[one] * (MOST_ELEMENTS + 1)), MOST_ELEMENTS + 1).fault is None
 
 
+@pytest.mark.slow
 def test_too_many_values_keep_the_messages_before_them() -> None:
     """The memory of what is read stays bounded; what is behind the bound is told to be lost."""
     many = json.dumps({f"v{number}": number for number in range(MOST_VALUES // 10)})

@@ -526,6 +526,7 @@ async def test_the_whole_cycle_over_a_socket() -> None:
         assert json.loads(gateway.seen[1].body) == [{"messageId": 1}]
 
 
+@pytest.mark.slow
 @real_sockets
 async def test_broken_connections_over_a_socket() -> None:
     """A service that hangs up twice is asked a third time; one that nobody runs is unavailable."""
@@ -613,6 +614,7 @@ async def test_a_compressed_answer_is_read_though_nobody_asked_for_it() -> None:
         assert {seen.headers["accept-encoding"] for seen in gateway.seen} == {"identity"}
 
 
+@pytest.mark.slow
 @real_sockets
 async def test_a_compressed_answer_is_bounded_by_what_it_stands_for() -> None:
     """Some kB that stand for 64 MiB cost no more than the bound."""
@@ -651,6 +653,7 @@ async def test_every_request_says_who_makes_it() -> None:
         assert {seen.headers["user-agent"] for seen in gateway.seen} == {f"deliveryd/{__version__}"}
 
 
+@pytest.mark.slow
 @real_sockets
 async def test_a_large_answer_of_the_queue_is_read_whole() -> None:
     """1,000 messages of 5 KB are a batch like any other, and so are 12 MB of them."""
@@ -663,6 +666,7 @@ async def test_a_large_answer_of_the_queue_is_read_whole() -> None:
             assert (batch.malformed, batch.fault) == ([], None)
 
 
+@pytest.mark.slow
 @real_sockets
 async def test_an_answer_beyond_the_bound_keeps_what_lies_within_it() -> None:
     """64 MiB are read, which bounds the memory; that the rest of such a batch is lost is told."""

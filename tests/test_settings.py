@@ -286,6 +286,7 @@ async def test_after_a_restart_they_are_kept_no_longer_than_before(rooms: Rooms)
     assert rooms.source.requests == [1, 2]
 
 
+@pytest.mark.slow
 @in_virtual_time
 async def test_an_outage_is_asked_about_ever_more_rarely(rooms: Rooms) -> None:
     """Each failure says how long to wait, growing to a minute; nobody asks the service before that."""

@@ -157,6 +157,7 @@ anyio.run(main, backend="asyncio", backend_options={{"use_uvloop": sys.argv[1] =
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_a_process_ends_though_a_look_up_never_does(loop: str) -> None:
     """A worker that is told to stop doesn't wait for a name server."""

@@ -96,6 +96,7 @@ async def stop(process: Process) -> None:
     assert os.WIFSTOPPED(status)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asker", "serve"),
     [

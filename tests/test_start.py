@@ -11,6 +11,8 @@ import pytest
 
 from deliveryd.telemetry import absent
 
+pytestmark = pytest.mark.slow
+
 LOADED = "import sys, json; print(json.dumps(sorted(sys.modules)))"
 
 

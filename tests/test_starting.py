@@ -114,6 +114,7 @@ async def give_an_order(world: World) -> ControlReply:
     return await anyio.to_thread.run_sync(order, office, Action.RESEND, ItemKind.MESSAGE, ["99"])
 
 
+@pytest.mark.slow
 async def test_receipts_and_orders_wait_until_what_was_in_doubt_is_taken_up(held: World) -> None:
     """Receipts are answered with 503 meanwhile. Taken afterwards, they settle the doubts."""
     keys = [seen.headers["idempotency-key"] for seen in held.state.seen if seen.endpoint == "provider.sms"]

@@ -94,6 +94,7 @@ def test_whatever_is_asked_for_a_message_only_walks_along_the_table(wishes: list
     assert {State.SENT, State.DELIVERED}.issuperset({b for a, b in pairwise(walk) if a is State.FAILED})
 
 
+@pytest.mark.slow
 def test_the_documents_show_the_table_as_it_is() -> None:
     """docs/architecture.md holds what docs/draw_states.py prints."""
     drawn = subprocess.run(

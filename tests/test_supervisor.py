@@ -19,6 +19,8 @@ from deliveryd.sandbox.faults import ApplyThenDelay, FaultAnswer, Hang, HangUp
 from deliveryd.sandbox.state import SandboxState
 from world import PATIENCE, World, message, open_world, sms_settings
 
+pytestmark = pytest.mark.slow
+
 ADMIN = '[admin]\nlisten = "127.0.0.1:0"'
 
 

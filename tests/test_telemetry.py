@@ -339,6 +339,7 @@ def test_a_stranger_to_the_journal_is_no_journal(monkeypatch: pytest.MonkeyPatch
         assert telemetry.choose_layout(stream, os.environ) == "json"
 
 
+@pytest.mark.slow
 def test_an_output_that_is_gone_costs_the_lines_only() -> None:
     """With nobody reading standard error any more, and with it closed, the process goes on to its end."""
     program = """

@@ -122,6 +122,7 @@ def log() -> Iterator[StringIO]:
     telemetry.configure("error", "json", StringIO())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ids", [1, 100])
 def test_messages_of_healthy_settings_are_as_fast_beside_settings_that_hang(tmp_path: Path, ids: int) -> None:
     """2,500 messages of hanging settings wait in the journal; the others wait as without them."""
@@ -141,6 +142,7 @@ def test_messages_of_healthy_settings_are_as_fast_beside_settings_that_hang(tmp_
     assert beside[-2] <= 2 * alone[-2], figures
 
 
+@pytest.mark.slow
 def test_new_settings_are_asked_for_at_once_while_a_hundred_others_hang(world: VirtualWorld) -> None:
     """Requests that hang, or are repeated, leave half of the slots to ids that weren't asked for yet."""
     world.add(FAST)
@@ -162,6 +164,7 @@ def test_new_settings_are_asked_for_at_once_while_a_hundred_others_hang(world: V
     assert max(at) < 63
 
 
+@pytest.mark.slow
 def test_where_more_hang_than_there_are_slots_the_longest_request_gives_way_to_a_new_id(
     world: VirtualWorld,
 ) -> None:
@@ -188,6 +191,7 @@ def test_where_more_hang_than_there_are_slots_the_longest_request_gives_way_to_a
     assert max(waits) < 2.0
 
 
+@pytest.mark.slow
 def test_messages_go_on_as_soon_as_their_settings_have_come(world: VirtualWorld) -> None:
     """All 2,500 of an id that hung for minutes are sent, once; the id was asked for alone meanwhile."""
     hang(world, lambda id_: id_ == 1, until=200.0)
@@ -214,6 +218,7 @@ def test_a_restart_asks_anew_for_what_messages_wait_for(world: VirtualWorld) -> 
     assert len(world.channels["sms"].attempts) == 50
 
 
+@pytest.mark.slow
 def test_beside_a_directory_that_takes_four_seconds_who_needs_no_customer_is_as_fast_as_ever(
     world: VirtualWorld,
 ) -> None:
@@ -255,6 +260,7 @@ def fails_once(world: VirtualWorld, share: int) -> dict[int, list[float]]:
     return tried
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [1, 2])
 def test_repeats_go_before_a_backlog_of_new_messages(world: VirtualWorld, channels: int) -> None:
     """Half of them within a second of their due time, however many messages wait to be sent first."""
@@ -271,6 +277,7 @@ def test_repeats_go_before_a_backlog_of_new_messages(world: VirtualWorld, channe
     assert late[-10] < 2.0
 
 
+@pytest.mark.slow
 def test_repeats_take_half_of_the_attempts_at_most_while_new_messages_wait(world: VirtualWorld) -> None:
     """A provider that keeps failing for some doesn't keep the others from their first try."""
     world.add('retry = { attempts = 9, base = "50ms", max = "50ms" }\nconcurrency = 10\n')
@@ -299,6 +306,7 @@ def test_what_has_expired_takes_no_permit_of_the_rate(world: VirtualWorld) -> No
     assert max(ended) < format_instant(START + 9_000_000)
 
 
+@pytest.mark.slow
 def test_a_warning_says_what_most_messages_wait_for_when_half_of_the_bound_is_reached(
     world: VirtualWorld, log: StringIO
 ) -> None:
@@ -332,6 +340,7 @@ def test_a_long_pause_of_one_id_is_over_when_the_service_answers_for_another(wor
     assert len(world.channels["sms"].attempts) == 2
 
 
+@pytest.mark.slow
 def test_an_hour_is_the_longest_pause_that_the_service_can_ask_for(world: VirtualWorld) -> None:
     """With nothing else to learn from, the id is asked for again after an hour."""
     answers = iter([httpx.Response(503, headers={"Retry-After": "86400"})])
@@ -340,6 +349,7 @@ def test_an_hour_is_the_longest_pause_that_the_service_can_ask_for(world: Virtua
     assert 3600 <= live(world.run_until_idle) < 3700
 
 
+@pytest.mark.slow
 def test_a_channel_that_works_again_wakes_what_its_provider_asked_to_wait(world: VirtualWorld) -> None:
     """An hour was asked for while the provider was down; its first answer afterwards ends the pause."""
     channel = world.channels["sms"]
@@ -354,6 +364,7 @@ def test_a_channel_that_works_again_wakes_what_its_provider_asked_to_wait(world:
     assert len({dispatch.entry.id for _, dispatch in channel.attempts}) == 20
 
 
+@pytest.mark.slow
 def test_a_restart_leaves_a_provider_alone_that_asked_for_it_but_for_a_few(world: VirtualWorld) -> None:
     """A hundred were told to come in an hour; ten ask again, and one that is taken wakes the others."""
     channel = world.channels["sms"]
@@ -373,6 +384,7 @@ def test_a_restart_leaves_a_provider_alone_that_asked_for_it_but_for_a_few(world
     assert all(world.service.statuses(id_)[-1] == "sent" for id_ in range(100))
 
 
+@pytest.mark.slow
 def test_what_expires_while_it_waits_for_its_next_try_is_told_at_once(world: VirtualWorld) -> None:
     """The provider asked for an hour; the message's time is over after ten minutes."""
     world.service.settings[1] = json.dumps(
@@ -384,6 +396,7 @@ def test_what_expires_while_it_waits_for_its_next_try_is_told_at_once(world: Vir
     assert world.service.statuses(1) == ["dequeued", "error"]
 
 
+@pytest.mark.slow
 def test_the_journal_says_what_a_message_waits_for(world: VirtualWorld) -> None:
     """By the name of the settings, while they are awaited; nothing is left of it afterwards."""
     hang(world, lambda id_: id_ == 1, until=100.0)

@@ -73,6 +73,7 @@ def scene(
     live(run)
 
 
+@pytest.mark.slow
 def test_an_idle_worker_is_alive_and_takes_messages(world: VirtualWorld) -> None:
     """After an hour without work every loop has turned within the last seconds."""
 
@@ -89,6 +90,7 @@ def test_an_idle_worker_is_alive_and_takes_messages(world: VirtualWorld) -> None
     scene(world, play)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "words"), [("/queue", "the queue gives no usable answer"), ("/events", "takes no events")]
 )
@@ -115,6 +117,7 @@ def test_an_endpoint_that_is_down_takes_readiness_and_never_life(
     scene(world, play)
 
 
+@pytest.mark.slow
 def test_a_provider_that_is_down_is_shown_and_costs_neither_life_nor_readiness(world: VirtualWorld) -> None:
     """For half an hour the sentence, the status and a gauge say so; a minute after it is back none does."""
     world.service.enqueue(*(message(id_) for id_ in range(1, 31)))
@@ -136,6 +139,7 @@ def test_a_provider_that_is_down_is_shown_and_costs_neither_life_nor_readiness(w
     scene(world, play)
 
 
+@pytest.mark.slow
 def test_settings_that_a_provider_refuses_are_named_and_cost_no_readiness(world: VirtualWorld) -> None:
     """The sentence says that there are some, the status which; when they are accepted none does."""
     world.service.settings[2] = SMS
@@ -236,6 +240,7 @@ def with_a_backlog(world: VirtualWorld, count: int) -> None:
     channel.send = send_at_its_own_pace  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 def test_a_lane_that_always_has_a_next_batch_is_alive(world: VirtualWorld) -> None:
     """20 ms a sync and 400 messages a second: for half a minute no loop is seen to stand still."""
     with_a_backlog(world, 12_000)
@@ -252,6 +257,7 @@ def test_a_lane_that_always_has_a_next_batch_is_alive(world: VirtualWorld) -> No
     scene(world, play, Disk(0.02))
 
 
+@pytest.mark.slow
 def test_a_lane_whose_disk_hangs_in_the_middle_of_its_work_is_seen(world: VirtualWorld) -> None:
     """Beats mark progress: a commit that never comes back ends them, however much there is to do."""
     with_a_backlog(world, 12_000)
@@ -314,6 +320,7 @@ def test_the_levels_are_the_last_sums_and_the_size_of_the_journals_files(world: 
     scene(world, play)
 
 
+@pytest.mark.slow
 def test_neither_a_provider_that_hangs_for_an_hour_nor_a_long_end_costs_the_watchdogs_beat(
     world: VirtualWorld, tmp_path: Path
 ) -> None:

@@ -238,6 +238,7 @@ SCENARIOS: list[tuple[str, type[Verdict]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "expected"), SCENARIOS)
 async def test_verdicts(setting: Setting, scenario: str, expected: type[Verdict]) -> None:
     """The same conduct leads to the same verdict, and a reason quotes neither address nor text."""
@@ -345,6 +346,7 @@ def test_every_adapter_is_in_the_table() -> None:
     assert set(ADAPTERS) == set(PROVIDERS) == {adapter for adapter, _ in LOOPS}
 
 
+@pytest.mark.slow
 def test_reading_the_options_loads_no_mail_library() -> None:
     """A worker without e-mail starts without the libraries for it."""
     script = (

@@ -121,7 +121,12 @@ def postgres() -> Iterator[Postgres | str]:
         yield str(error)
 
 
-@pytest.fixture(params=KEEPERS)
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] if name.startswith("postgresql") else [])
+        for name in KEEPERS
+    ]
+)
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
     """Each of them in turn."""
     name = str(request.param)
@@ -186,6 +191,7 @@ async def test_customers_that_nobody_knows_are_told_as_unknown(directory: Direct
     assert await find(directory, 10) is None
 
 
+@pytest.mark.slow
 async def test_many_at_once_are_each_answered_for_once(directory: Directory) -> None:
     """More than go into one question, some of them unknown."""
     found = await answers(directory, *range(90, 410))
@@ -202,6 +208,7 @@ async def test_a_directory_that_is_there_says_so(directory: Directory) -> None:
     assert await directory.probe() is None
 
 
+@pytest.mark.slow
 async def test_a_directory_that_is_gone_takes_nobody_for_unknown(directory: Directory, kept: Kept) -> None:
     """A file's customers stay known; of others it can't be said who they are, for a reason without names."""
     kept.fail()

@@ -1305,6 +1305,7 @@ async def test_receipts_that_nothing_ever_matched_are_forgotten_too(opened: Open
         assert (await journal.counts()).receipts_unmatched == 5
 
 
+@pytest.mark.slow
 async def test_twenty_thousand_messages_at_once(opened: Open) -> None:
     ids = range(1, 20_001)
     entries = [attempt_on(id_) for id_ in ids]

@@ -9,6 +9,8 @@ from simulation.mutations import MUTATIONS
 from simulation.oracle import violations
 from simulation.run import run_plan
 
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
+
 MOST_PLANS = 300
 
 SEEN = {

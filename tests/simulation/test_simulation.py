@@ -17,6 +17,8 @@ from simulation.plan import Plan
 from simulation.run import run_plan
 from simulation.soak import garbage_collected_seldom, live_through
 
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
+
 PLANS = int(os.environ.get("DELIVERYD_PLANS", "2000"))
 SHARES = 16
 

@@ -25,9 +25,11 @@ INTERRUPTED = 130
 
 COMMANDS = (
     "run", "demo", "sandbox", "check", "render", "explain", "audit", "in-doubt", "dead", "erase", "customers",
-    "cache", "health",
+    "cache", "config", "health",
 )  # fmt: skip
 """Each is a function, or a group of commands, of that name in the module of that name; "-" is "_" there."""
+MODULES = {"config": "config_file"}
+"""The exceptions: `deliveryd.config` is the model of the configuration."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -81,7 +83,7 @@ def build_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_options)
     for name in commands:
-        module = name.replace("-", "_")
+        module = MODULES.get(name, name.replace("-", "_"))
         command = getattr(import_module(f"deliveryd.cli.{module}"), module)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)

@@ -87,10 +87,10 @@ lockcheck: setup ## check that locks/ is what pyproject.toml asks for
 		echo "locks/ is not what pyproject.toml asks for: run make lock and commit the result." >&2; exit 1; }
 
 audit: setup ## hold the locks against the advisories that are kept beside them
-	@$(BIN)/python tests/supply_chain.py audit
+	@$(BIN)/python tests/support/supply_chain.py audit
 
 sbom: setup ## write into dist/ what deliveryd is made of (CycloneDX), and what doesn't affect it (OpenVEX)
-	@$(BIN)/python tests/supply_chain.py sbom dist
+	@$(BIN)/python tests/support/supply_chain.py sbom dist
 
 $(BENCH_READY): pyproject.toml locks/bench.txt
 	@test -f benchmarks/.venv/pyvenv.cfg && $(BENCH_PIP) --version >/dev/null 2>&1 || \

@@ -11,7 +11,7 @@ from deliveryd.config import load
 from deliveryd.directory.registry import open_source, options_of
 from deliveryd.directory.remote import Terms
 from deliveryd.errors import ConfigError
-from directories import importable, install_package
+from support.directories import importable, install_package
 
 TERMS = Terms(300.0, 5.0, 10)
 CONFIG = """\

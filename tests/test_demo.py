@@ -16,8 +16,8 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-import terminal
 from deliveryd.sandbox.scenario import demo_scenario
+from support import terminal
 
 PATIENCE = 60.0
 EXHIBITS = demo_scenario().exhibits

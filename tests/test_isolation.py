@@ -11,7 +11,7 @@ from typing import NamedTuple
 import trio
 
 from deliveryd.channels.base import InDoubt, TryAgain
-from virtual import VirtualWorld, live
+from support.virtual import VirtualWorld, live
 
 RATE = 20
 """Messages for each channel that come into the queue in a second."""

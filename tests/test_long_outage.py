@@ -16,7 +16,7 @@ import trio
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
 from deliveryd.delivery.intake import TOP_UP
 from deliveryd.journal.audit import audit_journal
-from virtual import VirtualSupervisor, VirtualWorld, live
+from support.virtual import VirtualSupervisor, VirtualWorld, live
 
 HOUR = 3600.0
 DOWN_AT = 60.0

@@ -15,7 +15,6 @@ import pytest
 import trustme
 from pydantic import ValidationError
 
-from channel_samples import ADA, dispatch, opened
 from deliveryd.channels.base import (
     Accepted,
     Dispatch,
@@ -29,8 +28,9 @@ from deliveryd.channels.base import (
 from deliveryd.channels.registry import ADAPTERS, AdapterKind, check_channel, find_adapter
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
-from mail_server import HANG_UP, STALL, open_mail_server
-from scripted_gateway import HangUp, Reply, Stall, closed_port, open_gateway
+from support.channel_samples import ADA, dispatch, opened
+from support.mail_server import HANG_UP, STALL, open_mail_server
+from support.scripted_gateway import HangUp, Reply, Stall, closed_port, open_gateway
 
 pytestmark = pytest.mark.anyio
 

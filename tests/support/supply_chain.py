@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 ADVISORIES, VEX = "advisories.toml", "vex.json"
 STALE = 45
 """Days after which a list that nobody looked through is spoken of."""

@@ -108,10 +108,10 @@ lockcheck: setup ## check that locks/ is what pyproject.toml asks for
 		echo "locks/ is not what pyproject.toml asks for: run make lock and commit the result." >&2; exit 1; }
 
 audit: setup ## hold the locks against the advisories that are kept beside them
-	@$(BIN)/python tests/supply_chain.py audit
+	@$(BIN)/python tests/support/supply_chain.py audit
 
 sbom: setup ## write into dist/ what deliveryd is made of (CycloneDX), and what doesn't affect it (OpenVEX)
-	@$(BIN)/python tests/supply_chain.py sbom dist
+	@$(BIN)/python tests/support/supply_chain.py sbom dist
 
 man: setup ## write man/deliveryd.1 from the help of the command line
 	@$(BIN)/python man/generate.py >man/deliveryd.1

@@ -29,7 +29,6 @@ from process import (
     world_core,
 )
 from work import Work, write_customers
-
 from world import Conditions, World
 
 RESULTS = Path(__file__).parent / "results"

@@ -24,7 +24,6 @@ from ended_rows import BYTES_PER_MESSAGE, NOW, STRIDE, with_ended, with_waiting
 from measuring import DISK, Run, folder_on_disk, measure
 from process import SubjectFailed, clean_up_when_told_to_end
 from work import Work
-
 from world import Conditions
 
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,6 @@ from catalogue import Daemon, Place, Subject
 from ledger import Findings
 from process import PATIENCE, Process, subject_core, world_core
 from work import Work, write_customers
-
 from world import Conditions, World
 
 

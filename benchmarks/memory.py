@@ -24,7 +24,6 @@ from catalogue import write_config
 from measuring import folder_on_disk
 from process import Process, subject_core, world_core
 from work import Work, write_customers
-
 from world import World
 
 PARTS = 10

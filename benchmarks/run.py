@@ -10,7 +10,6 @@ from catalogue import DAEMON, SUBJECTS
 from measuring import Run, measure
 from process import clean_up_when_told_to_end
 from work import Work
-
 from world import Conditions
 
 SMALL = 200

@@ -15,8 +15,8 @@ from deliveryd.directory.base import find
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 from deliveryd.worker.wiring import open_directory
-from directories import importable
-from scripted_gateway import Reply, open_gateway
+from support.directories import importable
+from support.scripted_gateway import Reply, open_gateway
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,8 @@ import pytest
 from deliveryd.journal.audit import CHECKS, SHOWN
 from deliveryd.journal.audit import audit_journal as reconcile
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
-from terminal import Answered, command
-from world import PATIENCE, World, message, open_world, sms_settings
+from support.terminal import Answered, command
+from support.world import PATIENCE, World, message, open_world, sms_settings
 
 pytestmark = pytest.mark.slow
 

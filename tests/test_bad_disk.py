@@ -22,8 +22,8 @@ import pytest
 
 from deliveryd.sandbox.faults import Delay
 from deliveryd.sandbox.state import SandboxState
-from terminal import command
-from world import PATIENCE, World, message, open_world, sms_settings
+from support.terminal import command
+from support.world import PATIENCE, World, message, open_world, sms_settings
 
 pytestmark = pytest.mark.slow
 

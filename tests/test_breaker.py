@@ -18,7 +18,7 @@ from deliveryd import telemetry
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.model import format_instant
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
-from virtual import START, VirtualWorld, live
+from support.virtual import START, VirtualWorld, live
 
 SECOND = 1_000_000
 HOUR = 3600.0

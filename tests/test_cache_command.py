@@ -11,8 +11,8 @@ import pytest
 
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.sandbox.faults import FaultAnswer
-from terminal import command
-from world import World, message, open_world, sms_settings
+from support.terminal import command
+from support.world import World, message, open_world, sms_settings
 
 pytestmark = pytest.mark.slow
 

@@ -14,14 +14,14 @@ import pytest
 import trustme
 from pydantic import ValidationError
 
-from channel_samples import ADA, dispatch, nameless, opened
 from deliveryd import __version__
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
 from deliveryd.runtime import renewal
-from scripted_gateway import Gateway, HangUp, Reply, Stall, closed_port, open_gateway
+from support.channel_samples import ADA, dispatch, nameless, opened
+from support.scripted_gateway import Gateway, HangUp, Reply, Stall, closed_port, open_gateway
 
 pytestmark = pytest.mark.anyio
 

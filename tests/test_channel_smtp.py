@@ -18,15 +18,15 @@ import trustme
 from aiosmtpd.smtp import AuthResult
 from pydantic import ValidationError
 
-from channel_samples import dispatch, nameless, opened
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.channels.html_text import html_to_text
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
 from deliveryd.runtime import renewal
-from mail_server import HANG_UP, STALL, MailServer, accept_only, open_mail_server
-from scripted_gateway import closed_port
+from support.channel_samples import dispatch, nameless, opened
+from support.mail_server import HANG_UP, STALL, MailServer, accept_only, open_mail_server
+from support.scripted_gateway import closed_port
 
 pytestmark = pytest.mark.anyio
 

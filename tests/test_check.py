@@ -12,8 +12,8 @@ import pytest
 
 from deliveryd.http.reachability import connect_problem
 from deliveryd.http.tls import TlsFiles
-from terminal import Answered, command, free_port
-from world import PATIENCE, World, open_world
+from support.terminal import Answered, command, free_port
+from support.world import PATIENCE, World, open_world
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from typing import ClassVar
 import pytest
 
 from deliveryd.sandbox.faults import FaultAnswer
-from terminal import Answered, command
-from world import World, open_world
+from support.terminal import Answered, command
+from support.world import World, open_world
 
 
 @pytest.fixture

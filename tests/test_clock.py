@@ -22,7 +22,7 @@ from deliveryd.model import Entry, QueuedMessage, StatusEvent, format_instant, p
 from deliveryd.runtime.threads import inline
 from deliveryd.states import State
 from deliveryd.worker.supervisor import Supervisor
-from virtual import START, VirtualClock, VirtualSupervisor, VirtualWorld, live
+from support.virtual import START, VirtualClock, VirtualSupervisor, VirtualWorld, live
 
 HOUR = 3_600_000_000
 MINUTE = 60_000_000

@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from deliveryd.sandbox.faults import ApplyThenDelay, ApplyThenHangUp
-from terminal import Answered, command
-from world import PATIENCE, World, message, open_world, sms_settings
+from support.terminal import Answered, command
+from support.world import PATIENCE, World, message, open_world, sms_settings
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from world import World, open_world
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 

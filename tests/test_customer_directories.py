@@ -17,7 +17,7 @@ from sqlalchemy import Engine, event
 from deliveryd import telemetry
 from deliveryd.config import load
 from deliveryd.worker.supervisor import Supervisor
-from directories import (
+from support.directories import (
     MANY,
     ONE,
     NoPostgres,
@@ -28,7 +28,7 @@ from directories import (
     write_postgres,
     write_sqlite,
 )
-from world import PATIENCE, World, message, open_world
+from support.world import PATIENCE, World, message, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -24,8 +24,8 @@ from deliveryd.sandbox.faults import FaultAnswer, Hang, Pass
 from deliveryd.sandbox.state import CUSTOMER_GROUPS, SandboxState
 from deliveryd.service.customer_data import Entity
 from deliveryd.service.wire import GROUPS
-from terminal import command
-from world import World, open_world
+from support.terminal import command
+from support.world import World, open_world
 
 CUSTOMER = 7
 PATIENCE = 60.0

@@ -16,8 +16,8 @@ from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.remote import Terms
 from deliveryd.errors import ConfigError, DirectoryUnavailable
 from deliveryd.model import Customer
-from directories import Crm, crowd, open_crm
-from scripted_gateway import HangUp, Reply, closed_port, open_gateway
+from support.directories import Crm, crowd, open_crm
+from support.scripted_gateway import HangUp, Reply, closed_port, open_gateway
 
 pytestmark = pytest.mark.anyio
 

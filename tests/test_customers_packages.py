@@ -11,7 +11,7 @@ from deliveryd.config import load
 from deliveryd.directory.registry import open_source, options_of
 from deliveryd.directory.remote import Terms
 from deliveryd.errors import ConfigError
-from directories import importable, install_package
+from support.directories import importable, install_package
 
 TERMS = Terms(300.0, 5.0, 10)
 CONFIG = """\
@@ -55,7 +55,7 @@ def problems(folder: Path, table: str) -> list[str]:
             "registre",
             "unknown source 'registre'; did you mean 'register'? (there are: none, file, http, sql, ",
         ),
-        ("no-kind", "the source 'no-kind': customer_register:NO_KIND is no Kind"),
+        ("no-kind", "the source 'no-kind': customer_register:NO_KIND is no SourceKind"),
         ("nothing", "the source 'nothing' can't be loaded: AttributeError: "),
         ("broken", "the source 'broken' can't be loaded: ModuleNotFoundError: "),
     ],

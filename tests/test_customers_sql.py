@@ -20,7 +20,7 @@ from deliveryd.directory.sql import READ_ONLY, SqlSource, open_sql
 from deliveryd.directory.sql_options import DRIVERS, SqlOptions, database_address, missing_package
 from deliveryd.errors import ConfigError, DirectoryUnavailable
 from deliveryd.model import Customer
-from directories import MANY, ONE, NoPostgres, Postgres, open_postgres, write_postgres, write_sqlite
+from support.directories import MANY, ONE, NoPostgres, Postgres, open_postgres, write_postgres, write_sqlite
 
 pytestmark = pytest.mark.anyio
 

@@ -20,8 +20,8 @@ from deliveryd.directory.sql_connection import tls_for
 from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.errors import ConfigError
 from deliveryd.network.resolver import Address, Resolver
-from directories import ONE
-from fake_databases import PASSWORD, SSL_REQUEST, Talk, mysql, open_database, postgresql, thief
+from support.directories import ONE
+from support.fake_databases import PASSWORD, SSL_REQUEST, Talk, mysql, open_database, postgresql, thief
 
 pytestmark = pytest.mark.anyio
 

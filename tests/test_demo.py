@@ -16,8 +16,8 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-import terminal
 from deliveryd.sandbox.scenario import demo_scenario
+from support import terminal
 
 pytestmark = pytest.mark.slow
 

@@ -13,23 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from support.systemd_units import UNITS, unit_settings
+
 ROOT = Path(__file__).parent.parent
-UNITS = ["deliveryd.service", "deliveryd@.service"]
 USER = 10001
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
 )
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 needs_setpriv = pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
-
-
-def unit_settings(name: str) -> dict[str, list[str]]:
-    settings: dict[str, list[str]] = {}
-    for line in (ROOT / "systemd" / name).read_text(encoding="utf-8").splitlines():
-        key, equals, value = line.partition("=")
-        if equals and not line.startswith("#"):
-            settings.setdefault(key, []).append(value)
-    return settings
 
 
 @pytest.mark.slow

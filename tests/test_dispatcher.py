@@ -21,7 +21,7 @@ from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.threads import inline
 from deliveryd.runtime.waiting import Heartbeats
 from deliveryd.states import State
-from virtual import START, VirtualChannel, VirtualClock, VirtualService, VirtualWorld, live
+from support.virtual import START, VirtualChannel, VirtualClock, VirtualService, VirtualWorld, live
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})
 BOTH = json.dumps({"content": {"en": {"sms": {"text": "hello"}, "email": {"subject": "s", "body": "b"}}}})

@@ -22,7 +22,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from channel_samples import dispatch, nameless
 from deliveryd.admin.exposition import expose
 from deliveryd.channels.base import Accepted, Refused, TryAgain, Verdict
 from deliveryd.channels.registry import open_adapter
@@ -33,8 +32,9 @@ from deliveryd.inspection.explanation import STATES
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.telemetry import Event
 from deliveryd.worker.health import __file__ as vitals_file
-from scripted_gateway import Gateway, Reply, open_gateway
-from world import World, message, open_world, sms_settings
+from support.channel_samples import dispatch, nameless
+from support.scripted_gateway import Gateway, Reply, open_gateway
+from support.world import World, message, open_world, sms_settings
 
 ROOT = Path(__file__).parent.parent
 OPERATING = ROOT / "docs" / "operating.md"

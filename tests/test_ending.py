@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.sandbox.faults import Hang
-from world import PATIENCE, World, message, open_world, sms_settings
+from support.world import PATIENCE, World, message, open_world, sms_settings
 
 pytestmark = pytest.mark.slow
 

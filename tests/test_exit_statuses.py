@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from deliveryd.cli.outcome import CONFIGURATION, FAILED
-from somebody import as_nobody
-from terminal import Answered, command, free_port
-from world import World, open_world
+from support.somebody import as_nobody
+from support.terminal import Answered, command, free_port
+from support.world import World, open_world
 
 ROOT = Path(__file__).parent.parent
 Cause = Callable[[World, ExitStack], None]

@@ -12,8 +12,8 @@ import pytest
 
 from deliveryd.inspection.explanation import length, moment
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
-from terminal import Answered, command, free_port
-from world import PATIENCE, World, message, open_world, sms_settings
+from support.terminal import Answered, command, free_port
+from support.world import PATIENCE, World, message, open_world, sms_settings
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from deliveryd.delivery.failures import Failures
 from deliveryd.journal.base import Transition
 from deliveryd.model import Entry, StatusEvent, format_instant
 from deliveryd.states import State
-from virtual import START, VirtualWorld, live
+from support.virtual import START, VirtualWorld, live
 
 Lines = Callable[[], list[tuple[str, str, int]]]
 

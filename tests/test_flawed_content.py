@@ -11,8 +11,8 @@ import pytest
 
 from deliveryd.channels.base import Refused, TryAgain
 from deliveryd.model import format_instant
-from virtual import START, VirtualWorld, live
-from world import World, message, open_world
+from support.virtual import START, VirtualWorld, live
+from support.world import World, message, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from deliveryd.journal.history import read_life
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
 from deliveryd.states import State
-from test_journal_sqlite import plans_of, walk_through_everything
+from support.journal_walk import plans_of, walk_through_everything
 
 pytestmark = pytest.mark.anyio
 

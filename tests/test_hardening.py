@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from test_deployment import UNITS, unit_settings
-from world import PATIENCE, World, open_world
+from support.systemd_units import UNITS, unit_settings
+from support.world import PATIENCE, World, open_world
 
 pytestmark = pytest.mark.slow
 

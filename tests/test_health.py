@@ -9,8 +9,8 @@ import pytest
 
 from deliveryd.cli import health
 from deliveryd.sandbox.faults import FaultAnswer
-from terminal import command, free_port
-from world import PATIENCE, World, open_world
+from support.terminal import command, free_port
+from support.world import PATIENCE, World, open_world
 
 
 @pytest.fixture

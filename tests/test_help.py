@@ -10,9 +10,9 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
-import terminal
 from deliveryd import __version__
 from deliveryd.cli.app import COMMANDS, build_app
+from support import terminal
 
 
 def commands() -> Iterator[tuple[str, ...]]:

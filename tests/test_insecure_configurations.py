@@ -15,8 +15,8 @@ from deliveryd.config import load
 from deliveryd.network.plain_text import is_loopback
 from deliveryd.runtime.rights import group_name
 from deliveryd.runtime.secret_file import SecretFile
-from terminal import Answered, command
-from world import World, open_world
+from support.terminal import Answered, command
+from support.world import World, open_world
 
 NOBODY = 65534
 ROOT = Path(__file__).parent.parent

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from deliveryd.channels.base import InDoubt, TryAgain
-from virtual import VirtualWorld, live
+from support.virtual import VirtualWorld, live
 
 pytestmark = pytest.mark.slow
 

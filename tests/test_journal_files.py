@@ -20,7 +20,7 @@ from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.lock import lock_of
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.sandbox.faults import ApplyThenDelay
-from world import PATIENCE, World, message, open_world, sms_settings
+from support.world import PATIENCE, World, message, open_world, sms_settings
 
 pytestmark = pytest.mark.slow
 

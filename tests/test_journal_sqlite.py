@@ -11,9 +11,8 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Awaitable, Collection
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -23,15 +22,13 @@ from deliveryd.errors import IllegalTransition, JournalError, JournalFull, Journ
 from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.base import Journal, Outcome, Receipt, Transition
 from deliveryd.journal.history import read_life
-from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.outbox import written
-from deliveryd.journal.sqlite import SqliteJournal, open_journal
-from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent, format_instant, message_key
+from deliveryd.journal.sqlite import open_journal
+from deliveryd.model import Malformed, StatusEvent, format_instant, message_key
 from deliveryd.states import TRANSITIONS, State
+from support.journal_walk import NOW, entry, make_ready, message, plans_of, walk_through_everything
 
 pytestmark = pytest.mark.anyio
-
-NOW = 1_700_000_000_000_000
 
 SECOND_PROCESS = """
 import sys
@@ -75,19 +72,6 @@ anyio.run(main)
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "journal.db"
-
-
-def message(id_: int) -> QueuedMessage:
-    return QueuedMessage(id_, 2, 3, {"name": "value"})
-
-
-def entry(id_: int, **progress: Any) -> Entry:
-    return Entry(*message(id_))._replace(lane="sms", number=1, begun_at=NOW, **progress)
-
-
-async def make_ready(journal: Journal, *ids: int) -> None:
-    await journal.take([message(id_) for id_ in ids], [], NOW)
-    await journal.accept(await journal.outbox(0, 1000), NOW)
 
 
 def a_database(path: Path, script: str) -> bytes:
@@ -541,81 +525,6 @@ async def test_repeats_of_forgotten_messages_do_not_gather(path: Path) -> None:
             await journal.take([message(1)], [], NOW)
             await journal.accept(await journal.outbox(0, 10), NOW)
     assert [event.status for event in read_life(path, 1).events] == ["dequeued", "error"]
-
-
-async def walk_through_everything(journal: SqliteJournal) -> None:
-    """Each operation, with each of its branches, on a few messages."""
-    await make_ready(journal, 1, 2, 3, 4)
-    await journal.take([message(5)], [Malformed("{}", "no id", None), Malformed("{ }", "no name", 6)], NOW)
-    await journal.refuse((await journal.outbox(0, 1))[0], "400", NOW)
-    await journal.accept(await journal.outbox(0, 10), NOW)
-    await journal.take([message(1), message(5)], [], NOW)
-    await journal.change([Transition(entry(id_), State.READY, State.SENDING, NOW) for id_ in (1, 2, 3)])
-    await journal.receive([Receipt("sms", "p1", True, "ok", NOW, NOW)])
-    for id_ in (1, 2):
-        sent = (StatusEvent(id_, "sent", NOW),)
-        outcome = Outcome("accepted", f"p{id_}")
-        await journal.change([Transition(entry(id_), State.SENDING, State.SENT, NOW, None, outcome, sent)])
-    await journal.receive([Receipt("sms", "p2", False, "failed", NOW, NOW)])
-    await journal.change([Transition(entry(3, doubt=True), State.SENDING, State.WAITING, NOW, NOW)])
-    await journal.due(NOW, {"sms": 10, "": 10})
-    await journal.change([Transition(entry(3, doubt=True), State.READY, State.WAITING, NOW, NOW)])
-    await settle_by_reference(journal)
-    await decide_everything(journal)
-    await journal.accept(await journal.outbox(0, 100), NOW)
-    await journal.forget(NOW + 1, 10)
-    await journal.take([message(1)], [], NOW)
-
-
-async def settle_by_reference(journal: SqliteJournal) -> None:
-    """Attempts in doubt that receipts tell of: one that waits, one that is held, one about to be repeated."""
-    await make_ready(journal, 11, 12, 13)
-    for id_, after in ((11, State.WAITING), (12, State.IN_DOUBT), (13, State.WAITING)):
-        await journal.change([Transition(entry(id_), State.READY, State.SENDING, NOW)])
-        doubtful = entry(id_, doubt=True)
-        due_at = NOW + 5 if after is State.WAITING else None
-        await journal.change([Transition(doubtful, State.SENDING, after, NOW, due_at, Outcome("in_doubt"))])
-    await journal.receive(
-        [
-            Receipt("sms", "q11", True, "ok", NOW, NOW, "11"),
-            Receipt("sms", "q12", False, "no", NOW, NOW, message_key(journal.namespace, 12, 1)),
-            Receipt("sms", "q99", True, "ok", NOW, NOW, "99"),
-        ]
-    )
-    due = (await journal.due(NOW + 5, {"sms": 9})).entries[-1]
-    await journal.receive([Receipt("sms", "q13", True, "ok", NOW, NOW, "13")])
-    again = Transition(due.begun("sms", b"12345678", NOW), State.READY, State.SENDING, NOW + 5)
-    assert set((await journal.change([again])).settled) == {13}
-
-
-async def decide_everything(journal: SqliteJournal) -> None:
-    """Each thing that an operator can order, and each for what isn't there."""
-    await make_ready(journal, 21, 22, 23, 24)
-    for id_ in (21, 22, 23, 24):
-        await journal.change([Transition(entry(id_), State.READY, State.SENDING, NOW)])
-        doubtful = entry(id_, doubt=True)
-        await journal.change(
-            [Transition(doubtful, State.SENDING, State.IN_DOUBT, NOW, None, Outcome("in_doubt"))]
-        )
-    verbs = (Action.RESEND, Action.SETTLE_SENT, Action.SETTLE_FAILED, Action.RESEND_ANEW)
-    for verb, key in zip(verbs, ("21", "22", "23", "24"), strict=True):
-        assert (await journal.decide(Order(verb, ItemKind.MESSAGE, (key,)), NOW, ["sms"])).done == (key,)
-    for row in await journal.outbox(0, 100):
-        await journal.refuse(row, "400", NOW)
-    for verb in Action:
-        for kind in ItemKind:
-            keys = tuple(map(str, range(1, 60)))
-            await journal.decide(Order(verb, kind, keys), NOW, ["sms"])
-
-
-def plans_of(db: sqlite3.Connection, statements: Iterable[str]) -> set[tuple[str, str]]:
-    """The steps of all plans, each with its statement."""
-    return {
-        (row[3], statement)
-        for statement in dict.fromkeys(statements)
-        if statement not in ("BEGIN IMMEDIATE", "COMMIT")
-        for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")
-    }
 
 
 async def test_no_statement_of_the_line_reads_a_whole_table(path: Path) -> None:

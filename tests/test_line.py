@@ -14,7 +14,7 @@ import pytest
 
 from deliveryd.sandbox.faults import CutInHalf, FaultAnswer
 from deliveryd.sandbox.state import SandboxState
-from world import PATIENCE, World, message, open_world, sms_settings
+from support.world import PATIENCE, World, message, open_world, sms_settings
 
 pytestmark = pytest.mark.slow
 

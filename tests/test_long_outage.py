@@ -17,7 +17,7 @@ import trio
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
 from deliveryd.delivery.intake import TOP_UP
 from deliveryd.journal.audit import audit_journal
-from virtual import VirtualSupervisor, VirtualWorld, live
+from support.virtual import VirtualSupervisor, VirtualWorld, live
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channel_samples import dispatch
 from deliveryd.channels.http_address import address_problem, compile_address
 from deliveryd.channels.mapping import ABSENT, Unfit, compile_tree, content_problems, mapping_problems
 from deliveryd.http.json_pointer import compile_finder
 from deliveryd.model import Customer
+from support.channel_samples import dispatch
 
 SECRETS = {"token": "s3cret"}
 MESSENGER = {"text": "Hi {content.image}", "button.text": "Go", "empty": ""}

@@ -24,10 +24,10 @@ from deliveryd.http.client import build_client
 from deliveryd.http.reachability import connect_problem
 from deliveryd.http.tls import TlsFiles
 from deliveryd.network.reasons import connect_reason
-from mail_server import open_mail_server
-from somebody import as_nobody
-from terminal import command, free_port
-from world import World, open_world
+from support.mail_server import open_mail_server
+from support.somebody import as_nobody
+from support.terminal import command, free_port
+from support.world import World, open_world
 
 ABSENT = "x" * 64
 """No name server is asked for it: a part of a name has 63 characters at most."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.model import format_instant
-from world import PATIENCE, World, message, open_world, sms_settings
+from support.world import PATIENCE, World, message, open_world, sms_settings
 
 pytestmark = pytest.mark.slow
 

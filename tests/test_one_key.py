@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.sandbox.faults import ApplyThenAnswer, ApplyThenHangUp
-from world import PATIENCE, World, message, open_world, sms_settings
+from support.world import PATIENCE, World, message, open_world, sms_settings
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, Misconfigured, TryAgain, Verdict
 from deliveryd.model import format_instant
-from virtual import START, VirtualWorld, live
+from support.virtual import START, VirtualWorld, live
 
 pytestmark = pytest.mark.slow
 

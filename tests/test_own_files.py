@@ -15,7 +15,7 @@ from deliveryd.errors import JournalError
 from deliveryd.journal.lock import only_worker
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.runtime.disk_cache import DiskCache
-from world import World, message, open_world, sms_settings
+from support.world import World, message, open_world, sms_settings
 
 pytestmark = pytest.mark.slow
 

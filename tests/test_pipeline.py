@@ -15,7 +15,7 @@ from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAga
 from deliveryd.directory.remote import RemoteDirectory, Terms
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer, format_instant
-from virtual import START, VirtualWorld, live
+from support.virtual import START, VirtualWorld, live
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello {word}"}}}})
 NAMED = json.dumps({"content": {"en": {"sms": {"text": "hello {customer.name}"}}}})

@@ -10,15 +10,15 @@ from typing import Any
 import anyio
 import pytest
 
-from channel_samples import dispatch
 from deliveryd.channels.base import Misconfigured
 from deliveryd.config import Config, examine, load
 from deliveryd.errors import ServiceRefused, ServiceUnavailable
 from deliveryd.http.proxy import Login
 from deliveryd.runtime import renewal
 from deliveryd.worker.wiring import open_channel, open_directory, open_service
-from scripted_gateway import Reply, open_gateway
-from terminal import command
+from support.channel_samples import dispatch
+from support.scripted_gateway import Reply, open_gateway
+from support.terminal import command
 
 pytestmark = pytest.mark.anyio
 

@@ -24,7 +24,7 @@ from deliveryd.receipts.parser import NoNews, Unreadable, is_genuine, read_recei
 from deliveryd.runtime import renewal
 from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.sandbox.faults import ApplyThenDelay
-from world import PATIENCE, World, message, open_world, sms_settings
+from support.world import PATIENCE, World, message, open_world, sms_settings
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ import trio
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.journal.audit import audit_journal
 from deliveryd.model import format_instant
-from virtual import START, VirtualSupervisor, VirtualWorld, live
+from support.virtual import START, VirtualSupervisor, VirtualWorld, live
 
 RECEIPT = """
 receipt = { provider_id = "/id", status = "/status", delivered = ["delivered"], failed = ["failed"], \

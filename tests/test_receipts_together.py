@@ -19,7 +19,7 @@ from deliveryd.journal.base import MatchedReceipt, Receipt
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.model import parse_instant
 from deliveryd.receipts.batcher import ReceiptBatcher
-from world import PATIENCE, World, open_world
+from support.world import PATIENCE, World, open_world
 
 COUNT = 200
 SENDERS = 20

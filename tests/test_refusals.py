@@ -19,7 +19,7 @@ from deliveryd.delivery.refusals import MOST_IN_A_ROW, Refusals
 from deliveryd.delivery.routing import Routed
 from deliveryd.model import format_instant
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
-from virtual import START, VirtualSupervisor, VirtualWorld, live
+from support.virtual import START, VirtualSupervisor, VirtualWorld, live
 
 pytestmark = pytest.mark.slow
 

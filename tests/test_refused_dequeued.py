@@ -15,7 +15,7 @@ import trio
 
 from deliveryd import telemetry
 from deliveryd.journal.audit import audit_journal
-from virtual import VirtualWorld, live
+from support.virtual import VirtualWorld, live
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})
 HOUR = 3600.0

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from terminal import Answered, command
-from world import World, open_world
+from support.terminal import Answered, command
+from support.world import World, open_world
 
 CHANNELS = """\
 headers = { Authorization = "Bearer {secret.token}" }

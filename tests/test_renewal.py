@@ -14,7 +14,7 @@ from deliveryd.runtime import renewal
 from deliveryd.runtime.renewal import RenewedValue
 from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.sandbox.faults import FaultAnswer
-from world import PATIENCE, World, message, open_world, sms_settings
+from support.world import PATIENCE, World, message, open_world, sms_settings
 
 
 @pytest.fixture

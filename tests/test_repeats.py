@@ -28,7 +28,7 @@ from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import Customer, format_instant
 from deliveryd.runtime.threads import inline
 from deliveryd.states import State
-from virtual import START, VirtualWorld, live
+from support.virtual import START, VirtualWorld, live
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})
 BOTH = json.dumps({"content": {"en": {"sms": {"text": "hello"}, "email": {"subject": "s", "body": "b"}}}})

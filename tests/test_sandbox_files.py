@@ -18,7 +18,7 @@ import pytest
 
 from deliveryd.cli.sandbox_files import configuration
 from deliveryd.sandbox.scenario import demo_scenario
-from terminal import command, free_port
+from support.terminal import command, free_port
 
 PATIENCE = 60.0
 README = Path(__file__).parent.parent / "README.md"

@@ -26,7 +26,7 @@ from deliveryd.service.caller import LONGEST_RETRY_PAUSE, TRIES
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.merchant import Merchant
 from deliveryd.service.wire import GROUPS
-from scripted_gateway import Act, HangUp, Reply, Stall, closed_port, open_gateway
+from support.scripted_gateway import Act, HangUp, Reply, Stall, closed_port, open_gateway
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.anyio
 
 REQUESTS = 60
 DEADLINE = 2.0
-ASKS = Path(__file__).parent / "asking_process.py"
+TESTS = Path(__file__).parent
+ASKS = "support.asking_process"
 
 
 @pytest.fixture
@@ -112,8 +113,16 @@ async def stop(process: Process) -> None:
 async def test_answers_that_came_while_the_process_stood_still_are_read(asker: str, serve: Serve) -> None:
     """Its deadlines are over when it goes on, and yet none of sixty requests is in doubt."""
     async with serving(serve) as (peer, port):
-        command = [sys.executable, str(ASKS), asker, str(port), str(REQUESTS), str(DEADLINE)]
-        async with await anyio.open_process(command, stderr=None) as process:
+        command = [
+            sys.executable,
+            "-m",
+            "support.asking_process",
+            asker,
+            str(port),
+            str(REQUESTS),
+            str(DEADLINE),
+        ]
+        async with await anyio.open_process(command, stderr=None, cwd=TESTS) as process:
             assert process.stdout is not None
             said = TextReceiveStream(process.stdout)
             with anyio.fail_after(30):

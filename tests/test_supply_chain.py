@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supply_chain import ROOT, advisories, findings, packages, sbom
+from support.supply_chain import ROOT, advisories, findings, packages, sbom
 
 VEX = json.loads((ROOT / "locks" / "vex.json").read_text(encoding="utf-8"))
 

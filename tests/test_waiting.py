@@ -17,7 +17,7 @@ from deliveryd import telemetry
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
 from deliveryd.directory.remote import RemoteDirectory, Terms
 from deliveryd.model import Customer, format_instant
-from virtual import START, VirtualWorld, live
+from support.virtual import START, VirtualWorld, live
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})
 NAMED = json.dumps({"content": {"en": {"sms": {"text": "hello {customer.name}"}}}})

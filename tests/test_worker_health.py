@@ -21,7 +21,7 @@ from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.supervisor import Supervisor
 from deliveryd.worker.systemd import Notifier
 from deliveryd.worker.wiring import Parts, assemble
-from virtual import VirtualClock, VirtualWorld, live
+from support.virtual import VirtualClock, VirtualWorld, live
 
 T = TypeVar("T")
 

@@ -15,7 +15,6 @@ import pytest
 import trustme
 from pydantic import ValidationError
 
-from channel_samples import ADA, dispatch, opened
 from deliveryd.channels.base import (
     Accepted,
     Dispatch,
@@ -29,8 +28,9 @@ from deliveryd.channels.base import (
 from deliveryd.channels.registry import ADAPTERS, AdapterKind, check_channel, find_adapter
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
-from mail_server import HANG_UP, STALL, open_mail_server
-from scripted_gateway import HangUp, Reply, Stall, closed_port, open_gateway
+from support.channel_samples import ADA, dispatch, opened
+from support.mail_server import HANG_UP, STALL, open_mail_server
+from support.scripted_gateway import HangUp, Reply, Stall, closed_port, open_gateway
 
 pytestmark = pytest.mark.anyio
 
@@ -377,7 +377,7 @@ def test_an_unknown_adapter_is_named_with_a_suggestion() -> None:
 def installed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package with adapters of its own, as an installer would leave it."""
     (tmp_path / "pigeon_post.py").write_text(
-        "from deliveryd.channels.registry import KINDS\nKIND = KINDS['http']\nOTHER = 1\n"
+        "from deliveryd.channels.registry import ADAPTERS\nKIND = ADAPTERS['http']\nOTHER = 1\n"
     )
     info = tmp_path / "pigeon_post-1.0.dist-info"
     info.mkdir()
@@ -398,7 +398,7 @@ def test_adapters_of_other_packages() -> None:
     assert check_channel("sms", "sms", "pigeon", options) == [
         "channels.sms.json.t: the block sms has no field 'txt'; did you mean 'text'?"
     ]
-    with pytest.raises(ValueError, match="is no Kind"):
+    with pytest.raises(ValueError, match="is no AdapterKind"):
         find_adapter("odd")
     with pytest.raises(ValueError, match="can't be loaded: ModuleNotFoundError"):
         find_adapter("gone")

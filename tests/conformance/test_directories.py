@@ -17,7 +17,7 @@ from deliveryd.directory.base import Directory, DirectoryAnswer, find
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 from deliveryd.worker.wiring import open_directory
-from directories import (
+from support.directories import (
     MANY,
     ONE,
     NoPostgres,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from power.recording import Recording, Studio
 from power.tracing import Sent, Step, Synced, Wrote
-from world import PATIENCE, message
+from support.world import PATIENCE, message
 
 MESSAGES = range(1, 13)
 

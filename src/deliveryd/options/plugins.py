@@ -34,7 +34,7 @@ def find_kind(
             reason = f"{type(error).__name__}: {error}"
             raise ValueError(f"the {what} {name!r} can't be loaded: {reason}") from error
         if not isinstance(kind, kind_type):
-            raise ValueError(f"the {what} {name!r}: {point.value} is no Kind")  # noqa: TRY004  # one error for callers
+            raise ValueError(f"the {what} {name!r}: {point.value} is no {kind_type.__name__}")  # noqa: TRY004  # one error for callers
         return kind
     known = [*others, *kinds, *sorted(found.names)]
     raise ValueError(f"unknown {what} {name!r}{suggestion(name, known)} (there are: {', '.join(known)})")

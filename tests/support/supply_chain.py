@@ -24,7 +24,7 @@ from packaging.version import Version
 
 from deliveryd import __version__
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 ADVISORIES, VEX = "advisories.toml", "vex.json"
 STALE = 45
 """Days after which a list that nobody looked through is spoken of."""

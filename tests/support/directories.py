@@ -36,7 +36,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from deliveryd.directory.registry import Kind
+from deliveryd.directory.registry import SourceKind
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 
@@ -71,8 +71,8 @@ def fail(options, terms):
     raise RuntimeError("secret-word")
 
 
-KIND = Kind(Options, Register)
-FAILING = Kind(Options, fail)
+KIND = SourceKind(Options, Register)
+FAILING = SourceKind(Options, fail)
 NO_KIND = Options
 '''
 

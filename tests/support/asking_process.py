@@ -1,6 +1,6 @@
 """Many requests at once over one wire, in a process of its own that test_standing_still.py stops.
 
-    python asking_process.py "ASKER on LOOP" PORT REQUESTS DEADLINE
+    python -m support.asking_process "ASKER on LOOP" PORT REQUESTS DEADLINE
 
 It writes how many of them came to what.
 """
@@ -15,7 +15,6 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 
 import anyio
 
-from channel_samples import dispatch, opened
 from deliveryd.channels.base import Accepted
 from deliveryd.directory.http import open_http_source
 from deliveryd.directory.http_options import HttpDirectoryOptions
@@ -26,6 +25,7 @@ from deliveryd.http.client import target_of
 from deliveryd.http.httpx_wire import HttpxWire, open_transport
 from deliveryd.http.wire import Wire
 from deliveryd.model import Customer
+from support.channel_samples import dispatch, opened
 
 Ask = Callable[[int], Awaitable[str]]
 """One request, told by its number; what it came to."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from world import World
+from support.world import World
 
 NOBODY = 65534
 

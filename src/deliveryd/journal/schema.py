@@ -114,7 +114,7 @@ CREATE TABLE decision (                   -- what operators decided about what l
 CREATE INDEX decision_message ON decision (message_id) WHERE message_id IS NOT NULL;
 CREATE INDEX decision_other ON decision (at) WHERE message_id IS NULL;
 
-CREATE TABLE past (                       -- what is kept of forgotten messages, for ever
+CREATE TABLE tombstone (                  -- what is kept of forgotten messages, for ever
     id INTEGER PRIMARY KEY,
     dequeued_at INTEGER,
     at INTEGER, status TEXT, rest TEXT    -- the latest event; NULL: it had no other fields

@@ -176,8 +176,8 @@ def audit_journal(path: Path) -> Audit:
         (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise JournalUnusable(
-                f"{path} is damaged: {found.splitlines()[-1]}. It is left as it is: move it away to begin"
-                " with an empty one, or bring back a backup"
+                f"{path} is damaged: {found.splitlines()[-1]}. It is left as it is: move it away to start"
+                " with an empty one, or restore a backup"
             )
         return _audit(db)
 

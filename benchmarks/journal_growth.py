@@ -173,7 +173,7 @@ async def room(path: Path) -> dict[str, float]:
         while await journal.give_back(64):
             pass
     found["MB after"] = size_of(path) / 1e6
-    found["bytes kept of each message"] = bytes_of(path, "past") / max(forgotten, 1)
+    found["bytes kept of each message"] = bytes_of(path, "tombstone") / max(forgotten, 1)
     held = sorted(commits)
     found["giving 64 pages back, median ms"] = statistics.median(held)
     found[f"giving 64 pages back, longest of {len(held)}, ms"] = held[-1]

@@ -179,7 +179,7 @@ BREAKS = {
         "INSERT INTO receipt (channel, provider_id, delivered, status, reported_at, received_at, message_id)"
         " VALUES ('sms', 'p', 1, 'ok', 1, 1, 999)"
     ),
-    "nothing is forgotten and there": "INSERT INTO past (id) VALUES (2)",
+    "nothing is forgotten and there": "INSERT INTO tombstone (id) VALUES (2)",
 }
 
 

@@ -311,7 +311,7 @@ def test_a_damaged_journal_is_refused_by_every_command_and_left_as_it_is(
         assert status == 78, (words, said)
         [line] = [line for line in said.splitlines() if line.startswith("deliveryd: ")]
         assert "journal.db" in line
-        assert re.search(r"bring back|name another", line), line
+        assert re.search(r"restore|name another", line), line
         assert tuple(file.read_bytes() if file.exists() else None for file in files) == before
 
 

@@ -258,7 +258,7 @@ async def test_a_forgotten_message_takes_few_bytes(path: Path) -> None:
         await journal.change([Transition(entry(c.entry.id), State.SENDING, State.SENT, NOW) for c in sent])
         await report(journal, await journal.outbox(0, 100_000))
         assert await journal.forget(NOW + 1, 10_000) == 10_000
-    assert bytes_of(path, "past") < 48 * 10_000
+    assert bytes_of(path, "tombstone") < 48 * 10_000
 
 
 # room

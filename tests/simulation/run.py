@@ -91,7 +91,7 @@ async def _live_in(world: World) -> History:
         world.ledger.seconds = anyio.current_time()
         _audit(world)
         rows = {row.id: row for row in (Row(*row) for row in world.ask_journal(_ROWS))}  # type: ignore[arg-type]
-        past = frozenset(int(str(id_)) for (id_,) in world.ask_journal("SELECT id FROM past"))
+        past = frozenset(int(str(id_)) for (id_,) in world.ask_journal("SELECT id FROM tombstone"))
         return History(plan, world.ledger, tuple(world.lives), rows, past)
     finally:
         world.close()
@@ -162,7 +162,7 @@ def _causes(error: BaseException) -> str:
 
 def _hand_out_lost(world: World, service: Service) -> None:
     """What a worker took and didn't record: handed out again after a crash, after anything else a loss."""
-    known = {id_ for (id_,) in world.ask_journal("SELECT id FROM message UNION SELECT id FROM past")}
+    known = {id_ for (id_,) in world.ask_journal("SELECT id FROM message UNION SELECT id FROM tombstone")}
     raws = {raw for (raw,) in world.ask_journal("SELECT raw FROM malformed")}
     forgets = any(jump.seconds >= RETENTION for jump in world.plan.jumps)
     lost = [

@@ -114,7 +114,7 @@ CHECKS: Mapping[str, str] = {
     ),
     "an event belongs to a message, or to one that is forgotten": (
         "SELECT e.message_id FROM event e WHERE NOT EXISTS (SELECT 1 FROM message WHERE id = e.message_id)"
-        " AND NOT EXISTS (SELECT 1 FROM past WHERE id = e.message_id)"
+        " AND NOT EXISTS (SELECT 1 FROM tombstone WHERE id = e.message_id)"
     ),
     "a refused event is settled": (
         "SELECT message_id FROM event"  # noqa: S608  # a constant
@@ -131,7 +131,7 @@ CHECKS: Mapping[str, str] = {
         "SELECT r.message_id FROM receipt r WHERE r.message_id IS NOT NULL"
         " AND NOT EXISTS (SELECT 1 FROM message WHERE id = r.message_id)"
     ),
-    "nothing is forgotten and there": "SELECT id FROM message WHERE id IN (SELECT id FROM past)",
+    "nothing is forgotten and there": "SELECT id FROM message WHERE id IN (SELECT id FROM tombstone)",
 }
 """By what is right: a query for the ids of messages where it isn't."""
 
@@ -176,8 +176,8 @@ def audit_journal(path: Path) -> Audit:
         (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise JournalUnusable(
-                f"{path} is damaged: {found.splitlines()[-1]}. It is left as it is: move it away to begin"
-                " with an empty one, or bring back a backup"
+                f"{path} is damaged: {found.splitlines()[-1]}. It is left as it is: move it away to start"
+                " with an empty one, or restore a backup"
             )
         return _audit(db)
 
@@ -189,7 +189,7 @@ def _audit(db: sqlite3.Connection) -> Audit:
     waiting, refused, kept = db.execute(
         f"SELECT (SELECT count(*) FROM event WHERE seq > {WATERMARK}),"  # noqa: S608  # a constant
         " (SELECT count(*) FROM event WHERE refused IS NOT NULL AND dropped_at IS NULL),"
-        " (SELECT count(*) FROM past)"
+        " (SELECT count(*) FROM tombstone)"
     ).fetchone()
     return Audit(
         account(db),

@@ -36,7 +36,7 @@ def unusable(text: str, error: OSError | sqlite3.Error) -> JournalError:
 def advice(error: sqlite3.Error) -> str:
     """What an operator has to do about it, as sentences without the last full stop."""
     if is_damage(error):
-        return "It is left as it is: move it away to begin with an empty one, or bring back a backup"
+        return "It is left as it is: move it away to start with an empty one, or restore a backup"
     if _code(error) in _NOT_ALLOWED:
         return "This user can't write it: look at the rights of the file and its folder, and at the mount"
     return (

@@ -1,7 +1,7 @@
 """Erasing what the journal holds of a person: found by reading, in portions, and erased message by message.
 
 An erased message is forgotten before its time: what stays is its id and what the service was told last,
-without details, so that a repeat is still recognised (see `past`).
+without details, so that a repeat is still recognised (see `tombstones`).
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def refuse_leftovers(path: Path) -> None:
         if leftover.exists() and leftover.lstat().st_size:
             raise JournalUnusable(
                 f"{path} is empty or gone, and {leftover.name} beside it belongs to a journal. Both are left"
-                " as they are: bring back the journal or a backup, or move both away to begin anew"
+                " as they are: restore the journal or a backup, or move both away to start with an empty one"
             )
 
 
@@ -133,7 +133,7 @@ def verify_log(path: Path) -> None:
         if len(header) == _LOG_HEADER and any(header) and header[:4] not in _LOG_MARKS:
             raise JournalUnusable(
                 f"{log_of(path)} is damaged, and may hold what was acknowledged last. It is left as it is:"
-                " bring back a backup, or move it away to go on with what the journal holds without it"
+                " restore a backup, or move it away to continue with what the journal holds without it"
             )
 
 

@@ -15,7 +15,7 @@ from deliveryd.errors import JournalError, JournalUnusable
 from deliveryd.journal.damage import advice, unusable
 from deliveryd.journal.files import refuse_foreign, refuse_leftovers, verify_log
 from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
-from deliveryd.journal.schema import verify
+from deliveryd.journal.schema import check_latest, check_supported
 from deliveryd.journal.tombstones import Kept, kept
 from deliveryd.model import message_key
 from deliveryd.states import State
@@ -132,8 +132,11 @@ def read_life(path: Path, message_id: int) -> Life:
 
 
 def check_readable(path: Path) -> None:
-    """Raise JournalAbsent, or JournalError when the file is no journal that this deliveryd works with."""
-    read(path, lambda _: None)
+    """Raise JournalAbsent, or JournalError when the file isn't a journal that the worker can open.
+
+    A journal of an earlier format passes: the worker upgrades it.
+    """
+    _open(path, partial(_verified, path, check_supported, lambda _: None))
 
 
 def without_values(life: Life) -> Life:
@@ -146,7 +149,24 @@ def without_values(life: Life) -> Life:
 
 
 def read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
-    """What a query finds in the journal as of one instant. Raises JournalError, or JournalAbsent."""
+    """Return what a query finds in the journal as of one instant. Raises JournalError, or JournalAbsent."""
+    return _open(path, partial(_verified, path, check_latest, query))
+
+
+def _verified(
+    path: Path,
+    check: Callable[[sqlite3.Connection], None],
+    query: Callable[[sqlite3.Connection], T],
+    db: sqlite3.Connection,
+) -> T:
+    try:
+        check(db)
+    except JournalError as error:
+        raise JournalUnusable(f"{path} can't be read as a journal: {error}") from None
+    return query(db)
+
+
+def _open(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
     try:
         refuse_foreign(path)
         size = path.lstat().st_size
@@ -184,10 +204,6 @@ def _query(path: Path, mode: str, query: Callable[[sqlite3.Connection], T]) -> T
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0)) as db:
         db.execute("PRAGMA query_only = ON")
         db.execute("BEGIN")
-        try:
-            verify(db)
-        except JournalError as error:
-            raise JournalUnusable(f"{path} can't be read as a journal: {error}") from None
         return query(db)
 
 

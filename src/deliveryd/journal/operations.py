@@ -79,7 +79,7 @@ _SET_ASIDE_NO_MORE = (  # an operator's word stays
     f"SELECT {ENTRY} FROM message WHERE state = 9 AND id IN (SELECT message_id FROM event"  # noqa: S608
     " WHERE seq BETWEEN ? AND ? AND status = 'dequeued' AND dropped_at IS NULL) ORDER BY id"
 )
-_HIGHEST = "SELECT max(id) FROM message UNION ALL SELECT max(id) FROM past"
+_HIGHEST = "SELECT max(id) FROM message UNION ALL SELECT max(id) FROM tombstone"
 
 
 class Operations:
@@ -253,7 +253,7 @@ def _known(db: sqlite3.Connection, ids: Sequence[int]) -> set[int]:
         return set()
     rows = db.execute(
         "SELECT id FROM message WHERE id IN (SELECT value FROM json_each(?1))"
-        " UNION SELECT id FROM past WHERE id IN (SELECT value FROM json_each(?1))",
+        " UNION SELECT id FROM tombstone WHERE id IN (SELECT value FROM json_each(?1))",
         (to_json(ids),),
     )
     return {row[0] for row in rows}

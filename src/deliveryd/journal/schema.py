@@ -1,42 +1,43 @@
-"""The journal's tables, what makes a file a journal, and how an event looks in it."""
+"""The journal's tables, the checks of a file's format, and the JSON of an event."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from deliveryd.errors import JournalError
 from deliveryd.journal.rows import to_json
+from deliveryd.journal.upgrades import FIRST_FORMAT, UPGRADES, latest_format, upgrade
 from deliveryd.model import StatusEvent, format_instant
 from deliveryd.runtime.own_files import open_own
 
-VERSION = 6
 APPLICATION_ID = 0x64_6C_76_64  # "dlvd"
 
-# A partial index has the columns of its condition too: SQLite looks at each row otherwise, only to count.
+# Columns that may be large come last, so that reading the others needs no overflow pages.
+# A partial index includes the columns of its condition: without them SQLite reads each row, even to count.
 TABLES = """
 CREATE TABLE message (
     id INTEGER PRIMARY KEY,
     settings_id INTEGER, customer_id INTEGER,  -- NULL: the queue's element was malformed
-    variables TEXT,                       -- NULL besides: emptied when the message was sent
     state INTEGER NOT NULL,
     taken_at INTEGER NOT NULL,
-    due_at INTEGER,                       -- while it waits: when it goes on
-    lane TEXT NOT NULL DEFAULT '',        -- the channel it is bound to
-    tries INTEGER NOT NULL DEFAULT 0,     -- those on that channel that count for retry.attempts
-    key INTEGER NOT NULL DEFAULT 1,       -- the number of its idempotency key
-    number INTEGER NOT NULL DEFAULT 0,    -- all tries under this key
-    spent TEXT NOT NULL DEFAULT '[]',     -- channels that failed for good, with reasons
-    doubt INTEGER NOT NULL DEFAULT 0,     -- 1: the outcome of a try under this key is unknown
-    content TEXT,                         -- what a try under this key said that may have arrived
-    digest BLOB,                          -- that of what the latest try said
-    ended_at INTEGER,
-    -- the try that is under way, or was accepted:
-    started_at INTEGER, accepted_at INTEGER,
-    provider_id TEXT, reason TEXT,
-    waits_for TEXT                        -- while it waits: what wakes it before it is due (see waits.py)
+    due_at INTEGER,                       -- only in WAITING: when it continues
+    waits_for TEXT,                       -- only in WAITING: what wakes it before due_at (see waits.py)
+    ended_at INTEGER,                     -- only in an end state
+    lane TEXT NOT NULL DEFAULT '',        -- the channel it is bound to; '': none yet
+    key INTEGER NOT NULL DEFAULT 1,       -- N of its idempotency key NAMESPACE-MESSAGE-N
+    number INTEGER NOT NULL DEFAULT 0,    -- tries under this key
+    tries INTEGER NOT NULL DEFAULT 0,     -- tries on this channel that count towards retry.attempts
+    doubt INTEGER NOT NULL DEFAULT 0,     -- 1: a try under this key has an unknown outcome
+    started_at INTEGER,                   -- of the try in progress, or of the one that was accepted
+    accepted_at INTEGER, provider_id TEXT, reason TEXT,  -- of the one that was accepted
+    digest BLOB,                          -- identifies the content of the latest try
+    spent TEXT NOT NULL DEFAULT '[]',     -- JSON: channels that failed permanently, with reasons
+    content TEXT,                         -- JSON: what a try under this key sent that may have arrived
+    variables TEXT                        -- JSON; NULL: malformed, or emptied after the message was sent
 );
 CREATE INDEX message_moving ON message (id) WHERE ended_at IS NULL AND due_at IS NULL;
 CREATE INDEX message_waiting ON message (lane, state, waits_for, due_at)
@@ -45,11 +46,10 @@ CREATE INDEX message_held ON message (waits_for, due_at) WHERE waits_for IS NOT 
 CREATE INDEX message_held_until ON message (due_at, waits_for)
     WHERE waits_for IS NOT NULL AND due_at IS NOT NULL;
 CREATE INDEX message_ended ON message (ended_at, state) WHERE ended_at IS NOT NULL;
-
 CREATE INDEX message_provider ON message (started_at / 14400000000, provider_id, lane)
-    WHERE provider_id IS NOT NULL;        -- by eras of four hours: see Matching
+    WHERE provider_id IS NOT NULL;        -- by periods of four hours (see receipt_match.py)
 
-CREATE TABLE unaccepted (                 -- tries that failed, or whose outcome was unknown
+CREATE TABLE unaccepted (                 -- tries that failed, or whose outcome is unknown
     message_id INTEGER NOT NULL, key INTEGER NOT NULL, number INTEGER NOT NULL,
     channel TEXT NOT NULL,
     started_at INTEGER NOT NULL, ended_at INTEGER,
@@ -57,33 +57,37 @@ CREATE TABLE unaccepted (                 -- tries that failed, or whose outcome
     PRIMARY KEY (message_id, key, number)
 ) WITHOUT ROWID;
 
-CREATE VIEW attempt AS                    -- all of them; twice what was in doubt and is settled as sent
+-- All tries. One that is in progress or was accepted is part of its message's row, to save a row of its own;
+-- one that was in doubt and turned out to be accepted is listed twice.
+CREATE VIEW attempt AS
     SELECT message_id, key, number, channel, started_at, ended_at, verdict, provider_id, reason
     FROM unaccepted
     UNION ALL SELECT id, key, number, lane, started_at, accepted_at,
         iif(accepted_at IS NULL, NULL, 'accepted'), provider_id, reason
     FROM message WHERE state = 4 OR accepted_at IS NOT NULL;
 
-CREATE TABLE event (                      -- those above meta's settled_seq wait
-    seq INTEGER PRIMARY KEY,
+CREATE TABLE event (                      -- the outbox: events with seq > meta.settled_seq are unsettled
+    seq INTEGER PRIMARY KEY,              -- the order in which events are reported
+    first_seq INTEGER,                    -- seq before the event was moved to the end; NULL: it never was
     message_id INTEGER NOT NULL,
     status TEXT NOT NULL,
-    body TEXT NOT NULL,                   -- the JSON that the service gets
-    refused_at INTEGER, refused TEXT,     -- when and why it was set aside
-    dropped_at INTEGER,                   -- when an operator gave it up
-    first_seq INTEGER,                    -- its number before it was put behind all others once more
-    refusals INTEGER                      -- how often the service refused it
+    body TEXT NOT NULL,                   -- the JSON that is posted to the service
+    refused_at INTEGER, refused TEXT,     -- when and why the service refused it
+    refusals INTEGER,                     -- how often the service refused it
+    dropped_at INTEGER                    -- when an operator dropped it
 );
 CREATE INDEX event_message ON event (message_id);
 CREATE INDEX event_refused ON event (seq) WHERE refused IS NOT NULL AND dropped_at IS NULL;
 
-CREATE TABLE post (                       -- what the service accepted at one time: events by their numbers
+CREATE TABLE post (                       -- an accepted POST /events: which events, and when
     last INTEGER PRIMARY KEY, first INTEGER NOT NULL,
     at INTEGER NOT NULL
 );
 
-CREATE TABLE malformed (
-    digest TEXT PRIMARY KEY, raw TEXT NOT NULL, reason TEXT NOT NULL, message_id INTEGER,
+CREATE TABLE malformed (                  -- elements of the queue that can't be read as a message
+    digest TEXT PRIMARY KEY,              -- SHA-256 of raw
+    message_id INTEGER,                   -- NULL: the element has no usable id
+    raw TEXT NOT NULL, reason TEXT NOT NULL,
     first_at INTEGER NOT NULL, last_at INTEGER NOT NULL, times INTEGER NOT NULL DEFAULT 1,
     dropped_at INTEGER
 ) WITHOUT ROWID;
@@ -93,10 +97,11 @@ CREATE INDEX malformed_message ON malformed (message_id) WHERE message_id IS NOT
 
 CREATE TABLE receipt (
     seq INTEGER PRIMARY KEY,
-    channel TEXT NOT NULL, provider_id TEXT NOT NULL, delivered INTEGER NOT NULL, status TEXT NOT NULL,
+    message_id INTEGER,                   -- NULL: unmatched
+    channel TEXT NOT NULL, provider_id TEXT NOT NULL,
+    reference TEXT,                       -- a message id or an idempotency key that the provider echoed
+    delivered INTEGER NOT NULL, status TEXT NOT NULL,
     reported_at INTEGER NOT NULL, received_at INTEGER NOT NULL,
-    message_id INTEGER,                   -- NULL: it fits no attempt that is known
-    reference TEXT,                       -- what the provider echoes: a message's id, or its key
     dropped_at INTEGER
 );
 CREATE INDEX receipt_unmatched ON receipt (provider_id, channel, message_id, dropped_at)
@@ -106,59 +111,77 @@ CREATE INDEX receipt_unmatched_reference ON receipt (reference, channel)
 CREATE INDEX receipt_unmatched_since ON receipt (received_at) WHERE message_id IS NULL;
 CREATE INDEX receipt_message ON receipt (message_id) WHERE message_id IS NOT NULL;
 
-CREATE TABLE decision (                   -- what operators decided about what lay aside
-    seq INTEGER PRIMARY KEY, at INTEGER NOT NULL, verb TEXT NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL,
-    message_id INTEGER,                   -- NULL: none, or one that is erased
-    user TEXT, caller TEXT                -- who gave the order, by the system's word; for whom, as they claim
+CREATE TABLE decision (                   -- operators' orders that were carried out
+    seq INTEGER PRIMARY KEY,
+    message_id INTEGER,                   -- NULL: about no message, or about one that was erased
+    at INTEGER NOT NULL,
+    verb TEXT NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL,
+    user TEXT, caller TEXT                -- the user as the system reports it; the caller as the user claims
 );
 CREATE INDEX decision_message ON decision (message_id) WHERE message_id IS NOT NULL;
 CREATE INDEX decision_other ON decision (at) WHERE message_id IS NULL;
 
-CREATE TABLE past (                       -- what is kept of forgotten messages, for ever
+CREATE TABLE tombstone (                  -- forgotten messages; never deleted
     id INTEGER PRIMARY KEY,
     dequeued_at INTEGER,
-    at INTEGER, status TEXT, rest TEXT    -- the latest event; NULL: it had no other fields
+    at INTEGER, status TEXT, rest TEXT    -- the latest event; rest: its other fields as JSON, if any
 );
 
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
 _HEADER = 100
-"""Bytes at the beginning of a database that tell what it is."""
+"""Bytes of a database's header, which holds its application id and format."""
 
 _FIRST_VALUES = {"settled_seq": "0", "taken": "0", "forgotten": "0"}
 
 
-def prepare_schema(connection: sqlite3.Connection) -> None:
-    """Create the tables in an empty file; check those of any other.
+def prepare_schema(db: sqlite3.Connection, upgrades: Sequence[str] = UPGRADES) -> None:
+    """Create the tables in an empty file, or upgrade a journal of an earlier format to the latest.
 
-    Raises JournalError when the file belongs to something else, or has another format.
+    Raises JournalError when the file isn't a journal, or has a format that is unknown here.
     """
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (objects,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if objects == 0 and version == 0:
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only an empty file takes it
-        connection.executescript(
-            f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; PRAGMA application_id = {APPLICATION_ID};"
+        _create(db, latest_format(upgrades))
+        return
+    check_supported(db, upgrades)
+    upgrade(db, version, upgrades)
+
+
+def _create(db: sqlite3.Connection, version: int) -> None:
+    db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has no effect once there is a table
+    db.executescript(
+        f"BEGIN; {TABLES} PRAGMA user_version = {version}; PRAGMA application_id = {APPLICATION_ID};"
+    )
+    db.executemany(
+        "INSERT INTO meta VALUES (?, ?)", [("namespace", uuid.uuid4().hex[:12]), *_FIRST_VALUES.items()]
+    )
+    db.execute("COMMIT")
+
+
+def check_supported(db: sqlite3.Connection, upgrades: Sequence[str] = UPGRADES) -> None:
+    """Raise JournalError when the file isn't a journal, or has a format that can't be upgraded."""
+    _check_format(*_marks(db), upgrades)
+
+
+def check_latest(db: sqlite3.Connection, upgrades: Sequence[str] = UPGRADES) -> None:
+    """Raise JournalError when the file isn't a journal of the latest format; readers don't upgrade."""
+    application, version = _marks(db)
+    _check_format(application, version, upgrades)
+    if version != latest_format(upgrades):
+        raise JournalError(
+            f"the journal has format {version}, and this deliveryd reads format {latest_format(upgrades)}:"
+            " start the worker, which upgrades it"
         )
-        connection.executemany(
-            "INSERT INTO meta VALUES (?, ?)", [("namespace", uuid.uuid4().hex[:12]), *_FIRST_VALUES.items()]
-        )
-        connection.execute("COMMIT")
-    verify(connection)
 
 
-def verify(connection: sqlite3.Connection) -> None:
-    """Raise JournalError when the file is no journal, or one of a format that this deliveryd can't read."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    _judge(application, version)
+def check_header(path: Path, upgrades: Sequence[str] = UPGRADES) -> None:
+    """Check the first bytes of a file without opening it in SQLite, which would replay even a foreign log.
 
-
-def verify_header(path: Path) -> None:
-    """The same by the first bytes of a file, which SQLite never opens: not even a foreign log is replayed.
-
-    A file that is absent or empty is fine. Raises JournalError and OSError.
+    An absent or empty file passes. Raises JournalError when the file isn't a journal, or has a format that is
+    unknown here; OSError.
     """
     try:
         with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
@@ -169,20 +192,28 @@ def verify_header(path: Path) -> None:
         return
     if not header.startswith(b"SQLite format 3\0"):
         raise JournalError(
-            "the file is no database; name another in journal.url, or bring back a backup if it was a journal"
+            "the file is no database; name another in journal.url, or restore a backup if it was a journal"
         )
     if len(header) < _HEADER:
-        raise JournalError("the file is cut short; bring back a backup")
-    _judge(int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big"))
+        raise JournalError("the file is truncated; restore a backup")
+    _check_format(int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big"), upgrades)
 
 
-def _judge(application: int, version: int) -> None:
+def _marks(db: sqlite3.Connection) -> tuple[int, int]:
+    """The application id and the format of an open file."""
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    return application, version
+
+
+def _check_format(application: int, version: int, upgrades: Sequence[str]) -> None:
     if application != APPLICATION_ID:
         raise JournalError("the file is a database, but no journal of deliveryd; name another in journal.url")
-    if version != VERSION:
+    if not FIRST_FORMAT <= version <= latest_format(upgrades):
         raise JournalError(
-            f"the journal has format {version}, and this deliveryd reads format {VERSION} only: let the"
-            " version that wrote it finish its messages, or name another file in journal.url"
+            f"the journal has format {version}, and this deliveryd supports formats up to"
+            f" {latest_format(upgrades)}: run the version that wrote it, restore a backup from before that"
+            " version, or name another file in journal.url"
         )
 
 

@@ -50,7 +50,7 @@ from deliveryd.journal.outbox import Outbox, written
 from deliveryd.journal.presence import Presence
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import EMPTIED
-from deliveryd.journal.schema import EventWriter, prepare_schema, verify_header
+from deliveryd.journal.schema import EventWriter, check_header, prepare_schema
 from deliveryd.model import Entry, Malformed, QueuedMessage
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry import Event, log
@@ -446,7 +446,7 @@ async def open_journal(
 def _connect(path: Path) -> sqlite3.Connection:
     """Open the file, or make it; one that is no journal stays exactly as it is."""
     _checked(path, partial(refuse_foreign, path))
-    _checked(path, partial(verify_header, path))
+    _checked(path, partial(check_header, path))
     _checked(path, partial(make_file, path, _make))
     _checked(path, partial(keep_private, path))
     _checked(path, partial(verify_log, path))

@@ -30,15 +30,15 @@ COMPACT = (
     f"id, {_instant('dequeued')}, {_instant('latest')}, json_extract(latest, '$.status'),"
     " nullif(json_remove(latest, '$.timestamp', '$.messageId', '$.status'), '{}')"
 )
-"""SQL that turns `id, dequeued, latest`, both as JSON, into the columns of `past`."""
+"""SQL that turns `id, dequeued, latest`, both as JSON, into the columns of `tombstone`."""
 
 _KEEP = (
-    f"INSERT INTO past SELECT {COMPACT} FROM (SELECT ?1 AS id,"  # noqa: S608  # constants
+    f"INSERT INTO tombstone SELECT {COMPACT} FROM (SELECT ?1 AS id,"  # noqa: S608  # constants
     " (SELECT body FROM event WHERE message_id = ?1 AND status = 'dequeued' LIMIT 1) AS dequeued,"
     " (SELECT body FROM event WHERE message_id = ?1 AND refused IS NULL ORDER BY seq DESC LIMIT 1) AS latest)"
 )
 _BARE = (
-    "UPDATE past SET rest = iif(json_extract(rest, '$.channel') IS NULL, NULL, json_object("
+    "UPDATE tombstone SET rest = iif(json_extract(rest, '$.channel') IS NULL, NULL, json_object("
     "'channel', json_extract(rest, '$.channel'), 'reportedAt', json_extract(rest, '$.reportedAt')))"
     " WHERE id = ? AND rest IS NOT NULL"
 )
@@ -56,7 +56,9 @@ def keep_no_details(db: sqlite3.Connection, id_: int) -> None:
 
 def kept(db: sqlite3.Connection, message_id: int) -> Kept | None:
     """What is kept of a message; None when it isn't among the forgotten ones."""
-    row = db.execute("SELECT dequeued_at, at, status, rest FROM past WHERE id = ?", (message_id,)).fetchone()
+    row = db.execute(
+        "SELECT dequeued_at, at, status, rest FROM tombstone WHERE id = ?", (message_id,)
+    ).fetchone()
     if row is None:
         return None
     dequeued_at, at, status, rest = row

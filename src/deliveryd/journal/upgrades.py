@@ -1,0 +1,34 @@
+"""Upgrades of the journal's format, applied when the worker or a command opens the file for writing.
+
+To change the tables after a release, change `TABLES` in `schema` and append to `UPGRADES` the statements that
+turn the released tables into these. Never change an entry that was released.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+FIRST_FORMAT = 1
+
+UPGRADES: Sequence[str] = ()
+"""SQL from each format to the next: the first entry turns format 1 into format 2."""
+
+
+def latest_format(upgrades: Sequence[str]) -> int:
+    """The format that all upgrades lead to."""
+    return FIRST_FORMAT + len(upgrades)
+
+
+def upgrade(db: sqlite3.Connection, version: int, upgrades: Sequence[str]) -> None:
+    """Upgrade a journal from `version` to the latest format, in one transaction. Raises sqlite3.Error."""
+    target = latest_format(upgrades)
+    if version == target:
+        return
+    statements = "".join(f"{sql};" for sql in upgrades[version - FIRST_FORMAT :])
+    try:
+        db.executescript(f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {target}; COMMIT;")
+    except sqlite3.Error:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise

@@ -24,7 +24,7 @@ CREATE TABLE message (
     state INTEGER NOT NULL,
     taken_at INTEGER NOT NULL,
     due_at INTEGER,                       -- while it waits: when it goes on
-    lane TEXT NOT NULL DEFAULT '',        -- the channel it is bound to
+    channel TEXT NOT NULL DEFAULT '',     -- the channel it is bound to
     tries INTEGER NOT NULL DEFAULT 0,     -- those on that channel that count for retry.attempts
     key INTEGER NOT NULL DEFAULT 1,       -- the number of its idempotency key
     number INTEGER NOT NULL DEFAULT 0,    -- all tries under this key
@@ -39,14 +39,14 @@ CREATE TABLE message (
     waits_for TEXT                        -- while it waits: what wakes it before it is due (see waits.py)
 );
 CREATE INDEX message_moving ON message (id) WHERE ended_at IS NULL AND due_at IS NULL;
-CREATE INDEX message_waiting ON message (lane, state, waits_for, due_at)
+CREATE INDEX message_waiting ON message (channel, state, waits_for, due_at)
     WHERE state = 3 AND waits_for IS NULL;
 CREATE INDEX message_held ON message (waits_for, due_at) WHERE waits_for IS NOT NULL AND due_at IS NOT NULL;
 CREATE INDEX message_held_until ON message (due_at, waits_for)
     WHERE waits_for IS NOT NULL AND due_at IS NOT NULL;
 CREATE INDEX message_ended ON message (ended_at, state) WHERE ended_at IS NOT NULL;
 
-CREATE INDEX message_provider ON message (started_at / 14400000000, provider_id, lane)
+CREATE INDEX message_provider ON message (started_at / 14400000000, provider_id, channel)
     WHERE provider_id IS NOT NULL;        -- by eras of four hours: see Matching
 
 CREATE TABLE unaccepted (                 -- tries that failed, or whose outcome was unknown
@@ -60,7 +60,7 @@ CREATE TABLE unaccepted (                 -- tries that failed, or whose outcome
 CREATE VIEW attempt AS                    -- all of them; twice what was in doubt and is settled as sent
     SELECT message_id, key, number, channel, started_at, ended_at, verdict, provider_id, reason
     FROM unaccepted
-    UNION ALL SELECT id, key, number, lane, started_at, accepted_at,
+    UNION ALL SELECT id, key, number, channel, started_at, accepted_at,
         iif(accepted_at IS NULL, NULL, 'accepted'), provider_id, reason
     FROM message WHERE state = 4 OR accepted_at IS NOT NULL;
 

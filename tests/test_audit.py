@@ -139,7 +139,7 @@ BREAKS = {
     "a state that there is": "UPDATE message SET state = 12 WHERE id = 2",
     "an end has its time, and nothing else has": "UPDATE message SET ended_at = NULL WHERE id = 2",
     "what waits has a due time, and nothing else has": "UPDATE message SET due_at = 5 WHERE id = 2",
-    "what was handed to a channel has one": "UPDATE message SET lane = '' WHERE id = 2",
+    "what was handed to a channel has one": "UPDATE message SET channel = '' WHERE id = 2",
     "in doubt is what has an attempt in doubt": "UPDATE message SET doubt = 0 WHERE state = 5",
     "a doubt is about a try under the present key": "UPDATE message SET key = 2 WHERE state = 5",
     "content is kept as long as it may be repeated": "UPDATE message SET content = '[]' WHERE id = 2",

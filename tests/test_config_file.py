@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from terminal import command
+from support.terminal import command
 
 ROOT = Path(__file__).parent.parent
 

@@ -50,7 +50,7 @@ def message(id_: int, text: str = "x") -> QueuedMessage:
 
 
 def entry(id_: int) -> Entry:
-    return Entry(*message(id_), lane="sms", number=1)
+    return Entry(*message(id_), channel="sms", number=1)
 
 
 async def take(journal: Journal, ids: Sequence[int], text: str = "x") -> None:

@@ -85,7 +85,7 @@ class Case(NamedTuple):
 
 EN = content(sms="en")
 EVERYTHING = content(sms="a", email="b", inApp="c", messenger="d")
-DOUBT = MESSAGE._replace(lane="sms", doubt=True, number=1, tries=1)
+DOUBT = MESSAGE._replace(channel="sms", doubt=True, number=1, tries=1)
 
 CASES = {
     # languages
@@ -191,7 +191,7 @@ CASES = {
         {"en": EVERYTHING},
         customer(**ALL),
         "fax: the attempt can't be repeated; fax: outcome unknown",
-        DOUBT._replace(lane="fax"),
+        DOUBT._replace(channel="fax"),
     ),
     # what it says
     "a missing value": Case(
@@ -278,8 +278,8 @@ def test_where_a_message_goes(name: str) -> None:
         assert found.details == case.goes
         return
     assert isinstance(found, Routed)
-    assert (found.lane, found.rendered.language) == case.goes
-    assert found.rendered.block == ROADS[found.lane].block
+    assert (found.channel, found.rendered.language) == case.goes
+    assert found.rendered.block == ROADS[found.channel].block
     assert found.customer is case.customer
 
 
@@ -310,7 +310,7 @@ def test_expiry_counts_before_everything_else() -> None:
         found = route(case, expires_at=EXPIRY, now=EXPIRY + 1)
         assert isinstance(found, Undeliverable)
         reasons = "".join(f"{channel}: {reason}; " for channel, reason in case.entry.spent)
-        doubt = f"; {case.entry.lane}: outcome unknown" if case.entry.doubt else ""
+        doubt = f"; {case.entry.channel}: outcome unknown" if case.entry.doubt else ""
         assert found.details == f"{reasons}expired at 2030-01-01T00:00:00.000000Z{doubt}"
 
 
@@ -322,9 +322,9 @@ def test_expiry_counts_before_everything_else() -> None:
 def test_tries_and_keys_are_those_of_one_lane(lane: str | None, tries: int, expected: int) -> None:
     """On the lane that it is bound to a message keeps its tries and its key, on another one both are new."""
     case = CASES["the customer's language"]
-    found = route(case._replace(entry=MESSAGE._replace(lane=lane, tries=tries, key=3, number=4)))
+    found = route(case._replace(entry=MESSAGE._replace(channel=lane, tries=tries, key=3, number=4)))
     assert isinstance(found, Routed)
-    assert (found.bound.lane, found.bound.tries) == ("sms", expected)
+    assert (found.bound.channel, found.bound.tries) == ("sms", expected)
     assert (found.bound.key, found.bound.number) == ((3, 4) if lane == "sms" else (4, 0))
 
 
@@ -333,7 +333,7 @@ def test_the_order_names_only_what_is_configured() -> None:
     router = Router(ROADS, ("messenger", "email"), ("en",))
     settings = compile_settings(Settings(2, None, {"en": EVERYTHING}))
     found: Any = router.route(MESSAGE, settings, customer(**ALL), 0)
-    assert found.lane == "email"
+    assert found.channel == "email"
 
 
 # whether it matters who the customer is
@@ -396,8 +396,8 @@ def test_what_is_left_after_failures_decides() -> None:
     assert not router.needs_customer(MESSAGE, settings, 0)
     assert router.needs_customer(MESSAGE._replace(spent=(("inApp", "no"),)), settings, 0)
     assert router.needs_customer(DOUBT, settings, 0)
-    assert not router.needs_customer(DOUBT._replace(lane="inApp"), settings, 0)
-    assert not router.needs_customer(DOUBT._replace(lane="fax"), settings, 0)
+    assert not router.needs_customer(DOUBT._replace(channel="inApp"), settings, 0)
+    assert not router.needs_customer(DOUBT._replace(channel="fax"), settings, 0)
 
 
 UNREADABLE = "can't be read"
@@ -425,7 +425,7 @@ entries = st.builds(
     ),
     st.dictionaries(st.sampled_from((NAME, "greeting", "city", "a{customer.name}b")), st.just("v")),
     st.lists(st.sampled_from(ORDER), max_size=2, unique=True),
-    st.sampled_from(({}, {"lane": "sms", "doubt": "a-1"}, {"lane": "inApp", "doubt": "a-1"})),
+    st.sampled_from(({}, {"channel": "sms", "doubt": "a-1"}, {"channel": "inApp", "doubt": "a-1"})),
 )
 customers = st.none() | st.builds(
     lambda fields: Customer(3, fields),
@@ -501,4 +501,4 @@ def _said(route: Routed | Undeliverable) -> tuple[object, ...]:
     if isinstance(route, Undeliverable):
         readable = [reason for reason in route.details.split("; ") if reason != UNREADABLE]
         return ("; ".join(readable).partition(" in ")[0],)
-    return (route.lane, route.rendered.language, *route.rendered.fields.values())
+    return (route.channel, route.rendered.language, *route.rendered.fields.values())

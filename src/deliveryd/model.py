@@ -111,7 +111,7 @@ class Content(NamedTuple):
 class Entry(NamedTuple):
     """A message as the journal holds it, with how far its delivery came.
 
-    `lane` is the channel it is bound to (None: not chosen yet), `tries` how many of its attempts there count
+    `channel` is the one it is bound to (None: not chosen yet), `tries` how many of its attempts there count
     for `retry.attempts`, and `spent` the channels that failed for good with their reasons.
     `key` is the number of the idempotency key that it is tried under, or will be next. `number` counts the
     tries under this key, `begun_at` is the instant of the first of them, and `via` the channel that they were
@@ -125,7 +125,7 @@ class Entry(NamedTuple):
     settings_id: int
     customer_id: int
     variables: Mapping[str, str]
-    lane: str | None = None
+    channel: str | None = None
     tries: int = 0
     key: int = 1
     number: int = 0
@@ -139,25 +139,40 @@ class Entry(NamedTuple):
 
     # Each of these is less than half of the cost of `_replace`, and every message takes them.
 
-    def bound(self, lane: str) -> Entry:
+    def bound(self, channel: str) -> Entry:
         """The message, bound to a channel; on another one than before its tries and its key are new ones."""
-        if self.lane == lane:
+        if self.channel == channel:
             return self
-        if self.via == lane:
-            return self._replace(lane=lane, via=None)
+        if self.via == channel:
+            return self._replace(channel=channel, via=None)
         key = self.key + 1 if self.number else self.key
         return _made(
-            Entry, (*self[:4], lane, 0, key, 0, self.spent, False, None, None, 0, None, self.taken_at)
+            Entry, (*self[:4], channel, 0, key, 0, self.spent, False, None, None, 0, None, self.taken_at)
         )
 
-    def begun(self, lane: str, digest: bytes, at: int) -> Entry:
+    def begun(self, channel: str, digest: bytes, at: int) -> Entry:
         """The message with its next try on a channel; `digest` is that of what it will say."""
-        if self.lane is None and self.via is None and not self.number:  # the first one, as with most messages
+        if (
+            self.channel is None and self.via is None and not self.number
+        ):  # the first one, as with most messages
             return _made(
                 Entry,
-                (*self[:4], lane, 0, self.key, 1, self.spent, False, None, digest, at, None, self.taken_at),
+                (
+                    *self[:4],
+                    channel,
+                    0,
+                    self.key,
+                    1,
+                    self.spent,
+                    False,
+                    None,
+                    digest,
+                    at,
+                    None,
+                    self.taken_at,
+                ),
             )
-        entry = self if self.lane == lane else self.bound(lane)
+        entry = self if self.channel == channel else self.bound(channel)
         begun_at = entry.begun_at if entry.number else at
         return _made(
             Entry,
@@ -171,13 +186,13 @@ class Entry(NamedTuple):
     def anew(self) -> Entry:
         """The message without a channel; what it says next is rendered anew and has a new key."""
         return self._replace(
-            lane=None, tries=0, key=self.key + 1, number=0, doubt=False, content=None, digest=None,
+            channel=None, tries=0, key=self.key + 1, number=0, doubt=False, content=None, digest=None,
             begun_at=0, via=None,
         )  # fmt: skip
 
     def given_up(self, reason: str) -> Entry:
         """The message after its channel failed for good."""
-        return self.anew()._replace(spent=(*self.spent, (self.lane or "", reason)))
+        return self.anew()._replace(spent=(*self.spent, (self.channel or "", reason)))
 
     def settled(self) -> Entry:
         """The message when nothing of it will be repeated any more."""
@@ -202,7 +217,7 @@ class Entry(NamedTuple):
     def ending(self, *reasons: str) -> str:
         """The details of its `error` event: why each channel failed before, these reasons, a doubt left."""
         before = (f"{channel}: {reason}" for channel, reason in self.spent)
-        doubt = (f"{self.lane}: outcome unknown",) if self.doubt else ()
+        doubt = (f"{self.channel}: outcome unknown",) if self.doubt else ()
         return "; ".join((*before, *reasons, *doubt))
 
 

@@ -93,7 +93,7 @@ async def begin(journal: Journal, *entries: Entry) -> None:
 
 
 def attempt_on(id_: int, lane: str = "sms", number: int = 1, key: int = 1) -> Entry:
-    return entry_of(id_, lane=lane, key=key, number=number, digest=b"12345678", begun_at=NOW)
+    return entry_of(id_, channel=lane, key=key, number=number, digest=b"12345678", begun_at=NOW)
 
 
 def accepted(entry: Entry, provider_id: str | None) -> Transition:
@@ -132,7 +132,7 @@ async def refuse_sent(journal: Journal) -> OutboxRow:
 async def park(journal: Journal, id_: int, due_at: int, lane: str | None = None) -> None:
     """Bring a message from the queue to WAITING."""
     await make_ready(journal, id_)
-    await journal.change([Transition(entry_of(id_, lane=lane), State.READY, State.WAITING, NOW, due_at)])
+    await journal.change([Transition(entry_of(id_, channel=lane), State.READY, State.WAITING, NOW, due_at)])
 
 
 # intake
@@ -571,7 +571,7 @@ async def test_due_messages_come_from_the_lanes_asked_for_as_far_as_there_is_roo
             await park(journal, id_, NOW + id_, lane)
         due = await journal.due(NOW + 10, {"sms": 1, "": 2})
         assert [entry.id for entry in due.entries] == [1, 4, 5]
-        assert [entry.lane for entry in due.entries] == ["sms", None, None]
+        assert [entry.channel for entry in due.entries] == ["sms", None, None]
         assert due.next_due is None  # of sms more is due already, and of no lane nothing is left
         assert await journal.due(NOW, {"sms": 1, "email": 1}) == Due([], NOW + 2)
         assert await journal.due(NOW + 10, {}) == Due([], None)
@@ -1216,7 +1216,7 @@ async def test_a_message_of_a_channel_that_is_gone_is_free_to_take_another(opene
     async with opened() as journal:
         assert (await journal.recover(NOW, ["sms"])).waiting == 1
         (found,) = (await journal.due(NOW, {"": 10})).entries
-        assert found == entry._replace(lane=None, via="pager", tries=0)
+        assert found == entry._replace(channel=None, via="pager", tries=0)
         assert (found.bound("sms").key, found.bound("pager").key) == (2, 1)
 
 

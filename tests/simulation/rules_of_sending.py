@@ -166,9 +166,9 @@ def _held_rightly(case: Case) -> Iterator[str]:
     if not any(map(case.may_be_doubtful, case.asked)) and not crashes and not refused_later:
         yield "is held in doubt without any doubt"
     last = case.history.lives[-1]
-    lane = case.history.rows[case.message.id].lane
+    channel = case.history.rows[case.message.id].channel
     says_something_else = bool(crashes) and case.history.plan.renewal is not None
-    if lane in last.channels and lane not in last.hold and not says_something_else:
+    if channel in last.channels and channel not in last.hold and not says_something_else:
         yield "is held in doubt, though its channel repeats"
 
 

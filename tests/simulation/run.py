@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
     id: int
     state: int
-    lane: str
+    channel: str
 
 
 class History(NamedTuple):
@@ -56,7 +56,7 @@ class History(NamedTuple):
     past: frozenset[int]
 
 
-_ROWS = "SELECT id, state, lane FROM message"
+_ROWS = "SELECT id, state, channel FROM message"
 
 
 def run_plan(plan: Plan) -> History:

@@ -20,7 +20,7 @@ def message(id_: int) -> QueuedMessage:
 
 
 def entry(id_: int, **progress: Any) -> Entry:
-    return Entry(*message(id_))._replace(lane="sms", number=1, begun_at=NOW, **progress)
+    return Entry(*message(id_))._replace(channel="sms", number=1, begun_at=NOW, **progress)
 
 
 async def make_ready(journal: Journal, *ids: int) -> None:

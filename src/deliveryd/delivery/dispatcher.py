@@ -198,7 +198,7 @@ class Dispatcher:
         """Put a message into the queue; False when there is no room for it."""
         is_repeat = routed.entry.was_tried
         owed = min(self.owed, self.share // 2) if self.owed else 0
-        if is_repeat or routed.entry.lane == self.name:  # it waited for this lane's room
+        if is_repeat or routed.entry.channel == self.name:  # it waited for this lane's room
             owed = 0
         is_within_share = self._held + owed < self.share and not self._breaker.is_open
         if not is_within_share and self.room <= owed:
@@ -611,7 +611,7 @@ def _wait_for_room(routed: Routed, now: int) -> Transition:
     """Wait in the journal for room in the lane, but no longer than until the message expires."""
     key = waits.repeat if routed.entry.was_tried else waits.room
     due_at = bounded(now + int(waits.LONGEST_ANSWER_WAIT * SECOND), routed.expires_at)
-    return Transition(routed.bound, State.READY, State.WAITING, now, due_at, waits_for=key(routed.lane))
+    return Transition(routed.bound, State.READY, State.WAITING, now, due_at, waits_for=key(routed.channel))
 
 
 def _is_changed(entry: Entry, digest: bytes) -> bool:

@@ -25,8 +25,8 @@ def reason_of(transition: Transition) -> tuple[str, str]:
     """The channel on which a message failed, and why, without what differs from message to message."""
     entry = transition.entry
     details = next((event.details for event in transition.events if event.details), None) or ""
-    channel, reason = entry.lane or NO_CHANNEL, details
-    if entry.spent and entry.lane is None:
+    channel, reason = entry.channel or NO_CHANNEL, details
+    if entry.spent and entry.channel is None:
         channel, reason = entry.spent[-1]
     found = _VALUE.match(details)
     return channel, found[0] if found else reason.removeprefix(f"{channel}: ")

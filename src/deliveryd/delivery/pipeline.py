@@ -141,7 +141,7 @@ class Pipeline:
         """
         entry, state, reason = doubtful
         now = self._clock.now()
-        lane = self.lanes.get(entry.lane or "")
+        lane = self.lanes.get(entry.channel or "")
         if state is State.IN_DOUBT:
             return None if lane is None else lane.after_hold(entry, reason or "", now)
         if lane is not None:
@@ -240,7 +240,7 @@ class Pipeline:
             return self._failed(message.entry, message.details)
         if isinstance(message, Deferred):
             return self._put_off(message)
-        lane = self.lanes[message.lane]
+        lane = self.lanes[message.channel]
         return None if lane.offer(message) else lane.put_off(message)
 
     def _put_off(self, message: Deferred) -> Transition:
@@ -501,8 +501,8 @@ class Pipeline:
         for transition in transitions:
             if transition.waits_for is not None and transition.due_at is not None:
                 self._held_until = min(self._held_until, transition.due_at)
-                if transition.entry.lane is not None:
-                    self._want_room.add(transition.entry.lane)
+                if transition.entry.channel is not None:
+                    self._want_room.add(transition.entry.channel)
 
     def _tell(self, transitions: Sequence[Transition]) -> None:
         for state, count in Counter([transition.after for transition in transitions]).items():
@@ -516,7 +516,7 @@ class Pipeline:
         if enabled(DEBUG):
             for transition in transitions:
                 if (event := LOGGED_STATES.get(transition.after)) is not None:
-                    log(event, message_id=transition.entry.id, channel=transition.entry.lane or "none")
+                    log(event, message_id=transition.entry.id, channel=transition.entry.channel or "none")
 
     def _make_ready(self, entries: Sequence[Entry]) -> None:
         if entries:

@@ -22,18 +22,18 @@ class Road(NamedTuple):
 
 
 class Routed(NamedTuple):
-    """A message that can be sent: over which lane, to whom, what, and until when."""
+    """A message that can be sent: over which channel, to whom, what, and until when."""
 
     entry: Entry
-    lane: str
+    channel: str
     customer: Customer | None
     rendered: Rendered
     expires_at: int | None
 
     @property
     def bound(self) -> Entry:
-        """The message, bound to the lane."""
-        return self.entry.bound(self.lane)
+        """The message, bound to the channel."""
+        return self.entry.bound(self.channel)
 
 
 class Undeliverable(NamedTuple):
@@ -59,10 +59,10 @@ def expired(expires_at: int) -> str:
 
 
 _Offer = tuple[str, CompiledBlock, Channel]
-"""A lane, and the block that it would send."""
+"""A channel, and the block that it would send."""
 
 _Place = tuple[str, str]
-"""A language, and a lane whose block may be found there."""
+"""A language, and a channel whose block may be found there."""
 
 _MOST_KEPT = 50
 """Lists of languages, of one settings id, whose offers are kept: far more than there are languages."""
@@ -75,7 +75,7 @@ class _Fixed(NamedTuple):
 
 
 class Router:
-    """Chooses by design 5: the customer's language, then `languages`; in each the first lane of `order`.
+    """Chooses by design 5: the customer's language, then `languages`; in each the first channel of `order`.
 
     An adapter that reaches an unknown customer needs no address, and reaches everybody.
     """
@@ -122,16 +122,16 @@ class Router:
         found = self._first_usable(entry, settings, customer, tags)
         if found is None:
             return undeliverable(entry, *self._why_none(entry, settings, tags))
-        lane, block = found
+        channel, block = found
         rendered = block.render(entry.variables, customer)
         if isinstance(rendered, Rendered):
-            return Routed(entry, lane, customer, rendered, settings.expires_at)
-        return undeliverable(entry, *self._why_not(entry, settings, tags, (lane, block), rendered))
+            return Routed(entry, channel, customer, rendered, settings.expires_at)
+        return undeliverable(entry, *self._why_not(entry, settings, tags, (channel, block), rendered))
 
     def _repeats(self, entry: Entry) -> str | None:
-        """The lane on which a message says again what may have arrived there, if it does so."""
-        lane = entry.lane or entry.via
-        return lane if entry.content is not None and lane in self._roads else None
+        """The channel on which a message says again what may have arrived there, if it does so."""
+        channel = entry.channel or entry.via
+        return channel if entry.content is not None and channel in self._roads else None
 
     def _first_usable(
         self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
@@ -158,7 +158,7 @@ class Router:
     def _order_for(self, entry: Entry) -> Sequence[str]:
         if entry.doubt:
             # It is repeated where it was made, or nowhere: another channel would send it twice.
-            return [entry.lane] if entry.lane is not None and entry.lane in self._roads else []
+            return [entry.channel] if entry.channel is not None and entry.channel in self._roads else []
         if not entry.spent:
             return self._order
         spent = {name for name, _ in entry.spent}
@@ -167,7 +167,7 @@ class Router:
     def _offers(
         self, settings: CompiledSettings, order: Sequence[str], tags: Sequence[str]
     ) -> Iterator[_Offer]:
-        """Each lane with a block for it, in the order in which they are tried."""
+        """Each channel with a block for it, in the order in which they are tried."""
         for tag in tags:
             language = settings.languages.get(tag)
             if language is None:
@@ -205,9 +205,11 @@ class Router:
         flaw: Missing | Broken,
     ) -> Iterator[str]:
         """Why the chosen block can't be filled, and why better ones, or a greeting, can't be read."""
-        lane, block = chosen
-        yield f"{lane}: {flaw.reason}" if entry.spent else flaw.reason
-        passed_over = takewhile(lambda place: place != (block.language, lane), self._in_flight(entry, tags))
+        channel, block = chosen
+        yield f"{channel}: {flaw.reason}" if entry.spent else flaw.reason
+        passed_over = takewhile(
+            lambda place: place != (block.language, channel), self._in_flight(entry, tags)
+        )
         yield from self._unreadable(settings, passed_over)
         greetings = settings.languages[block.language].unreadable.get("greetings")
         if greetings is not None and isinstance(flaw, Missing) and "greeting" in flaw.names:
@@ -223,7 +225,7 @@ class Router:
         order = self._order_for(entry)
         offered = {name for name, _, _ in self._offers(settings, order, tags)}
         if entry.doubt:
-            yield f"{entry.lane}: the attempt can't be repeated"
+            yield f"{entry.channel}: the attempt can't be repeated"
         elif offered:
             yield from (f"{name}: no address of the customer" for name in order if name in offered)
         elif not entry.spent:

@@ -149,7 +149,7 @@ def _chosen(previews: Sequence[Preview], route: Routed | Undeliverable, scope: S
     if isinstance(route, Undeliverable):
         reached = (preview for preview in previews if preview.reached)
         return next(reached, None) if scope == WHOLE_SCOPE else None
-    place = (route.lane, route.rendered.language)
+    place = (route.channel, route.rendered.language)
     return next((preview for preview in previews if (preview.channel, preview.language) == place), None)
 
 

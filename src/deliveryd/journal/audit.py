@@ -46,7 +46,7 @@ CHECKS: Mapping[str, str] = {
         f"(m.state IN {_ENDS}) <> (m.ended_at IS NOT NULL)"
     ),
     "what waits has a due time, and nothing else has": _messages("(m.state = 3) <> (m.due_at IS NOT NULL)"),
-    "what was handed to a channel has one": _messages("m.state IN (4, 5, 6, 7) AND m.lane = ''"),
+    "what was handed to a channel has one": _messages("m.state IN (4, 5, 6, 7) AND m.channel = ''"),
     "in doubt is what has an attempt in doubt": _messages(
         "(m.state = 5 AND NOT m.doubt) OR (m.state IN (1, 6, 7, 9) AND m.doubt)"
     ),

@@ -90,7 +90,7 @@ class Recovery(NamedTuple):
 
 
 class Due(NamedTuple):
-    """Waiting messages whose time has come, now READY, and when the next one of the same lanes is due.
+    """Waiting messages whose time has come, now READY, and when the next one of the same channels is due.
 
     `left` says how many more are due; they are counted up to `MOST_COUNTED`.
     """
@@ -200,12 +200,12 @@ class Journal(Protocol):
     async def due(self, now: int, room: Mapping[str, int]) -> Due:
         """Make waiting messages READY whose time has come, the longest due first.
 
-        At most `room[lane]` of each lane; the lane "" has those that aren't bound to one. Those that wait for
-        something aren't among them.
+        At most `room[channel]` of each channel; "" stands for those that aren't bound to one. Those that wait
+        for something aren't among them.
         """
 
     async def overdue(self, now: int, limit: int) -> Due:
-        """The same for messages that wait for something, on whichever lane: they have waited long enough."""
+        """The same for messages that wait for something, on any channel: they have waited long enough."""
 
     async def resume(self, waits_for: Sequence[str], limit: int) -> list[Entry]:
         """Make messages READY that wait for one of these: the first named first, then the first due."""
@@ -245,11 +245,11 @@ class Journal(Protocol):
         was known.
         """
 
-    async def recover(self, now: int, lanes: Collection[str]) -> Recovery:
+    async def recover(self, now: int, channels: Collection[str]) -> Recovery:
         """Put in order what an earlier run left; called once, before anything else.
 
-        Waiting messages whose lane isn't among `lanes` any more lose it; with an attempt in doubt there, they
-        are in doubt instead. Who waited for settings or a customer is due now, since nobody has asked yet.
+        Waiting messages whose channel isn't among `channels` lose it; those with an attempt in doubt there
+        are held in doubt. Those that waited for settings or a customer are due now: nothing is asked for yet.
         """
 
     async def retime(self, back: int, latest: int) -> None:
@@ -267,8 +267,8 @@ class Journal(Protocol):
     async def account(self) -> Account:
         """Where all messages are that were ever taken."""
 
-    async def decide(self, order: Order, at: int, lanes: Collection[str]) -> Decided:
-        """Carry out an operator's order, each key for itself; `lanes` are the channels that there are.
+    async def decide(self, order: Order, at: int, channels: Collection[str]) -> Decided:
+        """Carry out an operator's order, each key for itself; `channels` are the channels that there are.
 
         What is dropped stays recorded, and so does each decision.
         """

@@ -42,7 +42,7 @@ class Dead(NamedTuple):
 
 _IN_DOUBT = """
 SELECT m.id, (SELECT value FROM meta WHERE key = 'namespace'), m.key,
-    m.lane, m.number, a.ended_at AS since, a.reason
+    m.channel, m.number, a.ended_at AS since, a.reason
 FROM message m JOIN unaccepted a ON a.message_id = m.id AND a.key = m.key AND a.number = (
     SELECT max(number) FROM unaccepted WHERE message_id = m.id AND key = m.key AND verdict = 'in_doubt')
 WHERE m.ended_at IS NULL AND m.due_at IS NULL AND m.state = 5
@@ -91,7 +91,8 @@ def doubtful_messages(path: Path, channel: str | None, until: int | None) -> lis
 
     def query(db: sqlite3.Connection) -> list[DoubtfulMessage]:
         rows = db.execute(
-            f"{_IN_DOUBT} AND m.lane = coalesce(?, m.lane) AND since <= coalesce(?, since) ORDER BY m.id",
+            f"{_IN_DOUBT} AND m.channel = coalesce(?, m.channel) AND since <= coalesce(?, since)"
+            " ORDER BY m.id",
             (channel, until),
         )
         return [

@@ -31,7 +31,7 @@ class _Case(NamedTuple):
     db: sqlite3.Connection
     key: str
     at: int
-    lanes: Collection[str]
+    channels: Collection[str]
 
     @property
     def number(self) -> int:
@@ -76,7 +76,7 @@ class Decisions:
             (Action.ERASE, ItemKind.MALFORMED): lambda case: _erased(erase_malformed(case.db, case.key)),
         }
 
-    def carry_out(self, db: sqlite3.Connection, order: Order, at: int, lanes: Collection[str]) -> Decided:
+    def carry_out(self, db: sqlite3.Connection, order: Order, at: int, channels: Collection[str]) -> Decided:
         """Do what an order says for each of its keys, where it can be done."""
         decide = self._table.get((order.verb, order.kind), _refuse)
         done: list[str] = []
@@ -84,7 +84,7 @@ class Decisions:
         effects: list[Effect] = []
         for key in order.keys:
             try:
-                message_id, effect = decide(_Case(db, key, at, lanes))
+                message_id, effect = decide(_Case(db, key, at, channels))
             except _Skip as reason:
                 skipped[key] = str(reason)
                 continue
@@ -101,8 +101,8 @@ class Decisions:
 
     def _resend(self, case: _Case) -> _Done:
         entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")
-        if entry.lane not in case.lanes:
-            raise _Skip(f"its channel {entry.lane} isn't configured")
+        if entry.channel not in case.channels:
+            raise _Skip(f"its channel {entry.channel} isn't configured")
         return self._move(case, Transition(entry, State.IN_DOUBT, State.WAITING, case.at, due_at=case.at))
 
     def _resend_anew(self, case: _Case) -> _Done:
@@ -119,7 +119,7 @@ class Decisions:
 
     def _settle_as_failed(self, case: _Case) -> _Done:
         entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt").settled()
-        details = f"{entry.lane}: the outcome was unknown; {BY_OPERATOR} as failed"
+        details = f"{entry.channel}: the outcome was unknown; {BY_OPERATOR} as failed"
         error = StatusEvent(entry.id, "error", case.at, details=details)
         return self._move(case, Transition(entry, State.IN_DOUBT, State.FAILED, case.at, events=(error,)))
 

@@ -227,8 +227,8 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
 
     (namespace,) = db.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
     messages = rows(
-        "SELECT settings_id, customer_id, variables, state, taken_at, due_at, lane, tries, key, spent, doubt,"
-        " ended_at, waits_for FROM message WHERE id = ?"
+        "SELECT settings_id, customer_id, variables, state, taken_at, due_at, channel, tries, key, spent,"
+        " doubt, ended_at, waits_for FROM message WHERE id = ?"
     )
     attempts = rows(
         "SELECT key, number, channel, started_at, ended_at, verdict, provider_id, reason"

@@ -18,15 +18,15 @@ from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
 from deliveryd.states import ENDED, State, check_transition
 
 _PROGRESS = (
-    "UPDATE message SET state = ?, due_at = ?, lane = ?, tries = ?, key = ?, number = ?, spent = ?,"
+    "UPDATE message SET state = ?, due_at = ?, channel = ?, tries = ?, key = ?, number = ?, spent = ?,"
     " doubt = ?, content = ?, digest = ?"
 )
 _INTENT = (
-    "UPDATE message SET state = 4, lane = ?1, tries = ?2, key = ?3, number = ?4, digest = ?5,"
+    "UPDATE message SET state = 4, channel = ?1, tries = ?2, key = ?3, number = ?4, digest = ?5,"
     " started_at = ?6, content = iif(key = ?3, content, NULL) WHERE id = ?7 AND state = ?8"
 )
 _ON_ITS_WAY = (  # it leaves `due_at` alone, which decides what is in an index
-    "UPDATE message SET state = ?1, lane = ?3, tries = ?4, key = ?5, number = ?6, spent = ?7, doubt = ?8,"
+    "UPDATE message SET state = ?1, channel = ?3, tries = ?4, key = ?5, number = ?6, spent = ?7, doubt = ?8,"
     " content = ?9, digest = ?10 WHERE id = ?11 AND state = ?12"
 )
 _TO_WAIT = f"{_PROGRESS}, waits_for = ? WHERE id = ? AND state = ?"
@@ -37,7 +37,7 @@ _SENT = (
 )
 
 _UNACCEPTED = (  # before the message moves on: its row still has the try
-    "INSERT INTO unaccepted SELECT id, key, number, lane, started_at, ?, ?, ?, ? FROM message"
+    "INSERT INTO unaccepted SELECT id, key, number, channel, started_at, ?, ?, ?, ? FROM message"
     " WHERE id = ? AND state = 4"
 )
 _HOLD = (
@@ -46,14 +46,14 @@ _HOLD = (
 )
 
 _DUE = (
-    f"SELECT {ENTRY} FROM message WHERE state = 3 AND waits_for IS NULL AND lane = ? AND due_at <= ?"  # noqa: S608  # a constant
+    f"SELECT {ENTRY} FROM message WHERE state = 3 AND waits_for IS NULL AND channel = ? AND due_at <= ?"  # noqa: S608  # a constant
     " ORDER BY due_at, id LIMIT ?"
 )
 _LEFT = (
     "SELECT count(*) FROM (SELECT 1 FROM message"
-    " WHERE state = 3 AND waits_for IS NULL AND lane = ? AND due_at <= ? LIMIT ?)"
+    " WHERE state = 3 AND waits_for IS NULL AND channel = ? AND due_at <= ? LIMIT ?)"
 )
-_NEXT_DUE = "SELECT min(due_at) FROM message WHERE state = 3 AND waits_for IS NULL AND lane = ?"
+_NEXT_DUE = "SELECT min(due_at) FROM message WHERE state = 3 AND waits_for IS NULL AND channel = ?"
 _HELD = "waits_for IS NOT NULL AND due_at IS NOT NULL"
 _OVERDUE = (
     f"SELECT {ENTRY} FROM message INDEXED BY message_held_until WHERE {_HELD} AND due_at <= ?"  # noqa: S608
@@ -167,14 +167,14 @@ class Operations:
         entries: list[Entry] = []
         coming: list[int] = []
         left = 0
-        for lane, limit in room.items():
-            found = _go_on(db, db.execute(_DUE, (lane, now, limit)))
+        for channel, limit in room.items():
+            found = _go_on(db, db.execute(_DUE, (channel, now, limit)))
             entries += found
             if len(found) < limit:
-                (next_due,) = db.execute(_NEXT_DUE, (lane,)).fetchone()
+                (next_due,) = db.execute(_NEXT_DUE, (channel,)).fetchone()
                 coming += [next_due] if next_due is not None else []
             else:
-                left += db.execute(_LEFT, (lane, now, MOST_COUNTED)).fetchone()[0]
+                left += db.execute(_LEFT, (channel, now, MOST_COUNTED)).fetchone()[0]
         return Due(entries, min(coming, default=None), left)
 
     def overdue(self, db: sqlite3.Connection, now: int, limit: int) -> Due:
@@ -303,7 +303,7 @@ def _move(db: sqlite3.Connection, transitions: Sequence[Transition], sent_statem
 
 def _try_of(entry: Entry) -> tuple[str, int, int, int, bytes | None]:
     """What an intent writes of its try."""
-    return entry.lane or "", entry.tries, entry.key, entry.number, entry.digest
+    return entry.channel or "", entry.tries, entry.key, entry.number, entry.digest
 
 
 def _accepted(transition: Transition) -> tuple[int | None, str | None, str | None]:

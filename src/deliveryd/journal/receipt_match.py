@@ -45,16 +45,17 @@ WITH RECURSIVE era (n) AS (
     SELECT (SELECT max({_ERA}) FROM message WHERE provider_id IS NOT NULL AND {_ERA} < n)
     FROM era WHERE n IS NOT NULL
 )
-SELECT n FROM era CROSS JOIN message ON {_ERA} = n AND provider_id = ? AND lane = ? LIMIT 1
+SELECT n FROM era CROSS JOIN message ON {_ERA} = n AND provider_id = ? AND channel = ? LIMIT 1
 """  # noqa: S608  # constants
 _IN_ERA = f"""
-SELECT id, key FROM message WHERE {_ERA} = ? AND provider_id = ? AND lane = ?
+SELECT id, key FROM message WHERE {_ERA} = ? AND provider_id = ? AND channel = ?
 ORDER BY started_at DESC LIMIT 1
 """  # noqa: S608  # constants
 
 
 _SETTLE = """
-UPDATE message SET state = ?1, due_at = NULL, lane = ?2, key = ?3, doubt = 0, content = NULL, digest = NULL,
+UPDATE message SET state = ?1, due_at = NULL, channel = ?2, key = ?3, doubt = 0,
+    content = NULL, digest = NULL,
     (number, started_at) = (SELECT number, started_at FROM unaccepted
         WHERE message_id = ?4 AND key = ?3 ORDER BY number DESC LIMIT 1),
     ended_at = ?5, accepted_at = ?5, provider_id = ?6, reason = ?7{emptied}
@@ -160,7 +161,7 @@ class Matching:
         }
         outcome = transition.outcome
         if outcome is not None and outcome.provider_id is not None:
-            found.update(db.execute(_BY_PROVIDER, (outcome.provider_id, entry.lane)))
+            found.update(db.execute(_BY_PROVIDER, (outcome.provider_id, entry.channel)))
         return [(seq, Receipt(*values)) for seq, *values in sorted(found, key=lambda row: int(row[0]))]
 
     def _receive(self, db: sqlite3.Connection, receipt: Receipt) -> MatchedReceipt:

@@ -14,9 +14,9 @@ from deliveryd.model import Content, Entry, Rendered
 
 _FIRST = "FROM unaccepted u WHERE u.message_id = message.id AND u.key = message.key AND u.number = 1"
 ENTRY = f"""
-id, settings_id, customer_id, variables, lane, tries, key, number, spent, doubt, content, digest,
+id, settings_id, customer_id, variables, channel, tries, key, number, spent, doubt, content, digest,
 iif(number > 1, (SELECT u.started_at {_FIRST}), iif(number, started_at, 0)),
-iif(lane = '' AND number, (SELECT u.channel {_FIRST}), NULL),
+iif(channel = '' AND number, (SELECT u.channel {_FIRST}), NULL),
 taken_at
 """
 """The columns of an entry, in the order of `EntryRow`. The first of several tries under a key has a row."""
@@ -34,7 +34,7 @@ class EntryRow(NamedTuple):
     settings_id: int
     customer_id: int
     variables: str
-    lane: str
+    channel: str
     tries: int
     key: int
     number: int
@@ -55,7 +55,7 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
         columns.settings_id,
         columns.customer_id,
         json.loads(columns.variables),
-        columns.lane or None,
+        columns.channel or None,
         columns.tries,
         columns.key,
         columns.number,
@@ -70,12 +70,12 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
 
 
 def progress_of(transition: Transition) -> tuple[object, ...]:
-    """What a step writes: state, due_at, lane, tries, key, number, spent, doubt, content, digest."""
+    """What a step writes: state, due_at, channel, tries, key, number, spent, doubt, content, digest."""
     entry = transition.entry
     return (
         transition.after,
         transition.due_at,
-        entry.lane or "",
+        entry.channel or "",
         entry.tries,
         entry.key,
         entry.number,

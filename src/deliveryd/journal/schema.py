@@ -27,7 +27,7 @@ CREATE TABLE message (
     due_at INTEGER,                       -- only in WAITING: when it continues
     waits_for TEXT,                       -- only in WAITING: what wakes it before due_at (see waits.py)
     ended_at INTEGER,                     -- only in an end state
-    lane TEXT NOT NULL DEFAULT '',        -- the channel it is bound to; '': none yet
+    channel TEXT NOT NULL DEFAULT '',     -- the channel it is bound to; '': none yet
     key INTEGER NOT NULL DEFAULT 1,       -- N of its idempotency key NAMESPACE-MESSAGE-N
     number INTEGER NOT NULL DEFAULT 0,    -- tries under this key
     tries INTEGER NOT NULL DEFAULT 0,     -- tries on this channel that count towards retry.attempts
@@ -40,13 +40,13 @@ CREATE TABLE message (
     variables TEXT                        -- JSON; NULL: malformed, or emptied after the message was sent
 );
 CREATE INDEX message_moving ON message (id) WHERE ended_at IS NULL AND due_at IS NULL;
-CREATE INDEX message_waiting ON message (lane, state, waits_for, due_at)
+CREATE INDEX message_waiting ON message (channel, state, waits_for, due_at)
     WHERE state = 3 AND waits_for IS NULL;
 CREATE INDEX message_held ON message (waits_for, due_at) WHERE waits_for IS NOT NULL AND due_at IS NOT NULL;
 CREATE INDEX message_held_until ON message (due_at, waits_for)
     WHERE waits_for IS NOT NULL AND due_at IS NOT NULL;
 CREATE INDEX message_ended ON message (ended_at, state) WHERE ended_at IS NOT NULL;
-CREATE INDEX message_provider ON message (started_at / 14400000000, provider_id, lane)
+CREATE INDEX message_provider ON message (started_at / 14400000000, provider_id, channel)
     WHERE provider_id IS NOT NULL;        -- by periods of four hours (see receipt_match.py)
 
 CREATE TABLE unaccepted (                 -- tries that failed, or whose outcome is unknown
@@ -62,7 +62,7 @@ CREATE TABLE unaccepted (                 -- tries that failed, or whose outcome
 CREATE VIEW attempt AS
     SELECT message_id, key, number, channel, started_at, ended_at, verdict, provider_id, reason
     FROM unaccepted
-    UNION ALL SELECT id, key, number, lane, started_at, accepted_at,
+    UNION ALL SELECT id, key, number, channel, started_at, accepted_at,
         iif(accepted_at IS NULL, NULL, 'accepted'), provider_id, reason
     FROM message WHERE state = 4 OR accepted_at IS NOT NULL;
 

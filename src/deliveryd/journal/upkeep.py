@@ -18,12 +18,12 @@ from deliveryd.states import State
 _MOVING = "ended_at IS NULL AND due_at IS NULL"
 _OPEN = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? ORDER BY id"  # noqa: S608  # constants
 
-_DUE_NOW = (  # all that wait for something, but those that wait for a lane's room, or its provider
+_DUE_NOW = (  # all that wait for something, but those that wait for a channel's room, or its provider
     "UPDATE message SET due_at = ?, waits_for = NULL WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"
     " AND waits_for NOT IN (SELECT value FROM json_each(?))"
 )
 _CAUSES = """
-SELECT NULL, lane, count(*) FROM message WHERE state = 3 AND waits_for IS NULL GROUP BY lane
+SELECT NULL, channel, count(*) FROM message WHERE state = 3 AND waits_for IS NULL GROUP BY channel
 UNION ALL SELECT min(waits_for), '', count(*) FROM message
     WHERE waits_for IS NOT NULL AND due_at IS NOT NULL
     GROUP BY iif(waits_for LIKE 'customer %', 'directory', waits_for)
@@ -80,23 +80,26 @@ def namespace_of(db: sqlite3.Connection) -> str:
     return str(namespace)
 
 
-def recover(db: sqlite3.Connection, now: int, lanes: Collection[str]) -> Recovery:
+def recover(db: sqlite3.Connection, now: int, channels: Collection[str]) -> Recovery:
     """Put in order what an earlier run left."""
     db.execute(
         f"UPDATE message SET state = 3, due_at = ?, waits_for = NULL WHERE {_MOVING} AND state = 2",  # noqa: S608
         (now,),
     )
-    for_lanes = [key(lane) for lane in lanes for key in (waits.room, waits.repeat, waits.recovery)]
-    db.execute(_DUE_NOW, (now, to_json(for_lanes)))
-    for lane in _lanes_of_waiting(db) - set(lanes):
+    for_channels = [
+        key(channel) for channel in channels for key in (waits.room, waits.repeat, waits.recovery)
+    ]
+    db.execute(_DUE_NOW, (now, to_json(for_channels)))
+    for channel in _channels_of_waiting(db) - set(channels):
         db.execute(
             "UPDATE message SET state = 5, due_at = NULL"
-            " WHERE state = 3 AND waits_for IS NULL AND lane = ? AND doubt",
-            (lane,),
+            " WHERE state = 3 AND waits_for IS NULL AND channel = ? AND doubt",
+            (channel,),
         )
         db.execute(
-            "UPDATE message SET lane = '', tries = 0 WHERE state = 3 AND waits_for IS NULL AND lane = ?",
-            (lane,),
+            "UPDATE message SET channel = '', tries = 0"
+            " WHERE state = 3 AND waits_for IS NULL AND channel = ?",
+            (channel,),
         )
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]
     doubtful = [
@@ -121,17 +124,18 @@ def _latest_doubt(db: sqlite3.Connection, entry: Entry) -> str | None:
     return None if row is None else row[0]
 
 
-def _lanes_of_waiting(db: sqlite3.Connection) -> set[str]:
-    """The lanes that messages wait for, from one to the next, however many wait."""
-    lanes: set[str] = set()
-    lane = ""
+def _channels_of_waiting(db: sqlite3.Connection) -> set[str]:
+    """The channels that messages wait for, from one to the next, however many wait."""
+    channels: set[str] = set()
+    channel = ""
     while True:
-        (lane,) = db.execute(
-            "SELECT min(lane) FROM message WHERE state = 3 AND waits_for IS NULL AND lane > ?", (lane,)
+        (channel,) = db.execute(
+            "SELECT min(channel) FROM message WHERE state = 3 AND waits_for IS NULL AND channel > ?",
+            (channel,),
         ).fetchone()
-        if lane is None:
-            return lanes
-        lanes.add(lane)
+        if channel is None:
+            return channels
+        channels.add(channel)
 
 
 def counts(db: sqlite3.Connection) -> Counts:
@@ -150,8 +154,8 @@ def counts(db: sqlite3.Connection) -> Counts:
 def largest_cause(db: sqlite3.Connection) -> tuple[str, int]:
     """What most of the waiting messages wait for, and how many they are."""
     causes: Counter[str] = Counter()
-    for waits_for, lane, count in db.execute(_CAUSES):
-        causes[waits.cause(waits_for, lane)] += count
+    for waits_for, channel, count in db.execute(_CAUSES):
+        causes[waits.cause(waits_for, channel)] += count
     return max(causes.items(), key=lambda item: item[1], default=("nothing", 0))
 
 

@@ -246,3 +246,38 @@ def test_ci_fails_a_run_that_skips_and_says_why(tmp_path: Path, value: str, stat
     assert run.returncode == status
     assert "no such tool" in run.stdout
     assert ("DELIVERYD_NO_SKIPS is set" in run.stdout) == bool(value)
+
+
+def test_the_interpreters_that_are_named_are_the_ones_that_are_tested() -> None:
+    """The classifiers, what CI looks for, and the oldest that an installation accepts."""
+    named = [
+        each.removeprefix("Programming Language :: Python :: ")
+        for each in project()["project"]["classifiers"]
+    ]
+    versions = [each for each in named if re.fullmatch(r"\d\.\d+", each)]
+    (tested,) = re.findall(
+        r"^readonly VERSIONS=\((.*)\)$", (ROOT / ".ci" / "run").read_text("utf-8"), re.MULTILINE
+    )
+    assert versions == tested.split()
+    assert project()["project"]["requires-python"] == f">={versions[0]}"
+
+
+def test_the_hooks_use_the_locked_tools_and_no_repository() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    assert re.findall(r"^ *- repo: (.*)$", hooks, re.MULTILINE) == ["local"]
+    tools = re.findall(r"entry: \.venv/bin/([\w-]+)", hooks)
+    assert len(tools) == hooks.count("entry:")
+    assert {each.replace("lint-imports", "import-linter") for each in tools} <= set(locked("dev"))
+
+
+@pytest.mark.slow
+def test_a_test_outside_of_the_slow_tier_starts_no_process(tmp_path: Path) -> None:
+    """The same test passes with the mark."""
+    shutil.copy2(ROOT / "tests" / "conftest.py", tmp_path)
+    case = "import subprocess, pytest\ndef test_a(): subprocess.run(['true'], check=True)\n"
+    case += "@pytest.mark.slow\ndef test_b(): subprocess.run(['true'], check=True)\n"
+    (tmp_path / "test_case.py").write_text(case, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 failed, 1 passed" in run.stdout
+    assert "subprocess.Popen in a test of the quick tier: mark the test with pytest.mark.slow" in run.stdout

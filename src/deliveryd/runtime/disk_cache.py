@@ -76,6 +76,14 @@ class OneConnection(diskcache.Cache):  # type: ignore[misc]  # diskcache ships n
 
     _shared: sqlite3.Connection | None = None
 
+    def __init__(self, folder: str, **settings: Any) -> None:
+        """Open the cache. If that fails, no connection stays open."""
+        try:
+            super().__init__(folder, **settings)
+        except BaseException:
+            self.close()
+            raise
+
     @property
     def _con(self) -> sqlite3.Connection:
         if self._shared is None:

@@ -230,7 +230,7 @@ async def test_a_forgotten_malformed_message_keeps_its_two_events(path: Path) ->
         await report(journal, [dequeued, error])
         assert await journal.forget(NOW + 1, 9) == 2  # the message, and the element that it was made of
         assert await words(journal, 1) == [dequeued.body, error.body]
-    assert read_life(path, 1).past == (dequeued.body, error.body)
+    assert read_life(path, 1).tombstone == (dequeued.body, error.body)
 
 
 async def test_a_flood_of_receipts_that_fit_nothing_is_forgotten_as_a_whole(path: Path) -> None:

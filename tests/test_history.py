@@ -14,7 +14,7 @@ import pytest
 from deliveryd.errors import JournalError
 from deliveryd.journal.base import Outcome, Receipt, Transition
 from deliveryd.journal.history import JournalAbsent, check_readable, read_life, without_values
-from deliveryd.journal.lock_owner import holder_of
+from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
 from deliveryd.states import State
@@ -99,10 +99,10 @@ async def test_a_journal_left_by_a_killed_worker_is_read_and_not_tidied_up(
 
 async def test_who_holds_a_journal_is_told_only_while_it_is_held(path: Path) -> None:
     """And asking takes no lock: the journal can be opened right after, and while, being asked about."""
-    assert holder_of(path) is None
+    assert lock_owner(path) is None
     async with open_journal(path):
-        assert holder_of(path) == os.getpid()
-    assert holder_of(path) is None
+        assert lock_owner(path) == os.getpid()
+    assert lock_owner(path) is None
     async with open_journal(path):
         pass
 
@@ -116,9 +116,9 @@ async def test_a_forgotten_message_is_still_known_by_its_events(path: Path) -> N
     life = read_life(path, 5)
     assert life.is_known
     assert life.message is None
-    assert life.past is not None
-    assert '"dequeued"' in str(life.past.dequeued)
-    assert '"sent"' in str(life.past.latest)
+    assert life.tombstone is not None
+    assert '"dequeued"' in str(life.tombstone.dequeued)
+    assert '"sent"' in str(life.tombstone.latest)
 
 
 async def test_malformed_elements_belong_to_the_life_of_their_id(path: Path) -> None:
@@ -196,7 +196,10 @@ async def test_another_user_is_told_whom_to_ask_as(open_folder: Path) -> None:
         await take(journal)
     if os.geteuid() != 0:
         path.chmod(0)
-        assert "can't be read by this user; ask as the one that deliveryd runs as" in _problem_as_nobody(path)
+        assert (
+            "can't be read by this user; run the command as the user that deliveryd runs as"
+            in _problem_as_nobody(path)
+        )
     else:
         assert f"{path} belongs to the user root, and this process runs as nobody" in _problem_as_nobody(path)
 

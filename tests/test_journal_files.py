@@ -250,7 +250,10 @@ async def test_a_journal_whose_lock_another_process_got_is_said_to_be_in_danger(
         tmp_path.joinpath("journal.db.lock").unlink()
         other = lock_of(tmp_path / "journal.db")
         other.take()
-        assert journal.misplaced() == "the journal's lock was removed, and another process has it now"
+        assert (
+            journal.misplaced()
+            == "the journal's lock file was removed, and another process holds the lock now"
+        )
         other.release()
         assert journal.misplaced() is None
 

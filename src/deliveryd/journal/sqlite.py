@@ -43,7 +43,7 @@ from deliveryd.journal.files import (
     verify_log,
 )
 from deliveryd.journal.history import read
-from deliveryd.journal.lock import held, lock_of
+from deliveryd.journal.lock import holding, lock_of
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.outbox import Outbox, written
@@ -129,7 +129,7 @@ class SqliteJournal:
         self._closing = False
         self._path = path
         self._presence = presence
-        self._forgetting = upkeep.Forgetting()
+        self._retention = upkeep.RetentionSweep()
         self._reserve = reserve
         self._short_of_room = 0
         self._shrink = False
@@ -216,7 +216,7 @@ class SqliteJournal:
 
     async def forget(self, before: int, limit: int) -> int:
         """Delete old ended messages."""
-        return await self._commit(lambda db: self._forgetting.step(db, before, limit))
+        return await self._commit(lambda db: self._retention.step(db, before, limit))
 
     async def give_back(self, limit: int) -> int:
         """Make the file smaller."""
@@ -414,7 +414,7 @@ async def open_journal(
     _checked(path, partial(make_folder, path.parent))
     check_writable(path)
     async with (
-        held(lock_of(path), patience) as lock,
+        holding(lock_of(path), patience) as lock,
         nullcontext(blocking) if blocking is not None else own_thread("journal") as write,
     ):
         db = await write(partial(_connect, path))

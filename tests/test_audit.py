@@ -44,7 +44,7 @@ def do_everything(world: World) -> None:
     assert world.start("--until-idle").wait(PATIENCE) == 1
 
 
-def test_what_a_worker_leaves_adds_up(world: World) -> None:
+def test_the_journal_of_a_worker_is_balanced(world: World) -> None:
     do_everything(world)
     answered = audit(world)
     assert answered.status == 0, answered.out
@@ -62,8 +62,8 @@ def wait_for_messages(world: World, number: int) -> None:
     world.sandbox.wait_for(lambda state: len(state.received) >= number, PATIENCE)
 
 
-def test_it_adds_up_while_a_worker_is_at_it(world: World) -> None:
-    """Each look is at one instant: between any two steps the sums are right."""
+def test_it_is_balanced_while_a_worker_writes_to_it(world: World) -> None:
+    """An audit is one read transaction: the sums are right between any two transitions."""
     worker = world.start()
     for begin in range(1, 400, 100):
         world.state.enqueue(*(message(id_) for id_ in range(begin, begin + 100)))
@@ -74,7 +74,7 @@ def test_it_adds_up_while_a_worker_is_at_it(world: World) -> None:
     assert worker.wait(PATIENCE) == 0
 
 
-def test_it_adds_up_after_a_kill_and_after_what_follows(world: World) -> None:
+def test_it_is_balanced_after_a_kill_and_after_the_next_run(world: World) -> None:
     world.state.enqueue(*(message(id_) for id_ in range(1, 201)))
     worker = world.start()
     wait_for_messages(world, 50)
@@ -86,7 +86,7 @@ def test_it_adds_up_after_a_kill_and_after_what_follows(world: World) -> None:
     assert (result["taken"], result["sums"]["ended"]) == (200, 200)
 
 
-def test_a_worker_says_what_it_has_at_its_start_and_its_end(world: World) -> None:
+def test_a_worker_logs_the_account_at_its_start_and_its_end(world: World) -> None:
     world.state.enqueue(*(message(id_) for id_ in range(1, 11)))
     world.run_until_idle(log="info")
     first, last = (line for line in world.log().splitlines() if "journal.account" in line)
@@ -95,8 +95,8 @@ def test_a_worker_says_what_it_has_at_its_start_and_its_end(world: World) -> Non
     assert "journal.gap" not in world.log()
 
 
-def test_a_run_until_idle_ends_with_what_became_of_the_messages(world: World) -> None:
-    """Those that failed are told apart from those that were sent, and the status is 0 even so."""
+def test_a_run_until_idle_prints_what_became_of_the_messages(world: World) -> None:
+    """Failed messages are counted apart from sent ones, and the exit status is 0 nevertheless."""
     world.customers([{"id": 1, "phone": "+15550111"}])
     world.state.enqueue(*(message(id_) for id_ in range(1, 8)), *(message(id_, 1, 2) for id_ in (11, 12, 13)))
     world.run_until_idle()
@@ -114,7 +114,7 @@ def tampered(world: World, script: str) -> Answered:
     return audit(world)
 
 
-def test_a_message_that_is_gone_is_missed_by_audit_and_by_the_next_run(world: World) -> None:
+def test_a_lost_message_is_reported_by_audit_and_by_the_next_run(world: World) -> None:
     do_everything(world)
     answered = tampered(world, "DELETE FROM message WHERE id = 5")
     assert answered.status == 1
@@ -124,7 +124,7 @@ def test_a_message_that_is_gone_is_missed_by_audit_and_by_the_next_run(world: Wo
     assert '"event": "journal.gap", "gap": 1' in world.log()
 
 
-def test_of_many_the_first_ids_and_their_number_are_shown(world: World) -> None:
+def test_of_many_ids_the_first_ones_and_the_number_of_the_others_are_shown(world: World) -> None:
     do_everything(world)
     answered = tampered(world, "UPDATE message SET accepted_at = NULL")
     [line] = [line for line in answered.out.splitlines() if "has an accepted attempt" in line]
@@ -189,8 +189,8 @@ BREAKS = {
 }
 
 
-def test_each_check_finds_what_breaks_it(world: World, tmp_path: Path) -> None:
-    """For every check a journal that is wrong in one place, and the check names the message."""
+def test_each_check_finds_its_violation(world: World, tmp_path: Path) -> None:
+    """Each check names the message in a journal that was changed to violate it."""
     assert set(BREAKS) == set(CHECKS)
     do_everything(world)
     sound = world.folder / "journal.db"
@@ -206,7 +206,7 @@ def test_each_check_finds_what_breaks_it(world: World, tmp_path: Path) -> None:
         assert not result.is_balanced
 
 
-def test_a_journal_that_isnt_there_has_no_account(world: World) -> None:
+def test_an_absent_journal_has_no_account(world: World) -> None:
     answered = audit(world)
     assert answered.status == 1
     assert "there is no journal" in answered.err

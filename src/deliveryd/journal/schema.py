@@ -1,4 +1,4 @@
-"""The journal's tables, the checks of a file's format, and the JSON of an event."""
+"""The journal's tables, and the checks of a file's format."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.rows import to_json
 from deliveryd.journal.upgrades import FIRST_FORMAT, UPGRADES, latest_format, upgrade
-from deliveryd.model import StatusEvent, format_instant
 from deliveryd.runtime.own_files import open_own
 from deliveryd.states import State
 
@@ -216,29 +214,3 @@ def _check_format(application: int, version: int, upgrades: Sequence[str]) -> No
             f" {latest_format(upgrades)}: run the version that wrote it, restore a backup from before that"
             " version, or name another file in journal.url"
         )
-
-
-class EventWriter:
-    """Writes status events as the JSON that the service gets (interface 6)."""
-
-    def __init__(self, details_field: str) -> None:
-        self._details_field = details_field
-
-    def write(self, event: StatusEvent) -> str:
-        """One event as JSON text."""
-        message_id, status, timestamp, channel, reported_at, details = event
-        if channel is None and reported_at is None and details is None:  # nearly every event
-            at = format_instant(timestamp)
-            return f'{{"timestamp":"{at}","messageId":{message_id},"status":"{status}"}}'
-        body: dict[str, object] = {
-            "timestamp": format_instant(timestamp),
-            "messageId": message_id,
-            "status": status,
-        }
-        if channel is not None:
-            body["channel"] = channel
-        if reported_at is not None:
-            body["reportedAt"] = format_instant(reported_at)
-        if details is not None:
-            body[self._details_field] = details
-        return to_json(body)

@@ -32,6 +32,7 @@ from deliveryd.journal.base import (
 )
 from deliveryd.journal.damage import abandon, advice, unusable
 from deliveryd.journal.decisions import Decisions
+from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.files import (
     check_writable,
     keep_private,
@@ -50,7 +51,7 @@ from deliveryd.journal.outbox import Outbox, written
 from deliveryd.journal.presence import Presence
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import EMPTIED
-from deliveryd.journal.schema import EventWriter, check_header, prepare_schema
+from deliveryd.journal.schema import check_header, prepare_schema
 from deliveryd.model import Entry, Malformed, QueuedMessage
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry import Event, log

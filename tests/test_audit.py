@@ -46,7 +46,7 @@ def do_everything(world: World) -> None:
     assert world.start("--until-idle").wait(PATIENCE) == 1
 
 
-def test_what_a_worker_leaves_adds_up(world: World) -> None:
+def test_the_journal_of_a_worker_is_balanced(world: World) -> None:
     do_everything(world)
     answered = audit(world)
     assert answered.status == 0, answered.out
@@ -64,8 +64,8 @@ def wait_for_messages(world: World, number: int) -> None:
     world.sandbox.wait_for(lambda state: len(state.received) >= number, PATIENCE)
 
 
-def test_it_adds_up_while_a_worker_is_at_it(world: World) -> None:
-    """Each look is at one instant: between any two steps the sums are right."""
+def test_it_is_balanced_while_a_worker_writes_to_it(world: World) -> None:
+    """An audit is one read transaction: the sums are right between any two transitions."""
     worker = world.start()
     for begin in range(1, 400, 100):
         world.state.enqueue(*(message(id_) for id_ in range(begin, begin + 100)))
@@ -76,7 +76,7 @@ def test_it_adds_up_while_a_worker_is_at_it(world: World) -> None:
     assert worker.wait(PATIENCE) == 0
 
 
-def test_it_adds_up_after_a_kill_and_after_what_follows(world: World) -> None:
+def test_it_is_balanced_after_a_kill_and_after_the_next_run(world: World) -> None:
     world.state.enqueue(*(message(id_) for id_ in range(1, 201)))
     worker = world.start()
     wait_for_messages(world, 50)
@@ -88,7 +88,7 @@ def test_it_adds_up_after_a_kill_and_after_what_follows(world: World) -> None:
     assert (result["taken"], result["sums"]["ended"]) == (200, 200)
 
 
-def test_a_worker_says_what_it_has_at_its_start_and_its_end(world: World) -> None:
+def test_a_worker_logs_the_account_at_its_start_and_its_end(world: World) -> None:
     world.state.enqueue(*(message(id_) for id_ in range(1, 11)))
     world.run_until_idle(log="info")
     first, last = (line for line in world.log().splitlines() if "journal.account" in line)
@@ -97,8 +97,8 @@ def test_a_worker_says_what_it_has_at_its_start_and_its_end(world: World) -> Non
     assert "journal.gap" not in world.log()
 
 
-def test_a_run_until_idle_ends_with_what_became_of_the_messages(world: World) -> None:
-    """Those that failed are told apart from those that were sent, and the status is 0 even so."""
+def test_a_run_until_idle_prints_what_became_of_the_messages(world: World) -> None:
+    """Failed messages are counted apart from sent ones, and the exit status is 0 nevertheless."""
     world.customers([{"id": 1, "phone": "+15550111"}])
     world.state.enqueue(*(message(id_) for id_ in range(1, 8)), *(message(id_, 1, 2) for id_ in (11, 12, 13)))
     world.run_until_idle()
@@ -116,75 +116,83 @@ def tampered(world: World, script: str) -> Answered:
     return audit(world)
 
 
-def test_a_message_that_is_gone_is_missed_by_audit_and_by_the_next_run(world: World) -> None:
+def test_a_lost_message_is_reported_by_audit_and_by_the_next_run(world: World) -> None:
     do_everything(world)
     answered = tampered(world, "DELETE FROM message WHERE id = 5")
     assert answered.status == 1
     assert re.search(r"^missing +1$", answered.out, re.MULTILINE)
-    assert "an event belongs to a message, or to one that is forgotten: messages 5" in answered.out
+    assert "an event belongs to a message or a tombstone: messages 5" in answered.out
     world.start("--until-idle").wait(PATIENCE)
     assert '"event": "journal.gap", "gap": 1' in world.log()
 
 
-def test_of_many_the_first_ids_and_their_number_are_shown(world: World) -> None:
+def test_of_many_ids_the_first_ones_and_the_number_of_the_others_are_shown(world: World) -> None:
     do_everything(world)
     answered = tampered(world, "UPDATE message SET accepted_at = NULL")
-    [line] = [line for line in answered.out.splitlines() if "have an accepted attempt" in line]
+    [line] = [line for line in answered.out.splitlines() if "has an accepted attempt" in line]
     shown = line.partition(": messages ")[2]
     assert len(re.findall(r"\d+", shown.partition(" and ")[0])) == SHOWN
     assert shown.endswith(" and 10 more")
 
 
 BREAKS = {
-    "a state that there is": "UPDATE message SET state = 12 WHERE id = 2",
-    "an end has its time, and nothing else has": "UPDATE message SET ended_at = NULL WHERE id = 2",
-    "what waits has a due time, and nothing else has": "UPDATE message SET due_at = 5 WHERE id = 2",
-    "what was handed to a channel has one": "UPDATE message SET channel = '' WHERE id = 2",
-    "in doubt is what has an attempt in doubt": "UPDATE message SET doubt = 0 WHERE state = 5",
-    "a doubt is about a try under the present key": "UPDATE message SET key = 2 WHERE state = 5",
-    "content is kept as long as it may be repeated": "UPDATE message SET content = '[]' WHERE id = 2",
+    "every state is known": "UPDATE message SET state = 12 WHERE id = 2",
+    "only an ended message has an end time": "UPDATE message SET ended_at = NULL WHERE id = 2",
+    "only a waiting message has a due time": "UPDATE message SET due_at = 5 WHERE id = 2",
+    "a message that was handed to a channel names it": "UPDATE message SET channel = '' WHERE id = 2",
+    "a message in doubt has an attempt in doubt": "UPDATE message SET doubt = 0 WHERE state = 5",
+    "an attempt in doubt has the message's present key": "UPDATE message SET key = 2 WHERE state = 5",
+    "content is stored only while it may be repeated": "UPDATE message SET content = '[]' WHERE id = 2",
     "dequeued is the first event": "DELETE FROM event WHERE message_id = 2 AND status = 'dequeued'",
-    "dequeued waits until it is accepted": "UPDATE message SET state = 1, ended_at = NULL WHERE id = 2",
-    "dequeued was accepted before anything else": "UPDATE event SET seq = seq + 1000 WHERE message_id = 2",
-    "what is set aside had its dequeued refused": "UPDATE event SET refused = NULL",
-    "sent has one sent event and no other end": "DELETE FROM event WHERE message_id = 2 AND status = 'sent'",
-    "delivered has one sent and one delivered event": "UPDATE message SET state = 7 WHERE id = 2",
-    "failed has one error event": "UPDATE message SET state = 8 WHERE id = 2",
-    "what hasn't ended has no event of an end": (
+    "a taken message has an unsettled dequeued event": (
+        "UPDATE message SET state = 1, ended_at = NULL WHERE id = 2"
+    ),
+    "dequeued was accepted before the message moved on": (
+        "UPDATE event SET seq = seq + 1000 WHERE message_id = 2"
+    ),
+    "a message set aside has a refused dequeued event": "UPDATE event SET refused = NULL",
+    "a sent message has one sent event and no other end": (
+        "DELETE FROM event WHERE message_id = 2 AND status = 'sent'"
+    ),
+    "a delivered message has one sent and one delivered event": "UPDATE message SET state = 7 WHERE id = 2",
+    "a failed message has one error event": "UPDATE message SET state = 8 WHERE id = 2",
+    "a message that hasn't ended has no final event": (
         "UPDATE message SET state = 3, ended_at = NULL, due_at = 5 WHERE id = 2"
     ),
     "sent comes before delivered": (
         "UPDATE message SET state = 7 WHERE id = 2;"
         "INSERT INTO event (message_id, seq, status, body) VALUES (2, -1, 'delivered', '{}')"
     ),
-    "sent and delivered have an accepted attempt": "UPDATE message SET accepted_at = NULL WHERE id = 2",
-    "what isn't sent has no accepted attempt": (
+    "a sent or delivered message has an accepted attempt": (
+        "UPDATE message SET accepted_at = NULL WHERE id = 2"
+    ),
+    "a message that wasn't sent has no accepted attempt": (
         "UPDATE unaccepted SET verdict = 'accepted'"
         " WHERE message_id = (SELECT id FROM message WHERE state = 5)"
     ),
     "tries are numbered without a gap": "UPDATE message SET number = 7 WHERE id = 2",
     "keys are numbered without a gap": "UPDATE message SET key = 7 WHERE id = 2",
-    "what is being sent has one attempt without an outcome": (
+    "a message being sent has one attempt without an outcome": (
         "UPDATE message SET state = 4, ended_at = NULL WHERE id = 2"
     ),
-    "nothing else has an attempt without an outcome": (
+    "no other message has an attempt without an outcome": (
         "UPDATE unaccepted SET verdict = NULL WHERE message_id = (SELECT id FROM message WHERE state = 5)"
     ),
     "an attempt belongs to a message": "DELETE FROM message WHERE state = 5",
-    "an event belongs to a message, or to one that is forgotten": "DELETE FROM message WHERE id = 2",
+    "an event belongs to a message or a tombstone": "DELETE FROM message WHERE id = 2",
     "a refused event is settled": "UPDATE event SET refused_at = NULL",
-    "what is settled was refused, or accepted in a post": "DELETE FROM post WHERE first = 1",
-    "no event waits that was accepted in a post": "UPDATE meta SET value = 1 WHERE key = 'settled_seq'",
+    "a settled event was refused, or accepted in a post": "DELETE FROM post WHERE first = 1",
+    "an event that was accepted in a post is settled": "UPDATE meta SET value = 1 WHERE key = 'settled_seq'",
     "a matched receipt belongs to a message": (
         "INSERT INTO receipt (channel, provider_id, delivered, status, reported_at, received_at, message_id)"
         " VALUES ('sms', 'p', 1, 'ok', 1, 1, 999)"
     ),
-    "nothing is forgotten and there": "INSERT INTO tombstone (id) VALUES (2)",
+    "no message has a tombstone": "INSERT INTO tombstone (id) VALUES (2)",
 }
 
 
-def test_each_check_finds_what_breaks_it(world: World, tmp_path: Path) -> None:
-    """For every check a journal that is wrong in one place, and the check names the message."""
+def test_each_check_finds_its_violation(world: World, tmp_path: Path) -> None:
+    """Each check names the message in a journal that was changed to violate it."""
     assert set(BREAKS) == set(CHECKS)
     do_everything(world)
     sound = world.folder / "journal.db"
@@ -200,7 +208,7 @@ def test_each_check_finds_what_breaks_it(world: World, tmp_path: Path) -> None:
         assert not result.is_balanced
 
 
-def test_a_journal_that_isnt_there_has_no_account(world: World) -> None:
+def test_an_absent_journal_has_no_account(world: World) -> None:
     answered = audit(world)
     assert answered.status == 1
     assert "there is no journal" in answered.err

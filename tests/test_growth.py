@@ -1,4 +1,4 @@
-"""A journal that grows: what a message costs doesn't grow with it, and what it forgot gives its room back."""
+"""A growing journal: the cost of a message stays the same, and the space of forgotten ones is returned."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ async def everything_that_a_worker_asks(journal: SqliteJournal) -> None:
     account.account(journal._db)
 
 
-async def test_whatever_a_worker_asks_of_its_journal_reads_no_table_as_a_whole(path: Path) -> None:
-    """Each scan of any plan is named, with the reason why what it reads doesn't grow with ended messages."""
+async def test_no_query_of_a_worker_scans_a_table_that_grows(path: Path) -> None:
+    """Every scan in a query plan is listed here, with the reason why it doesn't grow with ended messages."""
     statements: list[str] = []
     async with open_journal(path) as journal:
         journal._db.set_trace_callback(statements.append)
@@ -128,8 +128,8 @@ async def test_whatever_a_worker_asks_of_its_journal_reads_no_table_as_a_whole(p
     assert {step for step in scans if not step[0].startswith(named)} == set()
 
 
-async def test_those_that_wait_are_counted_and_found_without_a_look_at_each_row(path: Path) -> None:
-    """By their index alone: a million of them delay nobody."""
+async def test_waiting_messages_are_counted_and_found_by_index_alone(path: Path) -> None:
+    """A million of them delay no other query."""
     statements: list[str] = []
     async with open_journal(path) as journal:
         await take(journal, range(1, 21))
@@ -154,7 +154,7 @@ async def test_those_that_wait_are_counted_and_found_without_a_look_at_each_row(
     } == set()
 
 
-async def test_the_account_is_of_all_that_is_committed_though_the_writer_is_not_asked(path: Path) -> None:
+async def test_the_account_includes_all_commits_without_using_the_writing_thread(path: Path) -> None:
     commits: list[int] = []
     async with open_journal(path, observe=lambda _seconds, operations: commits.append(operations)) as journal:
         await report(journal, await end(journal, range(1, 11)))
@@ -167,8 +167,8 @@ async def test_the_account_is_of_all_that_is_committed_though_the_writer_is_not_
 # forgetting
 
 
-async def test_messages_that_have_to_stay_do_not_keep_others_from_being_forgotten(path: Path) -> None:
-    """Forty refused events stand before what can go; each step passes over some, and none is lost."""
+async def test_messages_that_have_to_stay_do_not_block_the_deletion_of_others(path: Path) -> None:
+    """Forty refused events precede what can be deleted; each sweep skips some, and none is lost."""
     async with open_journal(path) as journal:
         for row in await end(journal, range(1, 41)):
             await journal.refuse(row, "400", NOW)
@@ -185,8 +185,8 @@ def posts_of(journal: SqliteJournal) -> int:
 
 
 @pytest.mark.slow
-async def test_of_each_post_is_kept_what_the_events_that_are_left_need(path: Path) -> None:
-    """A hundred messages, each event accepted by itself; what isn't forgotten still tells when it was."""
+async def test_a_post_stays_as_long_as_one_of_its_events_does(path: Path) -> None:
+    """A hundred messages, each event accepted by itself; those that stay keep their time of acceptance."""
     async with open_journal(path) as journal:
         for id_ in range(1, 101):
             for row in await end(journal, [id_]):
@@ -211,9 +211,7 @@ async def test_of_each_post_is_kept_what_the_events_that_are_left_need(path: Pat
     ],
     ids=["with details", "with channel and instant"],
 )
-async def test_what_is_kept_of_a_forgotten_message_comes_back_word_for_word(
-    path: Path, event: StatusEvent
-) -> None:
+async def test_a_tombstone_restores_the_events_byte_for_byte(path: Path, event: StatusEvent) -> None:
     async with open_journal(path, details_field="reason") as journal:
         await take(journal, [1])
         await journal.change([Transition(entry(1), State.READY, State.FAILED, NOW, events=(event,))])
@@ -231,11 +229,11 @@ async def test_a_forgotten_malformed_message_keeps_its_two_events(path: Path) ->
         await report(journal, [dequeued, error])
         assert await journal.forget(NOW + 1, 9) == 2  # the message, and the element that it was made of
         assert await words(journal, 1) == [dequeued.body, error.body]
-    assert read_life(path, 1).past == (dequeued.body, error.body)
+    assert read_life(path, 1).tombstone == (dequeued.body, error.body)
 
 
-async def test_a_flood_of_receipts_that_fit_nothing_is_forgotten_as_a_whole(path: Path) -> None:
-    """As long as anything is left that is old enough, a step says that there was something to do."""
+async def test_a_flood_of_unmatched_receipts_is_deleted_completely(path: Path) -> None:
+    """A sweep returns more than 0 as long as anything old enough is left."""
     async with open_journal(path) as journal:
         await journal.receive([Receipt("sms", f"p{n}", True, "delivered", NOW, NOW) for n in range(250)])
         steps = [await journal.forget(NOW + 1, 100) for _ in range(4)]
@@ -244,8 +242,8 @@ async def test_a_flood_of_receipts_that_fit_nothing_is_forgotten_as_a_whole(path
 
 
 @pytest.mark.slow
-async def test_a_forgotten_message_takes_few_bytes(path: Path) -> None:
-    """Its id is kept for ever, so ten million of them must fit anywhere: 48 bytes each."""
+async def test_a_tombstone_takes_few_bytes(path: Path) -> None:
+    """It is never deleted: ten million of them, at 48 bytes each, have to fit on any disk."""
     async with open_journal(path) as journal:
         await take(journal, range(1, 10_001))
         sent = [
@@ -265,8 +263,8 @@ async def test_a_forgotten_message_takes_few_bytes(path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_what_was_forgotten_gives_its_room_back(path: Path) -> None:
-    """Sixty megabytes of messages; when they are forgotten the file is small again, step by step."""
+async def test_the_space_of_forgotten_messages_is_returned_to_the_file_system(path: Path) -> None:
+    """Sixty megabytes of messages; after they are forgotten the file shrinks in steps."""
     async with open_journal(path) as journal:
         for first in range(0, 3000, 500):
             await report(journal, await end(journal, range(first, first + 500), "x" * 20_000))
@@ -282,7 +280,7 @@ async def test_what_was_forgotten_gives_its_room_back(path: Path) -> None:
     assert size_of(path) < 25_000_000
 
 
-async def test_a_small_journal_keeps_its_free_room_for_what_comes_next(path: Path) -> None:
+async def test_a_small_journal_keeps_its_free_pages_for_reuse(path: Path) -> None:
     async with open_journal(path) as journal:
         await report(journal, await end(journal, range(200), "x" * 10_000))
         while await journal.forget(NOW + 1, 100):
@@ -291,7 +289,7 @@ async def test_a_small_journal_keeps_its_free_room_for_what_comes_next(path: Pat
 
 
 @pytest.mark.slow
-async def test_the_log_is_cut_again_after_a_long_look_at_the_journal(
+async def test_the_log_is_truncated_again_after_a_long_read_transaction(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While somebody reads as of one instant, the log can't begin anew and grows; then it is short again."""

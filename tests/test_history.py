@@ -1,4 +1,4 @@
-"""The journal's read side on real journal files: beside a worker, without one, and where there is nothing."""
+"""Reading a journal: beside a worker, without one, and where there is no journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from deliveryd.errors import JournalError
 from deliveryd.journal.base import Outcome, Receipt, Transition
 from deliveryd.journal.history import JournalAbsent, check_readable, read_life, without_values
-from deliveryd.journal.lock_owner import holder_of
+from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
 from deliveryd.states import State
@@ -46,8 +46,8 @@ async def send(journal: SqliteJournal) -> None:
     )
 
 
-async def test_a_life_is_read_beside_the_worker_who_goes_on(path: Path) -> None:
-    """Each commit is seen at once, and neither stops the other."""
+async def test_a_message_is_read_beside_a_working_worker(path: Path) -> None:
+    """Each commit is visible at once, and neither process blocks the other."""
     async with open_journal(path) as journal:
         await take(journal)
         life = read_life(path, 5)
@@ -70,7 +70,7 @@ async def test_a_life_is_read_beside_the_worker_who_goes_on(path: Path) -> None:
     assert [receipt.status for receipt in life.receipts] == ["DELIVRD"]
 
 
-async def test_reading_a_journal_at_rest_leaves_nothing_beside_it(path: Path) -> None:
+async def test_reading_a_closed_journal_creates_no_files(path: Path) -> None:
     """No log and no index appear that might belong to the wrong user."""
     async with open_journal(path) as journal:
         await take(journal)
@@ -79,7 +79,7 @@ async def test_reading_a_journal_at_rest_leaves_nothing_beside_it(path: Path) ->
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
 
 
-async def test_a_journal_left_by_a_killed_worker_is_read_and_not_tidied_up(
+async def test_a_journal_that_a_killed_worker_left_is_read_without_changing_it(
     path: Path, tmp_path: Path
 ) -> None:
     """What stands only in the log is seen, and the log stays for the next start to take up."""
@@ -97,17 +97,17 @@ async def test_a_journal_left_by_a_killed_worker_is_read_and_not_tidied_up(
     assert (left / "journal.db-wal").read_bytes() == log
 
 
-async def test_who_holds_a_journal_is_told_only_while_it_is_held(path: Path) -> None:
-    """And asking takes no lock: the journal can be opened right after, and while, being asked about."""
-    assert holder_of(path) is None
+async def test_the_lock_owner_is_known_while_the_lock_is_held(path: Path) -> None:
+    """Looking it up takes no lock: the journal can be opened during it."""
+    assert lock_owner(path) is None
     async with open_journal(path):
-        assert holder_of(path) == os.getpid()
-    assert holder_of(path) is None
+        assert lock_owner(path) == os.getpid()
+    assert lock_owner(path) is None
     async with open_journal(path):
         pass
 
 
-async def test_a_forgotten_message_is_still_known_by_its_events(path: Path) -> None:
+async def test_a_forgotten_message_is_known_by_its_tombstone(path: Path) -> None:
     async with open_journal(path) as journal:
         await take(journal)
         await send(journal)
@@ -116,12 +116,12 @@ async def test_a_forgotten_message_is_still_known_by_its_events(path: Path) -> N
     life = read_life(path, 5)
     assert life.is_known
     assert life.message is None
-    assert life.past is not None
-    assert '"dequeued"' in str(life.past.dequeued)
-    assert '"sent"' in str(life.past.latest)
+    assert life.tombstone is not None
+    assert '"dequeued"' in str(life.tombstone.dequeued)
+    assert '"sent"' in str(life.tombstone.latest)
 
 
-async def test_malformed_elements_belong_to_the_life_of_their_id(path: Path) -> None:
+async def test_malformed_elements_are_part_of_the_record_of_their_id(path: Path) -> None:
     async with open_journal(path) as journal:
         await journal.take([], [Malformed('{"id": 6, "variables": "who"}', "no settingsId", 6)], NOW)
     life = read_life(path, 6)
@@ -143,25 +143,25 @@ async def test_without_values_the_names_of_variables_remain(path: Path) -> None:
     assert "'word': None" in repr(without_values(life))
 
 
-async def test_an_id_that_was_never_seen_is_not_known(path: Path) -> None:
+async def test_an_id_that_was_never_taken_is_unknown(path: Path) -> None:
     async with open_journal(path) as journal:
         await take(journal)
     assert not read_life(path, 99).is_known
 
 
-def test_where_there_is_no_journal_none_is_made(path: Path) -> None:
+def test_reading_creates_no_journal(path: Path) -> None:
     with pytest.raises(JournalAbsent, match="deliveryd hasn't run with it yet"):
         read_life(path, 5)
     assert list(path.parent.iterdir()) == []
 
 
-def test_an_empty_file_is_no_journal_yet(path: Path) -> None:
+def test_an_empty_file_counts_as_no_journal(path: Path) -> None:
     path.touch()
     with pytest.raises(JournalAbsent):
         check_readable(path)
 
 
-def test_a_foreign_database_is_named_as_one(path: Path) -> None:
+def test_a_foreign_database_is_refused(path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE guests (name TEXT)")
     db.close()
@@ -169,13 +169,13 @@ def test_a_foreign_database_is_named_as_one(path: Path) -> None:
         check_readable(path)
 
 
-def test_a_file_of_anything_else_is_named_with_its_path(path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused_with_its_path(path: Path) -> None:
     path.write_bytes(b"Dear diary, " * 1000)
     with pytest.raises(JournalError, match=r"journal\.db can't be read as a journal"):
         read_life(path, 5)
 
 
-def test_a_journal_in_no_folder_is_absent(tmp_path: Path) -> None:
+def test_a_journal_below_a_file_is_absent(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(JournalError, match="Not a directory"):
         read_life(tmp_path / "file" / "journal.db", 5)
@@ -190,14 +190,17 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.mark.slow
-async def test_another_user_is_told_whom_to_ask_as(open_folder: Path) -> None:
-    """The journal is its owner's alone, and says so instead of failing in SQLite's words."""
+async def test_another_user_is_told_which_user_to_run_the_command_as(open_folder: Path) -> None:
+    """The error names the remedy instead of repeating SQLite's words."""
     path = open_folder / "journal.db"
     async with open_journal(path) as journal:
         await take(journal)
     if os.geteuid() != 0:
         path.chmod(0)
-        assert "can't be read by this user; ask as the one that deliveryd runs as" in _problem_as_nobody(path)
+        assert (
+            "can't be read by this user; run the command as the user that deliveryd runs as"
+            in _problem_as_nobody(path)
+        )
     else:
         assert f"{path} belongs to the user root, and this process runs as nobody" in _problem_as_nobody(path)
 

@@ -1,4 +1,4 @@
-"""Where the journal lies while somebody works on it: its locks, links to it, and the loss of its names."""
+"""The journal's files: locks, symbolic and hard links, and files that are deleted or moved while in use."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(config: Path) -> subprocess.CompletedProcess[str]:
 # locks
 
 
-def test_a_start_waits_for_a_command_that_works_on_the_journal(world: World) -> None:
+def test_a_worker_waits_for_a_command_that_holds_the_lock(world: World) -> None:
     """It says so in one line, goes on when the lock is free, and sends."""
     world.run_until_idle()
     world.state.enqueue(message(1))
@@ -89,7 +89,7 @@ def linked(world: World) -> tuple[World, Path]:
     return world, world.folder / "direct.toml"
 
 
-def test_of_two_workers_on_one_journal_the_second_is_refused_though_one_comes_through_a_link(
+def test_a_second_worker_is_refused_even_through_a_symbolic_link(
     linked: tuple[World, Path],
 ) -> None:
     """Lock, log and socket lie beside the file itself, and nothing lies beside the link."""
@@ -106,7 +106,7 @@ def test_of_two_workers_on_one_journal_the_second_is_refused_though_one_comes_th
     assert first.wait(PATIENCE) == 0
 
 
-def test_commands_that_name_the_file_itself_reach_a_worker_that_came_through_a_link(
+def test_commands_reach_a_worker_that_opened_the_journal_through_a_symbolic_link(
     linked: tuple[World, Path],
 ) -> None:
     """Orders are carried out by the worker, and what is read is what the worker has."""
@@ -124,8 +124,8 @@ def test_commands_that_name_the_file_itself_reach_a_worker_that_came_through_a_l
 
 
 @pytest.mark.anyio
-async def test_a_journal_with_two_names_is_refused(tmp_path: Path) -> None:
-    """A hard link has a lock and a log of its own: two workers would have one journal."""
+async def test_a_journal_with_two_hard_links_is_refused(tmp_path: Path) -> None:
+    """Each name has its own lock and log: two workers could open one journal."""
     async with open_journal(tmp_path / "journal.db"):
         pass
     tmp_path.joinpath("other").mkdir()
@@ -168,7 +168,7 @@ def get(url: str) -> httpx.Response:
 
 
 @pytest.mark.parametrize("harm", [delete, delete_the_log, replace_by_a_copy, move_the_folder_away])
-def test_a_journal_that_vanishes_stops_the_taking_and_the_worker_finishes_what_it_has(
+def test_a_journal_that_is_deleted_or_replaced_stops_intake_and_the_worker_finishes_the_rest(
     world: World, harm: Callable[[World], None]
 ) -> None:
     """It says so at error level and in /readyz, stays alive, and ends well when it is told to."""
@@ -199,7 +199,7 @@ def test_a_journal_that_vanishes_stops_the_taking_and_the_worker_finishes_what_i
 
 
 def test_a_journal_that_is_moved_back_is_used_again(world: World) -> None:
-    """Taking goes on in the same process."""
+    """Intake continues in the same process."""
     world.state.enqueue(message(1))
     worker = world.start(log="info")
     world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
@@ -214,8 +214,8 @@ def test_a_journal_that_is_moved_back_is_used_again(world: World) -> None:
     assert audit_journal(world.folder / "journal.db").is_balanced
 
 
-def test_a_deleted_journal_can_be_copied_from_where_the_log_says_and_brought_back(world: World) -> None:
-    """The next worker knows all that the first one did, and sends nothing again."""
+def test_a_deleted_journal_can_be_restored_from_the_paths_in_the_log(world: World) -> None:
+    """The next worker has all records of the first one, and sends nothing again."""
     world.state.enqueue(*(message(id_) for id_ in range(1, 51)))
     worker = world.start(log="info")
     world.sandbox.wait_for(lambda state: state.statuses(50) == ["dequeued", "sent"], PATIENCE)
@@ -236,8 +236,8 @@ def test_a_deleted_journal_can_be_copied_from_where_the_log_says_and_brought_bac
 
 
 @pytest.mark.anyio
-async def test_a_lock_whose_file_is_deleted_still_keeps_others_away(tmp_path: Path) -> None:
-    """The process that has the journal takes the lock once more under its name."""
+async def test_a_lock_whose_file_is_deleted_still_excludes_others(tmp_path: Path) -> None:
+    """The process that holds it takes the lock again at the same path."""
     async with open_journal(tmp_path / "journal.db") as journal:
         tmp_path.joinpath("journal.db.lock").unlink()
         assert journal.misplaced() is None
@@ -247,18 +247,21 @@ async def test_a_lock_whose_file_is_deleted_still_keeps_others_away(tmp_path: Pa
 
 
 @pytest.mark.anyio
-async def test_a_journal_whose_lock_another_process_got_is_said_to_be_in_danger(tmp_path: Path) -> None:
+async def test_a_lock_that_another_process_took_is_reported(tmp_path: Path) -> None:
     async with open_journal(tmp_path / "journal.db") as journal:
         tmp_path.joinpath("journal.db.lock").unlink()
         other = lock_of(tmp_path / "journal.db")
         other.take()
-        assert journal.misplaced() == "the journal's lock was removed, and another process has it now"
+        assert (
+            journal.misplaced()
+            == "the journal's lock file was removed, and another process holds the lock now"
+        )
         other.release()
         assert journal.misplaced() is None
 
 
-def test_orders_are_taken_again_after_somebody_deleted_the_socket(world: World) -> None:
-    """It is made anew within the time for which a command waits."""
+def test_orders_are_accepted_again_after_the_socket_was_deleted(world: World) -> None:
+    """The worker creates it again before a command times out."""
     worker = world.start(log="info")
     world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
     world.folder.joinpath("journal.db.sock").unlink()

@@ -280,7 +280,7 @@ def test_a_journal_that_may_not_be_written_is_not_blamed_on_the_disk(
     told = f"{journal} can't be used as a journal: {why}"
     assert run.err.splitlines()[-1] == f"deliveryd: {told}"
     assert told in checked.out
-    assert "look at the disk" not in run.err
+    assert "check the disk" not in run.err
 
 
 @pytest.fixture

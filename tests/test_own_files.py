@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.lock import only_worker
+from deliveryd.journal.lock import exclusive_worker
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.runtime.disk_cache import DiskCache
 from support.world import World, message, open_world, sms_settings
@@ -106,7 +106,7 @@ async def test_nothing_is_touched_that_was_planted_beside_the_journal(
     place = journal.with_name(f"journal.db{suffix}")
     place.unlink(missing_ok=True)
     said = plant(place, victim)
-    with pytest.raises(JournalError, match=re.escape(said)), only_worker(journal):
+    with pytest.raises(JournalError, match=re.escape(said)), exclusive_worker(journal):
         async with open_journal(journal):
             pass
     assert is_untouched(victim)

@@ -18,7 +18,7 @@ from deliveryd.control import client
 from deliveryd.control.protocol import read_order
 from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.base import Receipt, Transition
-from deliveryd.journal.erasure import held_of
+from deliveryd.journal.erasure import find_personal_data
 from deliveryd.journal.history import read_life
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal
@@ -253,7 +253,7 @@ def test_what_has_not_ended_is_refused_and_listed_and_the_rest_is_erased(filled:
     assert erased.status == 1
     assert "refused: 1; erase again when they have ended\n  message:6: it hasn't ended: it is " in erased.out
     assert SENT.encode() not in on_disk(filled.folder)
-    assert held_of(filled.folder / "journal.db", 1).messages == [6]
+    assert find_personal_data(filled.folder / "journal.db", 1).messages == [6]
 
 
 @pytest.mark.anyio
@@ -268,7 +268,7 @@ async def test_messages_are_sought_in_portions_over_all_ids(
         await journal.take([QueuedMessage(id_, 1, id_ % 2, {}) for id_ in ids], [], NOW)
         kept = [Receipt("sms", "p", True, "DELIVRD", NOW, NOW, reference) for reference in ("2", "3", "x")]
         await journal.receive(kept)
-    assert held_of(path, 0) == ([-(2**63), 0, 2], [], [1])
+    assert find_personal_data(path, 0) == ([-(2**63), 0, 2], [], [1])
 
 
 # who decided

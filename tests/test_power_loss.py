@@ -118,7 +118,7 @@ def test_a_disk_that_fails_ends_the_worker_and_the_next_one_goes_on(
             if failure.status is None or failure.failures > 1:
                 continue  # the first was a checkpoint's, which is done anew; or that thread made fewer calls
             assert failure.status == 1
-            assert "the journal can't be used any more: disk I/O error. Nothing that was" in failure.said
+            assert "the journal can't be used any more: disk I/O error. No committed data" in failure.said
             assert "start deliveryd again" in failure.said
             assert failure.repeated == 0
             recording = go_on(studio)

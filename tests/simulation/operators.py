@@ -8,7 +8,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from deliveryd.control.protocol import LONGEST_LINE, read_reply, socket_address, socket_of, write_order
-from deliveryd.journal.dead_letters import dead_letters, doubtful_messages
+from deliveryd.journal.dead_letters import read_dead_letters, read_in_doubt
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.runtime.threads import inline
@@ -59,10 +59,10 @@ class Operators:
         """An order about all that lies aside; noted before it is given, since no answer may come."""
         world = self._world
         if errand.verb in _IN_DOUBT:
-            ids = [doubtful.message_id for doubtful in doubtful_messages(world.journal, None, None)]
+            ids = [doubtful.message_id for doubtful in read_in_doubt(world.journal, None, None)]
             keys = tuple(map(str, ids))
         else:
-            found = dead_letters(world.journal, [errand.kind], 0, "")
+            found = read_dead_letters(world.journal, [errand.kind], 0, "")
             ids = [one.message_id for one in found if one.message_id is not None]
             keys = tuple(one.key for one in found)
         if not keys:

@@ -43,7 +43,7 @@ def violations(history: History) -> list[str]:
 def _account(history: History) -> Iterator[str]:
     """Taken = ended + in doubt + set aside: nothing is on its way any more, nothing fell out."""
     handed = {handed.id for handed in history.ledger.handed if handed.id is not None}
-    known = history.rows.keys() | history.past
+    known = history.rows.keys() | history.forgotten
     if lost := handed - known - _cut_off(history):
         yield f"handed out and not in the journal: {sorted(lost)}"
     if invented := known - handed:
@@ -78,7 +78,7 @@ def _malformed_told(history: History) -> Iterator[str]:
     heard = first_heard(history.ledger.posted)
     own = {message.id for message in history.plan.messages}
     refused = {event.message_id for event in map(read_event, history.ledger.refused_events)}
-    for id_ in (history.rows.keys() | history.past) - own - refused:
+    for id_ in (history.rows.keys() | history.forgotten) - own - refused:
         events = [one.event for one in heard[id_]]
         if [event.status for event in events] != ["dequeued", "error"]:
             yield f"malformed message {id_}: {', '.join(event.status for event in events)} was reported"

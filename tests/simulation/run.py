@@ -53,7 +53,7 @@ class History(NamedTuple):
     ledger: Ledger
     lives: tuple[Life, ...]
     rows: dict[int, Row]
-    past: frozenset[int]
+    forgotten: frozenset[int]
 
 
 _ROWS = "SELECT id, state, channel FROM message"
@@ -91,8 +91,8 @@ async def _live_in(world: World) -> History:
         world.ledger.seconds = anyio.current_time()
         _audit(world)
         rows = {row.id: row for row in (Row(*row) for row in world.ask_journal(_ROWS))}  # type: ignore[arg-type]
-        past = frozenset(int(str(id_)) for (id_,) in world.ask_journal("SELECT id FROM tombstone"))
-        return History(plan, world.ledger, tuple(world.lives), rows, past)
+        forgotten = frozenset(int(str(id_)) for (id_,) in world.ask_journal("SELECT id FROM tombstone"))
+        return History(plan, world.ledger, tuple(world.lives), rows, forgotten)
     finally:
         world.close()
 

@@ -10,7 +10,7 @@ from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import say, say_json
-from deliveryd.journal.account import Lost
+from deliveryd.journal.account import LostBatches
 from deliveryd.journal.audit import CHECKS, Audit, AuditFinding
 from deliveryd.journal.audit import audit_journal as reconcile
 from deliveryd.model import format_instant
@@ -67,7 +67,7 @@ def _line(name: str, number: int) -> str:
     return f"{name:24}{number:>14,}"
 
 
-def _lost_line(lost: Lost) -> str:
+def _lost_line(lost: LostBatches) -> str:
     if lost.last_at is None:
         return "queue: every batch came whole"
     times = "1 batch" if lost.batches == 1 else f"{lost.batches} batches"

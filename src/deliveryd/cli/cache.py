@@ -14,7 +14,7 @@ from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
 from deliveryd.cli.output import complain, say, say_json
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
-from deliveryd.journal.lock_owner import holder_of
+from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.options.units import format_duration, format_size
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.worker.wiring import open_cache, open_entities_cache
@@ -110,7 +110,7 @@ def clear(
             yield await _clear(part)
 
     anyio.run(_tell, forget(), as_data)
-    holder = holder_of(loaded.journal.path)
+    holder = lock_owner(loaded.journal.path)
     if holder is not None and (settings is not None or not entities):
         complain(f"deliveryd: process {holder} still has settings in memory, until it is restarted")
 

@@ -21,8 +21,8 @@ from deliveryd.cli.output import say, say_json
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.explanation import moment
-from deliveryd.journal.dead_letters import Dead, shown
-from deliveryd.journal.dead_letters import dead_letters as dead_in
+from deliveryd.journal.dead_letters import DeadLetter, read_dead_letter
+from deliveryd.journal.dead_letters import read_dead_letters as dead_in
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.model import format_instant
 
@@ -48,7 +48,7 @@ class _Filter(NamedTuple):
     since: int | None
     reason: str
 
-    def apply(self, config: Config) -> Sequence[Dead]:
+    def apply(self, config: Config) -> Sequence[DeadLetter]:
         return dead_in(config.journal.path, self.kinds, self.since or 0, self.reason)
 
 
@@ -102,7 +102,7 @@ def show(
 
     That includes the event's JSON or the raw element, which may tell about a customer.
     """
-    record = shown(load_as_owner(config).journal.path, *_parsed(name))
+    record = read_dead_letter(load_as_owner(config).journal.path, *_parsed(name))
     if record is None:
         raise DeliverydError(f"{name} doesn't wait for a decision")
     written = {
@@ -185,7 +185,7 @@ def _decide(
     report_reply(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
 
 
-def _lines(found: Sequence[Dead]) -> Iterator[str]:
+def _lines(found: Sequence[DeadLetter]) -> Iterator[str]:
     for each in found:
         about = f" of message {each.message_id}" if each.message_id is not None else ""
         yield f"{name_of(each.kind, each.key)}  {each.what}{about}, {moment(each.at)}"
@@ -193,5 +193,5 @@ def _lines(found: Sequence[Dead]) -> Iterator[str]:
     yield f"{len(found)} set aside"
 
 
-def _as_data(dead: Dead) -> Mapping[str, object]:
+def _as_data(dead: DeadLetter) -> Mapping[str, object]:
     return {"name": name_of(dead.kind, dead.key)} | dead._asdict() | {"at": format_instant(dead.at)}

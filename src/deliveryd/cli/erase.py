@@ -16,8 +16,8 @@ from deliveryd.config import Config
 from deliveryd.control.protocol import ControlReply
 from deliveryd.directory.file import FileOptions
 from deliveryd.directory.none import NoOptions
-from deliveryd.journal.erasure import held_of, hindrances
-from deliveryd.journal.lock_owner import holder_of
+from deliveryd.journal.erasure import find_personal_data, find_unerasable
+from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.options.units import format_duration
 
@@ -50,7 +50,7 @@ def erase(
     Exit status: 0 nothing is left, 1 something was refused.
     """
     loaded = load_as_owner(config)
-    held = held_of(loaded.journal.path, customer)
+    held = find_personal_data(loaded.journal.path, customer)
     wanted = {
         ItemKind.MALFORMED: held.malformed,  # before the messages that some of them are
         ItemKind.RECEIPT: [str(seq) for seq in held.receipts],
@@ -61,7 +61,7 @@ def erase(
         say_json(_as_json(customer, answer, dry_run))
     else:
         say(*_as_lines(customer, answer, dry_run))
-    holder = holder_of(loaded.journal.path)
+    holder = lock_owner(loaded.journal.path)
     is_asked = not isinstance(loaded.customers.options, FileOptions | NoOptions)
     if holder is not None and is_asked and not dry_run:
         ttl = format_duration(loaded.customers.terms.cache_ttl)
@@ -75,7 +75,8 @@ def _preview(config: Config, wanted: Mapping[ItemKind, Sequence[str]]) -> Contro
     """What would be done, and what refused, as things stand."""
     ids = [int(key) for key in wanted[ItemKind.MESSAGE]]
     refused = {
-        name_of(ItemKind.MESSAGE, str(id_)): why for id_, why in hindrances(config.journal.path, ids).items()
+        name_of(ItemKind.MESSAGE, str(id_)): why
+        for id_, why in find_unerasable(config.journal.path, ids).items()
     }
     names = [name_of(kind, key) for kind, keys in wanted.items() for key in keys]
     return ControlReply(tuple(name for name in names if name not in refused), refused)

@@ -22,8 +22,8 @@ from deliveryd.cli.orders import (
 from deliveryd.cli.output import complain, say, say_json
 from deliveryd.config import Config
 from deliveryd.inspection.explanation import moment
-from deliveryd.journal.dead_letters import DoubtfulMessage
-from deliveryd.journal.dead_letters import doubtful_messages as held_in
+from deliveryd.journal.dead_letters import InDoubtMessage
+from deliveryd.journal.dead_letters import read_in_doubt as held_in
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.model import format_instant
 from deliveryd.options.file import hint
@@ -155,7 +155,7 @@ def _decide(config: Path, verb: Action, choice: _Choice, *, dry_run: bool, as_da
     report_reply(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
 
 
-def _held(config: Config, channel: str | None, until: int | None) -> Sequence[DoubtfulMessage]:
+def _held(config: Config, channel: str | None, until: int | None) -> Sequence[InDoubtMessage]:
     """What is held; a channel that isn't configured any more may have some, of any other it is a mistake."""
     path = config.journal.path
     held = held_in(path, channel, until)
@@ -168,7 +168,7 @@ def _held(config: Config, channel: str | None, until: int | None) -> Sequence[Do
     return held
 
 
-def _lines(held: Sequence[DoubtfulMessage]) -> Iterator[str]:
+def _lines(held: Sequence[InDoubtMessage]) -> Iterator[str]:
     for each in held:
         repeats = f", tried {each.tries} times by now" if each.tries > 1 else ""
         yield f"{each.message_id}  {each.channel}, since {moment(each.since)}{repeats}"
@@ -177,5 +177,5 @@ def _lines(held: Sequence[DoubtfulMessage]) -> Iterator[str]:
     yield f"{len(held)} held in doubt"
 
 
-def _as_data(held: DoubtfulMessage) -> Mapping[str, object]:
+def _as_data(held: InDoubtMessage) -> Mapping[str, object]:
     return held._asdict() | {"since": format_instant(held.since)}

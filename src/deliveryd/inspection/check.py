@@ -40,7 +40,7 @@ from deliveryd.inspection.cautions import cautions, fields_without_values
 from deliveryd.inspection.findings import Finding, Level, of_problems
 from deliveryd.journal.files import check_writable
 from deliveryd.journal.history import JournalAbsent, check_readable
-from deliveryd.journal.lock_owner import holder_of
+from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.options.proxy import ENVIRONMENT, ProxyOptions
 from deliveryd.worker.wiring import open_channel, open_directory, open_service
 
@@ -282,7 +282,7 @@ def _journal(path: Path) -> Finding:
         return Finding("journal.url", Level.ERROR, str(error))
     except JournalError as error:
         return Finding("journal.url", Level.FAILED, str(error))
-    holder = holder_of(path)
+    holder = lock_owner(path)
     used = f", in use by process {holder}" if holder is not None else ""
     return Finding("journal.url", Level.OK, f"{path} is a journal{used}")
 
@@ -332,7 +332,7 @@ def _origin(url: str) -> str:
 
 
 def _listening(config: Config) -> Iterator[Finding]:
-    holder = holder_of(config.journal.path)
+    holder = lock_owner(config.journal.path)
     with ExitStack() as bound:  # together, so that one address can't be given to two servers
         for key, listen in _addresses(config).items():
             if not listen:

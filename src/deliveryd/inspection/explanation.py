@@ -16,7 +16,7 @@ from deliveryd.journal.history import (
     ReceiptRecord,
 )
 from deliveryd.journal.orders import Action
-from deliveryd.journal.tombstones import Kept
+from deliveryd.journal.tombstones import Tombstone
 from deliveryd.model import format_instant, parse_instant
 from deliveryd.runtime.waits import awaited
 from deliveryd.states import State
@@ -82,8 +82,8 @@ def chronicle(life: Life) -> Sequence[Step]:
     steps += [_decision(decision) for decision in life.decisions]
     for event in _first_events(life):
         steps += _event(event)
-    if life.past is not None:
-        steps += _remembered(life.past)
+    if life.tombstone is not None:
+        steps += _remembered(life.tombstone)
     if life.message is not None:
         steps += _outlook(life.message)
     return sorted(steps, key=lambda step: (step.at is None, step.at or 0))
@@ -93,7 +93,7 @@ def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
     message = life.message
     if message is None:
         erased = any(decision.verb == Action.ERASE for decision in life.decisions)
-        yield f"message {life.id}: {ERASED if erased else FORGOTTEN if life.past else NEVER_TAKEN}"
+        yield f"message {life.id}: {ERASED if erased else FORGOTTEN if life.tombstone else NEVER_TAKEN}"
         return
     may_follow = message.state is State.SENT and message.lane in reporting
     yield f"message {life.id}: {STATES[message.state]}{RECEIPT_MAY_FOLLOW if may_follow else ''}"
@@ -182,7 +182,7 @@ def _decision(decision: DecisionRecord) -> Step:
 
 
 def _first_events(life: Life) -> Iterator[EventRecord]:
-    told = set(life.past or ())
+    told = set(life.tombstone or ())
     for event in life.events:
         if event.body not in told:
             told.add(event.body)
@@ -215,8 +215,8 @@ def _event_facts(body: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"{field}: {value}" for field, value in body.items() if field not in usual)
 
 
-def _remembered(past: Kept) -> Iterator[Step]:
-    for text in dict.fromkeys(body for body in past if body is not None):
+def _remembered(tombstone: Tombstone) -> Iterator[Step]:
+    for text in dict.fromkeys(body for body in tombstone if body is not None):
         body = json.loads(text)
         what = f"event {body['status']}: accepted by the service"
         yield Step(parse_instant(body["timestamp"]), what, _event_facts(body))
@@ -258,7 +258,7 @@ def life_data(life: Life) -> Mapping[str, object]:
     message = life.message
     return {
         "id": life.id,
-        "state": message.state.name.lower() if message else "forgotten" if life.past else "malformed",
+        "state": message.state.name.lower() if message else "forgotten" if life.tombstone else "malformed",
         "message": _message_json(message) if message else None,
         "attempts": [_written(attempt._asdict()) for attempt in life.attempts],
         "events": [_event_json(event) for event in life.events],
@@ -268,7 +268,7 @@ def life_data(life: Life) -> Mapping[str, object]:
             _written({"decided_at": each.at} | {k: v for k, v in each._asdict().items() if k != "at"})
             for each in life.decisions
         ],
-        "kept": [json.loads(body) for body in life.past or () if body is not None],
+        "kept": [json.loads(body) for body in life.tombstone or () if body is not None],
     }
 
 

@@ -1,4 +1,4 @@
-"""What to do, and what to tell, when the journal's disk fails or its file turns out to be damaged."""
+"""Errors of the journal's disk and of a damaged file: how they are classified, and what to do about them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WRONG_PLACE = frozenset(
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether an error says that the file is wrong, and not only that the disk failed to do something."""
+    """Return whether an error means that the file is damaged, rather than that an operation failed."""
     return _code(error) in _DAMAGED
 
 
@@ -27,29 +27,29 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def unusable(text: str, error: OSError | sqlite3.Error) -> JournalError:
-    """The error for a journal that can't be used: whether somebody has to change it, or waiting may do."""
+    """Return JournalUnusable if somebody has to change something, JournalError if a restart may succeed."""
     if isinstance(error, OSError):
         return JournalUnusable(text) if error.errno in _WRONG_PLACE else JournalError(text)
     return JournalUnusable(text) if _code(error) in _DAMAGED | _NOT_ALLOWED else JournalError(text)
 
 
 def advice(error: sqlite3.Error) -> str:
-    """What an operator has to do about it, as sentences without the last full stop."""
+    """Return what an operator has to do, as sentences without the final full stop."""
     if is_damage(error):
         return "It is left as it is: move it away to start with an empty one, or restore a backup"
     if _code(error) in _NOT_ALLOWED:
-        return "This user can't write it: look at the rights of the file and its folder, and at the mount"
+        return "This user can't write it: check the permissions of the file, its folder and the mount"
     return (
-        "Nothing that was acknowledged is lost, and nothing more is acknowledged: look at the disk, its room"
-        " and limits, and at the kernel's log, then start deliveryd again"
+        "No committed data is lost, and nothing more is committed: check the disk, its free space and quotas,"
+        " and the kernel's log, then start deliveryd again"
     )
 
 
 def abandon(db: sqlite3.Connection, path: Path) -> None:
-    """Close the connection as a kill would, and leave the log to the next start.
+    """Close the connection without a checkpoint, as a kill would, and leave the log to the next start.
 
-    SQLite's own close would sync the log again after a sync of it has failed, and believe what it hears. It
-    leaves that to the last connection that can write, and here another one is still reading.
+    After a failed sync, the checkpoint of a normal close would sync the log again and trust the result (see
+    `renew_log`). Only the last connection to close checkpoints, and here that is one that can't write.
     """
     with suppress(sqlite3.Error), closing(_reader(path)) as reader:
         reader.execute("BEGIN")

@@ -1,6 +1,7 @@
-"""What lies aside and waits for a decision: messages in doubt, and what was refused or fits nothing.
+"""What waits for an operator's decision: messages in doubt, and dead letters.
 
-Only reads, beside a worker or without one.
+A dead letter is a refused event, a message whose `dequeued` was refused, a malformed element of the queue, or
+an unmatched receipt. This module only reads, beside a worker or without one.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import NamedTuple
 from deliveryd.journal.history import read
 from deliveryd.journal.orders import ItemKind
 from deliveryd.model import message_key
+from deliveryd.states import State
 
 
-class DoubtfulMessage(NamedTuple):
-    """A message that is held since nobody knows what became of a try; `since`: when that was found.
+class InDoubtMessage(NamedTuple):
+    """A message that is held because the outcome of a try is unknown; `since` is when that was found.
 
-    `tries` is how many were made under its key.
+    `tries` counts those under its key.
     """
 
     message_id: int
@@ -29,8 +31,8 @@ class DoubtfulMessage(NamedTuple):
     reason: str | None
 
 
-class Dead(NamedTuple):
-    """Something that goes no further by itself; `at` is when it was set aside, or last seen."""
+class DeadLetter(NamedTuple):
+    """Something that needs a decision to continue; `at` is when it was set aside or last seen."""
 
     kind: ItemKind
     key: str
@@ -40,27 +42,27 @@ class Dead(NamedTuple):
     reason: str
 
 
-_IN_DOUBT = """
+_IN_DOUBT = f"""
 SELECT m.id, (SELECT value FROM meta WHERE key = 'namespace'), m.key,
     m.channel, m.number, a.ended_at AS since, a.reason
 FROM message m JOIN unaccepted a ON a.message_id = m.id AND a.key = m.key AND a.number = (
     SELECT max(number) FROM unaccepted WHERE message_id = m.id AND key = m.key AND verdict = 'in_doubt')
-WHERE m.ended_at IS NULL AND m.due_at IS NULL AND m.state = 5
-"""
+WHERE m.ended_at IS NULL AND m.due_at IS NULL AND m.state = {State.IN_DOUBT:d}
+"""  # noqa: S608  # a constant
 
-_DEAD: Mapping[ItemKind, str] = {
-    ItemKind.EVENT: """
+_DEAD_LETTERS: Mapping[ItemKind, str] = {
+    ItemKind.EVENT: f"""
 SELECT 'event' AS kind, CAST(seq AS TEXT) AS key, message_id, refused_at AS at, status AS what,
     refused AS reason
-FROM event WHERE refused IS NOT NULL AND dropped_at IS NULL AND NOT
-    (status = 'dequeued' AND EXISTS (SELECT 1 FROM message WHERE id = event.message_id AND state = 9))
-""",
-    ItemKind.MESSAGE: """
+FROM event WHERE refused IS NOT NULL AND dropped_at IS NULL AND NOT (status = 'dequeued'
+    AND EXISTS (SELECT 1 FROM message WHERE id = event.message_id AND state = {State.SET_ASIDE:d}))
+""",  # noqa: S608  # a constant
+    ItemKind.MESSAGE: f"""
 SELECT 'message' AS kind, CAST(m.id AS TEXT) AS key, m.id AS message_id, max(e.refused_at) AS at,
     'set aside' AS what, e.refused AS reason
-FROM event e JOIN message m ON m.id = e.message_id AND m.state = 9
+FROM event e JOIN message m ON m.id = e.message_id AND m.state = {State.SET_ASIDE:d}
 WHERE e.refused IS NOT NULL AND e.dropped_at IS NULL AND e.status = 'dequeued' GROUP BY m.id
-""",
+""",  # noqa: S608  # a constant
     ItemKind.MALFORMED: """
 SELECT 'malformed' AS kind, substr(digest, 1, 16) AS key, message_id, last_at AS at,
     'came ' || times || CASE times WHEN 1 THEN ' time' ELSE ' times' END AS what, reason
@@ -73,12 +75,14 @@ FROM receipt WHERE message_id IS NULL AND dropped_at IS NULL
 """,
 }
 
-_SHOWN: Mapping[ItemKind, str] = {
+_DEAD_LETTER: Mapping[ItemKind, str] = {
     ItemKind.EVENT: "SELECT message_id, status, body, refused_at, refused AS reason FROM event"
     " WHERE seq = ? AND refused IS NOT NULL AND dropped_at IS NULL",
-    ItemKind.MESSAGE: "SELECT m.id AS message_id, m.settings_id, m.customer_id, m.taken_at, e.body,"
+    ItemKind.MESSAGE: "SELECT m.id AS message_id, m.settings_id, m.customer_id,"  # noqa: S608  # a constant
+    " m.taken_at, e.body,"
     " e.refused_at, e.refused AS reason FROM message m JOIN event e ON e.message_id = m.id"
-    " WHERE m.id = ? AND m.state = 9 AND e.refused IS NOT NULL AND e.dropped_at IS NULL ORDER BY e.seq DESC",
+    f" WHERE m.id = ? AND m.state = {State.SET_ASIDE:d} AND e.refused IS NOT NULL AND e.dropped_at IS NULL"
+    " ORDER BY e.seq DESC",
     ItemKind.MALFORMED: "SELECT message_id, raw, reason, first_at, last_at, times FROM malformed"
     " WHERE digest >= ?1 AND digest < ?1 || 'g' AND dropped_at IS NULL",
     ItemKind.RECEIPT: "SELECT channel, provider_id, reference, status, reported_at, received_at FROM receipt"
@@ -86,46 +90,52 @@ _SHOWN: Mapping[ItemKind, str] = {
 }
 
 
-def doubtful_messages(path: Path, channel: str | None, until: int | None) -> list[DoubtfulMessage]:
-    """Messages held in doubt, of one channel, or since some instant or earlier. Raises JournalError."""
+def read_in_doubt(path: Path, channel: str | None, until: int | None) -> list[InDoubtMessage]:
+    """Read the messages held in doubt: of `channel` if given, since `until` or earlier if given.
 
-    def query(db: sqlite3.Connection) -> list[DoubtfulMessage]:
+    Raises JournalError.
+    """
+
+    def query(db: sqlite3.Connection) -> list[InDoubtMessage]:
         rows = db.execute(
             f"{_IN_DOUBT} AND m.channel = coalesce(?, m.channel) AND since <= coalesce(?, since)"
             " ORDER BY m.id",
             (channel, until),
         )
         return [
-            DoubtfulMessage(id_, message_key(namespace, id_, key), *others)
+            InDoubtMessage(id_, message_key(namespace, id_, key), *others)
             for id_, namespace, key, *others in rows
         ]
 
     return read(path, query)
 
 
-def dead_letters(path: Path, kinds: Sequence[ItemKind], since: int, reason: str) -> list[Dead]:
-    """What was set aside since an instant, with this text in its reason, the oldest first.
+def read_dead_letters(path: Path, kinds: Sequence[ItemKind], since: int, reason: str) -> list[DeadLetter]:
+    """Read dead letters set aside since an instant, with this text in their reason, oldest first.
 
     Raises JournalError.
     """
-    union = " UNION ALL ".join(f"SELECT * FROM ({_DEAD[kind]})" for kind in kinds)  # noqa: S608  # constants
+    union = " UNION ALL ".join(f"SELECT * FROM ({_DEAD_LETTERS[kind]})" for kind in kinds)  # noqa: S608  # constants
 
-    def query(db: sqlite3.Connection) -> list[Dead]:
+    def query(db: sqlite3.Connection) -> list[DeadLetter]:
         rows = db.execute(
             f"SELECT * FROM ({union}) WHERE at >= ? AND instr(lower(reason), lower(?)) ORDER BY at",  # noqa: S608
             (since, reason),
         )
-        return [Dead(ItemKind(row[0]), *row[1:]) for row in rows]
+        return [DeadLetter(ItemKind(row[0]), *row[1:]) for row in rows]
 
     return read(path, query)
 
 
-def shown(path: Path, kind: ItemKind, key: str) -> Mapping[str, object] | None:
-    """All about one thing that lies aside, the raw text of malformed elements too. Raises JournalError."""
+def read_dead_letter(path: Path, kind: ItemKind, key: str) -> Mapping[str, object] | None:
+    """Read everything about one dead letter, including a malformed element's raw text; None if there is none.
+
+    Raises JournalError.
+    """
 
     def query(db: sqlite3.Connection) -> Mapping[str, object] | None:
         db.row_factory = sqlite3.Row
-        row = db.execute(_SHOWN[kind], (key,)).fetchone()
+        row = db.execute(_DEAD_LETTER[kind], (key,)).fetchone()
         return None if row is None else dict(row)
 
     return read(path, query)

@@ -1,7 +1,7 @@
-"""Erasing what the journal holds of a person: found by reading, in portions, and erased message by message.
+"""Erasure of a customer's data: found by reading the journal in portions, erased message by message.
 
-An erased message is forgotten before its time: what stays is its id and what the service was told last,
-without details, so that a repeat is still recognised (see `tombstones`).
+An erased message leaves a tombstone like an expired one, without the details of its latest event, so that the
+journal still recognizes a repeat of it (see `tombstones`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import NamedTuple
 from deliveryd.journal.account import add_forgotten
 from deliveryd.journal.history import read
 from deliveryd.journal.outbox import WATERMARK
-from deliveryd.journal.tombstones import keep, keep_no_details
-from deliveryd.journal.upkeep import OF_A_MESSAGE
+from deliveryd.journal.tombstones import add_tombstones, strip_details
+from deliveryd.journal.upkeep import DELETE_MESSAGE
 from deliveryd.states import State
 
 ERASURE_PORTION = 20_000
-"""Messages that are looked at in one reading: while it lasts, the journal's log can't be cut."""
+"""Messages per read transaction. While one is open, the write-ahead log can't be truncated."""
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _OF_A_CUSTOMER = """
@@ -38,16 +38,16 @@ _CUSTOMER = re.compile(r'"customerId"\s*:\s*"?\s*(-?[0-9][0-9.eE+-]{0,40})')
 _REFERENCE = re.compile(r"(?:[0-9a-f]+-(-?[0-9]{1,19})-[0-9]{1,9}|(-?[0-9]{1,19}))")
 
 
-class Held(NamedTuple):
-    """What a journal holds of a person: ids of messages, digests of malformed elements, receipts' numbers."""
+class PersonalData(NamedTuple):
+    """What a journal stores about a customer: message ids, malformed elements' digests, receipts' numbers."""
 
     messages: list[int]
     malformed: list[str]
     receipts: list[int]
 
 
-def held_of(path: Path, customer_id: int) -> Held:
-    """Find it, as of some instants; works beside a running deliveryd. Raises JournalError."""
+def find_personal_data(path: Path, customer_id: int) -> PersonalData:
+    """Find a customer's data, in several read transactions. Works beside a worker. Raises JournalError."""
     messages: list[int] = []
     begin: int | None = _LEAST
     while begin is not None:
@@ -57,7 +57,7 @@ def held_of(path: Path, customer_id: int) -> Held:
     malformed = read(path, lambda db: list(_malformed(db, customer_id)))
     messages += sorted({id_ for _, id_ in malformed if id_ is not None}.difference(messages))
     receipts = read(path, partial(_receipts, set(messages)))
-    return Held(messages, [digest for digest, _ in malformed], receipts)
+    return PersonalData(messages, [digest for digest, _ in malformed], receipts)
 
 
 def _portion(customer_id: int, begin: int, db: sqlite3.Connection) -> tuple[int | None, list[int]]:
@@ -66,7 +66,7 @@ def _portion(customer_id: int, begin: int, db: sqlite3.Connection) -> tuple[int 
 
 
 def _malformed(db: sqlite3.Connection, customer_id: int) -> Iterator[tuple[str, int | None]]:
-    """Malformed elements that name a customer, however the number is written; and the message that one is."""
+    """Yield malformed elements with this customer id in any notation, each with the id of its message."""
     for digest, raw, message_id in db.execute(_MALFORMED):
         if any(_is(number, customer_id) for number in _CUSTOMER.findall(raw)):
             yield digest, message_id
@@ -80,7 +80,7 @@ def _is(number: str, customer_id: int) -> bool:
 
 
 def _receipts(ids: Collection[int], db: sqlite3.Connection) -> list[int]:
-    """Kept receipts that name one of these messages, or a key of one."""
+    """Return the unmatched receipts whose reference is the id or a key of one of these messages."""
     return [seq for seq, reference in db.execute(_UNMATCHED) if _named(reference) in ids]
 
 
@@ -89,19 +89,19 @@ def _named(reference: str) -> int | None:
     return None if found is None else int(found[1] or found[2])
 
 
-def hindrances(path: Path, ids: Sequence[int]) -> dict[int, str]:
-    """Why some of these messages can't be erased now; works like `held_of`."""
+def find_unerasable(path: Path, ids: Sequence[int]) -> dict[int, str]:
+    """Return which of these messages can't be erased now, and why. Works beside a worker."""
     found: dict[int, str] = {}
     for begin in range(0, len(ids), ERASURE_PORTION):
-        found |= read(path, partial(_hindrances, ids[begin : begin + ERASURE_PORTION]))
+        found |= read(path, partial(_unerasable, ids[begin : begin + ERASURE_PORTION]))
     return found
 
 
-def _hindrances(ids: Sequence[int], db: sqlite3.Connection) -> dict[int, str]:
-    return {id_: reason for id_ in ids if (reason := _hindrance(db, id_)) is not None}
+def _unerasable(ids: Sequence[int], db: sqlite3.Connection) -> dict[int, str]:
+    return {id_: reason for id_ in ids if (reason := _obstacle(db, id_)) is not None}
 
 
-def _hindrance(db: sqlite3.Connection, id_: int) -> str | None:
+def _obstacle(db: sqlite3.Connection, id_: int) -> str | None:
     row = db.execute(
         "SELECT state, ended_at IS NOT NULL, EXISTS"  # noqa: S608  # a constant
         f" (SELECT 1 FROM event WHERE message_id = message.id AND seq > {WATERMARK})"
@@ -119,24 +119,24 @@ def _hindrance(db: sqlite3.Connection, id_: int) -> str | None:
 
 
 def erase_message(db: sqlite3.Connection, id_: int) -> str | None:
-    """Erase an ended message and all that belongs to it; or say why it can't be done."""
-    if (reason := _hindrance(db, id_)) is not None:
+    """Erase an ended message and everything that belongs to it; return why not if it can't be erased."""
+    if (reason := _obstacle(db, id_)) is not None:
         return reason
-    keep(db, [(id_,)])
-    keep_no_details(db, id_)
-    for statement in (*OF_A_MESSAGE, "DELETE FROM malformed WHERE message_id = ?"):
+    add_tombstones(db, [(id_,)])
+    strip_details(db, id_)
+    for statement in (*DELETE_MESSAGE, "DELETE FROM malformed WHERE message_id = ?"):
         db.execute(statement, (id_,))
     add_forgotten(db, 1)
     return None
 
 
 def erase_malformed(db: sqlite3.Connection, digest: str) -> str | None:
-    """Erase a malformed element."""
+    """Erase a malformed element; return why not if it can't be erased."""
     erased = db.execute("DELETE FROM malformed WHERE digest = ?", (digest,)).rowcount
     return None if erased else "it isn't there any more"
 
 
 def erase_receipt(db: sqlite3.Connection, seq: int) -> str | None:
-    """Erase a receipt that fits no attempt."""
+    """Erase an unmatched receipt; return why not if it can't be erased."""
     erased = db.execute("DELETE FROM receipt WHERE seq = ? AND message_id IS NULL", (seq,)).rowcount
     return None if erased else "it isn't there any more, or fits an attempt by now"

@@ -1,7 +1,7 @@
-"""Where the journal lies: its folder, how its file comes to be, who may read it, its log after a bad end.
+"""The journal's files: their folder, creation, permissions, and the log after an unclean shutdown.
 
-All paths here are those that links lead to (`journal.path` of the configuration), so that the companions of a
-file lie beside it. No link at the end of one is followed, and no file of another user is used.
+Paths are resolved before they get here (`journal.path` of the configuration), so that the log and the locks
+are beside the file itself. A path that ends in a symbolic link, or a file of another user, is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deliveryd.telemetry import Event, log
 LOCK = ".lock"
 WORKER_LOCK = ".worker"
 FILES = ("", "-wal", "-shm", "-journal", LOCK, WORKER_LOCK)
-"""What belongs to a journal, behind its name."""
+"""Suffixes of all files that belong to a journal."""
 
 _OTHERS = 0o077
 _OTHERS_WRITE = 0o022
@@ -32,7 +32,7 @@ _LOG_MARKS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for its owner alone, if it isn't there; a loss of power leaves it. Raises OSError."""
+    """Create a folder with mode 0700, durably, if it doesn't exist. Raises OSError."""
     if folder.is_dir():
         return
     if folder.exists():
@@ -43,7 +43,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise JournalError where this user can't write the journal, or make files beside it."""
+    """Raise JournalError if this user can't write the journal, or create files beside it."""
     if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True):
         reason = f"this user can't write to its folder: {_why_not(path.parent)}"
         raise JournalUnusable(f"{path} can't be used as a journal: {reason}")
@@ -59,10 +59,10 @@ def check_writable(path: Path) -> None:
 
 
 def shared_folder_problem(folder: Path) -> str | None:
-    """Why others could put files into the journal's folder, or replace those there, and what to do."""
+    """Return why other users could add or replace files in the journal's folder, and what to do about it."""
     try:
         status = folder.stat()
-    except OSError:  # it isn't there yet, or is told of where the journal is opened
+    except OSError:  # it doesn't exist yet, or opening the journal reports it
         return None
     if os.geteuid() not in (0, status.st_uid) and status.st_uid != 0:
         owner = user_name(status.st_uid)
@@ -82,9 +82,9 @@ def _why_not(folder: Path) -> str:
 
 
 def make_file(path: Path, make: Callable[[Path], None]) -> None:
-    """Make the journal's file, if it isn't there or is empty: `make` makes all of it, under another name.
+    """Create the journal's file if it is absent or empty: `make` writes it under a temporary name.
 
-    Thus there is no half-made journal, whenever the power fails. Raises JournalError, OSError, and what
+    A loss of power therefore never leaves an incomplete journal. Raises JournalError, OSError, and what
     `make` raises.
     """
     if path.exists() and path.lstat().st_size:
@@ -100,9 +100,9 @@ def make_file(path: Path, make: Callable[[Path], None]) -> None:
 
 
 def refuse_leftovers(path: Path) -> None:
-    """Raise JournalError where a log lies beside a file that is empty or gone.
+    """Raise JournalError if there is a log beside a file that is empty or absent.
 
-    That was a journal, and SQLite would throw the log away to begin anew.
+    The file was a journal; SQLite would delete the log and create an empty database.
     """
     for suffix in ("-wal", "-journal"):
         leftover = path.with_name(path.name + suffix)
@@ -114,31 +114,30 @@ def refuse_leftovers(path: Path) -> None:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Look at all files of a journal before SQLite opens them by their names.
+    """Check the owner and the link count of a journal's files, before SQLite opens them by name.
 
-    Each is a file of ours, and has one name: a second name of the journal would have a lock of its own.
-    Raises OSError.
+    A journal with two hard links would have two locks. Raises OSError.
     """
     for suffix in FILES:
         check_own(path.with_name(path.name + suffix))
 
 
 def verify_log(path: Path) -> None:
-    """Raise JournalError where the log beside a journal is none: SQLite would pass over all that it held.
+    """Raise JournalError if the log beside a journal has an invalid header: SQLite would ignore all of it.
 
-    Damage further inside can't be told from what a loss of power leaves, and ends the log there.
+    Damage further inside can't be distinguished from what a loss of power leaves; SQLite ends the log there.
     """
     with suppress(FileNotFoundError), os.fdopen(open_own(log_of(path), os.O_RDONLY), "rb") as file:
         header = file.read(_LOG_HEADER)
         if len(header) == _LOG_HEADER and any(header) and header[:4] not in _LOG_MARKS:
             raise JournalUnusable(
-                f"{log_of(path)} is damaged, and may hold what was acknowledged last. It is left as it is:"
+                f"{log_of(path)} is damaged, and may contain the latest commits. It is left as it is:"
                 " restore a backup, or move it away to continue with what the journal holds without it"
             )
 
 
 def keep_private(path: Path) -> None:
-    """Take the journal's files away from others, and say where they could read or change them.
+    """Remove other users' permissions from the journal's files, and log where they had any.
 
     Raises OSError.
     """
@@ -151,22 +150,22 @@ def keep_private(path: Path) -> None:
 
 
 def _close_to_others(path: Path) -> bool:
-    """Take a file away from others; tell whether they had it."""
+    """Remove other users' permissions from a file; return whether there were any."""
     file = open_own(path, os.O_RDONLY)
     try:
-        had_it = bool(os.fstat(file).st_mode & _OTHERS)
-        if had_it:
+        was_open = bool(os.fstat(file).st_mode & _OTHERS)
+        if was_open:
             os.fchmod(file, 0o600)
-        return had_it
+        return was_open
     finally:
         os.close(file)
 
 
 def renew_log(path: Path) -> None:
-    """Write what an unclean end left of the journal's log once more, and sync it. Raises OSError.
+    """Rewrite and sync the log that an unclean shutdown left. Raises OSError.
 
-    A sync may have failed in that end. Then the system still shows what it was about, takes it for written,
-    and no later sync would bring it to the disk; commits that follow it there could be lost with it.
+    If a sync failed before that shutdown, the kernel marks the pages clean and still returns their contents,
+    so that no later sync would write them. Commits appended behind them could then be lost with them.
     """
     wal = log_of(path)
     if not wal.exists():
@@ -183,17 +182,17 @@ def renew_log(path: Path) -> None:
 
 
 def log_of(path: Path) -> Path:
-    """The log beside a journal."""
+    """Return the path of a journal's write-ahead log."""
     return path.with_name(f"{path.name}-wal")
 
 
 def sync_names(path: Path) -> None:
-    """Make the names of the journal's files durable. Raises OSError."""
+    """Sync the folder of the journal, so that its files' names are durable. Raises OSError."""
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable. Raises OSError."""
+    """Sync a folder, so that the names in it are durable. Raises OSError."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(opened)

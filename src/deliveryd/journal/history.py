@@ -1,4 +1,4 @@
-"""The journal's read side: one message's life, read without disturbing whoever works on the journal."""
+"""Read transactions on a journal, beside a worker or without one, and the record of one message."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ from deliveryd.journal.damage import advice, unusable
 from deliveryd.journal.files import refuse_foreign, refuse_leftovers, verify_log
 from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
 from deliveryd.journal.schema import check_latest, check_supported
-from deliveryd.journal.tombstones import Kept, kept
+from deliveryd.journal.tombstones import Tombstone, read_tombstone
 from deliveryd.model import message_key
 from deliveryd.states import State
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class JournalAbsent(JournalError):
-    """There is no journal yet; the first run makes it."""
+    """There is no journal yet; the first run creates it."""
 
 
 class MessageRecord(NamedTuple):
-    """A message as it stands. Settings, customer and variables are None when its element was malformed.
+    """A message's current row. Settings, customer and variables are None if its element was malformed.
 
-    Variables are None too when they were emptied, since the message was sent; a variable's value is None
-    where it was left out (see `without_values`). `key` is the idempotency key that it was tried under last,
-    or will be first.
+    Variables are also None once the message was sent; a variable's value is None if it was omitted (see
+    `without_values`). `key` is the idempotency key of the latest try, or of the first one if there was none.
     """
 
     settings_id: int | None
@@ -51,7 +50,7 @@ class MessageRecord(NamedTuple):
 
 
 class AttemptRecord(NamedTuple):
-    """A try under a key; one that was in doubt and is settled as sent is there twice, with both outcomes."""
+    """A try under a key. One that was in doubt and is settled as sent appears twice, with both outcomes."""
 
     key: str
     number: int
@@ -64,7 +63,7 @@ class AttemptRecord(NamedTuple):
 
 
 class EventRecord(NamedTuple):
-    """A status event: its JSON; `settled_at` is when the service accepted it, or refused it and why."""
+    """A status event and its JSON; `settled_at` is when the service accepted or refused it."""
 
     seq: int
     status: str
@@ -74,7 +73,7 @@ class EventRecord(NamedTuple):
 
 
 class ReceiptRecord(NamedTuple):
-    """A provider's update that was matched with the message."""
+    """A receipt that was matched to the message."""
 
     channel: str
     provider_id: str
@@ -85,7 +84,7 @@ class ReceiptRecord(NamedTuple):
 
 
 class MalformedRecord(NamedTuple):
-    """An element with the message's id that was no message; `raw` is None where it was left out."""
+    """A malformed element with the message's id; `raw` is None if it was omitted."""
 
     raw: str | None
     reason: str
@@ -95,7 +94,7 @@ class MalformedRecord(NamedTuple):
 
 
 class DecisionRecord(NamedTuple):
-    """Something that an operator ordered for the message: who, and on whose behalf, as they claimed."""
+    """An operator's order for the message; `caller`: on whose behalf, as the user claimed."""
 
     at: int
     verb: str
@@ -106,7 +105,7 @@ class DecisionRecord(NamedTuple):
 
 
 class Life(NamedTuple):
-    """All that the journal knows of one message id."""
+    """Everything that the journal has about one message id."""
 
     id: int
     message: MessageRecord | None
@@ -115,18 +114,18 @@ class Life(NamedTuple):
     receipts: tuple[ReceiptRecord, ...]
     malformed: tuple[MalformedRecord, ...]
     decisions: tuple[DecisionRecord, ...]
-    past: Kept | None
+    tombstone: Tombstone | None
 
     @property
     def is_known(self) -> bool:
-        """Whether the journal knows this id at all."""
-        return self.message is not None or self.past is not None or bool(self.malformed)
+        """Whether the journal has any record of this id."""
+        return self.message is not None or self.tombstone is not None or bool(self.malformed)
 
 
 def read_life(path: Path, message_id: int) -> Life:
-    """Read all about a message, as of one instant; works beside a running deliveryd.
+    """Read everything about a message in one transaction. Works beside a worker.
 
-    Raises JournalError, or JournalAbsent where there is no file.
+    Raises JournalError, or JournalAbsent if there is no file.
     """
     return read(path, lambda db: _life(db, message_id))
 
@@ -140,7 +139,7 @@ def check_readable(path: Path) -> None:
 
 
 def without_values(life: Life) -> Life:
-    """The same life without what a customer could be recognised by: values of variables, raw elements."""
+    """Return the same record without what could identify a customer: values of variables, raw elements."""
     message = life.message
     if message is not None and message.variables is not None:
         message = message._replace(variables=dict.fromkeys(message.variables))
@@ -148,17 +147,17 @@ def without_values(life: Life) -> Life:
     return life._replace(message=message, malformed=malformed)
 
 
-def read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
-    """Return what a query finds in the journal as of one instant. Raises JournalError, or JournalAbsent."""
+def read(path: Path, query: Callable[[sqlite3.Connection], _T]) -> _T:
+    """Run a query in one read transaction. Raises JournalError, or JournalAbsent if there is no file."""
     return _open(path, partial(_verified, path, check_latest, query))
 
 
 def _verified(
     path: Path,
     check: Callable[[sqlite3.Connection], None],
-    query: Callable[[sqlite3.Connection], T],
+    query: Callable[[sqlite3.Connection], _T],
     db: sqlite3.Connection,
-) -> T:
+) -> _T:
     try:
         check(db)
     except JournalError as error:
@@ -166,7 +165,7 @@ def _verified(
     return query(db)
 
 
-def _open(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
+def _open(path: Path, query: Callable[[sqlite3.Connection], _T]) -> _T:
     try:
         refuse_foreign(path)
         size = path.lstat().st_size
@@ -178,7 +177,9 @@ def _open(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
         refuse_leftovers(path)
         raise JournalAbsent(f"there is no journal at {path}: deliveryd hasn't run with it yet")
     if not os.access(path, os.R_OK, effective_ids=True):
-        raise JournalUnusable(f"{path} can't be read by this user; ask as the one that deliveryd runs as")
+        raise JournalUnusable(
+            f"{path} can't be read by this user; run the command as the user that deliveryd runs as"
+        )
     try:
         verify_log(path)
         return _read_undisturbed(path, query)
@@ -188,9 +189,9 @@ def _open(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
         raise unusable(f"{path} can't be read: {error.strerror}", error) from None
 
 
-def _read_undisturbed(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
-    # Without its log nobody works on the file. Opened like any other, SQLite would leave files beside it that
-    # belong to whoever asked, and the worker might not be allowed to use them.
+def _read_undisturbed(path: Path, query: Callable[[sqlite3.Connection], _T]) -> _T:
+    # Without a log no process has the journal open. A plain read would create -wal and -shm with this user as
+    # their owner, and the worker might not be allowed to write them.
     log = path.with_name(path.name + "-wal")
     if not log.exists():
         result = _query(path, "immutable=1", query)
@@ -199,7 +200,7 @@ def _read_undisturbed(path: Path, query: Callable[[sqlite3.Connection], T]) -> T
     return _query(path, "mode=ro", query)
 
 
-def _query(path: Path, mode: str, query: Callable[[sqlite3.Connection], T]) -> T:
+def _query(path: Path, mode: str, query: Callable[[sqlite3.Connection], _T]) -> _T:
     uri = f"{path.as_uri()}?{mode}"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0)) as db:
         db.execute("PRAGMA query_only = ON")
@@ -253,7 +254,7 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
         receipts=tuple(ReceiptRecord(*row)._replace(delivered=bool(row[2])) for row in receipts),
         malformed=tuple(MalformedRecord(*row) for row in malformed),
         decisions=tuple(DecisionRecord(*row) for row in decisions),
-        past=kept(db, message_id),
+        tombstone=read_tombstone(db, message_id),
     )
 
 

@@ -1,7 +1,7 @@
-"""The journal's locks: one for whoever works on it, and another one that only a worker has.
+"""The journal's two locks: one for any process that writes to it, one for workers only.
 
-A command has the first one for as long as an order takes, so a worker that starts waits for it. A second
-worker is refused at once.
+A command that carries out an order without a worker takes the first lock for a moment, so a starting worker
+waits for it. The second lock makes a second worker fail at once.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from deliveryd.runtime.own_files import NotOwn, open_own
 from deliveryd.telemetry import Event, log
 
 LOCK_PAUSE = 0.02
-"""Seconds between two tries: a command that has many orders carried out frees the lock for moments only."""
+"""Seconds between two attempts. Short: between two orders a command releases the lock only for a moment."""
 
 
 @contextmanager
-def only_worker(journal: Path) -> Iterator[None]:
-    """Keep other workers away from a journal. Raises JournalLocked when there is one, JournalError."""
+def exclusive_worker(journal: Path) -> Iterator[None]:
+    """Hold the lock that only workers take. Raises JournalLocked if another worker holds it, JournalError."""
     try:
         make_folder(journal.parent)
     except OSError as error:
@@ -41,13 +41,13 @@ def only_worker(journal: Path) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def held(lock: Lock, patience: float) -> AsyncIterator[Lock]:
-    """Hold a lock, after waiting for it so many seconds at most.
+async def holding(lock: Lock, timeout: float) -> AsyncIterator[Lock]:
+    """Hold a lock; wait for it for at most `timeout` seconds.
 
-    Raises JournalLocked when another process still has it then, JournalError.
+    Raises JournalLocked if another process still holds it then, JournalError.
     """
-    deadline = anyio.current_time() + patience
-    is_awaited = False
+    deadline = anyio.current_time() + timeout
+    is_logged = False
     while True:
         try:
             lock.take()
@@ -55,9 +55,9 @@ async def held(lock: Lock, patience: float) -> AsyncIterator[Lock]:
         except JournalLocked as error:
             if anyio.current_time() >= deadline:
                 raise
-            if not is_awaited:
+            if not is_logged:
                 log(Event.JOURNAL_AWAITED, reason=str(error))
-                is_awaited = True
+                is_logged = True
         await anyio.sleep(LOCK_PAUSE)
     try:
         yield lock
@@ -66,14 +66,14 @@ async def held(lock: Lock, patience: float) -> AsyncIterator[Lock]:
 
 
 class Lock:
-    """A lock on a file, for as long as this process lives or until it is released."""
+    """A lock on a file, held until it is released or the process ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = -1
 
     def take(self) -> None:
-        """Take it. Raises JournalLocked when another process has it, JournalError."""
+        """Take the lock. Raises JournalLocked if another process holds it, JournalError."""
         file = self._open()
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,13 +87,13 @@ class Lock:
         except OSError as error:
             os.close(file)
             raise JournalError(f"{self._path} can't be locked: {error.strerror}") from error
-        with suppress(OSError):  # the number only helps whoever is kept out: a full disk is no matter
+        with suppress(OSError):  # the process id is for error messages only: do without it on a full disk
             os.ftruncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         self._file = file
 
     def renew(self) -> bool:
-        """Take it once more where its file was removed or replaced; tell whether we have it."""
+        """Take the lock again if its file was removed or replaced; return whether this process holds it."""
         if _identity_of(os.fstat(self._file)) == identity(self._path):
             return True
         before = self._file
@@ -105,7 +105,7 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         os.close(self._file)
 
     def _open(self) -> int:
@@ -114,11 +114,11 @@ class Lock:
         except NotOwn as error:
             raise JournalUnusable(f"the journal can't be locked: {error.strerror}") from None
         except OSError as error:
-            raise unusable(f"{self._path} can't be made: {error.strerror}", error) from error
+            raise unusable(f"{self._path} can't be created: {error.strerror}", error) from error
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Which file has a name: its device and number; None when there is none. A link is a file of its own."""
+    """Return the device and inode of a path, without following a symbolic link; None if it doesn't exist."""
     try:
         return _identity_of(path.lstat())
     except OSError:
@@ -130,5 +130,5 @@ def _identity_of(file: os.stat_result) -> tuple[int, int]:
 
 
 def lock_of(journal: Path) -> Lock:
-    """The lock of whoever works on a journal."""
+    """Return the lock for any process that writes to a journal."""
     return Lock(journal.with_name(journal.name + LOCK))

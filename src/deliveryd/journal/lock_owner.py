@@ -1,4 +1,4 @@
-"""Who works on a journal now, found out without taking its lock: that could keep a starting worker away."""
+"""Which process holds a journal's lock, read from /proc: taking the lock could delay a starting worker."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from deliveryd.journal.files import LOCK
 LOCKS = Path("/proc/locks")
 
 
-def holder_of(journal: Path) -> int | None:
-    """The process that works on the journal; None when there is none, or none that is visible from here.
+def lock_owner(journal: Path) -> int | None:
+    """Return the id of the process that holds a journal's lock.
 
-    A process in another container isn't visible.
+    None: no process holds it, or one in another PID namespace (container), which isn't visible.
     """
     try:
         inode = journal.with_name(journal.name + LOCK).lstat().st_ino

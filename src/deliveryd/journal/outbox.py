@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from deliveryd.errors import OutOfOrder
 from deliveryd.journal.base import OutboxRow
-from deliveryd.journal.schema import EventWriter
+from deliveryd.journal.event_json import EventWriter
 from deliveryd.model import STEP, StatusEvent, parse_instant
 
 WATERMARK = "(SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'settled_seq')"

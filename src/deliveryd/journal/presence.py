@@ -1,7 +1,7 @@
-"""Whether the names of an open journal still lead to its files, and how much room is left beside them.
+"""Checks that the paths of an open journal still name its files, and measures the disk's free space.
 
-Somebody may delete the file, or put another one in its place, while it is open. What is open is the last copy
-then, and a restart would begin with whatever has the name now.
+If a file is deleted or replaced while it is open, the open descriptor is the only copy, and a restart would
+use whatever the path names then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 
 class Presence:
-    """The files of a journal that is open, by their names. Close it in the end."""
+    """The files of an open journal, by path. Call `close` when done."""
 
     def __init__(self, path: Path, lock: Lock) -> None:
         self._lock = lock
@@ -24,38 +24,38 @@ class Presence:
         self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the folder."""
         os.close(self._folder)
 
     def room(self) -> int:
-        """How many bytes are free on the disk, wherever the folder is now."""
+        """Return the free bytes on the disk, even if the folder was moved."""
         disk = os.fstatvfs(self._folder)
         return disk.f_bavail * disk.f_frsize
 
     def misplaced(self) -> str | None:
-        """What is wrong with the names, and what to do about it; None: nothing.
+        """Return what is wrong with the paths and what to do about it; None if they are right.
 
-        A lock whose file was removed is taken once more: else another worker could begin.
+        If the lock's file was removed, the lock is taken again: otherwise a second worker could start.
         """
         for file, opened in self._files.items():
             if identity(file) != opened:
                 return (
-                    f"{file} was removed or replaced while it was in use. Don't stop this worker before you"
-                    f" have copied the last copy, which it has open: {self._copies()}"
+                    f"{file} was removed or replaced while it was in use. Before you stop this worker, copy"
+                    f" the files that it has open, which are the only copy: {self._copies()}"
                 )
         if not self._lock.renew():
-            return "the journal's lock was removed, and another process has it now"
+            return "the journal's lock file was removed, and another process holds the lock now"
         return None
 
     def _copies(self) -> str:
-        """Where the open files can be copied from."""
+        """Return the paths under /proc from which the open files can be copied."""
         numbers = {_opened_as(number): number.name for number in _DESCRIPTORS.iterdir()}
         mine = [numbers[opened] for opened in self._files.values() if opened in numbers]
         return " and its log ".join(f"/proc/{os.getpid()}/fd/{number}" for number in mine)
 
 
 def _opened_as(number: Path) -> tuple[int, int] | None:
-    """Which file is open under a number, though it may have no name any more."""
+    """Return the device and inode behind a descriptor, even if the file has no name any more."""
     try:
         file = number.stat()
     except OSError:

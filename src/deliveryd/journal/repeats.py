@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from deliveryd.journal.outbox import WATERMARK, Outbox
-from deliveryd.journal.tombstones import kept
+from deliveryd.journal.tombstones import read_tombstone
 
 MINUTE = 60_000_000
 LONGEST_REPEAT_PAUSE = 60
@@ -64,8 +64,8 @@ def _is_due(refused: _Told, now: int) -> bool:
 
 def _bodies(db: sqlite3.Connection, id_: int, rows: Sequence[_Told], refused: _Told | None) -> dict[str, str]:
     """What is to be reported again, by status: `dequeued`, and the latest event that wasn't refused."""
-    past = kept(db, id_)
-    if past is None:
+    tombstone = read_tombstone(db, id_)
+    if tombstone is None:
         told = {row.status: row.body for row in rows}
         heard = [row.status for row in rows if row.refused_at is None]
         again = ("dequeued", *heard[-1:])
@@ -73,4 +73,4 @@ def _bodies(db: sqlite3.Connection, id_: int, rows: Sequence[_Told], refused: _T
     # The rows are those of an earlier repeat, and would gather for ever.
     kept_row = refused.seq if refused is not None else 0
     db.execute("DELETE FROM event WHERE message_id = ? AND seq <> ?", (id_, kept_row))
-    return {json.loads(body)["status"]: body for body in past if body is not None}
+    return {json.loads(body)["status"]: body for body in tombstone if body is not None}

@@ -1,4 +1,4 @@
-"""The journal's tables, the checks of a file's format, and the JSON of an event."""
+"""The journal's tables, and the checks of a file's format."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.rows import to_json
 from deliveryd.journal.upgrades import FIRST_FORMAT, UPGRADES, latest_format, upgrade
-from deliveryd.model import StatusEvent, format_instant
 from deliveryd.runtime.own_files import open_own
+from deliveryd.states import State
 
 APPLICATION_ID = 0x64_6C_76_64  # "dlvd"
 
 # Columns that may be large come last, so that reading the others needs no overflow pages.
 # A partial index includes the columns of its condition: without them SQLite reads each row, even to count.
-TABLES = """
+TABLES = f"""
 CREATE TABLE message (
     id INTEGER PRIMARY KEY,
     settings_id INTEGER, customer_id INTEGER,  -- NULL: the queue's element was malformed
@@ -41,7 +40,7 @@ CREATE TABLE message (
 );
 CREATE INDEX message_moving ON message (id) WHERE ended_at IS NULL AND due_at IS NULL;
 CREATE INDEX message_waiting ON message (channel, state, waits_for, due_at)
-    WHERE state = 3 AND waits_for IS NULL;
+    WHERE state = {State.WAITING:d} AND waits_for IS NULL;
 CREATE INDEX message_held ON message (waits_for, due_at) WHERE waits_for IS NOT NULL AND due_at IS NOT NULL;
 CREATE INDEX message_held_until ON message (due_at, waits_for)
     WHERE waits_for IS NOT NULL AND due_at IS NOT NULL;
@@ -64,7 +63,7 @@ CREATE VIEW attempt AS
     FROM unaccepted
     UNION ALL SELECT id, key, number, channel, started_at, accepted_at,
         iif(accepted_at IS NULL, NULL, 'accepted'), provider_id, reason
-    FROM message WHERE state = 4 OR accepted_at IS NOT NULL;
+    FROM message WHERE state = {State.SENDING:d} OR accepted_at IS NOT NULL;
 
 CREATE TABLE event (                      -- the outbox: events with seq > meta.settled_seq are unsettled
     seq INTEGER PRIMARY KEY,              -- the order in which events are reported
@@ -128,7 +127,7 @@ CREATE TABLE tombstone (                  -- forgotten messages; never deleted
 );
 
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-"""
+"""  # noqa: S608  # constants
 
 _HEADER = 100
 """Bytes of a database's header, which holds its application id and format."""
@@ -215,29 +214,3 @@ def _check_format(application: int, version: int, upgrades: Sequence[str]) -> No
             f" {latest_format(upgrades)}: run the version that wrote it, restore a backup from before that"
             " version, or name another file in journal.url"
         )
-
-
-class EventWriter:
-    """Writes status events as the JSON that the service gets (interface 6)."""
-
-    def __init__(self, details_field: str) -> None:
-        self._details_field = details_field
-
-    def write(self, event: StatusEvent) -> str:
-        """One event as JSON text."""
-        message_id, status, timestamp, channel, reported_at, details = event
-        if channel is None and reported_at is None and details is None:  # nearly every event
-            at = format_instant(timestamp)
-            return f'{{"timestamp":"{at}","messageId":{message_id},"status":"{status}"}}'
-        body: dict[str, object] = {
-            "timestamp": format_instant(timestamp),
-            "messageId": message_id,
-            "status": status,
-        }
-        if channel is not None:
-            body["channel"] = channel
-        if reported_at is not None:
-            body["reportedAt"] = format_instant(reported_at)
-        if details is not None:
-            body[self._details_field] = details
-        return to_json(body)

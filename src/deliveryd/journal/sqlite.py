@@ -32,6 +32,7 @@ from deliveryd.journal.base import (
 )
 from deliveryd.journal.damage import abandon, advice, unusable
 from deliveryd.journal.decisions import Decisions
+from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.files import (
     check_writable,
     keep_private,
@@ -43,14 +44,14 @@ from deliveryd.journal.files import (
     verify_log,
 )
 from deliveryd.journal.history import read
-from deliveryd.journal.lock import held, lock_of
+from deliveryd.journal.lock import holding, lock_of
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.outbox import Outbox, written
 from deliveryd.journal.presence import Presence
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import EMPTIED
-from deliveryd.journal.schema import EventWriter, check_header, prepare_schema
+from deliveryd.journal.schema import check_header, prepare_schema
 from deliveryd.model import Entry, Malformed, QueuedMessage
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry import Event, log
@@ -129,7 +130,7 @@ class SqliteJournal:
         self._closing = False
         self._path = path
         self._presence = presence
-        self._forgetting = upkeep.Forgetting()
+        self._retention = upkeep.RetentionSweep()
         self._reserve = reserve
         self._short_of_room = 0
         self._shrink = False
@@ -216,7 +217,7 @@ class SqliteJournal:
 
     async def forget(self, before: int, limit: int) -> int:
         """Delete old ended messages."""
-        return await self._commit(lambda db: self._forgetting.step(db, before, limit))
+        return await self._commit(lambda db: self._retention.step(db, before, limit))
 
     async def give_back(self, limit: int) -> int:
         """Make the file smaller."""
@@ -414,7 +415,7 @@ async def open_journal(
     _checked(path, partial(make_folder, path.parent))
     check_writable(path)
     async with (
-        held(lock_of(path), patience) as lock,
+        holding(lock_of(path), patience) as lock,
         nullcontext(blocking) if blocking is not None else own_thread("journal") as write,
     ):
         db = await write(partial(_connect, path))

@@ -1,4 +1,4 @@
-"""What the journal does at its start, for its sums, and for forgetting: plain functions on a connection."""
+"""Recovery at the start, counts for metrics, and the deletion of old data."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from deliveryd.journal.account import add_forgotten, open_states
 from deliveryd.journal.base import Counts, Doubtful, Recovery
 from deliveryd.journal.outbox import WATERMARK
 from deliveryd.journal.rows import ENTRY, entry_of, to_json
-from deliveryd.journal.tombstones import keep
+from deliveryd.journal.tombstones import add_tombstones
 from deliveryd.model import Entry
 from deliveryd.runtime import waits
 from deliveryd.states import State
 
 _MOVING = "ended_at IS NULL AND due_at IS NULL"
+_TIMED = f"state = {State.WAITING:d} AND waits_for IS NULL"  # literal: it has to match an index's condition
 _OPEN = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? ORDER BY id"  # noqa: S608  # constants
 
-_DUE_NOW = (  # all that wait for something, but those that wait for a channel's room, or its provider
+_DUE_NOW = (  # messages that wait for an answer: nobody has asked for it since the restart
     "UPDATE message SET due_at = ?, waits_for = NULL WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"
     " AND waits_for NOT IN (SELECT value FROM json_each(?))"
 )
-_CAUSES = """
-SELECT NULL, channel, count(*) FROM message WHERE state = 3 AND waits_for IS NULL GROUP BY channel
+_CAUSES = f"""
+SELECT NULL, channel, count(*) FROM message WHERE {_TIMED} GROUP BY channel
 UNION ALL SELECT min(waits_for), '', count(*) FROM message
     WHERE waits_for IS NOT NULL AND due_at IS NOT NULL
     GROUP BY iif(waits_for LIKE 'customer %', 'directory', waits_for)
-"""
+"""  # noqa: S608  # a constant
 
-UPKEEP_ROUNDS = 10
-"""How many times its limit one step of forgetting looks at, when all that it finds has to stay."""
+SWEEP_ROUNDS = 10
+"""Portions that one sweep reads at most while everything in them has to be kept."""
 
-POSTS = 4
-"""How many posts are looked at for each message that is forgotten: it has been in two or three."""
+POSTS_PER_MESSAGE = 4
+"""Posts that are examined for each message of the limit: a message's events were in two or three."""
 
 SLACK = 4096
-"""Free pages that a journal may keep for what comes next, and besides an eighth of its pages: 16 MiB."""
+"""Free pages (16 MiB) that stay in the file for reuse, in addition to an eighth of all pages."""
 
 _INCREMENTAL = 2
 _BEGINNING = (-(2**63), 0, 0)
@@ -52,16 +53,16 @@ SELECT last, at, EXISTS (SELECT 1 FROM event WHERE seq BETWEEN first AND last) F
 WHERE last > ? ORDER BY last LIMIT ?
 """
 
-OF_A_MESSAGE = (
+DELETE_MESSAGE = (
     "DELETE FROM event WHERE message_id = ?",
     "DELETE FROM unaccepted WHERE message_id = ?",
     "DELETE FROM receipt WHERE message_id = ?",
     "DELETE FROM decision WHERE message_id = ?",
     "DELETE FROM message WHERE id = ?",
 )
-"""What removes a message and all that belongs to it."""
+"""Statements that delete a message and everything that belongs to it, by its id."""
 
-_OF_NO_MESSAGE = (
+_DELETE_OTHERS = (
     "DELETE FROM malformed WHERE digest IN (SELECT digest FROM malformed WHERE last_at < ? LIMIT ?)",
     (
         "DELETE FROM receipt WHERE seq IN"
@@ -75,16 +76,16 @@ _OF_NO_MESSAGE = (
 
 
 def namespace_of(db: sqlite3.Connection) -> str:
-    """What the keys of all messages of this journal begin with."""
+    """Return the prefix of all idempotency keys of this journal."""
     (namespace,) = db.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
     return str(namespace)
 
 
 def recover(db: sqlite3.Connection, now: int, channels: Collection[str]) -> Recovery:
-    """Put in order what an earlier run left."""
+    """Bring the messages of an earlier run into states to continue from."""
     db.execute(
-        f"UPDATE message SET state = 3, due_at = ?, waits_for = NULL WHERE {_MOVING} AND state = 2",  # noqa: S608
-        (now,),
+        f"UPDATE message SET state = ?, due_at = ?, waits_for = NULL WHERE {_MOVING} AND state = ?",  # noqa: S608
+        (State.WAITING, now, State.READY),
     )
     for_channels = [
         key(channel) for channel in channels for key in (waits.room, waits.repeat, waits.recovery)
@@ -92,13 +93,11 @@ def recover(db: sqlite3.Connection, now: int, channels: Collection[str]) -> Reco
     db.execute(_DUE_NOW, (now, to_json(for_channels)))
     for channel in _channels_of_waiting(db) - set(channels):
         db.execute(
-            "UPDATE message SET state = 5, due_at = NULL"
-            " WHERE state = 3 AND waits_for IS NULL AND channel = ? AND doubt",
-            (channel,),
+            f"UPDATE message SET state = ?, due_at = NULL WHERE {_TIMED} AND channel = ? AND doubt",  # noqa: S608
+            (State.IN_DOUBT, channel),
         )
         db.execute(
-            "UPDATE message SET channel = '', tries = 0"
-            " WHERE state = 3 AND waits_for IS NULL AND channel = ?",
+            f"UPDATE message SET channel = '', tries = 0 WHERE {_TIMED} AND channel = ?",  # noqa: S608
             (channel,),
         )
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]
@@ -115,7 +114,7 @@ def recover(db: sqlite3.Connection, now: int, channels: Collection[str]) -> Reco
 
 
 def _latest_doubt(db: sqlite3.Connection, entry: Entry) -> str | None:
-    """Why the latest try in doubt under a message's key is so."""
+    """Return the reason of the latest try in doubt under a message's key."""
     row = db.execute(
         "SELECT reason FROM unaccepted WHERE message_id = ? AND key = ? AND verdict = 'in_doubt'"
         " ORDER BY number DESC LIMIT 1",
@@ -125,12 +124,12 @@ def _latest_doubt(db: sqlite3.Connection, entry: Entry) -> str | None:
 
 
 def _channels_of_waiting(db: sqlite3.Connection) -> set[str]:
-    """The channels that messages wait for, from one to the next, however many wait."""
+    """Return the channels with waiting messages: one index seek for each, however many messages wait."""
     channels: set[str] = set()
     channel = ""
     while True:
         (channel,) = db.execute(
-            "SELECT min(channel) FROM message WHERE state = 3 AND waits_for IS NULL AND channel > ?",
+            f"SELECT min(channel) FROM message WHERE {_TIMED} AND channel > ?",  # noqa: S608
             (channel,),
         ).fetchone()
         if channel is None:
@@ -139,7 +138,7 @@ def _channels_of_waiting(db: sqlite3.Connection) -> set[str]:
 
 
 def counts(db: sqlite3.Connection) -> Counts:
-    """The sums of what is open."""
+    """Count messages by state, and what waits for the service or for an operator."""
     return Counts(
         open_states(db),
         *db.execute(
@@ -152,43 +151,43 @@ def counts(db: sqlite3.Connection) -> Counts:
 
 
 def largest_cause(db: sqlite3.Connection) -> tuple[str, int]:
-    """What most of the waiting messages wait for, and how many they are."""
+    """Return what most of the waiting messages wait for, and the number of them."""
     causes: Counter[str] = Counter()
     for waits_for, channel, count in db.execute(_CAUSES):
         causes[waits.cause(waits_for, channel)] += count
     return max(causes.items(), key=lambda item: item[1], default=("nothing", 0))
 
 
-class Forgetting:
-    """Deletes what ended long ago, a few messages at a time, from the oldest to the newest and then anew."""
+class RetentionSweep:
+    """Deletes messages past their retention, in portions, from the oldest to the newest and over again."""
 
     def __init__(self) -> None:
         self._after = _BEGINNING
         self._after_post = 0
 
     def step(self, db: sqlite3.Connection, before: int, limit: int) -> int:
-        """Delete old ended messages, keeping what a repeat would need, and what else is as old.
+        """Delete one portion of old messages, leaving tombstones, and of other old records.
 
-        Those that have to stay, for an event that waits or was refused, are passed over, and not looked at
-        again before all others. Returns how many of anything were deleted.
+        Messages with an unsettled or refused event are skipped, and examined again only in the next round.
+        Returns the number of deleted records.
         """
         rows: list[tuple[int]] = []
-        for _ in range(UPKEEP_ROUNDS):
+        for _ in range(SWEEP_ROUNDS):
             old = db.execute(_OLD, (*self._after, before, limit)).fetchall()
             rows = [(id_,) for *_, id_, stays in old if not stays]
             self._after = old[-1][:3] if len(old) == limit else _BEGINNING
             if rows or self._after is _BEGINNING:
                 break
-        keep(db, rows)
-        for statement in OF_A_MESSAGE:
+        add_tombstones(db, rows)
+        for statement in DELETE_MESSAGE:
             db.executemany(statement, rows)
-        others = sum(db.execute(statement, (before, limit)).rowcount for statement in _OF_NO_MESSAGE)
+        others = sum(db.execute(statement, (before, limit)).rowcount for statement in _DELETE_OTHERS)
         add_forgotten(db, len(rows))
-        self._forget_posts(db, before, POSTS * limit)
+        self._forget_posts(db, before, POSTS_PER_MESSAGE * limit)
         return len(rows) + others
 
     def _forget_posts(self, db: sqlite3.Connection, before: int, limit: int) -> None:
-        """Delete what is known of old posts of which no event is left, from the oldest on and then anew."""
+        """Delete old posts without any event left, from the oldest on, then over again."""
         posts = db.execute(_POSTS, (self._after_post, limit)).fetchall()
         old = [post for post in posts if post[1] < before]
         db.executemany(
@@ -198,15 +197,15 @@ class Forgetting:
 
 
 def give_back(db: sqlite3.Connection, limit: int) -> int:
-    """Take pages off the file's end, when more of them are free than what comes next will need.
+    """Return free pages beyond `SLACK` to the file system, at most `limit`; return how many.
 
-    Returns how many; 0 as well for a file that was made before journals could give space back.
+    0 for a file without incremental vacuum, which can't shrink.
     """
     (free,) = db.execute("PRAGMA freelist_count").fetchone()
     (pages,) = db.execute("PRAGMA page_count").fetchone()
     surplus = min(free - SLACK - pages // 8, limit)
     if surplus <= 0 or db.execute("PRAGMA auto_vacuum").fetchone() != (_INCREMENTAL,):
         return 0
-    for _ in range(surplus):  # the driver takes one step of a statement without columns, and a step is a page
+    for _ in range(surplus):  # sqlite3 steps a statement without columns once, which frees one page
         db.execute("PRAGMA incremental_vacuum(1)")
     return int(surplus)

@@ -30,7 +30,7 @@ from deliveryd.http.client import build_client
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import IDENTITY
 from deliveryd.journal.base import Journal
-from deliveryd.journal.lock import only_worker
+from deliveryd.journal.lock import exclusive_worker
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Settings
@@ -104,7 +104,7 @@ async def assemble(
         service, channels, directory = outside
         cache = open_cache(config, blocking or in_thread)
         stack.push_async_callback(cache.aclose)
-        stack.enter_context(only_worker(config.journal.path))
+        stack.enter_context(exclusive_worker(config.journal.path))
         journal = await stack.enter_async_context(
             open_journal(
                 config.journal.path,

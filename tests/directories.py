@@ -36,7 +36,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from deliveryd.directory.registry import Kind
+from deliveryd.directory.registry import SourceKind
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 
@@ -71,8 +71,8 @@ def fail(options, terms):
     raise RuntimeError("secret-word")
 
 
-KIND = Kind(Options, Register)
-FAILING = Kind(Options, fail)
+KIND = SourceKind(Options, Register)
+FAILING = SourceKind(Options, fail)
 NO_KIND = Options
 '''
 
@@ -195,7 +195,7 @@ def install_package(folder: Path, *names: str) -> None:
     info.mkdir(parents=True, exist_ok=True)
     info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: register\nVersion: 1.0\n")
     points = "\n".join(names or ("register = customer_register:KIND",))
-    info.joinpath("entry_points.txt").write_text(f"[deliveryd.directory]\n{points}\n")
+    info.joinpath("entry_points.txt").write_text(f"[deliveryd.customers]\n{points}\n")
     folder.joinpath("customer_register.py").write_text(PACKAGE)
 
 

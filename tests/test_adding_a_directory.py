@@ -34,7 +34,7 @@ def installed(tmp_path: Path) -> Iterator[None]:
     info = tmp_path / f"{project['name']}-{project['version']}.dist-info"
     info.mkdir()
     info.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 1.0\n")
-    info.joinpath("entry_points.txt").write_text(f"[deliveryd.directory]\n{name} = {target}\n")
+    info.joinpath("entry_points.txt").write_text(f"[deliveryd.customers]\n{name} = {target}\n")
     module = target.partition(":")[0]
     (tmp_path / f"{module}.py").write_text(SOURCE)
     with importable(tmp_path):

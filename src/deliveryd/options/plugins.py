@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import TypeVar
+
+from deliveryd.options.suggestion import suggestion
 
 K = TypeVar("K")
 
@@ -34,13 +35,7 @@ def find_kind(
             reason = f"{type(error).__name__}: {error}"
             raise ValueError(f"the {what} {name!r} can't be loaded: {reason}") from error
         if not isinstance(kind, kind_type):
-            raise ValueError(f"the {what} {name!r}: {point.value} is no Kind")  # noqa: TRY004  # one error for callers
+            raise ValueError(f"the {what} {name!r}: {point.value} is no {kind_type.__name__}")  # noqa: TRY004  # one error for callers
         return kind
     known = [*others, *kinds, *sorted(found.names)]
     raise ValueError(f"unknown {what} {name!r}{suggestion(name, known)} (there are: {', '.join(known)})")
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """A hint at the known word that looks most like this one, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""

@@ -48,7 +48,7 @@ def name_of(kind: ItemKind, key: object) -> str:
 
 def carry_out(config: Config, verb: Action, wanted: Mapping[ItemKind, Sequence[str]]) -> ControlReply:
     """Give the orders, to the worker or, without one, to the journal itself; answered by names."""
-    office = ControlClient(
+    client = ControlClient(
         config.journal.path,
         config.events.details_field,
         tuple(config.channels.configured),
@@ -57,7 +57,7 @@ def carry_out(config: Config, verb: Action, wanted: Mapping[ItemKind, Sequence[s
     done: list[str] = []
     skipped: dict[str, str] = {}
     for kind, keys in wanted.items():
-        answer = order(office, verb, kind, keys)
+        answer = order(client, verb, kind, keys)
         done += [name_of(kind, key) for key in answer.done]
         skipped |= {name_of(kind, key): reason for key, reason in answer.skipped.items()}
     return ControlReply(tuple(done), skipped)

@@ -84,7 +84,7 @@ def chronicle(life: Life) -> Sequence[Step]:
     if life.past is not None:
         steps += _remembered(life.past)
     if life.message is not None:
-        steps += _outlook(life.message)
+        steps += _next_steps(life.message)
     return sorted(steps, key=lambda step: (step.at is None, step.at or 0))
 
 
@@ -221,7 +221,7 @@ def _remembered(past: Kept) -> Iterator[Step]:
         yield Step(parse_instant(body["timestamp"]), what, _event_facts(body))
 
 
-def _outlook(message: MessageRecord) -> Iterator[Step]:
+def _next_steps(message: MessageRecord) -> Iterator[Step]:
     if message.state is State.WAITING and message.due_at is not None:
         where = f"goes on with {message.lane}" if message.lane is not None else "goes on"
         if message.waits_for is not None:

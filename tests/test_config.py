@@ -277,7 +277,7 @@ json = { text = "{content.txt}" }
         ("[journal]\npath = 'x'", "journal.path: unknown key"),
         (
             "[channels.sms]\nadapter = 'htp'",
-            "channels.sms.adapter: unknown adapter 'htp'; did you mean 'http'?",
+            "channels.sms.adapter: unknown adapter 'htp'; did you mean http?",
         ),
     ],
 )

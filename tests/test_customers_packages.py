@@ -53,7 +53,7 @@ def problems(folder: Path, table: str) -> list[str]:
     [
         (
             "registre",
-            "unknown source 'registre'; did you mean 'register'? (there are: none, file, http, sql, ",
+            "unknown source 'registre'; did you mean register? (there are: none, file, http, sql, ",
         ),
         ("no-kind", "the source 'no-kind': customer_register:NO_KIND is no SourceKind"),
         ("nothing", "the source 'nothing' can't be loaded: AttributeError: "),

@@ -75,7 +75,7 @@ THERE_ARE = "; there are {message.id}, {message.key}, {customer.FIELD}, {content
         ({"a": {"b": ["{foo.bar}"]}}, f"a.b.0: unknown placeholder {{foo.bar}}{THERE_ARE}"),
         ({"key": "{attempt.id}"}, f"key: unknown placeholder {{attempt.id}}{THERE_ARE}"),
         ({"id": "{message.ID}"}, "id: unknown placeholder {message.ID}; did you mean {message.id}?"),
-        ({"t": "{secret.tokn}"}, "t: {secret.tokn} isn't among the secrets; did you mean 'token'?"),
+        ({"t": "{secret.tokn}"}, "t: {secret.tokn} isn't among the secrets; did you mean token?"),
         ({"{message.id}": 1}, "'{message.id}': a placeholder can stand in a value only"),
         ("{text}", "unknown placeholder {text}; did you mean {content.text}?"),
         ("{phone}", "unknown placeholder {phone}; did you mean {customer.phone}?"),
@@ -102,7 +102,7 @@ def test_mistakes_are_named(mapping: Any, problem: str) -> None:
 def test_a_content_field_that_the_block_never_has_is_a_mistake() -> None:
     """A typing error in {content.FIELD} would leave the text out of every message, so it is found before."""
     assert content_problems({"json": {"text": "{content.txt}"}}, "sms") == [
-        "json.text: the block sms has no field 'txt'; did you mean 'text'?"
+        "json.text: the block sms has no field 'txt'; did you mean text?"
     ]
 
 

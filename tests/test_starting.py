@@ -68,9 +68,9 @@ class Starting(Supervisor):
     addresses: Addresses
 
     def _open_servers(
-        self, parts: Parts, vitals: WorkerHealth, servers: TaskGroup, stop: anyio.Event
+        self, parts: Parts, health: WorkerHealth, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
-        self.addresses = super()._open_servers(parts, vitals, servers, stop)
+        self.addresses = super()._open_servers(parts, health, servers, stop)
         return self.addresses
 
 
@@ -110,8 +110,8 @@ async def report_until_taken(client: httpx.AsyncClient, address: str, key: str) 
 
 async def give_an_order(world: World) -> ControlReply:
     """As a command does, about a message that there isn't."""
-    office = ControlClient(world.folder / "journal.db", "details", ["sms"])
-    return await anyio.to_thread.run_sync(order, office, Action.RESEND, ItemKind.MESSAGE, ["99"])
+    client = ControlClient(world.folder / "journal.db", "details", ["sms"])
+    return await anyio.to_thread.run_sync(order, client, Action.RESEND, ItemKind.MESSAGE, ["99"])
 
 
 @pytest.mark.slow

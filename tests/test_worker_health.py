@@ -43,7 +43,7 @@ def world(tmp_path: Path) -> VirtualWorld:
 async def running(
     world: VirtualWorld, blocking: Blocking = inline
 ) -> AsyncIterator[tuple[WorkerHealth, Parts]]:
-    """The vitals of a worker whose loops turn, and its parts; `blocking` is where its journal is written."""
+    """The health of a worker whose loops turn, and its parts; `blocking` is where its journal is written."""
     config = world.config()
     async with (
         world._outside(config) as outside,
@@ -67,8 +67,8 @@ def scene(
     """Play a scene with a running worker."""
 
     async def run() -> None:
-        async with running(world, blocking) as (vitals, parts):
-            await play(vitals, parts)
+        async with running(world, blocking) as (health, parts):
+            await play(health, parts)
 
     live(run)
 
@@ -77,15 +77,15 @@ def scene(
 def test_an_idle_worker_is_alive_and_takes_messages(world: VirtualWorld) -> None:
     """After an hour without work every loop has turned within the last seconds."""
 
-    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
+    async def play(health: WorkerHealth, _parts: Parts) -> None:
         await trio.sleep(3600)
-        alive, ages = vitals.alive()
+        alive, ages = health.alive()
         assert alive
         assert {name for name, _ in ages} == {
             "intake", "reporting", "settling", "delivery", "due", "lane sms"
         }  # fmt: skip
         assert max(age for _, age in ages) <= 5
-        assert vitals.ready() == (True, "taking messages")
+        assert health.ready() == (True, "taking messages")
 
     scene(world, play)
 
@@ -103,16 +103,16 @@ def test_an_endpoint_that_is_down_takes_readiness_and_never_life(
         httpx.Response(503) if request.url.path == path and trio.current_time() < 1800 else None
     )
 
-    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
+    async def play(health: WorkerHealth, _parts: Parts) -> None:
         for _ in range(59):
             await trio.sleep(30)
-            ready, reason = vitals.ready()
+            ready, reason = health.ready()
             assert not ready
             assert words in reason
-            assert words in vitals.sentence().lower()
-            assert vitals.alive()[0]
+            assert words in health.sentence().lower()
+            assert health.alive()[0]
         await trio.sleep(120)
-        assert vitals.ready() == (True, "taking messages")
+        assert health.ready() == (True, "taking messages")
 
     scene(world, play)
 
@@ -125,16 +125,16 @@ def test_a_provider_that_is_down_is_shown_and_costs_neither_life_nor_readiness(w
         TryAgain("busy") if trio.current_time() < 1800 else Accepted(dispatch.key)
     )
 
-    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
+    async def play(health: WorkerHealth, _parts: Parts) -> None:
         for _ in range(58):
             await trio.sleep(30)
-            assert vitals.ready() == (True, "taking messages, but a provider keeps failing")
-            assert vitals.alive()[0]
-            assert '"open": true' in json.dumps(vitals.status()["lanes"])
-            assert vitals.levels().channels_open == {"sms": True}
+            assert health.ready() == (True, "taking messages, but a provider keeps failing")
+            assert health.alive()[0]
+            assert '"open": true' in json.dumps(health.status()["lanes"])
+            assert health.levels().channels_open == {"sms": True}
         await trio.sleep(180)
-        assert vitals.ready() == (True, "taking messages")
-        assert vitals.levels().channels_open == {"sms": False}
+        assert health.ready() == (True, "taking messages")
+        assert health.levels().channels_open == {"sms": False}
 
     scene(world, play)
 
@@ -150,13 +150,13 @@ def test_settings_that_a_provider_refuses_are_named_and_cost_no_readiness(world:
         else Accepted(dispatch.key)
     )
 
-    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
+    async def play(health: WorkerHealth, _parts: Parts) -> None:
         await trio.sleep(50)
-        assert vitals.ready() == (True, "taking messages, but a provider refuses all of some settings")
-        assert '"open": false, "refused_settings": [1]' in json.dumps(vitals.status()["lanes"])
+        assert health.ready() == (True, "taking messages, but a provider refuses all of some settings")
+        assert '"open": false, "refused_settings": [1]' in json.dumps(health.status()["lanes"])
         await trio.sleep(120)
-        assert vitals.ready() == (True, "taking messages")
-        assert '"refused_settings": []' in json.dumps(vitals.status()["lanes"])
+        assert health.ready() == (True, "taking messages")
+        assert '"refused_settings": []' in json.dumps(health.status()["lanes"])
 
     scene(world, play)
 
@@ -167,14 +167,14 @@ def test_too_many_waiting_messages_are_a_reason_not_to_be_ready(world: VirtualWo
     world.service.enqueue(*(message(id_) for id_ in range(1, 6)))
     world.channels["sms"].verdict = lambda _dispatch: TryAgain("busy", after=1000.0)
 
-    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
+    async def play(health: WorkerHealth, _parts: Parts) -> None:
         await trio.sleep(60)
-        ready, reason = vitals.ready()
+        ready, reason = health.ready()
         assert not ready
         assert "queue.max_waiting" in reason
         world.channels["sms"].verdict = lambda dispatch: Accepted(dispatch.key)
         await trio.sleep(1200)
-        assert vitals.ready()[0]
+        assert health.ready()[0]
 
     scene(world, play)
 
@@ -182,9 +182,9 @@ def test_too_many_waiting_messages_are_a_reason_not_to_be_ready(world: VirtualWo
 def test_a_worker_that_ends_is_not_ready(world: VirtualWorld) -> None:
     """While it finishes, nobody should count on it."""
 
-    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
-        vitals.draining = True
-        assert vitals.ready() == (False, "finishing what is under way; no more is taken")
+    async def play(health: WorkerHealth, _parts: Parts) -> None:
+        health.draining = True
+        assert health.ready() == (False, "finishing what is under way; no more is taken")
 
     scene(world, play)
 
@@ -192,16 +192,16 @@ def test_a_worker_that_ends_is_not_ready(world: VirtualWorld) -> None:
 def test_a_loop_that_stands_still_is_named(world: VirtualWorld) -> None:
     """A loop that hasn't turned for long isn't alive, however well the others do."""
 
-    async def play(vitals: WorkerHealth, parts: Parts) -> None:
+    async def play(health: WorkerHealth, parts: Parts) -> None:
         parts.heartbeats.beat("a loop of its own")
         await trio.sleep(60)
-        assert vitals.alive()[0]
+        assert health.alive()[0]
         await trio.sleep(60)
-        alive, ages = vitals.alive()
+        alive, ages = health.alive()
         assert not alive
         name, age = max(ages, key=lambda item: item[1])
         assert (name, round(age)) == ("a loop of its own", 120)
-        assert vitals.status()["alive"] is False
+        assert health.status()["alive"] is False
 
     scene(world, play)
 
@@ -245,11 +245,11 @@ def test_a_lane_that_always_has_a_next_batch_is_alive(world: VirtualWorld) -> No
     """20 ms a sync and 400 messages a second: for half a minute no loop is seen to stand still."""
     with_a_backlog(world, 12_000)
 
-    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
+    async def play(health: WorkerHealth, _parts: Parts) -> None:
         oldest = 0.0
         for _ in range(25):
             await trio.sleep(1)
-            oldest = max(oldest, *(age for _, age in vitals.alive()[1]))
+            oldest = max(oldest, *(age for _, age in health.alive()[1]))
         sent = len(world.channels["sms"].attempts)
         assert sent > 25 * 300
         assert oldest <= 6
@@ -263,12 +263,12 @@ def test_a_lane_whose_disk_hangs_in_the_middle_of_its_work_is_seen(world: Virtua
     with_a_backlog(world, 12_000)
     disk = Disk(0.02)
 
-    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
+    async def play(health: WorkerHealth, _parts: Parts) -> None:
         await trio.sleep(10)
-        assert vitals.alive()[0]
+        assert health.alive()[0]
         disk.hang()
         await trio.sleep(120)
-        alive, ages = vitals.alive()
+        alive, ages = health.alive()
         assert not alive
         assert dict(ages)["lane sms"] > 110
         disk.mend()
@@ -286,10 +286,10 @@ def test_the_status_tells_where_messages_are_and_nothing_of_what_they_say(world:
         InDoubt("cut off") if dispatch.entry.id == 1 else TryAgain("busy", after=9000.0)
     )
 
-    async def play(vitals: WorkerHealth, parts: Parts) -> None:
+    async def play(health: WorkerHealth, parts: Parts) -> None:
         await trio.sleep(250)
-        vitals.refresh(await parts.journal.counts())
-        status = vitals.status()
+        health.refresh(await parts.journal.counts())
+        status = health.status()
         assert status["messages"] == {"ready": 1, "waiting": 1, "sending": 1, "in_doubt": 1}
         assert status["lanes"] == {
             "sms": {"queued": 1, "under_way": 1, "open": False, "refused_settings": []}
@@ -300,7 +300,7 @@ def test_the_status_tells_where_messages_are_and_nothing_of_what_they_say(world:
         assert status["uptime_seconds"] == pytest.approx(250, abs=1)
         assert "canary" not in json.dumps(status)
         sentence = "Taking messages: 2 in flight, 1 waiting, 1 in doubt, 0 events to report"
-        assert vitals.sentence() == sentence
+        assert health.sentence() == sentence
 
     scene(world, play)
 
@@ -309,10 +309,10 @@ def test_the_levels_are_the_last_sums_and_the_size_of_the_journals_files(world: 
     """The log beside the database counts too, since it is what fills a disk first."""
     world.service.enqueue(message(1))
 
-    async def play(vitals: WorkerHealth, _parts: Parts) -> None:
+    async def play(health: WorkerHealth, _parts: Parts) -> None:
         await trio.sleep(10)
-        vitals.refresh(Counts({State.WAITING: 3}, 5, 0, 0, 0))
-        levels = vitals.levels()
+        health.refresh(Counts({State.WAITING: 3}, 5, 0, 0, 0))
+        levels = health.levels()
         files = [world.folder / "journal.db", world.folder / "journal.db-wal"]
         assert levels.journal_size == sum(file.stat().st_size for file in files)
         assert (levels.messages, levels.outbox) == ({State.WAITING: 3}, 5)

@@ -35,10 +35,11 @@ from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.files import shared_folder_problem
 from deliveryd.model import BLOCKS
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
-from deliveryd.options.file import ConfigFile, hint
+from deliveryd.options.file import ConfigFile
 from deliveryd.options.proxy import ProxyOptions
+from deliveryd.options.suggestion import suggestion
 from deliveryd.options.tls import TlsOptions, tls_problems
-from deliveryd.options.units import Duration, FilePath, RateLimit, Size, resolve_path
+from deliveryd.options.units import Duration, FilePath, Positive, RateLimit, Size, resolve_path
 from deliveryd.rendering.escaping import EmailFormat
 from deliveryd.rendering.language import standard_tag
 from deliveryd.runtime.secret_file import SecretFile
@@ -89,19 +90,12 @@ def _network(text: str) -> str:
     return text
 
 
-def _more_than_nothing(seconds: float) -> float:
-    if seconds <= 0:
-        raise ValueError("must be greater than 0")
-    return seconds
-
-
 def _journal_url(url: object, info: ValidationInfo) -> str:
     if not isinstance(url, str) or not url.startswith(SQLITE) or "?" in url or url.endswith("/"):
         raise ValueError(f'must look like "{SQLITE}/var/lib/deliveryd/journal.db"')
     return f"{SQLITE}{resolve_path(url.removeprefix(SQLITE), info)}"
 
 
-Positive = Annotated[Duration, AfterValidator(_more_than_nothing)]
 Url = Annotated[str, AfterValidator(_address)]
 Listen = Annotated[str, AfterValidator(_listen)]
 Tag = Annotated[str, AfterValidator(_tag)]
@@ -409,7 +403,7 @@ def _read_channels(file: ConfigFile, tables: object) -> ChannelsOptions:
         return ChannelsOptions()
     for name in options.order:
         if name not in given and name not in BLOCKS:
-            text = f"there is no [channels.{name}]{hint(name, [*given, *BLOCKS])}"
+            text = f"there is no [channels.{name}]{suggestion(name, [*given, *BLOCKS])}"
             file.complain("channels.order", text)
     for name in given:
         if name not in options.order:

@@ -18,7 +18,10 @@ BLOCKS = ("inApp", "messenger", "sms", "email")
 
 _MOST_REASONS = 5
 
-STEP = 1_000_000
+SECOND = 1_000_000
+"""Microseconds."""
+
+STEP = SECOND
 """Microseconds from which a correction of the clock counts as a step; smaller ones are passed over."""
 
 _made = tuple.__new__
@@ -48,7 +51,7 @@ class WallClock:
 
 def format_instant(instant: int) -> str:
     """Write an instant the way events carry it: ISO 8601, UTC, six decimals, `Z` (interface 6)."""
-    seconds, microseconds = divmod(instant, 1_000_000)
+    seconds, microseconds = divmod(instant, SECOND)
     return f"{_second(seconds)}.{microseconds:06d}Z"
 
 

@@ -215,7 +215,7 @@ class Worker(Supervisor):
         yield Outside(service, channels, directory)
 
     def _open_servers(
-        self, parts: Parts, vitals: WorkerHealth, servers: TaskGroup, stop: anyio.Event
+        self, parts: Parts, health: WorkerHealth, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
         assert isinstance(parts.journal, SqliteJournal)
         self._world.disk.attach(parts.journal)

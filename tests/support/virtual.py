@@ -156,7 +156,7 @@ class VirtualSupervisor(Supervisor):
     parts: Parts
 
     def _open_servers(
-        self, parts: Parts, vitals: WorkerHealth, servers: TaskGroup, stop: anyio.Event
+        self, parts: Parts, health: WorkerHealth, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
         self.parts = parts
         return Addresses(None, None)

@@ -36,7 +36,7 @@ deliveryd
 """
 
 
-def admin_app(vitals: HealthSource, metrics: Metrics, allowed_hosts: Collection[str] = ()) -> ASGIApp:
+def admin_app(health: HealthSource, metrics: Metrics, allowed_hosts: Collection[str] = ()) -> ASGIApp:
     """The pages over the signs of life and the numbers of one worker. They only read.
 
     They are shown to those who ask by address, by `localhost` or by a name of `allowed_hosts`.
@@ -46,12 +46,12 @@ def admin_app(vitals: HealthSource, metrics: Metrics, allowed_hosts: Collection[
         return _answer(_INDEX)
 
     async def livez(_request: Request) -> Response:
-        alive, turns = vitals.alive()
+        alive, turns = health.alive()
         lines = ["alive" if alive else "stuck", *(f"{loop} turned {ago:.1f} s ago" for loop, ago in turns)]
         return _answer("".join(f"{line}\n" for line in lines), 200 if alive else 503)
 
     async def readyz(_request: Request) -> Response:
-        ready, sentence = vitals.ready()
+        ready, sentence = health.ready()
         return _answer(f"{'ready' if ready else 'not ready'}\n{sentence}\n", 200 if ready else 503)
 
     async def numbers(request: Request) -> Response:
@@ -59,7 +59,7 @@ def admin_app(vitals: HealthSource, metrics: Metrics, allowed_hosts: Collection[
         return _answer(body, media_type=content_type)
 
     async def status(_request: Request) -> Response:
-        return _answer(f"{json.dumps(vitals.status(), indent=2)}\n", media_type="application/json")
+        return _answer(f"{json.dumps(health.status(), indent=2)}\n", media_type="application/json")
 
     pages = Starlette(
         routes=[

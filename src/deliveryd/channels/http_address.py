@@ -9,11 +9,10 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from deliveryd.channels.base import Dispatch
-from deliveryd.channels.mapping import ABSENT, Name, TextTemplate, Unfit, split
+from deliveryd.channels.mapping import ABSENT, Encode, Name, TextTemplate, Unfit, split
 from deliveryd.http.client import target_of
 
 Fill = Callable[[Dispatch], str]
-Encode = Callable[[str], str]
 QueryPairs = Mapping[str, object]
 
 encode_component = partial(quote, safe="")

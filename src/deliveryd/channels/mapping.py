@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
@@ -10,7 +9,7 @@ from typing import Final, NamedTuple
 
 from deliveryd.channels.base import Dispatch
 from deliveryd.errors import DeliverydError
-from deliveryd.options.plugins import suggestion
+from deliveryd.options.suggestion import closest, suggestion
 
 
 class Unfit(DeliverydError):
@@ -120,7 +119,7 @@ def _name_problem(name: Name, secrets: Mapping[str, object]) -> str | None:
 
 
 def _meant(name: Name, secrets: Mapping[str, object]) -> str:
-    """A hint at what somebody meant by a placeholder that there isn't, or nothing."""
+    """Return a suggestion for an unknown placeholder, or an empty string."""
     known = {
         "message": [field for root, field in _GETTERS if root == "message"],
         "content": sorted(frozenset[str]().union(*BLOCK_FIELDS.values())),
@@ -128,16 +127,12 @@ def _meant(name: Name, secrets: Mapping[str, object]) -> str:
         "secret": list(secrets),
     }
     whole = ".".join(filter(None, name))
-    roots = {root.lower(): root for root in known}
     for root in [root for root in known if whole in known[root]]:
         return f"; did you mean {{{root}.{whole}}}?"
-    for root in [roots[near] for near in difflib.get_close_matches(name.root.lower(), roots, n=1)]:
-        if root in ("customer", "content"):
-            return f"; did you mean {{{root}.{name.field}}}?" if name.field else ""
-        fields = {field.lower(): field for field in known[root]}
-        for field in difflib.get_close_matches(name.field.lower(), fields, n=1):
-            return f"; did you mean {{{root}.{fields[field]}}}?"
-    return ""
+    if (meant := closest(name.root, known)) is None:
+        return ""
+    field = name.field if meant in ("customer", "content") else closest(name.field, known[meant])
+    return f"; did you mean {{{meant}.{field}}}?" if field else ""
 
 
 _THERE_ARE = "; there are {message.id}, {message.key}, {customer.FIELD}, {content.FIELD} and {secret.NAME}"

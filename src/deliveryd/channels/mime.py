@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from deliveryd.channels.html_text import html_to_text, looks_like_html
 from deliveryd.channels.mailbox import Mailbox
+from deliveryd.model import SECOND
 
 # An 8-bit body would need a server with 8BITMIME; these policies write quoted-printable or base64 instead.
 # No header is folded anew: a subject is encoded here already.
@@ -90,7 +91,7 @@ def _put_headers(message: EmailMessage, letter: Letter, subject: str, name: str)
     if letter.reply_to is not None:
         message["Reply-To"] = letter.reply_to.header
     message.set_raw("Subject", _encoded(subject))
-    message["Date"] = format_datetime(datetime.fromtimestamp(letter.at // 1_000_000, UTC))
+    message["Date"] = format_datetime(datetime.fromtimestamp(letter.at // SECOND, UTC))
     message["Message-ID"] = name
     message["Auto-Submitted"] = "auto-generated"  # RFC 3834: keeps absence notices from answering
     message["X-Deliveryd-Message"] = str(letter.message_id)

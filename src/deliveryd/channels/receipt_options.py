@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from deliveryd.http.json_pointer import parse_pointer
+from deliveryd.options.pointer import Pointer
 from deliveryd.options.units import SecretPaths
-
-
-def _checked(pointer: str) -> str:
-    parse_pointer(pointer)
-    return pointer
-
-
-Pointer = Annotated[str, AfterValidator(_checked)]
 
 
 class SignatureOptions(BaseModel):

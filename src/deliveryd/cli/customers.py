@@ -21,7 +21,7 @@ from deliveryd.cli.standard_output import standard_output
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError, ServiceError, ServiceRefused
 from deliveryd.inspection.customer_export import Progress, Reading, Sheet
-from deliveryd.options.file import hint
+from deliveryd.options.suggestion import suggestion
 from deliveryd.service.customer_data import MOST_PAGES
 from deliveryd.service.wire import GROUPS
 from deliveryd.worker.wiring import open_service
@@ -156,7 +156,7 @@ async def _configuration(config: Config, url: str) -> Mapping[str, object]:
 def _known(include: list[str] | tuple[str, ...]) -> list[str]:
     for name in include:
         if name not in GROUPS:
-            known = f"{hint(name, GROUPS)}; there are {', '.join(GROUPS)}"
+            known = f"{suggestion(name, GROUPS)}; there are {', '.join(GROUPS)}"
             raise typer.BadParameter(f"there is no group {name!a}{known}", param_hint="--include")
     return list(dict.fromkeys(include))
 

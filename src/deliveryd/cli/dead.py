@@ -11,10 +11,10 @@ from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, Everything
 from deliveryd.cli.orders import (
     carry_out,
+    expected_reply,
     insist_on_a_choice,
     name_of,
     parse_instant_option,
-    preview,
     report_reply,
 )
 from deliveryd.cli.output import say, say_json
@@ -181,7 +181,7 @@ def _decide(
     config: Config, verb: Action, chosen: Mapping[ItemKind, Sequence[str]], *, dry_run: bool, as_data: bool
 ) -> None:
     there = {name_of(each.kind, each.key) for each in NO_FILTER.apply(config)}
-    answer = preview(chosen, there) if dry_run else carry_out(config, verb, chosen)
+    answer = expected_reply(chosen, there) if dry_run else carry_out(config, verb, chosen)
     report_reply(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
 
 

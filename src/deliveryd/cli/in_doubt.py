@@ -14,9 +14,9 @@ from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, Ev
 from deliveryd.cli.orders import (
     ago,
     carry_out,
+    expected_reply,
     insist_on_a_choice,
     name_of,
-    preview,
     report_reply,
 )
 from deliveryd.cli.output import complain, say, say_json
@@ -26,7 +26,7 @@ from deliveryd.journal.dead_letters import InDoubtMessage
 from deliveryd.journal.dead_letters import read_in_doubt as held_in
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.model import format_instant
-from deliveryd.options.file import hint
+from deliveryd.options.suggestion import suggestion
 
 in_doubt = typer.Typer(
     no_args_is_help=True,
@@ -151,7 +151,7 @@ def _decide(config: Path, verb: Action, choice: _Choice, *, dry_run: bool, as_da
     held = [str(each.message_id) for each in _held(loaded, choice.channel, choice.until)]
     wanted = {ItemKind.MESSAGE: list(dict.fromkeys(map(str, choice.ids))) or held}
     there = {name_of(ItemKind.MESSAGE, key) for key in held}
-    answer = preview(wanted, there) if dry_run else carry_out(loaded, verb, wanted)
+    answer = expected_reply(wanted, there) if dry_run else carry_out(loaded, verb, wanted)
     report_reply(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
 
 
@@ -163,7 +163,9 @@ def _held(config: Config, channel: str | None, until: int | None) -> Sequence[In
         of_all = (each.channel for each in held_in(path, None, None))
         known = sorted({*config.channels.configured, *of_all})
         if channel not in known:
-            text = f"there is no channel {channel!a}{hint(channel, known)}; there are {', '.join(known)}"
+            text = (
+                f"there is no channel {channel!a}{suggestion(channel, known)}; there are {', '.join(known)}"
+            )
             raise typer.BadParameter(text, param_hint="--channel")
     return held
 

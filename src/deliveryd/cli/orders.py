@@ -13,14 +13,14 @@ from deliveryd.config import Config
 from deliveryd.control.client import ControlClient, order
 from deliveryd.control.protocol import ControlReply
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.model import parse_instant
+from deliveryd.model import SECOND, parse_instant
 from deliveryd.options.units import parse_duration
 
 
 def ago(text: str) -> int:
     """The instant that lies a duration before now; raises BadParameter."""
     try:
-        return time.time_ns() // 1000 - int(parse_duration(text) * 1_000_000)
+        return time.time_ns() // 1000 - int(parse_duration(text) * SECOND)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -48,7 +48,7 @@ def name_of(kind: ItemKind, key: object) -> str:
 
 def carry_out(config: Config, verb: Action, wanted: Mapping[ItemKind, Sequence[str]]) -> ControlReply:
     """Give the orders, to the worker or, without one, to the journal itself; answered by names."""
-    office = ControlClient(
+    client = ControlClient(
         config.journal.path,
         config.events.details_field,
         tuple(config.channels.configured),
@@ -57,13 +57,13 @@ def carry_out(config: Config, verb: Action, wanted: Mapping[ItemKind, Sequence[s
     done: list[str] = []
     skipped: dict[str, str] = {}
     for kind, keys in wanted.items():
-        answer = order(office, verb, kind, keys)
+        answer = order(client, verb, kind, keys)
         done += [name_of(kind, key) for key in answer.done]
         skipped |= {name_of(kind, key): reason for key, reason in answer.skipped.items()}
     return ControlReply(tuple(done), skipped)
 
 
-def preview(wanted: Mapping[ItemKind, Sequence[str]], there: Collection[str]) -> ControlReply:
+def expected_reply(wanted: Mapping[ItemKind, Sequence[str]], there: Collection[str]) -> ControlReply:
     """The answer that an order would get, by what is there now."""
     names = [name_of(kind, key) for kind, keys in wanted.items() for key in keys]
     absent = {name: "it doesn't wait for a decision" for name in names if name not in there}

@@ -50,13 +50,13 @@ def render(
     loaded = load_as_owner(config)
 
     async def look() -> PreviewResult:
-        trial = await gather(loaded, PreviewRequest(settings, variables, customer, message_id))
-        return await preview(loaded, trial, Scope(channel, language), WallClock().now())
+        message = await gather(loaded, PreviewRequest(settings, variables, customer, message_id))
+        return await preview(loaded, message, Scope(channel, language), WallClock().now())
 
-    outlook = anyio.run(look)
+    result = anyio.run(look)
     if as_data:
-        say_json(preview_data(outlook))
+        say_json(preview_data(result))
     else:
-        say(*preview_lines(outlook))
-    if outlook.problem is not None:
+        say(*preview_lines(result))
+    if result.problem is not None:
         raise typer.Exit(1)

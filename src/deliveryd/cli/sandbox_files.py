@@ -40,12 +40,7 @@ secrets = { token = "sms-token" }
 provider_id = "/id"
 
 [channels.sms.receipt]
-provider_id = "/id"
-status = "/status"
-delivered = ["delivered"]
-failed = ["failed"]
-reported_at = "/at"
-signature = { header = "X-Signature", secret_file = "receipts-secret" }
+$receipt
 
 [channels.messenger]
 adapter = "http"
@@ -60,12 +55,7 @@ image = "{content.image}"
 button = { text = "{content.button.text}", url = "{content.button.url}" }
 
 [channels.messenger.receipt]
-provider_id = "/id"
-status = "/status"
-delivered = ["delivered"]
-failed = ["failed"]
-reported_at = "/at"
-signature = { header = "X-Signature", secret_file = "receipts-secret" }
+$receipt
 
 [channels.inApp]
 adapter = "http"
@@ -82,12 +72,7 @@ button = { text = "{content.button.text}", url = "{content.button.url}" }
 notification = { title = "{content.notification.title}", body = "{content.notification.body}" }
 
 [channels.inApp.receipt]
-provider_id = "/id"
-status = "/status"
-delivered = ["delivered"]
-failed = ["failed"]
-reported_at = "/at"
-signature = { header = "X-Signature", secret_file = "receipts-secret" }
+$receipt
 
 [channels.email]
 adapter = "smtp"
@@ -97,9 +82,16 @@ tls = "none"                    # the sandbox has no certificate; left out, TLS 
 sender = "Linden Club <club@example.com>"
 """)
 
+RECEIPT = """\
+provider_id = "/id"
+status = "/status"
+delivered = ["delivered"]
+failed = ["failed"]
+reported_at = "/at"
+signature = { header = "X-Signature", secret_file = "receipts-secret" }"""
+
 REPORTING = ("sms", "messenger", "inApp")
 """The channels whose providers send receipts."""
-
 
 TOKEN_FILE, TOKEN = "service-token", "sandbox"
 """The file of the token that the service of a sandbox with a folder asks for, and what is in it at first."""
@@ -108,7 +100,11 @@ TOKEN_FILE, TOKEN = "service-token", "sandbox"
 def configuration(base_url: str, smtp_host: str, smtp_port: int, receipts_port: int) -> str:
     """A whole configuration for a worker beside a sandbox that listens there."""
     return CONFIG.substitute(
-        base_url=base_url, smtp_host=smtp_host, smtp_port=smtp_port, receipts_port=receipts_port
+        base_url=base_url,
+        smtp_host=smtp_host,
+        smtp_port=smtp_port,
+        receipts_port=receipts_port,
+        receipt=RECEIPT,
     )
 
 

@@ -52,7 +52,7 @@ class _NobodyThere(Exception):
     """No worker takes orders."""
 
 
-def order(office: ControlClient, verb: Action, kind: ItemKind, keys: Sequence[str]) -> ControlReply:
+def order(client: ControlClient, verb: Action, kind: ItemKind, keys: Sequence[str]) -> ControlReply:
     """Have something done with all that these keys name, in portions.
 
     Raises JournalError; what was done before it stays done, and is skipped when asked for again.
@@ -61,24 +61,24 @@ def order(office: ControlClient, verb: Action, kind: ItemKind, keys: Sequence[st
     skipped: dict[str, str] = {}
     for begin in range(0, len(keys), MOST_KEYS):
         portion = Order(verb, kind, tuple(keys[begin : begin + MOST_KEYS]), caller=_caller())
-        answer = _order(office, portion)
+        answer = _order(client, portion)
         done += answer.done
         skipped |= answer.skipped
     return ControlReply(tuple(done), skipped)
 
 
-def _order(office: ControlClient, portion: Order) -> ControlReply:
+def _order(client: ControlClient, portion: Order) -> ControlReply:
     deadline = time.monotonic() + WORKER_TIMEOUT
     while True:
         try:
-            return _ask_worker(office.journal, portion)
+            return _ask_worker(client.journal, portion)
         except _NobodyThere:
             pass
         try:
-            return anyio.run(_carry_out, office, portion)
+            return anyio.run(_carry_out, client, portion)
         except JournalLocked as error:
             if time.monotonic() > deadline:
-                place = socket_of(office.journal)
+                place = socket_of(client.journal)
                 raise JournalError(f"a worker has the journal, and takes no orders at {place}") from error
         time.sleep(CONNECT_PAUSE)
 
@@ -111,12 +111,12 @@ def _ask_worker(journal: Path, portion: Order) -> ControlReply:
     return answer
 
 
-async def _carry_out(office: ControlClient, portion: Order) -> ControlReply:
+async def _carry_out(client: ControlClient, portion: Order) -> ControlReply:
     async with open_journal(
-        office.journal, details_field=office.details_field, keep_variables=office.keep_variables
+        client.journal, details_field=client.details_field, keep_variables=client.keep_variables
     ) as journal:
         order = portion._replace(user=user_name(os.geteuid()))
-        decided = await journal.decide(order, WallClock().now(), office.channels)
+        decided = await journal.decide(order, WallClock().now(), client.channels)
     return ControlReply(decided.done, decided.skipped)
 
 

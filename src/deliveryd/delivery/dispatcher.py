@@ -32,15 +32,15 @@ from deliveryd.delivery.routing import Routed, expired, is_expired
 from deliveryd.journal.base import Outcome, Transition
 from deliveryd.journal.rows import digest_of
 from deliveryd.metrics import Metrics
-from deliveryd.model import Clock, Content, Customer, Entry, StatusEvent, message_key
+from deliveryd.model import SECOND, Clock, Content, Customer, Entry, StatusEvent, message_key
 from deliveryd.options.units import Rate
 from deliveryd.runtime import waits
-from deliveryd.runtime.breaker import Breaker, BreakerPolicy, grown
+from deliveryd.runtime.backoff import backoff
+from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
 
-SECOND = 1_000_000
 KEPT = 10
 """Messages that stay in a lane whose breaker is open; the others wait in the journal, and hold no places."""
 
@@ -63,7 +63,7 @@ class RetryPolicy(NamedTuple):
 
     def pause(self, tries: int, at_least: float | None = None) -> float:
         """Seconds to wait after so many tries, jittered; never less than the provider asked for."""
-        return grown(self.base, self.max, tries, at_least)
+        return backoff(self.base, self.max, tries, asked=at_least)
 
 
 class DispatchPolicy(NamedTuple):
@@ -524,7 +524,7 @@ class Dispatcher:
         else:
             outcome, after = Outcome("misconfigured", None, verdict.reason), None
         breaker = self._policy.breaker
-        pause = grown(breaker.pause, breaker.max_pause, entry.number, after)
+        pause = backoff(breaker.pause, breaker.max_pause, entry.number, asked=after)
         return self._wait(entry, now, pause, outcome, after)
 
     def _refused(self, settings_id: int, verdict: Refused) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
@@ -12,6 +11,7 @@ from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, S
 from deliveryd.journal.base import Journal
 from deliveryd.metrics import FailureKind, Metrics
 from deliveryd.model import Clock, Entry, Malformed, QueuedMessage
+from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
 from deliveryd.service.batch import Batch
 from deliveryd.telemetry import Event, log
@@ -155,7 +155,7 @@ class Intake:
         self._extra = 0
         self._poll_interval = poll_interval
         self._max_poll_interval = max_poll_interval
-        self._pause = poll_interval
+        self._pauses = 0
         self._on_taken = on_taken
         self._obstacle = obstacle
         self._on_short = on_short
@@ -203,7 +203,7 @@ class Intake:
         has_more_behind, self._extra = nameless > self._extra, nameless
         if batch.size < count or not (new or has_more_behind):
             return self._after(len(new))
-        self._pause = self._poll_interval
+        self._pauses = 0
         return 0.0
 
     async def _room(self) -> int:
@@ -263,8 +263,8 @@ class Intake:
 
     def _after(self, new: int) -> float:
         """The pause after a batch that wasn't full: growing while nothing new comes, and never the same."""
-        self._pause = self._poll_interval if new else min(self._pause * 2, self._max_poll_interval)
-        return self._pause * random.uniform(0.8, 1.0)
+        self._pauses = 0 if new else self._pauses + 1
+        return self._backoff(least=0.8)
 
     async def _after_loss(self, asked: int, batch: Batch, fault: ServiceError) -> float:
         """Keep what came of a batch, and say that the rest may be lost; return the pause after it."""
@@ -281,8 +281,8 @@ class Intake:
         return self._after(len(await self._record(batch)))
 
     def _after_failure(self, error: ServiceError) -> float:
-        self._pause = min(self._pause * 2, self._max_poll_interval)
-        pause = self._pause * random.uniform(0.5, 1.0)
+        self._pauses += 1
+        pause = self._backoff(least=0.5)
         if isinstance(error, ServiceUnavailable) and error.after is not None:
             pause = max(pause, error.after)
         self._metrics.take_failed(failure_of(error))
@@ -293,8 +293,11 @@ class Intake:
     def _recovered(self) -> None:
         if self._down:
             self._down = False
-            self._pause = self._poll_interval
+            self._pauses = 0
             log(Event.QUEUE_RESUMED)
+
+    def _backoff(self, least: float) -> float:
+        return backoff(self._poll_interval, self._max_poll_interval, self._pauses + 1, least=least)
 
     async def _sleep(self, seconds: float) -> None:
         """Pause, and keep turning."""

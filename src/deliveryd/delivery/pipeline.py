@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 import anyio
 
 from deliveryd.delivery.clock_steps import StepWatch
-from deliveryd.delivery.dispatcher import KEPT, SECOND, Dispatcher, bounded
+from deliveryd.delivery.dispatcher import KEPT, Dispatcher, bounded
 from deliveryd.delivery.failures import Failures
 from deliveryd.delivery.intake import InFlightLimit, Intake
 from deliveryd.delivery.preparation import ALL, Deferred, Prepared, Preparer
@@ -25,7 +25,7 @@ from deliveryd.delivery.routing import Undeliverable
 from deliveryd.journal.base import Doubtful, Journal, OutboxRow, Outcome, Transition
 from deliveryd.journal.orders import Effect
 from deliveryd.metrics import Metrics
-from deliveryd.model import STEP, Clock, Entry, StatusEvent
+from deliveryd.model import SECOND, STEP, Clock, Entry, StatusEvent
 from deliveryd.runtime import waits
 from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
 from deliveryd.states import ENDED, State

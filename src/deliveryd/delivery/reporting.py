@@ -6,7 +6,6 @@ others go on. An outage changes nothing: the outbox waits.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Entry
+from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
 from deliveryd.telemetry import Event, log
 
@@ -183,7 +183,7 @@ class Reporting:
 
     async def _pause_after(self, error: ServiceError) -> None:
         self._failures += 1
-        pause = min(0.5 * 2.0 ** min(self._failures, 10), LONGEST_REPORT_PAUSE) * random.uniform(0.5, 1.0)
+        pause = backoff(1.0, LONGEST_REPORT_PAUSE, self._failures)
         if isinstance(error, ServiceUnavailable) and error.after is not None:
             pause = max(pause, error.after)
         self._metrics.post_failed("refused" if isinstance(error, ServiceRefused) else "unavailable")

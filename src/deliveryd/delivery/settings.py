@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadab
 from deliveryd.metrics import Metrics
 from deliveryd.model import Settings, first_of
 from deliveryd.rendering.content import CompiledSettings
+from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.runtime.waiting import AutoResetEvent
 from deliveryd.runtime.waits import KEPT_FOR_WAITING, LONGEST_ANSWER_WAIT, PROMPT
@@ -395,7 +395,7 @@ class SettingsCache:
     def _unavailable(self, settings_id: int, error: ServiceUnavailable) -> _Unavailable:
         before = self._known.get(settings_id)
         failures = before.failures + 1 if isinstance(before, _Unavailable) else 1
-        grown = min(2.0 ** min(failures - 1, 10), LONGEST_SETTINGS_PAUSE) * random.uniform(0.7, 1.0)
+        grown = backoff(1.0, LONGEST_SETTINGS_PAUSE, failures, least=0.7)
         asked = min(error.after or 0.0, LONGEST_ANSWER_WAIT)
         pause = max(asked, grown)
         now = anyio.current_time()

@@ -22,7 +22,7 @@ class Unusable(NamedTuple):
     problems: list[str]
 
 
-class Roster:
+class CustomerIndex:
     """Finds a customer by id, in some 24 bytes of memory for each on top of the file's own.
 
     Those who were found are kept as they were read, up to 4,096 of them; one more, and all are dropped.
@@ -53,7 +53,7 @@ class Roster:
         return customer
 
 
-def read_roster(path: Path, data: bytes) -> Roster | Unusable:
+def read_index(path: Path, data: bytes) -> CustomerIndex | Unusable:
     """Read a customer file as a whole, or name its mistakes as `path:line: what`, up to 20 of them."""
     if not data:
         return Unusable([f"{path}: empty"])
@@ -67,7 +67,7 @@ def read_roster(path: Path, data: bytes) -> Roster | Unusable:
     order = survey.order()
     if survey.flaws:
         return Unusable(_problems(path, data, survey.flaws))
-    return Roster(source, survey.ids_in(order), survey.spans_in(order))
+    return CustomerIndex(source, survey.ids_in(order), survey.spans_in(order))
 
 
 def fields_in(path: Path) -> frozenset[str]:

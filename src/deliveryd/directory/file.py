@@ -12,7 +12,7 @@ import anyio.to_thread
 from pydantic import BaseModel, ConfigDict, Field
 
 from deliveryd.directory.base import Answered
-from deliveryd.directory.customer_index import Roster, Unusable, read_roster
+from deliveryd.directory.customer_index import CustomerIndex, Unusable, read_index
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
 from deliveryd.options.units import FilePath
@@ -44,7 +44,7 @@ class _Reading(NamedTuple):
 
     stamp: _Stamp
     steady: bool
-    contents: Roster | Unusable
+    contents: CustomerIndex | Unusable
 
 
 class FileDirectory:
@@ -60,13 +60,13 @@ class FileDirectory:
     def __init__(
         self,
         path: Path,
-        roster: Roster,
+        index: CustomerIndex,
         stamp: _Stamp,
         on_problem: Callable[[str], None],
         check_interval: float,
     ) -> None:
         self._path = path
-        self._roster = roster
+        self._index = index
         self._stamp = stamp
         self._on_problem = on_problem
         self._check_interval = check_interval
@@ -110,7 +110,7 @@ class FileDirectory:
         return not self._checking and anyio.current_time() >= self._next_check
 
     def _find(self, ids: Collection[int]) -> Mapping[int, Customer | None]:
-        return {id_: self._roster.find(id_) for id_ in ids}
+        return {id_: self._index.find(id_) for id_ in ids}
 
     async def _check(self) -> None:
         self._checking = True
@@ -134,7 +134,7 @@ class FileDirectory:
         if isinstance(reading.contents, Unusable):
             self._on_problem("; ".join(reading.contents.problems))
         else:
-            self._roster = reading.contents
+            self._index = reading.contents
 
     def _tell_unreachable(self, problem: str) -> None:
         if problem != self._unreachable:
@@ -151,7 +151,7 @@ def _read(path: Path) -> _Reading:
         before = _Stamp.of(os.fstat(file.fileno()))
         data = file.read()
         after = _Stamp.of(os.fstat(file.fileno()))
-    return _Reading(before, before == after, read_roster(path, data))
+    return _Reading(before, before == after, read_index(path, data))
 
 
 def _unreachable(path: Path, error: OSError) -> str:

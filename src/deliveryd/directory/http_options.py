@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, ConfigDict, Field, StrictInt, model_validator
 
 from deliveryd.http.client import target_of
-from deliveryd.http.json_pointer import parse_pointer
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Target
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
+from deliveryd.options.pointer import Pointer
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions, tls_problems
 from deliveryd.service.auth import AuthOptions
@@ -21,11 +21,6 @@ IDS_PLACEHOLDER = "{customerIds}"
 
 PLACE = b"deliveryd-customer"
 """What stands for the ids in an address that was taken apart: nothing in it is ever escaped."""
-
-
-def _pointer(pointer: str) -> str:
-    parse_pointer(pointer)
-    return pointer
 
 
 def _address_with(placeholder: str, url: str) -> str:
@@ -40,9 +35,6 @@ def _address_with(placeholder: str, url: str) -> str:
 def address_with_place(url: str, placeholder: str) -> Target:
     """An address, taken apart, with `PLACE` where the placeholder stands. Raises ValueError."""
     return target_of(url.replace(placeholder, PLACE.decode()))
-
-
-Pointer = Annotated[str, AfterValidator(_pointer)]
 
 
 class HttpDirectoryOptions(ProxyOptions):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from deliveryd.directory.none import NoOptions
 from deliveryd.directory.registry import check_source, options_of
 from deliveryd.directory.remote import Terms
 from deliveryd.options.file import ConfigFile
-from deliveryd.options.units import Duration
-
-Positive = Annotated[Duration, Field(gt=0)]
+from deliveryd.options.units import Positive
 
 
 class CustomersOptions(BaseModel):

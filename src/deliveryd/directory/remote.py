@@ -11,7 +11,7 @@ import anyio
 
 from deliveryd.directory.base import Answered, DirectoryAnswer, Source
 from deliveryd.directory.memory import Memory
-from deliveryd.directory.outage import DirectoryBreaker
+from deliveryd.directory.outage import DirectoryOutage
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 from deliveryd.network.deadline import within
@@ -41,7 +41,7 @@ class RemoteDirectory:
         self._source = source
         self._terms = terms
         self._memory = Memory(terms.cache_ttl)
-        self._outage = DirectoryBreaker()
+        self._outage = DirectoryOutage()
         self._pending: dict[int, None] = {}  # nobody has asked for them yet
         self._halves: deque[Sequence[int]] = deque()
         self._waits: dict[int, list[_Wait]] = {}

@@ -18,7 +18,7 @@ from deliveryd.directory.sql_options import SqlOptions, sqlite_file
 from deliveryd.http.addresses import parse_listen
 from deliveryd.inspection.findings import Finding, Level
 from deliveryd.network.plain_text import is_loopback
-from deliveryd.options.file import hint
+from deliveryd.options.suggestion import closest
 from deliveryd.runtime.rights import READ, WRITE, exposure
 
 _SECRET_NAME = re.compile(
@@ -151,7 +151,8 @@ def fields_without_values(config: Config, known: Collection[str], directory: str
 
 
 def _meant(field: str, known: Collection[str]) -> str:
-    return re.sub(r"mean (.+)\?$", r"mean {customer.\1}?", hint(field, known))
+    name = closest(field, known)
+    return f"; did you mean {{customer.{name}}}?" if name is not None else ""
 
 
 def _fields_sent(options: BaseModel) -> frozenset[str]:

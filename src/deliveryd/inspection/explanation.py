@@ -17,7 +17,7 @@ from deliveryd.journal.history import (
 )
 from deliveryd.journal.orders import Action
 from deliveryd.journal.tombstones import Tombstone
-from deliveryd.model import format_instant, parse_instant
+from deliveryd.model import SECOND, format_instant, parse_instant
 from deliveryd.runtime.waits import awaited
 from deliveryd.states import State
 
@@ -52,7 +52,6 @@ VERDICT_TEXTS: Mapping[str, str] = {
 """What became of an attempt."""
 
 MILLISECOND = 1000
-SECOND = 1_000_000
 
 
 class Step(NamedTuple):
@@ -85,7 +84,7 @@ def chronicle(life: Life) -> Sequence[Step]:
     if life.tombstone is not None:
         steps += _remembered(life.tombstone)
     if life.message is not None:
-        steps += _outlook(life.message)
+        steps += _next_steps(life.message)
     return sorted(steps, key=lambda step: (step.at is None, step.at or 0))
 
 
@@ -222,7 +221,7 @@ def _remembered(tombstone: Tombstone) -> Iterator[Step]:
         yield Step(parse_instant(body["timestamp"]), what, _event_facts(body))
 
 
-def _outlook(message: MessageRecord) -> Iterator[Step]:
+def _next_steps(message: MessageRecord) -> Iterator[Step]:
     if message.state is State.WAITING and message.due_at is not None:
         where = f"goes on with {message.lane}" if message.lane is not None else "goes on"
         if message.waits_for is not None:

@@ -1,4 +1,4 @@
-"""Shows what channels would send for a trial message; nothing is sent or kept."""
+"""Shows what channels would send for a message; nothing is sent or kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.config import Config
 from deliveryd.delivery.routing import Routed, Undeliverable, expired, is_expired
 from deliveryd.errors import DeliverydError
-from deliveryd.inspection.preview_request import TrialMessage
+from deliveryd.inspection.preview_request import PreviewMessage
 from deliveryd.model import Rendered, WallClock, first_of, format_instant, message_key
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, standard_tag
@@ -51,7 +51,7 @@ class PreviewResult(NamedTuple):
     `problem` says why the message, or what was asked for of it, couldn't be sent.
     """
 
-    trial: TrialMessage
+    message: PreviewMessage
     previews: Sequence[Preview]
     chosen: Preview | None
     further_languages: tuple[str, ...]
@@ -59,44 +59,44 @@ class PreviewResult(NamedTuple):
     problem: str | None
 
 
-async def preview(config: Config, trial: TrialMessage, scope: Scope, now: int) -> PreviewResult:
-    """What would become of a trial message. Must be called within an asyncio loop. Raises DeliverydError."""
+async def preview(config: Config, message: PreviewMessage, scope: Scope, now: int) -> PreviewResult:
+    """What would become of a message. Must be called within an asyncio loop. Raises DeliverydError."""
     channels = open_channels(config)
     try:
-        return _preview_result(config, channels, trial, scope, now)
+        return _preview_result(config, channels, message, scope, now)
     finally:
         for channel in channels.values():
             await channel.aclose()
 
 
 def _preview_result(
-    config: Config, channels: dict[str, Channel], trial: TrialMessage, scope: Scope, now: int
+    config: Config, channels: dict[str, Channel], message: PreviewMessage, scope: Scope, now: int
 ) -> PreviewResult:
-    settings = compiler(config)(trial.settings)
-    tags = _languages(config, trial, settings, scope)
+    settings = compiler(config)(message.settings)
+    tags = _languages(config, message, settings, scope)
     blocks = _blocks(config, settings, tags, scope)
     if not blocks:
-        nothing = f"settings {trial.entry.settings_id} hold nothing for that in {', '.join(tags)}"
+        nothing = f"settings {message.entry.settings_id} hold nothing for that in {', '.join(tags)}"
         raise DeliverydError("; ".join((nothing, *first_of(settings.unreadable))))
-    previews = [_preview(name, channels[name], block, trial, now) for name, block in blocks]
+    previews = [_preview(name, channels[name], block, message, now) for name, block in blocks]
     router = build_router(config, channels)
-    customer = trial.customer if router.needs_customer(trial.entry, settings, now) else None
-    route = router.route(trial.entry, settings, customer, now)
+    customer = message.customer if router.needs_customer(message.entry, settings, now) else None
+    route = router.route(message.entry, settings, customer, now)
     return PreviewResult(
-        trial,
+        message,
         previews,
         _chosen(previews, route, scope),
         tuple(tag for tag in settings.languages if tag not in tags),
         settings.unreadable,
-        _why_not(trial, previews, route, scope, now),
+        _why_not(message, previews, route, scope, now),
     )
 
 
 def _languages(
-    config: Config, trial: TrialMessage, settings: CompiledSettings, scope: Scope
+    config: Config, message: PreviewMessage, settings: CompiledSettings, scope: Scope
 ) -> Sequence[str]:
     if scope.language is None:
-        return candidates(trial.customer.language if trial.customer else None, config.content.languages)
+        return candidates(message.customer.language if message.customer else None, config.content.languages)
     tag = standard_tag(scope.language)
     if tag not in settings.languages:
         there = ", ".join(settings.languages) or "none"
@@ -124,16 +124,16 @@ def _blocks(
     return list(found.items())
 
 
-def _preview(name: str, channel: Channel, block: CompiledBlock, trial: TrialMessage, now: int) -> Preview:
-    reached = channel.reaches(trial.customer)
-    rendered = block.render(trial.entry.variables, trial.customer)
+def _preview(name: str, channel: Channel, block: CompiledBlock, message: PreviewMessage, now: int) -> Preview:
+    reached = channel.reaches(message.customer)
+    rendered = block.render(message.entry.variables, message.customer)
     if isinstance(rendered, Missing):
         return Preview(name, block.language, reached, rendered.reason, rendered.names)
     if not isinstance(rendered, Rendered):
         return Preview(name, block.language, reached, rendered.reason)
-    entry = trial.entry._replace(begun_at=now)
+    entry = message.entry._replace(begun_at=now)
     key = message_key("preview", entry.id, entry.key)
-    dispatch = Dispatch(key, entry, trial.customer, rendered, None, WallClock())
+    dispatch = Dispatch(key, entry, message.customer, rendered, None, WallClock())
     return Preview(
         name,
         block.language,
@@ -154,52 +154,58 @@ def _chosen(previews: Sequence[Preview], route: Routed | Undeliverable, scope: S
 
 
 def _why_not(
-    trial: TrialMessage, previews: Sequence[Preview], route: Routed | Undeliverable, scope: Scope, now: int
+    message: PreviewMessage,
+    previews: Sequence[Preview],
+    route: Routed | Undeliverable,
+    scope: Scope,
+    now: int,
 ) -> str | None:
-    expires_at = trial.settings.expires_at
+    expires_at = message.settings.expires_at
     if expires_at is not None and is_expired(expires_at, now):
         return expired(expires_at)
-    if trial.has_customer and scope == WHOLE_SCOPE:
+    if message.has_customer and scope == WHOLE_SCOPE:
         return route.details if isinstance(route, Undeliverable) else None
-    hindrances = (f"{preview.channel}: {why}" for preview in previews if (why := _hindrance(preview, trial)))
+    hindrances = (
+        f"{preview.channel}: {why}" for preview in previews if (why := _hindrance(preview, message))
+    )
     return next(hindrances, None)
 
 
-def _hindrance(preview: Preview, trial: TrialMessage) -> str | None:
-    no_address = "no address of the customer" if trial.has_customer and not preview.reached else None
+def _hindrance(preview: Preview, message: PreviewMessage) -> str | None:
+    no_address = "no address of the customer" if message.has_customer and not preview.reached else None
     return preview.problem or no_address
 
 
-def preview_lines(outlook: PreviewResult) -> Iterator[str]:
-    """The outlook for a person, and the problem last."""
-    trial = outlook.trial
-    expires_at = trial.settings.expires_at
+def preview_lines(result: PreviewResult) -> Iterator[str]:
+    """The result for a person, and the problem last."""
+    message = result.message
+    expires_at = message.settings.expires_at
     until = f"expire at {format_instant(expires_at)}" if expires_at is not None else "never expire"
-    yield f"settings from {trial.source}, which {until}"
-    yield f"customer {_customer(trial)}"
-    if outlook.further_languages:
-        yield f"further languages, which --language shows: {', '.join(outlook.further_languages)}"
-    yield from (f"can't be read, and is passed over: {reason}" for reason in outlook.unreadable)
-    for preview in outlook.previews:
+    yield f"settings from {message.source}, which {until}"
+    yield f"customer {_customer(message)}"
+    if result.further_languages:
+        yield f"further languages, which --language shows: {', '.join(result.further_languages)}"
+    yield from (f"can't be read, and is passed over: {reason}" for reason in result.unreadable)
+    for preview in result.previews:
         yield ""
-        yield f"{preview.channel}, {preview.language}{' (chosen)' if preview is outlook.chosen else ''}"
-        for line in _facts(preview, trial):
+        yield f"{preview.channel}, {preview.language}{' (chosen)' if preview is result.chosen else ''}"
+        for line in _facts(preview, message):
             yield f"  {line}".rstrip()
-    if outlook.problem is not None:
+    if result.problem is not None:
         yield ""
-        yield f"can't be sent: {outlook.problem}"
+        yield f"can't be sent: {result.problem}"
 
 
-def _customer(trial: TrialMessage) -> str:
-    if not trial.has_customer:
+def _customer(message: PreviewMessage) -> str:
+    if not message.has_customer:
         return "unknown: name one with --customer"
-    if trial.customer is None:
-        return f"{trial.entry.customer_id}, whom the directory doesn't know"
-    return f"{trial.customer.id}, with {', '.join(trial.customer.fields) or 'nothing else known'}"
+    if message.customer is None:
+        return f"{message.entry.customer_id}, whom the directory doesn't know"
+    return f"{message.customer.id}, with {', '.join(message.customer.fields) or 'nothing else known'}"
 
 
-def _facts(preview: Preview, trial: TrialMessage) -> Iterator[str]:
-    if (why := _hindrance(preview, trial)) is not None:
+def _facts(preview: Preview, message: PreviewMessage) -> Iterator[str]:
+    if (why := _hindrance(preview, message)) is not None:
         yield f"can't be sent: {why}"
     if preview.sms is not None:
         yield f"{preview.sms.parts} SMS ({preview.sms.units} units of {preview.sms.encoding})"
@@ -223,20 +229,20 @@ def _broken(text: str) -> list[str]:
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
-def preview_data(outlook: PreviewResult) -> Mapping[str, object]:
-    """The outlook for a program."""
-    trial = outlook.trial
-    expires_at = trial.settings.expires_at
+def preview_data(result: PreviewResult) -> Mapping[str, object]:
+    """The result for a program."""
+    message = result.message
+    expires_at = message.settings.expires_at
     return {
-        "settings_from": trial.source,
+        "settings_from": message.source,
         "expires_at": None if expires_at is None else format_instant(expires_at),
-        "customer_known": trial.customer is not None,
-        "problem": outlook.problem,
-        "further_languages": outlook.further_languages,
-        "unreadable": outlook.unreadable,
+        "customer_known": message.customer is not None,
+        "problem": result.problem,
+        "further_languages": result.further_languages,
+        "unreadable": result.unreadable,
         "previews": [
             preview._asdict()
-            | {"chosen": preview is outlook.chosen, "sms": preview.sms and preview.sms._asdict()}
-            for preview in outlook.previews
+            | {"chosen": preview is result.chosen, "sms": preview.sms and preview.sms._asdict()}
+            for preview in result.previews
         ],
     }

@@ -1,4 +1,4 @@
-"""Reads what a trial message is made from, as it is given at a terminal: settings, variables, customer."""
+"""Reads what a message is made from, as it is given at a terminal: settings, variables, customer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PreviewRequest(NamedTuple):
     message_id: int
 
 
-class TrialMessage(NamedTuple):
+class PreviewMessage(NamedTuple):
     """A message that isn't in the queue. `source` says where the settings are from.
 
     `customer` is None when nobody was named, or the directory doesn't know them.
@@ -43,16 +43,16 @@ class TrialMessage(NamedTuple):
     has_customer: bool
 
 
-async def gather(config: Config, wish: PreviewRequest) -> TrialMessage:
+async def gather(config: Config, request: PreviewRequest) -> PreviewMessage:
     """Read all that was named. Raises DeliverydError, in words for who named it."""
-    variables = _variables(wish.variables)
-    if _NUMBER.fullmatch(wish.settings):
-        source, settings = await _settings_by_id(config, _id_in(wish.settings))
+    variables = _variables(request.variables)
+    if _NUMBER.fullmatch(request.settings):
+        source, settings = await _settings_by_id(config, _id_in(request.settings))
     else:
-        source, settings = wish.settings, _settings_in(Path(wish.settings))
-    customer = None if wish.customer_id is None else await _customer(config, wish.customer_id)
-    entry = Entry(wish.message_id, settings.id, wish.customer_id or 0, variables)
-    return TrialMessage(source, settings, entry, customer, wish.customer_id is not None)
+        source, settings = request.settings, _settings_in(Path(request.settings))
+    customer = None if request.customer_id is None else await _customer(config, request.customer_id)
+    entry = Entry(request.message_id, settings.id, request.customer_id or 0, variables)
+    return PreviewMessage(source, settings, entry, customer, request.customer_id is not None)
 
 
 def _id_in(number: str) -> int:

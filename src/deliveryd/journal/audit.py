@@ -53,7 +53,7 @@ CHECKS: Mapping[str, str] = {
     "only an ended message has an end time": _messages(f"({_IS_ENDED}) <> (m.ended_at IS NOT NULL)"),
     "only a waiting message has a due time": _messages(f"({_is(State.WAITING)}) <> (m.due_at IS NOT NULL)"),
     "a message that was handed to a channel names it": _messages(
-        f"{_is(State.SENDING, State.IN_DOUBT, State.SENT, State.DELIVERED)} AND m.lane = ''"
+        f"{_is(State.SENDING, State.IN_DOUBT, State.SENT, State.DELIVERED)} AND m.channel = ''"
     ),
     "a message in doubt has an attempt in doubt": _messages(
         f"({_is(State.IN_DOUBT)} AND NOT m.doubt)"

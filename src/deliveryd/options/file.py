@@ -5,7 +5,6 @@ A mistake is told as `file:key: what to do`, or with the name of the variable th
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from deliveryd.errors import ConfigError
+from deliveryd.options.suggestion import suggestion
 
 PREFIX = "DELIVERYD_"
 _WHICH = "; --config or DELIVERYD_CONFIG names another file"
@@ -91,7 +91,7 @@ class ConfigFile:
         self.problems.append(f"{variable or self._place(key)}: {text}")
 
     def _complain_of_unknown(self, key: str, known: Iterable[str]) -> None:
-        text = f"unknown key{hint(key.rpartition('.')[2], known)}"
+        text = f"unknown key{suggestion(key.rpartition('.')[2], known)}"
         if key in self._made_by:
             self.problems.append(f"{self._made_by[key]}: {text}")
         else:
@@ -122,13 +122,6 @@ class ConfigFile:
 
     def _spelling(self, key: str, place: Mapping[str, Any]) -> str:
         return next((known for known in (*place, *self._names) if known.lower() == key), key)
-
-
-def hint(word: str, known: Iterable[str]) -> str:
-    """A suggestion of the known word that looks most like this one, or nothing."""
-    spelled = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(word.lower(), spelled, n=1)
-    return f"; did you mean {spelled[near[0]]}?" if near else ""
 
 
 def _read(path: Path) -> dict[str, Any]:

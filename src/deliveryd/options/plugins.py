@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import TypeVar
+
+from deliveryd.options.suggestion import suggestion
 
 K = TypeVar("K")
 
@@ -38,9 +39,3 @@ def find_kind(
         return kind
     known = [*others, *kinds, *sorted(found.names)]
     raise ValueError(f"unknown {what} {name!r}{suggestion(name, known)} (there are: {', '.join(known)})")
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """A hint at the known word that looks most like this one, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, PlainSerializer, PlainValidator, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, PlainValidator, ValidationInfo
 
 from deliveryd.runtime.secret_file import SecretFile
 
@@ -104,11 +104,18 @@ def _written_secrets(secrets: tuple[SecretFile, ...]) -> str | list[str]:
     return paths[0] if len(paths) == 1 else paths
 
 
+def _positive(seconds: float) -> float:
+    if seconds <= 0:
+        raise ValueError("must be greater than 0")
+    return seconds
+
+
 def _written(write: Callable[[Any], str]) -> PlainSerializer:
     return PlainSerializer(write, return_type=str)
 
 
 Duration = Annotated[float, BeforeValidator(parse_duration), _written(format_duration)]
+Positive = Annotated[Duration, AfterValidator(_positive)]
 Size = Annotated[int, BeforeValidator(parse_size), _written(format_size)]
 RateLimit = Annotated[Rate, BeforeValidator(parse_rate), _written(format_rate)]
 FilePath = Annotated[Path, BeforeValidator(resolve_path), _written(str)]

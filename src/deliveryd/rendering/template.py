@@ -49,20 +49,20 @@ Naming = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A text split into pieces; `holes` says which pieces are placeholders, and for what.
+    """A text split into pieces; `slots` says which pieces are placeholders, and for what.
 
     `names` are the placeholders that must have a value, each once, by first appearance (interface 2.7).
     `spellings` are those that are written otherwise than their names; a variable may have one as its key.
-    `mould` is the same text for Python's `%`, which fills it several times as fast; None where a hole that
-    has no value may stay as it is.
+    `percent_format` is the same text for Python's `%`, which fills it several times as fast; None where a
+    slot may keep its text because it has no value.
     """
 
     pieces: tuple[str, ...]
-    holes: tuple[tuple[int, str], ...]
+    slots: tuple[tuple[int, str], ...]
     names: tuple[str, ...]
     spellings: frozenset[str]
     naming: Naming = field(compare=False, repr=False)
-    mould: str | None = field(compare=False, repr=False)
+    percent_format: str | None = field(compare=False, repr=False)
 
     @classmethod
     def compile(cls, text: str, naming: Naming) -> Template:
@@ -81,18 +81,18 @@ class Template:
 
         Raises TooLong before any such text is made.
         """
-        if self.mould is not None:
-            longest = len(self.mould) + len(self.holes) * len("".join(values.values()))
+        if self.percent_format is not None:
+            longest = len(self.percent_format) + len(self.slots) * len("".join(values.values()))
             if longest <= LONGEST_TEXT:
                 try:
-                    return self.mould % values
+                    return self.percent_format % values
                 except KeyError:  # one without a value
                     pass
         return self._fill_some(values)
 
     def _fill_some(self, values: Mapping[str, str]) -> str:
         pieces = list(self.pieces)
-        for index, name in self.holes:
+        for index, name in self.slots:
             value = values.get(name)
             if value is not None:
                 pieces[index] = value
@@ -121,7 +121,7 @@ def is_words(name: str) -> bool:
 
 def _split(text: str, grammar: re.Pattern[str], keys: Collection[str], naming: Naming) -> Template:
     pieces: list[str] = []
-    holes: list[tuple[int, str]] = []
+    slots: list[tuple[int, str]] = []
     spellings: set[str] = set()
     end = 0
     for match in grammar.finditer(text):
@@ -130,18 +130,20 @@ def _split(text: str, grammar: re.Pattern[str], keys: Collection[str], naming: N
         name = written if written in keys else _cleaned(written)
         if name != written:
             spellings.add(written)
-        holes.append((len(pieces) - 1, name))
+        slots.append((len(pieces) - 1, name))
         end = match.end()
     pieces.append(text[end:])
-    names = tuple(dict.fromkeys(name for _, name in holes))
+    names = tuple(dict.fromkeys(name for _, name in slots))
     must_have_values = tuple(filter(naming, names))
-    mould = _mould(pieces, holes) if len(must_have_values) == len(names) else None
-    return Template(tuple(pieces), tuple(holes), must_have_values, frozenset(spellings), naming, mould)
+    percent_format = _percent_format(pieces, slots) if len(must_have_values) == len(names) else None
+    return Template(
+        tuple(pieces), tuple(slots), must_have_values, frozenset(spellings), naming, percent_format
+    )
 
 
-def _mould(pieces: Sequence[str], holes: Sequence[tuple[int, str]]) -> str:
+def _percent_format(pieces: Sequence[str], slots: Sequence[tuple[int, str]]) -> str:
     texts = [piece.replace("%", "%%") for piece in pieces]
-    for index, name in holes:
+    for index, name in slots:
         texts[index] = f"%({name})s"
     return "".join(texts)
 

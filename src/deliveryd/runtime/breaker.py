@@ -8,29 +8,24 @@ closed ── `failures` in a row ──► open ── the pause is over ──
 
 from __future__ import annotations
 
-import random
 from typing import NamedTuple
 
 import anyio
 
+from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.waits import LONGEST_ANSWER_WAIT
 
 
-def grown(base: float, most: float, number: int, at_least: float | None = None) -> float:
-    """The pause after so many failures: `base`, doubled after each, up to `most`; up to half of it shorter.
-
-    Never less than the provider asked for, which may be an hour at most. All of it in seconds.
-    """
-    pause = min(base * 2.0 ** min(number - 1, 40), most) * random.uniform(0.5, 1.0)
-    return max(pause, min(at_least or 0.0, LONGEST_ANSWER_WAIT))
-
-
 class BreakerPolicy(NamedTuple):
-    """How many failures in a row open a breaker (0: none do), and the seconds between its probes."""
+    """How many failures in a row open a breaker (0: never), and the pauses between probes, in seconds.
+
+    Jitter leaves at least the fraction `least` of each pause.
+    """
 
     failures: int
     pause: float
     max_pause: float
+    least: float = 0.5
 
 
 class Breaker:
@@ -55,6 +50,11 @@ class Breaker:
     def is_open(self) -> bool:
         """Whether the provider is left alone, but for probes."""
         return self._opened_at is not None
+
+    @property
+    def is_probing(self) -> bool:
+        """Whether a probe is under way."""
+        return self._probing
 
     def allowed(self, wanted: int) -> int:
         """How many attempts may begin now, `wanted` at most."""
@@ -127,6 +127,7 @@ class Breaker:
         """Begin the next pause."""
         self._probing = False
         self._pauses += 1
-        self.pause = grown(self._policy.pause, self._policy.max_pause, self._pauses, after)
+        policy = self._policy
+        self.pause = backoff(policy.pause, policy.max_pause, self._pauses, least=policy.least, asked=after)
         self._next_probe = anyio.current_time() + self.pause
         return self.pause

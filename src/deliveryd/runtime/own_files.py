@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from deliveryd.runtime.rights import user_name
@@ -36,12 +37,7 @@ def open_own(path: Path, flags: int) -> int:
         if error.errno in (errno.EISDIR, errno.ENXIO):
             raise _no_file(path) from None
         raise
-    try:
-        _judge(path, os.fstat(file))
-    except NotOwn:
-        os.close(file)
-        raise
-    return file
+    return _judged(file, path, _judge)
 
 
 def check_own(path: Path) -> None:
@@ -65,12 +61,7 @@ def open_own_folder(path: Path) -> int:
         if path.is_symlink():
             raise _link(path) from None
         raise
-    try:
-        _judge_owner(path, os.fstat(folder))
-    except NotOwn:
-        os.close(folder)
-        raise
-    return folder
+    return _judged(folder, path, _judge_owner)
 
 
 def check_own_socket(path: Path) -> None:
@@ -81,6 +72,16 @@ def check_own_socket(path: Path) -> None:
     if not stat.S_ISSOCK(there.st_mode):
         raise NotOwn(f"{path} is no socket: remove it")
     _judge_owner(path, there)
+
+
+def _judged(file: int, path: Path, judge: Callable[[Path, os.stat_result], None]) -> int:
+    """Return an open file that passes `judge`; close one that doesn't. Raises NotOwn."""
+    try:
+        judge(path, os.fstat(file))
+    except NotOwn:
+        os.close(file)
+        raise
+    return file
 
 
 def _judge(path: Path, file: os.stat_result) -> None:

@@ -1,4 +1,4 @@
-"""Waiting for work: an event that one wait resets, a parking lot for idle tasks, heartbeats of loops."""
+"""Wait for work: an auto-reset event, a parking lot for idle tasks, and the heartbeats of loops."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class AutoResetEvent:
 class ParkingLot:
     """Where idle tasks wait to be woken, the latest first.
 
-    Every message wakes a task of its dispatcher. On asyncio the task awaits a bare future, at a fifth of
-    the cost of an event.
+    Every message wakes a task of its dispatcher. On asyncio the task awaits a bare future, which costs a
+    fifth of an event.
     """
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ WORTH_RETRYING = frozenset({408, 425, 429})
 PROXY_REFUSED = 407
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
-Headers = Sequence[tuple[str, str]]
+TextHeaders = Sequence[tuple[str, str]]
 Sleep = Callable[[float], Awaitable[None]]
 
 _ALWAYS = (("accept", "application/json"), ("user-agent", f"deliveryd/{__version__}"))
@@ -60,7 +60,7 @@ class Caller:
         target: Target,
         *,
         body: bytes = b"",
-        headers: Headers = (),
+        headers: TextHeaders = (),
         also: Collection[int] = (),
         addresses: Sequence[str | None] = _LOOKED_UP,
     ) -> WireResponse:
@@ -110,7 +110,7 @@ class Caller:
         self,
         method: str,
         target: Target,
-        headers: Headers,
+        headers: TextHeaders,
         body: bytes,
         addresses: Sequence[str | None],
         *,
@@ -122,7 +122,7 @@ class Caller:
         return answer
 
     async def _try(
-        self, method: str, target: Target, headers: Headers, body: bytes, addresses: Sequence[str | None]
+        self, method: str, target: Target, headers: TextHeaders, body: bytes, addresses: Sequence[str | None]
     ) -> WireResponse:
         shown = self._credentials.current()
         answer = await self._send(method, target, [*shown, *headers], body, addresses)
@@ -134,7 +134,7 @@ class Caller:
         return answer
 
     async def _send(
-        self, method: str, target: Target, headers: Headers, body: bytes, addresses: Sequence[str | None]
+        self, method: str, target: Target, headers: TextHeaders, body: bytes, addresses: Sequence[str | None]
     ) -> WireResponse:
         raw = [raw_header(name, value) for name, value in headers]
         problem = NotSent("there is no address to connect to")
@@ -157,7 +157,7 @@ class Caller:
             return f"the proxy before {self._whom} answered {answer.status}"
         return f"{self._whom} answered {answer.status}"
 
-    def _credentials_after(self, shown: Headers) -> Headers:
+    def _credentials_after(self, shown: TextHeaders) -> TextHeaders:
         """The credentials now that the host didn't accept these; another call may have renewed them."""
         if self._credentials.current() == shown:
             self._credentials.renew()

@@ -6,13 +6,15 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
-from tenacity.wait import wait_exponential_jitter
 
 from deliveryd.errors import ServiceUnavailable
+from deliveryd.runtime.backoff import backoff
 
 T = TypeVar("T")
 
-_backoff = wait_exponential_jitter(multiplier=0.1, max=2.0, jitter=0.1)
+FIRST_RETRY_PAUSE = 0.2
+LONGEST_BACKOFF = 2.0
+"""Seconds between the tries of one call, where the service asks for no pause."""
 
 
 async def try_again(
@@ -43,4 +45,4 @@ async def try_again(
 def _wait(state: RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
     asked = error.after if isinstance(error, ServiceUnavailable) else None
-    return asked if asked is not None else _backoff(state)
+    return asked if asked is not None else backoff(FIRST_RETRY_PAUSE, LONGEST_BACKOFF, state.attempt_number)

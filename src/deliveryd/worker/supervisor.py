@@ -21,7 +21,7 @@ from deliveryd.control.server import ControlServer
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.http.lazy_server import serve_when_asked
 from deliveryd.journal.base import Account, Journal
-from deliveryd.model import Clock, WallClock
+from deliveryd.model import SECOND, Clock, WallClock
 from deliveryd.runtime.threads import Blocking
 from deliveryd.states import ENDED, State
 from deliveryd.telemetry import Event, log
@@ -43,8 +43,6 @@ FORGET_BATCH = 100
 GIVE_BACK_BATCH = 64
 FORGET_PAUSE = 0.025
 """Seconds between two batches of either, so that the line has most of the writer's time."""
-
-SECOND = 1_000_000
 
 
 class Addresses(NamedTuple):
@@ -109,30 +107,30 @@ class Supervisor:
             assemble(self._config, self._clock, outside, self._blocking) as parts,
             anyio.create_task_group() as servers,
         ):
-            vitals = WorkerHealth(self._config, parts)
-            parts.metrics.follow(vitals.levels)
+            health = WorkerHealth(self._config, parts)
+            parts.metrics.follow(health.levels)
             close_servers = anyio.Event()
-            addresses = self._open_servers(parts, vitals, servers, close_servers)
+            addresses = self._open_servers(parts, health, servers, close_servers)
             await parts.pipeline.recover()
             async with anyio.create_task_group() as loops:
-                self._start_loops(parts, vitals, loops)
+                self._start_loops(parts, health, loops)
                 loops.start_soon(_reconcile, parts.journal)
                 await loops.start(self._listen_to_signals, parts)
                 if until_idle:
                     loops.start_soon(self._stop_when_idle, parts)
                 self._notifier.ready()
-                self._notifier.status(vitals.sentence())
+                self._notifier.status(health.sentence())
                 log(Event.WORKER_READY, channels=list(parts.pipeline.lanes))
                 self._on_ready(addresses)
                 await self._stop.wait()
-                await self._drain(parts, vitals)
+                await self._drain(parts, health)
                 parts.pipeline.failures.tell()
                 self.account = await _reconcile(parts.journal)
                 loops.cancel_scope.cancel()
             close_servers.set()
         log(Event.WORKER_STOPPED)
 
-    def _start_loops(self, parts: Parts, vitals: WorkerHealth, loops: TaskGroup) -> None:
+    def _start_loops(self, parts: Parts, health: WorkerHealth, loops: TaskGroup) -> None:
         pipeline = parts.pipeline
         desk = ControlServer(
             self._config.journal.path, parts.journal, self._clock, pipeline.lanes, pipeline.moved
@@ -147,11 +145,11 @@ class Supervisor:
             desk.run,
         ):
             loops.start_soon(loop)
-        loops.start_soon(self._keep_house, parts, vitals)
-        loops.start_soon(self._tell_systemd, vitals)
+        loops.start_soon(self._keep_house, parts, health)
+        loops.start_soon(self._tell_systemd, health)
 
     def _open_servers(
-        self, parts: Parts, vitals: WorkerHealth, servers: TaskGroup, stop: anyio.Event
+        self, parts: Parts, health: WorkerHealth, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
         def open_server(
             name: str, listen: str, build: Callable[[], ASGIApp] | None, proxies: Sequence[str] = ()
@@ -167,7 +165,7 @@ class Supervisor:
             from deliveryd.admin.app import admin_app  # noqa: PLC0415  # loads starlette
 
             own = parse_listen(self._config.admin.listen)[0]
-            return admin_app(vitals, parts.metrics, {own, *self._config.admin.allowed_hosts})
+            return admin_app(health, parts.metrics, {own, *self._config.admin.allowed_hosts})
 
         receipts = parts.receipts.app if parts.receipts is not None else None
         reports = self._config.receipts
@@ -198,8 +196,8 @@ class Supervisor:
         await parts.pipeline.until_idle()
         self._stop.set()
 
-    async def _drain(self, parts: Parts, vitals: WorkerHealth) -> None:
-        vitals.draining = True
+    async def _drain(self, parts: Parts, health: WorkerHealth) -> None:
+        health.draining = True
         self._notifier.stopping()
         self._notifier.status("Finishing what is under way")
         with anyio.move_on_after(self._config.run.drain_timeout) as scope:
@@ -207,15 +205,15 @@ class Supervisor:
         if scope.cancelled_caught:
             log(Event.WORKER_CUT_OFF, in_flight=_under_way(parts), seconds=self._config.run.drain_timeout)
 
-    async def _keep_house(self, parts: Parts, vitals: WorkerHealth) -> None:
+    async def _keep_house(self, parts: Parts, health: WorkerHealth) -> None:
         async with anyio.create_task_group() as chores:
-            chores.start_soon(_every, COUNT_INTERVAL, self._count, parts, vitals)
+            chores.start_soon(_every, COUNT_INTERVAL, self._count, parts, health)
             chores.start_soon(_every, FORGET_INTERVAL, self._forget, parts)
             chores.start_soon(_every, CUT_INTERVAL, parts.journal.cut_log)
             chores.start_soon(_every, TELL_INTERVAL, _tell_failures, parts)
 
-    async def _count(self, parts: Parts, vitals: WorkerHealth) -> None:
-        vitals.refresh(await parts.journal.counts())
+    async def _count(self, parts: Parts, health: WorkerHealth) -> None:
+        health.refresh(await parts.journal.counts())
 
     async def _forget(self, parts: Parts) -> None:
         before = self._clock.now() - int(self._config.journal.retention * SECOND)
@@ -230,17 +228,17 @@ class Supervisor:
             given = await parts.journal.give_back(GIVE_BACK_BATCH)
             await anyio.sleep(FORGET_PAUSE)
 
-    async def _tell_systemd(self, vitals: WorkerHealth) -> None:
+    async def _tell_systemd(self, health: WorkerHealth) -> None:
         interval = self._notifier.watchdog_interval or STATUS_INTERVAL
         while True:
-            alive, ages = vitals.alive()
+            alive, ages = health.alive()
             if alive:
                 self._notifier.watchdog()
             else:
                 loop, age = max(ages, key=lambda item: item[1])
                 log(Event.WORKER_STUCK, loop=loop, seconds=age)
-            if not vitals.draining:
-                self._notifier.status(vitals.sentence())
+            if not health.draining:
+                self._notifier.status(health.sentence())
             await anyio.sleep(interval)
 
 

@@ -99,7 +99,7 @@ $(BENCH_READY): pyproject.toml locks/bench.txt
 	@$(BENCH_PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-bench: $(BENCH_READY) ## measure deliveryd beside all that is used instead, and write docs/performance/ (some minutes)
+bench: $(BENCH_READY) ## measure deliveryd beside all that is used instead, and write docs/explanation/performance/ (some minutes)
 	@$(BENCH)/python benchmarks/bench.py $(ARGS)
 
 bench-quick: $(BENCH_READY) ## the same beside the floor and the best script only, in under a minute

@@ -20,7 +20,7 @@ from scripted_gateway import Reply, open_gateway
 
 pytestmark = pytest.mark.anyio
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "adding-a-directory.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "how-to" / "write-a-directory.md"
 SOURCE, PACKAGE, CONFIG = re.findall(
     r"^```\w+\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
 )
@@ -34,7 +34,7 @@ def installed(tmp_path: Path) -> Iterator[None]:
     info = tmp_path / f"{project['name']}-{project['version']}.dist-info"
     info.mkdir()
     info.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 1.0\n")
-    info.joinpath("entry_points.txt").write_text(f"[deliveryd.directory]\n{name} = {target}\n")
+    info.joinpath("entry_points.txt").write_text(f"[deliveryd.customers]\n{name} = {target}\n")
     module = target.partition(":")[0]
     (tmp_path / f"{module}.py").write_text(SOURCE)
     with importable(tmp_path):

@@ -1,4 +1,4 @@
-"""docs/customer-data.md: its program runs as it stands there."""
+"""docs/how-to/read-customer-data.md: its program runs as it stands there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from world import World, open_world
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "customer-data.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "how-to" / "read-customer-data.md"
 
 
 @pytest.fixture

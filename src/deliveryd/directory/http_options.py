@@ -46,7 +46,7 @@ Pointer = Annotated[str, AfterValidator(_pointer)]
 
 
 class HttpOptions(ProxyOptions):
-    """What the source "http" needs (design 6)."""
+    """A directory that answers GET with JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import runpy
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,19 @@ def test_every_key_and_option_has_a_meaning() -> None:
 def test_no_page_is_too_long(page: Path) -> None:
     """At most 300 lines."""
     assert len(page.read_text(encoding="utf-8").splitlines()) <= LONGEST_PAGE
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    """Once each; a page that is left out would be built and found by nobody."""
+    site = tomllib.loads((DOCS.parent / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    listed = [DOCS / page for page in pages_of(site["nav"])]
+    assert sorted(listed) == PAGES
+
+
+def pages_of(entries: list[Any]) -> Iterator[str]:
+    for entry in entries:
+        for value in entry.values() if isinstance(entry, dict) else [entry]:
+            yield from [value] if isinstance(value, str) else pages_of(value)
 
 
 def test_every_page_can_be_reached_from_the_first_one() -> None:

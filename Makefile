@@ -10,16 +10,20 @@ READY := $(VENV)/.ready
 BENCH_PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11) $(PYTHON))
 BENCH := benchmarks/.venv/bin
 BENCH_READY := benchmarks/.venv/.ready
+DOCS := .venv-docs/bin
+DOCS_READY := .venv-docs/.ready
 
 # Refuses to install outside of $(VENV), whatever python a damaged environment leads to.
 PIP := PIP_REQUIRE_VIRTUALENV=1 $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --dist worksteal
 BENCH_PIP := PIP_REQUIRE_VIRTUALENV=1 $(BENCH)/python -m pip --quiet --disable-pip-version-check
+DOCS_PIP := PIP_REQUIRE_VIRTUALENV=1 $(DOCS)/python -m pip --quiet --disable-pip-version-check
 
 # uv keeps what is locked already and moves a version only where pyproject.toml asks for it, or with LOCK=--upgrade.
 UV_COMPILE = "$(abspath $(BIN))/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK)
 COMPILE_LOCKS = $(UV_COMPILE) --group build -o locks/build.txt && \
+	$(UV_COMPILE) --group docs -o locks/docs.txt && \
 	$(UV_COMPILE) pyproject.toml -o locks/runtime.txt && \
 	$(UV_COMPILE) pyproject.toml --extra sql -c locks/runtime.txt -o locks/sql.txt && \
 	$(UV_COMPILE) pyproject.toml --extra postgresql -c locks/sql.txt -o locks/postgresql.txt && \
@@ -31,8 +35,8 @@ COMPILE_LOCKS = $(UV_COMPILE) --group build -o locks/build.txt && \
 	$(UV_COMPILE) pyproject.toml benchmarks/requirements.in --group build -c locks/runtime.txt -c locks/build.txt \
 		-o locks/bench.txt
 
-.PHONY: help setup demo quick test coverage soak hooks man lint format types layers lock lockcheck audit sbom bench bench-quick bench-growth bench-costs \
-	ci clean
+.PHONY: help setup demo quick test coverage soak hooks man docs lint format types layers lock lockcheck audit sbom \
+	bench bench-quick bench-growth bench-costs ci clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -123,7 +127,7 @@ $(BENCH_READY): pyproject.toml locks/bench.txt
 	@$(BENCH_PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-bench: $(BENCH_READY) ## measure deliveryd beside all that is used instead, and write docs/performance/ (some minutes)
+bench: $(BENCH_READY) ## measure deliveryd beside all that is used instead, and write docs/explanation/performance/ (some minutes)
 	@$(BENCH)/python benchmarks/bench.py $(ARGS)
 
 bench-quick: $(BENCH_READY) ## the same beside the floor and the best script only, in under a minute
@@ -135,8 +139,19 @@ bench-growth: $(BENCH_READY) ## draw how the figures grow with batches, places, 
 bench-costs: $(BENCH_READY) ## measure the start, idling, receipts, half load and a slow provider
 	@$(BENCH)/python benchmarks/costs.py $(ARGS)
 
+$(DOCS_READY): locks/docs.txt
+	@test -f .venv-docs/pyvenv.cfg && $(DOCS_PIP) --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv-docs
+	@$(DOCS_PIP) install --require-hashes -r locks/docs.txt
+	@touch $@
+
+docs: $(DOCS_READY) ## build the documents as a site into site/; a broken link, or one that loads from outside, fails
+	@$(DOCS)/zensical build --clean --strict
+	@! grep -rlE '<(script|img|iframe)[^>]* src="?https?:|<link[^>]* href="?https?:' site --include='*.html' || { \
+		echo "These pages load something from another host." >&2; exit 1; }
+	@echo "To read them with search: python3 -m http.server --bind 127.0.0.1 --directory site"
+
 ci: ## all that a change must pass, as CI runs it
 	@bash .ci/run
 
 clean: ## remove what these targets made, .venv too
-	@rm -rf .venv .venv-* benchmarks/.venv .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build
+	@rm -rf .venv .venv-* benchmarks/.venv .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build site .cache

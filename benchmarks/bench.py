@@ -1,6 +1,6 @@
 """All subjects on the same work, in turns: `make bench`, or `make bench-quick` for the nearest three.
 
-It prints a table, and writes benchmarks/results/bench.json and docs/performance/bench.svg.
+It prints a table, and writes benchmarks/results/bench.json and docs/explanation/performance/bench.svg.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from work import Work
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-PICTURES = ROOT / "docs" / "performance"
+PICTURES = ROOT / "docs" / "explanation" / "performance"
 SMALL = 200
 QUICK = ("floor", "aiohttp", "deliveryd")
 

@@ -174,7 +174,7 @@ def half_load() -> list[Cost]:
 
 def slow_provider() -> list[Cost]:
     """The rate with a slow provider and a thousand places, as a share of what is possible, in turns."""
-    batch = PLACES // 5  # as docs/performance.md advises
+    batch = PLACES // 5  # as docs/how-to/tune.md advises
     fulls: list[float] = []
     rates: dict[int, list[float]] = {PLACES: [], 3 * PLACES: []}
     for _ in range(ROUNDS):

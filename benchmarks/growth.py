@@ -1,6 +1,6 @@
 """How deliveryd's figures grow with the sizes that an operator or a service may choose: `make bench-growth`.
 
-It writes benchmarks/results/growth.json and a picture for each curve into docs/performance/.
+It writes benchmarks/results/growth.json and a picture for each curve into docs/explanation/performance/.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from world import Conditions
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-PICTURES = ROOT / "docs" / "performance"
+PICTURES = ROOT / "docs" / "explanation" / "performance"
 US = SUBJECTS["deliveryd"]
 TEN_YEARS = 10 * 366 * 86_400_000_000
 

@@ -1,4 +1,4 @@
-"""Print the states of a message and the steps between them, as architecture.md shows them."""  # noqa: INP001  # a script
+"""Print the states of a message and the steps between them, as explanation/states.md shows them."""  # noqa: INP001  # a script
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from support.scripted_gateway import Reply, open_gateway
 
 pytestmark = pytest.mark.anyio
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "adding-a-directory.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "how-to" / "write-a-directory.md"
 SOURCE, PACKAGE, CONFIG = re.findall(
     r"^```\w+\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
 )

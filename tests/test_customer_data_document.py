@@ -1,4 +1,4 @@
-"""docs/customer-data.md: its program runs as it stands there."""
+"""docs/how-to/read-customer-data.md: its program runs as it stands there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "customer-data.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "how-to" / "read-customer-data.md"
 
 
 @pytest.fixture

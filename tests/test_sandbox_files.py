@@ -21,7 +21,7 @@ from deliveryd.sandbox.scenario import demo_scenario
 from support.terminal import command, free_port
 
 PATIENCE = 60.0
-README = Path(__file__).parent.parent / "README.md"
+TUTORIAL = Path(__file__).parent.parent / "docs" / "tutorial" / "first-messages.md"
 QUICK = {
     f"DELIVERYD_CHANNELS__{channel}__RETRY__BASE": "50ms"
     for channel in ("SMS", "MESSENGER", "INAPP", "EMAIL")
@@ -79,10 +79,10 @@ def cards(beside: Beside) -> dict[int, Any]:
     return {card["id"]: card for card in answer["cards"]}
 
 
-def test_the_readme_shows_the_very_configuration_that_the_sandbox_writes() -> None:
+def test_the_tutorial_shows_the_very_configuration_that_the_sandbox_writes() -> None:
     """With the ports that it takes when none are named."""
     (shown,) = re.findall(
-        r"^```toml\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        r"^```toml\n(.*?)^```$", TUTORIAL.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
     assert shown == configuration("http://127.0.0.1:8080", "127.0.0.1", 8025, 9471)
 

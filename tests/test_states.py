@@ -96,10 +96,10 @@ def test_whatever_is_asked_for_a_message_only_walks_along_the_table(wishes: list
 
 @pytest.mark.slow
 def test_the_documents_show_the_table_as_it_is() -> None:
-    """docs/architecture.md holds what docs/draw_states.py prints."""
+    """docs/explanation/states.md holds what docs/draw_states.py prints."""
     drawn = subprocess.run(
         [sys.executable, ROOT / "docs" / "draw_states.py"], capture_output=True, text=True, check=True
     ).stdout
-    text = ROOT.joinpath("docs", "architecture.md").read_text(encoding="utf-8")
+    text = ROOT.joinpath("docs", "explanation", "states.md").read_text(encoding="utf-8")
     shown = text.partition("<!-- states -->")[2].partition("<!-- /states -->")[0]
     assert shown.strip() == drawn.strip()

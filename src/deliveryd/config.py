@@ -116,23 +116,28 @@ class Section(BaseModel):
 
 
 class ServiceOptions(ProxyOptions, Section):
-    """The remote service."""
+    """The remote service, and how to reach it."""
 
-    base_url: Url = Field(description="where the service is")
-    timeout: Positive = Field(10.0, description="for one request, from connecting to the last byte")
-    accept_gzip: StrictBool = Field(False, description="whether answers are asked for in gzip")
-    auth: AuthOptions = Field(AuthOptions.model_construct(), description="how requests prove who sends them")
+    base_url: Url = Field(description="address of the service")
+    timeout: Positive = Field(10.0, description="for one whole request, from connecting to the last byte")
+    accept_gzip: StrictBool = Field(False, description="request compressed answers, which are always read")
+    auth: AuthOptions = Field(AuthOptions.model_construct(), description="how requests authenticate")
     tls: TlsOptions = Field(TlsOptions.model_construct(), description="certificates")
 
 
 class QueueOptions(Section):
-    """What is taken from the queue, and when."""
+    """How messages are taken from the queue."""
 
-    batch_size: StrictInt = Field(100, ge=1, le=100_000, description="messages taken with one request")
+    batch_size: StrictInt = Field(100, ge=1, le=100_000, description="most messages taken with one request")
     poll_interval: Positive = Field(1.0, description="pause after a batch that wasn't full")
     max_poll_interval: Positive = Field(30.0, description="longest pause while the queue is empty")
-    max_in_flight: StrictInt = Field(1000, ge=1, le=1_000_000, description="messages held at a time")
-    max_waiting: StrictInt = Field(2_000_000, ge=1, description="waiting messages that stop the taking")
+    max_in_flight: StrictInt = Field(
+        1000,
+        ge=1,
+        le=1_000_000,
+        description="most messages under way",
+    )
+    max_waiting: StrictInt = Field(2_000_000, ge=1, description="waiting messages at which taking stops")
 
     @model_validator(mode="after")
     def _fits(self) -> QueueOptions:
@@ -142,13 +147,13 @@ class QueueOptions(Section):
 
 
 class EventsOptions(Section):
-    """How statuses are reported."""
+    """How status events are reported."""
 
-    batch_size: StrictInt = Field(500, ge=1, le=100_000, description="events reported with one request")
-    flush_interval: Duration = Field(0.25, le=30.0, description="longest wait of an event for company")
+    batch_size: StrictInt = Field(500, ge=1, le=100_000, description="most events reported with one request")
+    flush_interval: Duration = Field(0.25, le=30.0, description="longest time an event waits for a batch")
     details_field: str = Field("details", min_length=1, description="field that holds an error's details")
     intermediate: tuple[Literal["sending", "accepted"], ...] = Field(
-        (), description='intermediate statuses to report: "sending", "accepted"'
+        (), description="intermediate statuses to report"
     )
 
     @field_validator("details_field")
@@ -164,30 +169,30 @@ class SettingsOptions(Section):
 
     cache_dir: FilePath = Field(Path("/var/cache/deliveryd/settings"), description="folder of the disk cache")
     size_limit: Size = Field(256 << 20, ge=1 << 20, description="size of the disk cache")
-    ttl: Positive | None = Field(None, description="age at which settings are asked for again; none: never")
+    ttl: Positive | None = Field(None, description="age at which settings are fetched again; left out: never")
 
 
 class EntitiesOptions(ProxyOptions, Section):
-    """Configurations of merchants, offers and the like, and the cache of them."""
+    """Configurations of merchants, offers and the like, for `deliveryd customers`; the worker needs none."""
 
-    hosts: tuple[HostName, ...] | None = Field(None, min_length=1, description="none: the service's own")
-    networks: tuple[NetworkText, ...] = Field((), description="private networks that hosts may lead into")
-    allow_http: StrictBool = Field(False, description="whether hosts may be asked without TLS")
+    hosts: tuple[HostName, ...] | None = Field(None, min_length=1, description="left out: the service's own")
+    networks: tuple[NetworkText, ...] = Field((), description="private networks that hosts may resolve to")
+    allow_http: StrictBool = Field(False, description="allow hosts other than the service's own without TLS")
     ca_file: FilePath | None = Field(None, description="authorities to trust on other hosts, PEM")
     max_size: Size = Field(1 << 20, ge=1 << 10, le=4 << 20, description="largest configuration that is read")
-    ttl: Positive = Field(3600.0, description="age to ask again at, where the host says nothing of it")
-    cache_dir: FilePath | None = Field(None, description="none: entities, within settings.cache_dir")
+    ttl: Positive = Field(3600.0, description="how long to keep one if its host doesn't say")
+    cache_dir: FilePath | None = Field(None, description="left out: entities in settings.cache_dir")
     size_limit: Size = Field(64 << 20, ge=1 << 20, description="size of the disk cache")
 
 
 class ContentOptions(Section):
     """How messages are rendered."""
 
-    languages: tuple[Tag, ...] = Field(("en",), min_length=1, description="after the customer's own")
+    languages: tuple[Tag, ...] = Field(("en",), min_length=1, description="tried after the customer's own")
     greeting_fallback: StrictBool = Field(
-        False, description="the general greeting stands in for a personal one"
+        False, description="use the general greeting if there is no personal one"
     )
-    email_format: EmailFormat = Field("auto", description='e-mail bodies: "html", "text", or "auto": by tags')
+    email_format: EmailFormat = Field("auto", description='of bodies; "auto": HTML if they hold tags')
 
 
 class RetryOptions(Section):
@@ -199,10 +204,12 @@ class RetryOptions(Section):
 
 
 class BreakerOptions(Section):
-    """When a provider that keeps failing is left alone."""
+    """When to stop attempts at a provider that keeps failing, but for probes."""
 
-    failures: StrictInt = Field(10, ge=0, le=1_000_000, description="in a row that open it; 0: turned off")
-    pause: Positive = Field(1.0, description="before the first probe, doubled after each that fails")
+    failures: StrictInt = Field(
+        10, ge=0, le=1_000_000, description="failed attempts in a row that open it; 0: never"
+    )
+    pause: Positive = Field(1.0, description="pause before the first probe, doubled after each that fails")
     max_pause: Positive = Field(60.0, description="longest pause between probes")
 
     @model_validator(mode="after")
@@ -213,18 +220,25 @@ class BreakerOptions(Section):
 
 
 class ChannelTable(BaseModel):
-    """What every channel has; what else stands in its table belongs to its adapter."""
+    """The keys of every channel; all others belong to its adapter."""
 
     model_config = ConfigDict(extra="allow", frozen=True, coerce_numbers_to_str=True, defer_build=True)
 
-    adapter: str = Field(description='kind of the channel: "http", "smtp", or one that a package brings')
-    block: str | None = Field(None, description="block that it sends; none: the channel's name")
-    concurrency: StrictInt = Field(100, ge=1, le=10_000, description="attempts under way at a time")
-    rate: RateLimit | None = Field(None, description='attempts that may begin in a time, such as "50/s"')
-    timeout: Positive = Field(10.0, description="for one attempt")
-    on_in_doubt: Literal["resend", "hold"] = Field("resend", description="when the outcome is unknown")
+    adapter: str = Field(description='"http", "smtp", or the name of a plug-in')
+    block: str | None = Field(None, description="block of the settings to send; left out: the channel's name")
+    concurrency: StrictInt = Field(
+        100,
+        ge=1,
+        le=10_000,
+        description="attempts under way at a time",
+    )
+    rate: RateLimit | None = Field(None, description='attempts that start per time, such as "50/s"')
+    timeout: Positive = Field(10.0, description="for one whole attempt")
+    on_in_doubt: Literal["resend", "hold"] = Field(
+        "resend", description="repeat it under its key, or hold it"
+    )
     retry: RetryOptions = Field(
-        RetryOptions.model_construct(), description="when the provider can't take it now"
+        RetryOptions.model_construct(), description="when the provider can't take a message now"
     )
     breaker: BreakerOptions = Field(
         BreakerOptions.model_construct(), description="when the provider keeps failing"
@@ -245,7 +259,11 @@ class ChannelConfig(BaseModel):
 class ChannelsOptions(Section):
     """The channels, in the order in which they are tried."""
 
-    order: tuple[str, ...] = Field(BLOCKS, min_length=1, description="the first that can takes a message")
+    order: tuple[str, ...] = Field(
+        BLOCKS,
+        min_length=1,
+        description="the first that can send does; then the next",
+    )
     configured: Mapping[str, ChannelConfig] = Field(default_factory=dict, exclude=True)
 
     @property
@@ -259,13 +277,16 @@ class ChannelsOptions(Section):
 
 
 class JournalOptions(Section):
-    """The journal."""
+    """Where the journal is, and how long it keeps what."""
 
-    url: JournalUrl = Field("sqlite:////var/lib/deliveryd/journal.db", description="where the journal is")
-    reserve: Size = Field(64 << 20, description="room on the disk below which nothing more is taken")
-    retention: Positive = Field(7 * 86400.0, description="how long ended messages can be explained")
-    keep_variables: bool = Field(False, description="keep the variables of messages that were sent")
-    allow_shared_folder: StrictBool = Field(False, description="whether others may write to its folder")
+    url: JournalUrl = Field(
+        "sqlite:////var/lib/deliveryd/journal.db",
+        description="four slashes: absolute path",
+    )
+    reserve: Size = Field(64 << 20, description="free space on the disk below which no more is taken")
+    retention: Positive = Field(7 * 86400.0, description="how long ended messages are kept")
+    keep_variables: bool = Field(False, description="keep the variables of sent messages for explain")
+    allow_shared_folder: StrictBool = Field(False, description="allow other users to write to its folder")
 
     @property
     def named(self) -> Path:
@@ -281,29 +302,29 @@ class JournalOptions(Section):
 class AdminOptions(Section):
     """Health, readiness, metrics and status."""
 
-    listen: Listen = Field("127.0.0.1:9470", description="address; port 0: any free one; empty: turned off")
-    allowed_hosts: tuple[OwnName, ...] = Field((), description="names to be asked by, besides addresses")
+    listen: Listen = Field("127.0.0.1:9470", description="address; port 0: any free one; empty: off")
+    allowed_hosts: tuple[OwnName, ...] = Field((), description="names it answers by, besides addresses")
 
 
 class ReceiptsOptions(Section):
     """Where providers report deliveries."""
 
-    listen: Listen = Field("127.0.0.1:9471", description="address; port 0: any free one; empty: turned off")
-    max_body: Size = Field(64 << 10, ge=1, description="largest report that is read")
+    listen: Listen = Field("127.0.0.1:9471", description="address; port 0: any free one; empty: off")
+    max_body: Size = Field(64 << 10, ge=1, description="largest report accepted")
     trusted_proxies: tuple[NetworkText, ...] = Field(
-        ("127.0.0.0/8", "::1"), description="networks whose X-Forwarded-For names the peer"
+        ("127.0.0.0/8", "::1"), description="proxies whose X-Forwarded-For names the peer"
     )
 
 
 class LogOptions(Section):
-    """The log."""
+    """What is logged, and how."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="least that is written")
-    format: Layout = Field("auto", description='"console", "json", "journal", or "auto" by where it goes')
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="lowest level written")
+    format: Layout = Field("auto", description='layout of lines; "auto": by where they go')
 
 
 class RunOptions(Section):
-    """The process."""
+    """How the process ends."""
 
     drain_timeout: Duration = Field(20.0, description="time to finish what is under way after SIGTERM")
 

@@ -58,30 +58,34 @@ class Event(StrEnum):
     """
 
     WORKER_STARTED = "worker.started", INFO, "the process is up and opens its parts"
-    WORKER_READY = "worker.ready", INFO, "every part is open and work is being taken"
-    WORKER_DRAINING = "worker.draining", INFO, "no more is taken; what is under way is finished"
-    WORKER_CUT_OFF = "worker.cut_off", WARNING, "the drain time was over before everything was finished"
+    WORKER_READY = "worker.ready", INFO, "every part is open and messages are taken"
+    WORKER_DRAINING = "worker.draining", INFO, "no more messages are taken; those under way are finished"
+    WORKER_CUT_OFF = "worker.cut_off", WARNING, "run.drain_timeout ended before everything was finished"
     WORKER_STOPPED = "worker.stopped", INFO, "everything is closed"
-    WORKER_DIED = "worker.died", ERROR, "an error that nobody foresaw ends the process"
-    WORKER_STUCK = "worker.stuck", ERROR, "a loop hasn't turned for too long"
-    SERVER_LISTENING = "server.listening", INFO, "a server of ours has bound its address"
+    WORKER_DIED = "worker.died", ERROR, "unexpected error; the process ends"
+    WORKER_STUCK = "worker.stuck", ERROR, "a loop made no progress for too long"
+    SERVER_LISTENING = "server.listening", INFO, "a server has bound its address"
 
     QUEUE_TAKEN = "queue.taken", INFO, "a batch from the queue is in the journal"
-    QUEUE_UNAVAILABLE = "queue.unavailable", WARNING, "the queue gave no usable answer; asked again later"
-    QUEUE_BATCH_LOST = "queue.batch_lost", ERROR, "a batch was asked for and didn't come whole"
+    QUEUE_UNAVAILABLE = (
+        "queue.unavailable",
+        WARNING,
+        "the queue gave no usable answer; tried again later",
+    )
+    QUEUE_BATCH_LOST = "queue.batch_lost", ERROR, "a batch was requested and didn't arrive whole"
     QUEUE_ELEMENT_MALFORMED = "queue.element_malformed", WARNING, "an element of a batch was set aside"
-    QUEUE_PAUSED = "queue.paused", WARNING, "nothing more is taken until the reason has gone"
-    QUEUE_RESUMED = "queue.resumed", INFO, "intake goes on after a pause or an outage"
+    QUEUE_PAUSED = "queue.paused", WARNING, "no more messages are taken until the cause is gone"
+    QUEUE_RESUMED = "queue.resumed", INFO, "taking continues after a pause or an outage"
 
     MESSAGE_SENT = "message.sent", DEBUG, "a channel accepted the message"
-    MESSAGE_FAILED = "message.failed", WARNING, "so many messages ended with an error event for this reason"
+    MESSAGE_FAILED = "message.failed", WARNING, "count messages ended with an error event for this reason"
     MESSAGE_ENDED = "message.ended", DEBUG, "the message ended with an error event"
     MESSAGE_WAITING = "message.waiting", DEBUG, "the message is tried again at its due time"
     MESSAGE_SET_ASIDE = "message.set_aside", WARNING, "the service refused its dequeued event: it isn't sent"
     MESSAGE_REOPENED = "message.reopened", INFO, "the service accepted a dequeued event that it had refused"
-    MESSAGE_IN_DOUBT = "message.in_doubt", WARNING, "an attempt left and nobody knows what became of it"
-    ATTEMPT_RETRY = "attempt.retry", DEBUG, "an attempt surely failed and another one follows"
-    CHANNEL_MISCONFIGURED = "channel.misconfigured", ERROR, "a provider rejects how it is set up"
+    MESSAGE_IN_DOUBT = "message.in_doubt", WARNING, "an attempt left and its outcome is unknown"
+    ATTEMPT_RETRY = "attempt.retry", DEBUG, "an attempt failed for certain and another one follows"
+    CHANNEL_MISCONFIGURED = "channel.misconfigured", ERROR, "a provider rejects the channel's set-up"
     CHANNEL_REFUSES_SETTINGS = (
         "channel.refuses_settings",
         WARNING,
@@ -93,14 +97,18 @@ class Event(StrEnum):
         "a provider accepted a message of a settings id that waited; the others follow",
     )
     CHANNEL_UNAVAILABLE = "channel.unavailable", WARNING, "a provider keeps failing; only probes are sent"
-    CHANNEL_PROBE_FAILED = "channel.probe_failed", DEBUG, "a provider that was tried again failed again"
-    CHANNEL_RECOVERED = "channel.recovered", INFO, "a provider that couldn't be used can be used again"
+    CHANNEL_PROBE_FAILED = "channel.probe_failed", DEBUG, "a probe of a failing provider failed"
+    CHANNEL_RECOVERED = "channel.recovered", INFO, "a provider works again"
 
-    SETTINGS_FETCHED = "settings.fetched", DEBUG, "settings came from the service"
-    SETTINGS_UNAVAILABLE = "settings.unavailable", WARNING, "settings can't be had now; their messages wait"
+    SETTINGS_FETCHED = "settings.fetched", DEBUG, "settings were fetched from the service"
+    SETTINGS_UNAVAILABLE = (
+        "settings.unavailable",
+        WARNING,
+        "settings can't be fetched; their messages wait",
+    )
     SETTINGS_UNUSABLE = "settings.unusable", WARNING, "settings don't exist or can't be read"
-    SETTINGS_FLAWED = "settings.flawed", WARNING, "blocks of the settings can't be read and are passed over"
-    CACHE_BROKEN = "cache.broken", WARNING, "a disk cache fails and is bypassed"
+    SETTINGS_FLAWED = "settings.flawed", WARNING, "blocks of the settings can't be read and are skipped"
+    CACHE_BROKEN = "cache.broken", WARNING, "a disk cache fails and isn't used"
     CACHE_ROW_REFUSED = "cache.row_refused", WARNING, "a disk cache held a row that deliveryd didn't write"
 
     EVENTS_ACCEPTED = "events.accepted", INFO, "the service accepted a batch of status events"
@@ -109,48 +117,60 @@ class Event(StrEnum):
     EVENTS_UNAVAILABLE = "events.unavailable", WARNING, "status events can't be posted; the outbox keeps them"
     EVENTS_RECOVERED = "events.recovered", INFO, "status events can be posted again"
 
-    CUSTOMERS_UNAVAILABLE = "customers.unavailable", WARNING, "the directory can't answer; its messages wait"
+    CUSTOMERS_UNAVAILABLE = (
+        "customers.unavailable",
+        WARNING,
+        "the directory fails; its messages wait",
+    )
     CUSTOMERS_RECOVERED = "customers.recovered", INFO, "the directory answers again"
-    CUSTOMERS_FILE_PROBLEM = "customers.file_problem", WARNING, "the customer file or a row of it is wrong"
+    CUSTOMERS_FILE_PROBLEM = (
+        "customers.file_problem",
+        WARNING,
+        "the customer file, or a row of it, is wrong",
+    )
 
-    RECEIPT_ACCEPTED = "receipt.accepted", DEBUG, "a provider's update moved a message"
-    RECEIPT_REPEATED = "receipt.repeated", DEBUG, "a provider's update was known already"
-    RECEIPT_UNMATCHED = "receipt.unmatched", INFO, "a provider's update fits no message yet; it is kept"
-    RECEIPT_MALFORMED = "receipt.malformed", WARNING, "a provider's update can't be read"
-    RECEIPT_FORGED = "receipt.forged", WARNING, "a provider's update isn't signed as it must be"
+    RECEIPT_ACCEPTED = "receipt.accepted", DEBUG, "a receipt changed a message"
+    RECEIPT_REPEATED = "receipt.repeated", DEBUG, "a receipt was recorded before"
+    RECEIPT_UNMATCHED = "receipt.unmatched", INFO, "a receipt matches no message yet; it is kept"
+    RECEIPT_MALFORMED = "receipt.malformed", WARNING, "a receipt can't be read"
+    RECEIPT_FORGED = "receipt.forged", WARNING, "a receipt has no valid signature"
     RECEIPT_TURNED_AWAY = (
         "receipt.turned_away",
         WARNING,
-        "a request to the address of receipts was no report to a channel, or too large",
+        "a request to the receipts server was no receipt of a channel, or too large",
     )
 
     SECRET_RENEWED = "secret.renewed", INFO, "a secret or certificate was replaced; the new one is used"
     SECRET_UNUSABLE = (
         "secret.unusable",
         WARNING,
-        "the files of a secret or certificate changed and can't be used; the one before is kept",
+        "a changed secret or certificate can't be used; the previous one stays in use",
     )
 
-    JOURNAL_RECOVERED = "journal.recovered", INFO, "the journal was opened and holds work from before"
-    JOURNAL_AWAITED = "journal.awaited", INFO, "a command works on the journal; the start waits for it"
-    JOURNAL_ACCOUNT = "journal.account", INFO, "where all messages are that were ever taken"
-    JOURNAL_GAP = "journal.gap", ERROR, "messages are missing from the journal; deliveryd audit says which"
-    JOURNAL_MISPLACED = "journal.misplaced", ERROR, "the open journal isn't what its name leads to any more"
-    JOURNAL_IN_PLACE = "journal.in_place", INFO, "the journal is back in its place; the line goes on"
+    JOURNAL_RECOVERED = (
+        "journal.recovered",
+        INFO,
+        "the journal holds messages of a previous run",
+    )
+    JOURNAL_AWAITED = "journal.awaited", INFO, "a command uses the journal; the start waits for it"
+    JOURNAL_ACCOUNT = "journal.account", INFO, "the sums of all messages ever taken"
+    JOURNAL_GAP = "journal.gap", ERROR, "messages are missing from the journal; deliveryd audit lists them"
+    JOURNAL_MISPLACED = "journal.misplaced", ERROR, "the open journal was deleted, moved or replaced"
+    JOURNAL_IN_PLACE = "journal.in_place", INFO, "the journal is back in its place; the line continues"
     JOURNAL_FILLING = (
         "journal.filling",
         WARNING,
-        "half, or four fifths, of queue.max_waiting wait, and for what",
+        "half, or four fifths, of queue.max_waiting is reached; names the largest cause",
     )
-    JOURNAL_FULL = "journal.full", ERROR, "the journal's disk has no room; the line waits for it"
-    JOURNAL_ROOM = "journal.room", INFO, "the journal's disk has room again; the line goes on"
-    JOURNAL_EXPOSED = "journal.exposed", WARNING, "others could read the journal or change its folder"
+    JOURNAL_FULL = "journal.full", ERROR, "the journal's disk is full; the line waits"
+    JOURNAL_ROOM = "journal.room", INFO, "the journal's disk has room again; the line continues"
+    JOURNAL_EXPOSED = "journal.exposed", WARNING, "other users could read the journal or change its folder"
     JOURNAL_CLEANED = "journal.cleaned", INFO, "messages older than the retention were removed"
 
-    CLOCK_STEPPED = "clock.stepped", WARNING, "the computer's clock was put right; what waits follows it"
+    CLOCK_STEPPED = "clock.stepped", WARNING, "the clock was corrected; due times follow it"
 
     DESK_DECIDED = "desk.decided", INFO, "an operator's order was carried out"
-    DESK_CLOSED = "desk.closed", WARNING, "operators can't give orders while the worker runs"
+    DESK_CLOSED = "desk.closed", WARNING, "the worker can't receive operators' orders"
 
     LIBRARY_MESSAGE = "library.message", WARNING, "a library logged something"
 

@@ -53,16 +53,16 @@ FinderText = Annotated[str, AfterValidator(_checked_finder)]
 
 
 class SuccessOptions(BaseModel):
-    """What a 2xx answer must say to mean acceptance: many gateways answer 200 to everything.
+    """What a 2xx answer must say to mean acceptance, for gateways that answer 200 to everything.
 
-    A value that is neither in `equals` nor in `try_again` is a refusal. Values are compared as text.
+    Values are compared as text. No value at all is in doubt.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    pointer: FinderText
-    equals: Annotated[list[str], Field(min_length=1)]
-    try_again: list[str] = []
+    pointer: FinderText = Field(description="where the answer says it: JSON Pointer, or a regular expression")
+    equals: Annotated[list[str], Field(min_length=1)] = Field(description="values that mean accepted")
+    try_again: list[str] = Field([], description="values that mean try again; any other is a refusal")
 
     @field_validator("equals", "try_again", mode="before")
     @classmethod
@@ -77,21 +77,26 @@ def _as_text(value: object) -> object:
 
 
 class HttpChannelOptions(ProxyOptions):
-    """`[channels.NAME]` with `adapter = "http"` (design 6); `secrets` is first, as the others refer to it."""
+    """The keys of an HTTP gateway; "Add a channel" lists the placeholders of its mappings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    secrets: dict[Annotated[str, Field(pattern=r"^[^{}]+$")], SecretPath] = Field({})
-    url: str
-    method: Literal["POST", "PUT", "GET"] = "POST"
-    json_body: dict[str, Any] | list[Any] | None = Field(None, alias="json")
-    form: MappedPairs | None = None
-    query: MappedPairs | None = None
-    headers: dict[str, str] = Field({})
-    provider_id: FinderText | None = None
-    success: SuccessOptions | None = None
-    receipt: ReceiptOptions | None = None
-    tls: TlsOptions | None = None
+    # First, since the validators of the others refer to it.
+    secrets: dict[Annotated[str, Field(pattern=r"^[^{}]+$")], SecretPath] = Field(
+        {}, description="names for {secret.NAME}, and their files"
+    )
+    url: str = Field(description="address; placeholders in path segments and values of the query")
+    method: Literal["POST", "PUT", "GET"] = Field("POST", description="method of the request")
+    json_body: dict[str, Any] | list[Any] | None = Field(None, alias="json", description="body as JSON")
+    form: MappedPairs | None = Field(None, description="body as a form, instead of json")
+    query: MappedPairs | None = Field(None, description="parameters added to the address")
+    headers: dict[str, str] = Field({}, description="headers added to the adapter's own")
+    provider_id: FinderText | None = Field(
+        None, description="the provider's id in its answer: JSON Pointer, or a regular expression"
+    )
+    success: SuccessOptions | None = Field(None, description="left out: every 2xx means accepted")
+    receipt: ReceiptOptions | None = Field(None, description="how to read receipts; left out: none")
+    tls: TlsOptions | None = Field(None, description="certificates")
 
     @field_validator("url", "json_body", "form", "query", "headers")
     @classmethod

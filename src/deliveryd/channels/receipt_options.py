@@ -11,18 +11,19 @@ from deliveryd.options.units import SecretPaths
 
 
 class SignatureOptions(BaseModel):
-    """How a receipt proves where it comes from: a keyed hash of its raw body in a header, after `prefix`.
-
-    Each of the secrets in `secret_file` is valid: there are two while the provider goes over to a new one.
-    """
+    """How a receipt is verified: a keyed hash of its raw body, in a header."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
-    secret_file: SecretPaths
-    algorithm: Literal["hmac-sha256", "hmac-sha384", "hmac-sha512"] = "hmac-sha256"
-    encoding: Literal["hex", "base64"] = "hex"
-    prefix: str = ""
+    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")] = Field(
+        description="header that holds the signature"
+    )
+    secret_file: SecretPaths = Field(description="key of the hash; during a rotation several, all valid")
+    algorithm: Literal["hmac-sha256", "hmac-sha384", "hmac-sha512"] = Field(
+        "hmac-sha256", description="keyed hash of the raw body"
+    )
+    encoding: Literal["hex", "base64"] = Field("hex", description="how the hash is written")
+    prefix: str = Field("", description='text before the hash, such as "sha256="')
 
     def secrets(self) -> list[str]:
         """The secrets, read from their files now. Raises ValueError."""
@@ -35,21 +36,24 @@ class SignatureOptions(BaseModel):
 
 
 class ReceiptOptions(BaseModel):
-    """Where in a receipt's JSON its values stand, and which statuses mean what; others change nothing.
+    """Where the values of a receipt's JSON are, and what its statuses mean.
 
-    `reference` is where the gateway echoes the message's key or its id, whichever it was given. By it a
-    receipt settles a message of which no acceptance, and so no id of the provider, is known.
+    With `reference` a receipt also settles a message whose acceptance, and so the provider's id, is unknown.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    provider_id: Pointer
-    status: Pointer
-    delivered: Annotated[list[str], Field(min_length=1)]
-    failed: list[str] = []
-    reported_at: Pointer | None = None
-    reference: Pointer | None = None
-    signature: SignatureOptions | None = None
+    provider_id: Pointer = Field(description="JSON Pointer to the provider's id of the message")
+    status: Pointer = Field(description="JSON Pointer to the status")
+    delivered: Annotated[list[str], Field(min_length=1)] = Field(description="statuses that mean delivered")
+    failed: list[str] = Field([], description="statuses that mean failed; any other changes nothing")
+    reported_at: Pointer | None = Field(
+        None, description="JSON Pointer to the time; left out: when the report came"
+    )
+    reference: Pointer | None = Field(
+        None, description="JSON Pointer to the echoed {message.key} or {message.id}"
+    )
+    signature: SignatureOptions | None = Field(None, description="left out: reports aren't verified")
 
     @model_validator(mode="after")
     def _one_meaning(self) -> Self:

@@ -24,26 +24,32 @@ OWN_MAIL_HEADERS = frozenset(
 
 
 class SmtpOptions(BaseModel):
-    """`[channels.NAME]` with `adapter = "smtp"`."""
+    """The keys of a mail server."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    host: Annotated[str, Field(pattern=r"^[^\s/@]+$")]
-    port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    tls: Literal["starttls", "tls", "none"] = "starttls"
-    ca_file: FilePath | None = None
-    cert_file: FilePath | None = None
-    key_file: FilePath | None = None
-    username: Annotated[str, Field(min_length=1)] | None = None
-    password_file: SecretPath | None = None
-    sender: str
-    reply_to: str | None = None
-    to: Annotated[str, Field(pattern=r"^\{customer\.[^{}]+\}$")] = "{customer.email}"
-    headers: dict[str, str] = {}
-    helo: Annotated[str, Field(pattern=r"^[A-Za-z0-9.:\[\]-]+$")] | None = None
-    connections: Annotated[int, Field(ge=0)] = 4
-    idle_timeout: Duration = 30.0
-    allow_plain_text: StrictBool = False
+    host: Annotated[str, Field(pattern=r"^[^\s/@]+$")] = Field(description="mail server")
+    port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
+        None, description='left out: 587 for "starttls", 465 for "tls", 25 for "none"'
+    )
+    tls: Literal["starttls", "tls", "none"] = Field("starttls", description='"tls": from the first byte')
+    ca_file: FilePath | None = Field(None, description="authorities to trust instead of the system's, PEM")
+    cert_file: FilePath | None = Field(None, description="certificate to show, PEM")
+    key_file: FilePath | None = Field(None, description="its key, PEM, if it isn't in cert_file")
+    username: Annotated[str, Field(min_length=1)] | None = Field(None, description="left out: no login")
+    password_file: SecretPath | None = Field(None, description="password, together with username")
+    sender: str = Field(description="From")
+    reply_to: str | None = Field(None, description="Reply-To")
+    to: Annotated[str, Field(pattern=r"^\{customer\.[^{}]+\}$")] = Field(
+        "{customer.email}", description="customer field with the address"
+    )
+    headers: dict[str, str] = Field({}, description="further headers, the same for all messages")
+    helo: Annotated[str, Field(pattern=r"^[A-Za-z0-9.:\[\]-]+$")] | None = Field(
+        None, description="name to greet with; left out: this computer's"
+    )
+    connections: Annotated[int, Field(ge=0)] = Field(4, description="connections kept between messages")
+    idle_timeout: Duration = Field(30.0, description="how long an idle connection is kept")
+    allow_plain_text: StrictBool = Field(False, description='allow a password with tls = "none"')
 
     @field_validator("sender", "reply_to")
     @classmethod

@@ -23,7 +23,7 @@ class FileOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
-    path: FilePath = Field(description="JSON Lines or CSV")
+    path: FilePath = Field(description="JSON Lines or CSV; read again when it changes")
 
 
 class _Stamp(NamedTuple):

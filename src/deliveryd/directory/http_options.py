@@ -38,7 +38,7 @@ def address_with_place(url: str, placeholder: str) -> Target:
 
 
 class HttpDirectoryOptions(ProxyOptions):
-    """What the source "http" needs (design 6)."""
+    """A directory that answers GET with JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 

@@ -12,14 +12,16 @@ from deliveryd.options.units import Positive
 
 
 class CustomersOptions(BaseModel):
-    """The issuer's own customer directory; what else stands in its table belongs to its source."""
+    """The issuer's own customer directory; all other keys belong to its source."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
-    source: str = Field("none", description='"none", "file", "http", "sql", or one that a package brings')
-    cache_ttl: Positive = Field(300.0, description="how long an answer of a remote directory is kept")
-    timeout: Positive = Field(5.0, description="for one question to a remote directory")
-    concurrency: StrictInt = Field(10, ge=1, le=1000, description="questions to it at a time")
+    source: str = Field("none", description='"none", "file", "http", "sql", or the name of a plug-in')
+    cache_ttl: Positive = Field(
+        300.0, description="how long an answer of a remote directory is kept; unknown customers: 30 s"
+    )
+    timeout: Positive = Field(5.0, description="for one query to a remote directory")
+    concurrency: StrictInt = Field(10, ge=1, le=1000, description="queries at a time")
     options: BaseModel = Field(NoOptions.model_construct(), exclude=True)
 
     @property

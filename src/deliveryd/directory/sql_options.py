@@ -68,7 +68,7 @@ def _query(query: str) -> str:
 
 
 class SqlOptions(BaseModel):
-    """What the source "sql" needs (design 6)."""
+    """A database, which is only read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 

@@ -34,16 +34,18 @@ def _address(url: str) -> str:
 
 
 class ProxyOptions(BaseModel):
-    """Which proxy, and who asks it."""
+    """A forward proxy for the requests of this table; the environment's proxies are never used."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     proxy: Annotated[str, AfterValidator(_address)] | None = Field(
-        None, description="forward proxy; none: requests go straight to their hosts"
+        None, description="address of the proxy; left out: none"
     )
-    proxy_username: str | None = Field(None, description="for the proxy, together with proxy_password_file")
-    proxy_password_file: SecretPath | None = Field(None, description="password for the proxy")
-    allow_plain_text: StrictBool = Field(False, description="whether secrets may go out over http://")
+    proxy_username: str | None = Field(
+        None, description="login at the proxy, together with proxy_password_file"
+    )
+    proxy_password_file: SecretPath | None = Field(None, description="password at the proxy")
+    allow_plain_text: StrictBool = Field(False, description="allow secrets to be sent over http://")
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:

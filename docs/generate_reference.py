@@ -1,0 +1,360 @@
+"""Write the generated parts of docs/reference: configuration keys, commands, log events, metrics and states.
+
+Each page holds its text by hand and, between two markers, what this script makes of the code. Run it after a
+change of a model, a command, a log event or a metric; tests/test_reference.py fails while a page differs.
+"""  # noqa: INP001  # a script
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+from typer.core import TyperArgument, TyperGroup
+from typer.main import get_command
+
+from deliveryd.admin.exposition import expose
+from deliveryd.channels.http_options import HttpChannelOptions, SuccessOptions
+from deliveryd.channels.receipt_options import ReceiptOptions, SignatureOptions
+from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.cli.app import COMMANDS, build_app
+from deliveryd.config import BreakerOptions, ChannelTable, Config, RetryOptions
+from deliveryd.directory.file import FileOptions
+from deliveryd.directory.http_options import HttpDirectoryOptions
+from deliveryd.directory.options import CustomersOptions
+from deliveryd.directory.sql_options import SqlOptions
+from deliveryd.inspection.explanation import STATES
+from deliveryd.metrics import Levels, Metrics
+from deliveryd.options import units
+from deliveryd.options.proxy import ProxyOptions
+from deliveryd.options.tls import TlsOptions
+from deliveryd.service.auth import AuthOptions
+from deliveryd.telemetry import Event
+
+REFERENCE = Path(__file__).parent / "reference"
+GENERATED = re.compile(r"(<!-- generated -->\n).*?(<!-- /generated -->\n)", re.DOTALL)
+
+Row = Sequence[str]
+
+
+class Unit(NamedTuple):
+    """A type of the configuration that has a notation of its own: how it is called and written."""
+
+    name: str
+    write: Callable[[Any], str]
+
+
+UNITS: Mapping[object, Unit] = {
+    units.parse_duration: Unit("duration", units.format_duration),
+    units.parse_size: Unit("size", units.format_size),
+    units.parse_rate: Unit("rate", units.format_rate),
+    units.resolve_path: Unit("path", str),
+}
+SECRETS: Mapping[object, str] = {
+    function: name
+    for alias, name in (
+        (units.SecretPath, "path of a secret"),
+        (units.SecretPaths, "path of a secret, or a list"),
+    )
+    for metadata in get_args(alias)[1:]
+    if (function := getattr(metadata, "func", None)) is not None
+}
+PLAIN: Mapping[object, str] = {str: "text", int: "integer", bool: "true or false", float: "number"}
+BOUNDS: Mapping[str, str] = {"ge": "at least", "gt": "more than", "le": "at most"}
+
+
+def table(head: Row, rows: Iterator[Row] | Sequence[Row]) -> Iterator[str]:
+    """A Markdown table."""
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+
+
+def sentences(text: str | None) -> str:
+    """A docstring as one line, without references to the design."""
+    return re.sub(r" \(design \d\)", "", " ".join((text or "").split()))
+
+
+# Configuration
+
+
+def metadata_of(annotation: object, field: FieldInfo | None = None) -> list[object]:
+    """What an annotation is annotated with, at any depth of aliases and optional parts."""
+    found: list[object] = list(field.metadata) if field is not None else []
+    if get_origin(annotation) is Annotated:
+        inner, *metadata = get_args(annotation)
+        return [*metadata_of(inner), *metadata, *found]
+    if get_origin(annotation) in (Union, types.UnionType):
+        for part in get_args(annotation):
+            found += metadata_of(part)
+    return found
+
+
+def unit_of(annotation: object, field: FieldInfo | None = None) -> Unit | None:
+    """The notation of durations, sizes, rates and paths; None for any other type."""
+    for metadata in metadata_of(annotation, field):
+        function = getattr(metadata, "func", None)
+        if function in SECRETS:
+            return Unit(SECRETS[function], str)
+        if function in UNITS:
+            return UNITS[function]
+    return None
+
+
+def kind_of(annotation: Any, field: FieldInfo | None = None) -> str:
+    """A type in the words of somebody who writes the file."""
+    if (unit := unit_of(annotation, field)) is not None:
+        return unit.name
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return kind_of(arguments[0])
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(kind_of(part) for part in arguments if part is not type(None)))
+    if origin is Literal:
+        return ", ".join(f'`"{value}"`' for value in arguments)
+    if origin in (tuple, list) and arguments[0] is Any:
+        return "list"
+    if origin in (tuple, list):
+        return f"list of {kind_of(arguments[0])}"
+    if origin is dict or (inspect.isclass(annotation) and issubclass(annotation, BaseModel)):
+        return "table"
+    return PLAIN.get(annotation, "text")
+
+
+def bounds_of(field: FieldInfo) -> str:
+    """The least and the most that a value may be."""
+    unit = unit_of(field.annotation, field)
+    return ", ".join(
+        f"{words} {unit.write(bound) if unit and bound else bound}"
+        for metadata in metadata_of(field.annotation, field)
+        for name, words in BOUNDS.items()
+        if (bound := getattr(metadata, name, None)) is not None
+    )
+
+
+def default_of(field: FieldInfo) -> str:
+    """The default as the file would have it."""
+    default = field.get_default(call_default_factory=True)
+    if default is PydanticUndefined:
+        return "required"
+    if default is None or isinstance(default, BaseModel):
+        return "-"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if (unit := unit_of(field.annotation, field)) is not None:
+        return f'`"{unit.write(default)}"`'
+    if isinstance(default, tuple | list):
+        return f"`[{', '.join(chr(34) + str(value) + chr(34) for value in default)}]`"
+    if isinstance(default, dict):
+        return "`{}`"
+    return f'`"{default}"`' if isinstance(default, str) else f"`{default}`"
+
+
+def keys_of(model: type[BaseModel], *, without: type[BaseModel] | None = None) -> Iterator[Row]:
+    """A row for each key of a model, but those that it inherits from `without`."""
+    inherited = without.model_fields if without is not None and issubclass(model, without) else {}
+    for name, field in model.model_fields.items():
+        if field.exclude or name in inherited:
+            continue
+        annotation = [kind_of(field.annotation, field), bounds_of(field)]
+        yield (
+            f"`{field.alias or name}`",
+            ", ".join(filter(None, annotation)),
+            default_of(field),
+            (field.description or ""),
+        )
+
+
+def section(heading: str, model: type[BaseModel], *, without: type[BaseModel] | None = None) -> Iterator[str]:
+    """A heading, what the table is for, and its keys."""
+    yield from (f"## {heading}", "", sentences(inspect.getdoc(model)), "")
+    yield from table(("key", "value", "default", "meaning"), keys_of(model, without=without))
+    yield ""
+
+
+SHARED: Mapping[str, type[BaseModel]] = {
+    "Keys for a proxy": ProxyOptions,
+    "auth": AuthOptions,
+    "tls": TlsOptions,
+}
+
+
+def configuration() -> Iterator[str]:
+    """All tables but those of customers and channels."""
+    for name, field in Config.model_fields.items():
+        if name in ("customers", "channels"):
+            continue
+        model = field.annotation
+        yield from section(f"[{name}]", model, without=ProxyOptions)  # type: ignore[arg-type]
+    for heading, model in SHARED.items():
+        yield from section(heading, model)
+
+
+def customers() -> Iterator[str]:
+    """The table of customers, and what each source adds to it."""
+    yield from section("[customers]", CustomersOptions)
+    for source, model in (("file", FileOptions), ("http", HttpDirectoryOptions), ("sql", SqlOptions)):
+        yield from section(f'source = "{source}"', model, without=ProxyOptions)
+
+
+def channels() -> Iterator[str]:
+    """The table of a channel, and what each adapter adds to it."""
+    yield from section("[channels]", Config.model_fields["channels"].annotation)  # type: ignore[arg-type]
+    yield from section("[channels.NAME]", ChannelTable)
+    yield from section("[channels.NAME.retry]", RetryOptions)
+    yield from section("[channels.NAME.breaker]", BreakerOptions)
+    yield from section('adapter = "http"', HttpChannelOptions, without=ProxyOptions)
+    yield from section("[channels.NAME.success]", SuccessOptions)
+    yield from section("[channels.NAME.receipt]", ReceiptOptions)
+    yield from section("[channels.NAME.receipt.signature]", SignatureOptions)
+    yield from section('adapter = "smtp"', SmtpOptions)
+
+
+# Commands
+
+
+def commands() -> Iterator[str]:
+    """A list of all commands, then each that stands alone with its arguments and options."""
+    program = all_commands()
+    rows = []
+    for group, command in program.items():
+        page_of = "command-groups.md" if isinstance(command, TyperGroup) else ""
+        for name, leaf in leaves_of(group, command):
+            link = f"{page_of}#deliveryd-{name.replace(' ', '-')}"
+            rows.append((f"[`deliveryd {name}`]({link})", first_line(leaf)))
+    yield from table(("command", "what it does"), rows)
+    for name, command in program.items():
+        if not isinstance(command, TyperGroup):
+            yield from described(name, command)
+
+
+def command_groups() -> Iterator[str]:
+    """Each command of a group with its arguments and options."""
+    for group, command in all_commands().items():
+        if isinstance(command, TyperGroup):
+            yield from ("", f"## deliveryd {group}", "", *paragraphs(command))
+            for name, leaf in leaves_of(group, command):
+                yield from described(name, leaf, level="###")
+
+
+def all_commands() -> Mapping[str, Any]:
+    """The commands and groups of the program, in the order of its help."""
+    program = get_command(build_app())
+    assert isinstance(program, TyperGroup)  # noqa: S101  # it has several commands
+    return {name: program.commands[name] for name in COMMANDS}
+
+
+def leaves_of(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """The commands below a group, or the command itself."""
+    if not isinstance(command, TyperGroup):
+        yield name, command
+        return
+    for inner, child in command.commands.items():
+        yield from leaves_of(f"{name} {inner}", child)
+
+
+def first_line(command: Any) -> str:
+    """The sentence that lists of commands show."""
+    return str(command.help or "").strip().partition("\n")[0]
+
+
+def paragraphs(command: Any) -> Iterator[str]:
+    """The help of a command."""
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        yield from (" ".join(paragraph.split()), "")
+
+
+def described(name: str, command: Any, *, level: str = "##") -> Iterator[str]:
+    """One command: its help, and its parameters."""
+    yield from ("", f"{level} deliveryd {name}", "", *paragraphs(command))
+    rows = [parameter(each) for each in command.params if each.name not in ("help", "config")]
+    if rows:
+        yield from table(("argument or option", "meaning"), rows)
+
+
+def parameter(each: Any) -> Row:
+    """An argument or an option, its help, and its default."""
+    meaning = " ".join((each.help or "").split()) + (" Required." if each.required else "")
+    if isinstance(each, TyperArgument):
+        name = (each.metavar or each.name or "").upper()
+        return f"`{name}{'...' if each.nargs == -1 else ''}`", meaning
+    flag = ", ".join([*each.opts, *each.secondary_opts])
+    if each.is_flag:
+        return f"`{flag}`", meaning
+    default = each.default if isinstance(each.default, int | str) and each.default != "" else None
+    return f"`{flag} {each.metavar or each.name.upper()}`", meaning + (
+        f" Default: {default}." if default else ""
+    )
+
+
+# Events, metrics, states
+
+
+def log_events() -> Iterator[str]:
+    """Name, level and meaning of each event."""
+    yield from table(
+        ("event", "level", "meaning"),
+        [(f"`{event}`", logging.getLevelName(event.level).lower(), event.meaning) for event in Event],
+    )
+
+
+def metrics() -> Iterator[str]:
+    """Name, type, labels and meaning of each metric."""
+    counted = Metrics(["sms"], "1.0")
+    counted.follow(lambda: Levels({}, 0, 0, {"sms": False}))
+    text, _ = expose(counted, "")
+    rows = []
+    for family in text_string_to_metric_families(text.decode()):
+        if family.name.startswith("deliveryd_"):
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
+            rows.append(
+                (
+                    f"`{name}`",
+                    family.type,
+                    ", ".join(f"`{label}`" for label in labels) or "-",
+                    family.documentation,
+                )
+            )
+    yield from table(("metric", "type", "labels", "meaning"), rows)
+
+
+def states() -> Iterator[str]:
+    """Each state in the words of `explain`."""
+    yield from table(
+        ("state", "meaning"), [(f"`{state.name.lower()}`", meaning) for state, meaning in STATES.items()]
+    )
+
+
+PAGES: Mapping[str, Callable[[], Iterator[str]]] = {
+    "configuration.md": configuration,
+    "configuration-customers.md": customers,
+    "configuration-channels.md": channels,
+    "commands.md": commands,
+    "command-groups.md": command_groups,
+    "log-events.md": log_events,
+    "metrics.md": metrics,
+    "states.md": states,
+}
+
+
+def page(name: str) -> str:
+    """A page as it should be: its own text, with the generated part made anew."""
+    text = (REFERENCE / name).read_text(encoding="utf-8")
+    made = re.sub(r"\n{3,}", "\n\n", "\n".join(PAGES[name]())).strip("\n")
+    return GENERATED.sub(lambda match: f"{match[1]}\n{made}\n\n{match[2]}", text)
+
+
+if __name__ == "__main__":
+    for name in PAGES:
+        text = page(name)  # before it is opened for writing
+        (REFERENCE / name).write_text(text, encoding="utf-8")

@@ -154,4 +154,4 @@ ci: ## all that a change must pass, as CI runs it
 	@bash .ci/run
 
 clean: ## remove what these targets made, .venv too
-	@rm -rf .venv .venv-* benchmarks/.venv .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build site .cache
+	@rm -rf .venv .venv-* benchmarks/.venv .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build site .cache

@@ -17,7 +17,7 @@ from deliveryd.journal import base, sqlite
 from deliveryd.receipts import app as receipts
 from deliveryd.worker import supervisor, wiring
 
-ONLY_TELL = frozenset({"FromFiles", "Metrics", "Notifier", "Pulse", "WallClock", "WorkerVitals"})
+ONLY_TELL = frozenset({"Heartbeats", "Metrics", "Notifier", "RenewedValue", "WallClock", "WorkerHealth"})
 """Parts that watch and tell: no message depends on what they have done or not."""
 
 DIRECTORY = ("aclose", "at_hand", "look_up", "probe")
@@ -31,8 +31,8 @@ NEVER_PASSED: Mapping[str, str] = {
     "DiskCache.delete": "only after somebody else has written into the cache, which holds nothing that lasts",
     "DiskCache.extent": "for an operator's command",
     "FileDirectory.probe": "for an operator's command",
-    "Lane.after_hold": "for the start after a life in which messages were held in doubt",
-    "Lane.put_off": "the scenario's lanes have room for all; the step is recorded like any other",
+    "Dispatcher.after_hold": "for the start after a life in which messages were held in doubt",
+    "Dispatcher.put_off": "the scenario's dispatchers have room for all; the step is recorded like any other",
     "Matching.match_again": "an operator's order like any other: see COMMIT.decide",
     "Operations.hasten": "the scenario's clock isn't put back",
     "Outbox.note_step": "the scenario's clock isn't put back",

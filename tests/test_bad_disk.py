@@ -222,7 +222,7 @@ def test_a_limit_on_the_size_of_files_ends_the_worker_with_a_message_and_loses_n
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert worker.wait(PATIENCE) == 1
         assert "disk I/O error. No committed data is lost" in world.log()
-        assert "its room and limits" in world.log()
+        assert "its free space and limits" in world.log()
         assert audit(world).returncode == 0
         world.state.redeliver_after = 0.0  # what was taken and never recorded is the queue's to give again
         world.run_until_idle()

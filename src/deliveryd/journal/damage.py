@@ -40,7 +40,7 @@ def advice(error: sqlite3.Error) -> str:
     if _code(error) in _NOT_ALLOWED:
         return "This user can't write it: check the permissions of the file, its folder and the mount"
     return (
-        "No committed data is lost, and nothing more is committed: check the disk, its free space and quotas,"
+        "No committed data is lost, and nothing more is committed: check the disk, its free space and limits,"
         " and the kernel's log, then start deliveryd again"
     )
 

@@ -13,10 +13,9 @@ import trio
 from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.delivery.dispatcher import Dispatcher, DispatchPolicy, RetryPolicy
 from deliveryd.delivery.routing import Routed
-from deliveryd.journal.base import Transition
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.metrics import Metrics
-from deliveryd.model import Entry, QueuedMessage, Rendered, format_instant
+from deliveryd.model import Entry, QueuedMessage, Rendered, Transition, format_instant
 from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.threads import inline
 from deliveryd.runtime.waiting import Heartbeats

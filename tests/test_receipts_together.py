@@ -15,9 +15,9 @@ import anyio
 import pytest
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.base import MatchedReceipt, Receipt
+from deliveryd.journal.base import MatchedReceipt
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
-from deliveryd.model import parse_instant
+from deliveryd.model import Receipt, parse_instant
 from deliveryd.receipts.batcher import ReceiptBatcher
 from world import PATIENCE, World, open_world
 

@@ -16,10 +16,10 @@ from deliveryd.delivery.pipeline import Pipeline
 from deliveryd.delivery.request_slots import RequestSlots
 from deliveryd.delivery.routing import Routed, Router, Undeliverable
 from deliveryd.journal import account, upkeep
-from deliveryd.journal.base import Recovery, Transition
+from deliveryd.journal.base import Recovery
 from deliveryd.journal.decisions import Decisions
 from deliveryd.journal.operations import Operations
-from deliveryd.model import Customer, Entry, WallClock
+from deliveryd.model import Customer, Entry, Transition, WallClock
 from deliveryd.network import deadline
 from deliveryd.rendering import template
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings

@@ -11,11 +11,11 @@ import pytest
 from deliveryd.delivery.reporting import ABOUT_THE_EVENTS
 from deliveryd.errors import ServiceRefused, ServiceUnavailable
 from deliveryd.journal import operations, receipt_match
-from deliveryd.journal.base import OutboxRow, Receipt, Transition
+from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.receipt_match import Matching
-from deliveryd.model import Entry, StatusEvent
+from deliveryd.model import Entry, Receipt, StatusEvent, Transition
 from deliveryd.service.client import ServiceClient
 from deliveryd.states import State
 

@@ -29,10 +29,9 @@ from deliveryd.channels.base import (
 )
 from deliveryd.delivery.refusals import Refusals
 from deliveryd.delivery.routing import Routed, expired, is_expired
-from deliveryd.journal.base import Outcome, Transition
 from deliveryd.journal.rows import digest_of
 from deliveryd.metrics import Metrics
-from deliveryd.model import Clock, Content, Customer, Entry, StatusEvent, message_key
+from deliveryd.model import Clock, Content, Customer, Entry, Outcome, StatusEvent, Transition, message_key
 from deliveryd.options.units import Rate
 from deliveryd.runtime import waits
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy, grown

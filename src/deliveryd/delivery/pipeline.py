@@ -22,10 +22,10 @@ from deliveryd.delivery.intake import InFlightLimit, Intake
 from deliveryd.delivery.preparation import ALL, Deferred, Prepared, Preparer
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Undeliverable
-from deliveryd.journal.base import Doubtful, Journal, OutboxRow, Outcome, Transition
+from deliveryd.journal.base import Doubtful, Journal, OutboxRow
 from deliveryd.journal.orders import Effect
 from deliveryd.metrics import Metrics
-from deliveryd.model import STEP, Clock, Entry, StatusEvent
+from deliveryd.model import STEP, Clock, Entry, Outcome, StatusEvent, Transition
 from deliveryd.runtime import waits
 from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
 from deliveryd.states import ENDED, State

@@ -25,10 +25,8 @@ from deliveryd.journal.base import (
     Due,
     MatchedReceipt,
     OutboxRow,
-    Receipt,
     Recorded,
     Recovery,
-    Transition,
 )
 from deliveryd.journal.damage import abandon, advice, unusable
 from deliveryd.journal.decisions import Decisions
@@ -51,7 +49,7 @@ from deliveryd.journal.presence import Presence
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import EMPTIED
 from deliveryd.journal.schema import EventWriter, prepare_schema, verify_header
-from deliveryd.model import Entry, Malformed, QueuedMessage
+from deliveryd.model import Entry, Malformed, QueuedMessage, Receipt, Transition
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry import Event, log
 

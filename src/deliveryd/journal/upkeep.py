@@ -6,6 +6,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Collection
 
+from deliveryd import transitions
 from deliveryd.journal.account import add_forgotten, open_states
 from deliveryd.journal.base import Counts, Doubtful, Recovery
 from deliveryd.journal.outbox import WATERMARK
@@ -18,6 +19,7 @@ from deliveryd.states import State
 _MOVING = "ended_at IS NULL AND due_at IS NULL"
 _OPEN = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? ORDER BY id"  # noqa: S608  # constants
 
+_BOUND = f"state = {transitions.CHANNEL_REMOVED.before:d} AND waits_for IS NULL AND channel = ?"
 _DUE_NOW = (  # all that wait for something, but those that wait for a channel's room, or its provider
     "UPDATE message SET due_at = ?, waits_for = NULL WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"
     " AND waits_for NOT IN (SELECT value FROM json_each(?))"
@@ -83,8 +85,8 @@ def namespace_of(db: sqlite3.Connection) -> str:
 def recover(db: sqlite3.Connection, now: int, channels: Collection[str]) -> Recovery:
     """Put in order what an earlier run left."""
     db.execute(
-        f"UPDATE message SET state = 3, due_at = ?, waits_for = NULL WHERE {_MOVING} AND state = 2",  # noqa: S608
-        (now,),
+        f"UPDATE message SET state = ?, due_at = ?, waits_for = NULL WHERE {_MOVING} AND state = ?",  # noqa: S608
+        (transitions.INTERRUPTED.after, now, transitions.INTERRUPTED.before),
     )
     for_channels = [
         key(channel) for channel in channels for key in (waits.room, waits.repeat, waits.recovery)
@@ -92,15 +94,10 @@ def recover(db: sqlite3.Connection, now: int, channels: Collection[str]) -> Reco
     db.execute(_DUE_NOW, (now, to_json(for_channels)))
     for channel in _channels_of_waiting(db) - set(channels):
         db.execute(
-            "UPDATE message SET state = 5, due_at = NULL"
-            " WHERE state = 3 AND waits_for IS NULL AND channel = ? AND doubt",
-            (channel,),
+            f"UPDATE message SET state = ?, due_at = NULL WHERE {_BOUND} AND doubt",  # noqa: S608  # constants
+            (transitions.CHANNEL_REMOVED.after, channel),
         )
-        db.execute(
-            "UPDATE message SET channel = '', tries = 0"
-            " WHERE state = 3 AND waits_for IS NULL AND channel = ?",
-            (channel,),
-        )
+        db.execute(f"UPDATE message SET channel = '', tries = 0 WHERE {_BOUND}", (channel,))  # noqa: S608
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]
     doubtful = [
         Doubtful(entry, state, _latest_doubt(db, entry))

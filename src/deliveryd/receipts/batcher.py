@@ -9,8 +9,9 @@ import anyio
 import anyio.lowlevel
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.base import Journal, MatchedReceipt, Receipt
+from deliveryd.journal.base import Journal, MatchedReceipt
 from deliveryd.journal.orders import Effect
+from deliveryd.model import Receipt
 
 
 class _Batch:

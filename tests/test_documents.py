@@ -28,7 +28,7 @@ from deliveryd.channels.base import Accepted, Refused, TryAgain, Verdict
 from deliveryd.channels.registry import open_adapter
 from deliveryd.cli.app import COMMANDS, build_app
 from deliveryd.config import Config, load
-from deliveryd.delivery.pipeline import DISK_FULL, TOO_MANY
+from deliveryd.delivery.recorder import DISK_FULL, TOO_MANY
 from deliveryd.inspection.explanation import STATES
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.telemetry import Event

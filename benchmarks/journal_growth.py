@@ -26,9 +26,9 @@ from typing import NamedTuple
 import anyio
 from ended_rows import BYTES_PER_MESSAGE, NOW, STRIDE, with_ended, with_waiting
 
-from deliveryd.journal.base import Journal, Outcome, Receipt, Transition
+from deliveryd.journal.base import Journal
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
-from deliveryd.model import Entry, QueuedMessage, StatusEvent
+from deliveryd.model import Entry, Outcome, QueuedMessage, Receipt, StatusEvent, Transition
 from deliveryd.states import State
 
 ENDED = (10_000, 1_000_000)

@@ -16,9 +16,9 @@ from deliveryd import telemetry
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
 from deliveryd.delivery.clock_steps import StepWatch
 from deliveryd.journal.audit import audit_journal
-from deliveryd.journal.base import Journal, Transition
+from deliveryd.journal.base import Journal
 from deliveryd.journal.sqlite import open_journal
-from deliveryd.model import Entry, QueuedMessage, StatusEvent, format_instant, parse_instant
+from deliveryd.model import Entry, QueuedMessage, StatusEvent, Transition, format_instant, parse_instant
 from deliveryd.runtime.threads import inline
 from deliveryd.states import State
 from deliveryd.worker.supervisor import Supervisor

@@ -58,7 +58,7 @@ def test_the_failpoints_are_found_in_the_code() -> None:
     assert {f"SqliteJournal.{name}" for name in operations} <= found
     assert {"HttpChannel.send", "SmtpChannel.send"} <= found
     parts = {name.partition(".")[0] for name in found}
-    assert {"Dispatcher", "Intake", "Pipeline", "Receipts", "Reporting", "ServiceClient", "SettingsCache"} <= parts
+    assert {"Dispatcher", "Intake", "Pipeline", "Receipts", "Recorder", "Reporting", "SettingsCache"} <= parts
     assert len(commits()) >= 12
 
 

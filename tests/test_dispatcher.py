@@ -1,4 +1,4 @@
-"""Lanes in virtual time, on a real journal: places, pace, pauses, doubt, and the time a message has."""
+"""Dispatchers in virtual time, on a real journal: places, pace, pauses, doubt, and the time a message has."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ import pytest
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, Refused, TryAgain, Verdict
-from deliveryd.delivery.dispatcher import Dispatcher, DispatchPolicy, RetryPolicy
+from deliveryd.delivery.backlog import Backlog
+from deliveryd.delivery.dispatcher import Dispatcher
+from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.outbox_signals import OutboxSignals
+from deliveryd.delivery.outcomes import Outcomes
+from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
+from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed
-from deliveryd.journal.base import Transition
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.metrics import Metrics
-from deliveryd.model import Entry, QueuedMessage, Rendered, format_instant
+from deliveryd.model import Entry, QueuedMessage, Rendered, Transition, format_instant
 from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.threads import inline
 from deliveryd.runtime.waiting import Heartbeats
@@ -298,7 +304,7 @@ def test_no_stretch_of_time_sees_more_attempts_than_its_rate_and_a_little(
 
 @pytest.mark.slow
 def test_after_a_rest_a_rate_allows_a_small_burst_and_no_more(world: VirtualWorld) -> None:
-    """A lane that had nothing to do for a minute has not saved up a minute's attempts."""
+    """A dispatcher that had nothing to do for a minute has not saved up a minute's attempts."""
     world.add('rate = "100/s"\n')
     busy = Busy(world, seconds=0.01)
 
@@ -318,7 +324,7 @@ def test_after_a_rest_a_rate_allows_a_small_burst_and_no_more(world: VirtualWorl
     assert late[-1] - late[0] >= 1.9
 
 
-# A lane by itself
+# A dispatcher by itself
 
 
 class ShiftedClock(VirtualClock):
@@ -330,34 +336,52 @@ class ShiftedClock(VirtualClock):
         return super().now() + self.shift
 
 
+class WatchedRecorder(Recorder):
+    """A recorder that keeps the steps it records; each commit takes a while by the time of day."""
+
+    def __init__(self, journal: SqliteJournal, clock: ShiftedClock, metrics: Metrics) -> None:
+        super().__init__(
+            journal, InFlightLimit(0), OutboxSignals(1), Backlog(), clock, metrics,
+            max_waiting=1000, longest_pause=3600.0,
+        )  # fmt: skip
+        self.clock = clock
+        self.recorded: list[Transition] = []
+        self.seconds_of_a_commit = 0
+
+    async def record(self, transitions: Sequence[Transition]) -> Collection[int]:
+        settled = await super().record(transitions)
+        self.recorded += transitions
+        self.clock.shift += self.seconds_of_a_commit * SECOND
+        return settled
+
+
 class Bench:
-    """One lane between a real journal and a list of what it settled."""
+    """One dispatcher on a real journal; its outcomes are kept instead of being recorded."""
 
     def __init__(self, journal: SqliteJournal, policy: DispatchPolicy) -> None:
         self.journal = journal
         self.clock = ShiftedClock()
         self.channel = VirtualChannel()
-        self.recorded: list[Transition] = []
-        self.settled: list[Transition] = []
-        self.seconds_of_a_commit = 0
-        self.lane = Dispatcher(
-            "sms", self.channel, policy, journal.namespace, self.clock, Metrics(["sms"], "0"), Heartbeats(),
-            share=100, spare=lambda: 0, intermediate=frozenset(), record=self.record,
-            settle=self.settled.append, works_again=lambda _name: None,
+        metrics = Metrics(["sms"], "0")
+        self.recorder = WatchedRecorder(journal, self.clock, metrics)
+        outcomes = Outcomes(self.recorder, Heartbeats())
+        self.settled = outcomes._pending
+        self.dispatcher = Dispatcher(
+            "sms", self.channel, self.recorder, outcomes, self.clock, metrics, Heartbeats(),
+            policy=policy, doubt=DoubtPolicy("sms", policy), namespace=journal.namespace,
+            share=100, intermediate=frozenset(),
         )  # fmt: skip
 
-    async def record(self, changes: Sequence[Transition]) -> Collection[int]:
-        settled, _ = await self.journal.change(changes)
-        self.recorded += changes
-        self.clock.shift += self.seconds_of_a_commit * SECOND
-        return settled
+    @property
+    def recorded(self) -> list[Transition]:
+        return self.recorder.recorded
 
     async def offer(self, *ids: int, expires_at: int | None = None) -> None:
-        """Bring messages as far as the lane gets them: taken, and their `dequeued` accepted."""
+        """Bring messages as far as the dispatcher gets them: taken, and their `dequeued` accepted."""
         now = self.clock.now()
         await self.journal.take([QueuedMessage(id_, 1, 1, {}) for id_ in ids], [], now)
         await self.journal.accept(await self.journal.outbox(0, 100), now)
-        assert all(self.lane.offer(routed(id_, expires_at)) for id_ in ids)
+        assert all(self.dispatcher.offer(routed(id_, expires_at)) for id_ in ids)
 
 
 def routed(id_: int, expires_at: int | None = None) -> Routed:
@@ -365,7 +389,7 @@ def routed(id_: int, expires_at: int | None = None) -> Routed:
 
 
 def on_the_bench(folder: Path, scene: Callable[[Bench], Awaitable[None]], concurrency: int = 10) -> None:
-    """Play a scene with a lane that runs."""
+    """Play a scene with a dispatcher that runs."""
 
     async def play() -> None:
         policy = DispatchPolicy(
@@ -376,7 +400,7 @@ def on_the_bench(folder: Path, scene: Callable[[Bench], Awaitable[None]], concur
             trio.open_nursery() as nursery,
         ):
             bench = Bench(journal, policy)
-            nursery.start_soon(bench.lane.run)
+            nursery.start_soon(bench.dispatcher.run)
             await scene(bench)
             nursery.cancel_scope.cancel()
 
@@ -388,7 +412,7 @@ def test_what_expires_between_intent_and_send_is_not_sent(tmp_path: Path) -> Non
 
     async def scene(bench: Bench) -> None:
         expires_at = START + 60 * SECOND
-        bench.seconds_of_a_commit = 61
+        bench.recorder.seconds_of_a_commit = 61
         await bench.offer(1, expires_at=expires_at)
         await trio.sleep(1)
         assert [change.after for change in bench.recorded] == [State.SENDING]
@@ -420,7 +444,7 @@ def test_what_expires_while_its_provider_is_being_reached_ends_as_expired(tmp_pa
 
 
 def test_what_is_late_when_its_turn_comes_gets_no_intent(tmp_path: Path) -> None:
-    """It waited in the lane for too long: no attempt is counted, and its neighbour is sent."""
+    """It was queued for too long: no attempt is counted, and its neighbour is sent."""
 
     async def scene(bench: Bench) -> None:
         await bench.offer(1, expires_at=START + 60 * SECOND)
@@ -433,17 +457,17 @@ def test_what_is_late_when_its_turn_comes_gets_no_intent(tmp_path: Path) -> None
     on_the_bench(tmp_path, scene)
 
 
-def test_a_stopped_lane_begins_nothing_more_and_finishes_what_is_under_way(tmp_path: Path) -> None:
+def test_a_stopped_dispatcher_begins_nothing_more_and_finishes_what_is_under_way(tmp_path: Path) -> None:
     """`finish` waits for the two attempts that left; the others have no intent, and none gets one."""
 
     async def scene(bench: Bench) -> None:
         bench.channel.seconds = 30.0
         await bench.offer(1, 2, 3, 4, 5)
         await trio.sleep(1)
-        assert (bench.lane.under_way, bench.lane.queued) == (2, 3)
-        bench.lane.stop()
+        assert (bench.dispatcher.under_way, bench.dispatcher.queued) == (2, 3)
+        bench.dispatcher.stop()
         await bench.offer(6)
-        await bench.lane.finish()
+        await bench.dispatcher.finish()
         assert 29 < trio.current_time() < 36
         await trio.sleep(100)
         assert sorted(change.entry.id for change in bench.settled) == [1, 2]
@@ -452,16 +476,16 @@ def test_a_stopped_lane_begins_nothing_more_and_finishes_what_is_under_way(tmp_p
     on_the_bench(tmp_path, scene, concurrency=2)
 
 
-def test_a_lane_takes_its_share_and_no_more(tmp_path: Path) -> None:
+def test_a_dispatcher_takes_its_share_and_no_more(tmp_path: Path) -> None:
     """What finds no room is refused at once, for the line to park; an end makes room again."""
 
     async def scene(bench: Bench) -> None:
         bench.channel.seconds = 30.0
         await bench.offer(*range(1, 101))
         await trio.sleep(1)
-        assert (bench.lane.room, bench.lane.offer(routed(101))) == (0, False)
+        assert (bench.dispatcher.room, bench.dispatcher.offer(routed(101))) == (0, False)
         await trio.sleep(30)
-        assert (bench.lane.room, bench.lane.queued) == (10, 80)
+        assert (bench.dispatcher.room, bench.dispatcher.queued) == (10, 80)
 
     on_the_bench(tmp_path, scene)
 

@@ -24,7 +24,7 @@ from deliveryd.channels.base import Accepted, Refused, TryAgain, Verdict
 from deliveryd.channels.registry import open_adapter
 from deliveryd.cli.app import COMMANDS, build_app
 from deliveryd.config import Config, load
-from deliveryd.delivery.pipeline import DISK_FULL, TOO_MANY
+from deliveryd.delivery.recorder import DISK_FULL, TOO_MANY
 from deliveryd.telemetry import Event
 from deliveryd.worker.health import __file__ as vitals_file
 from support.channel_samples import dispatch, nameless

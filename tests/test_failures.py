@@ -15,8 +15,7 @@ from deliveryd import telemetry
 from deliveryd.channels.base import Accepted, Refused
 from deliveryd.delivery import failures
 from deliveryd.delivery.failures import Failures
-from deliveryd.journal.base import Transition
-from deliveryd.model import Entry, StatusEvent, format_instant
+from deliveryd.model import Entry, StatusEvent, Transition, format_instant
 from deliveryd.states import State
 from support.virtual import START, VirtualWorld, live
 

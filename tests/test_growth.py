@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from deliveryd.journal import account, outbox, sqlite, upkeep
-from deliveryd.journal.base import Journal, OutboxRow, Receipt, Transition
+from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.journal.history import read_life
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
-from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
+from deliveryd.model import Entry, Malformed, QueuedMessage, Receipt, StatusEvent, Transition
 from deliveryd.states import State
 from support.journal_walk import plans_of, walk_through_everything
 

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.base import Outcome, Receipt, Transition
 from deliveryd.journal.history import JournalAbsent, check_readable, read_life, without_values
 from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
-from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
+from deliveryd.model import Entry, Malformed, Outcome, QueuedMessage, Receipt, StatusEvent, Transition
 from deliveryd.states import State
 
 pytestmark = pytest.mark.anyio

@@ -19,7 +19,11 @@ from trio.testing import MockClock
 
 from deliveryd import telemetry
 from deliveryd.admin.exposition import expose
-from deliveryd.delivery.intake import CALM, InFlightLimit, Intake, TakeSize
+from deliveryd.delivery.backlog import Backlog
+from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.intake import CALM, Intake, TakeSize
+from deliveryd.delivery.outbox_signals import OutboxSignals
+from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import (
     ServiceError,
     ServiceRefused,
@@ -104,38 +108,66 @@ class ScriptedQueue:
         return [later - earlier for earlier, later in zip(self.times, self.times[1:], strict=False)]
 
 
+class WatchedSignals(OutboxSignals):
+    """Signals to the outbox that keep how many events were to be enough."""
+
+    def __init__(self) -> None:
+        super().__init__(BATCH)
+        self.short: list[int] = []
+
+    def hasten(self, events: int) -> None:
+        self.short.append(events)
+
+
+class WatchedRecorder(Recorder):
+    """A recorder that keeps what it took, and may have an obstacle."""
+
+    def __init__(self, journal: Journal, in_flight: InFlightLimit, metrics: Metrics) -> None:
+        self.signals = WatchedSignals()
+        super().__init__(
+            journal, in_flight, self.signals, Backlog(), WallClock(), metrics,
+            max_waiting=1000, longest_pause=3600.0,
+        )  # fmt: skip
+        self.taken: list[Entry] = []
+        self.told: list[int] = []
+        self.blocked_by: str | None = None
+        self.news = anyio.Event()
+
+    def obstacle(self) -> str | None:
+        return self.blocked_by
+
+    async def take(self, *batch: Any) -> Sequence[Entry]:
+        entries = await super().take(*batch)
+        self.taken += entries
+        self.told.append(len(entries))
+        self.news.set()
+        self.news = anyio.Event()
+        return entries
+
+
 class Station:
-    """Intake on a real journal, and what it told the line."""
+    """Intake on a real journal, and what it recorded."""
 
     def __init__(self, queue: ScriptedQueue, journal: Journal, path: Path, most: int) -> None:
         self.queue = queue
         self.path = path
-        self.taken: list[Entry] = []
-        self.told: list[int] = []
-        self._news = anyio.Event()
-        self.obstacle: str | None = None
-        self.short: list[int] = []
         self.in_flight = InFlightLimit(most)
         self.metrics = Metrics([], "1")
+        self.recorder = WatchedRecorder(journal, self.in_flight, self.metrics)
         poll_interval = 1.0 if sniffio.current_async_library() == "trio" else 0.01
         self.intake = Intake(
-            queue, journal, self.in_flight, WallClock(), self.metrics, Heartbeats(),
+            queue, self.recorder, self.metrics, Heartbeats(),
             batch_size=BATCH, poll_interval=poll_interval, max_poll_interval=30.0,
-            on_taken=self._on_taken, obstacle=lambda: self.obstacle,
-            on_short=self.short.append,
         )  # fmt: skip
 
-    def _on_taken(self, entries: Sequence[Entry]) -> None:
-        self.taken += entries
-        self.told.append(len(entries))
-        self.in_flight.hold(entry.id for entry in entries)
-        self._news.set()
-        self._news = anyio.Event()
+    @property
+    def taken(self) -> list[Entry]:
+        return self.recorder.taken
 
     async def heard_of(self, messages: int) -> None:
         """Wait until the line has been told of so many messages."""
         while len(self.taken) < messages:
-            await self._news.wait()
+            await self.recorder.news.wait()
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What the journal's file holds, as another process sees it."""
@@ -207,7 +239,7 @@ async def test_an_empty_queue_is_asked_ever_more_rarely(tmp_path: Path) -> None:
     assert all(24 <= pause <= 30.3 for pause in pauses[4:11])
     assert len({round(pause, 3) for pause in pauses[4:11]}) > 3
     assert 0.8 <= pauses[11] <= 1.3
-    assert station.told == [1]
+    assert station.recorder.told == [1]
 
 
 @in_virtual_time
@@ -264,7 +296,18 @@ async def test_places_that_free_up_one_by_one_make_one_batch(tmp_path: Path) -> 
             station.in_flight.release([number])
             await anyio.sleep(0.001)
         await station.queue.asked_times(2)
-        assert station.short[-10:] == [10, 9, 8, 7, 6, 5, 5, 5, 5, 5]  # what the line is asked for meanwhile
+        assert station.recorder.signals.short[-10:] == [
+            10,
+            9,
+            8,
+            7,
+            6,
+            5,
+            5,
+            5,
+            5,
+            5,
+        ]  # what the line is asked for meanwhile
     assert station.queue.asked[:2] == [10, 10]
 
 
@@ -284,12 +327,12 @@ async def test_nothing_is_taken_while_the_journal_holds_too_much(
     """A line that can't take more stops the taking, says so once, and goes on by itself."""
 
     def refuse(station: Station) -> None:
-        station.obstacle = "the disk is full"
+        station.recorder.blocked_by = "the disk is full"
 
     async with running(tmp_path, before=refuse) as station:
         await anyio.sleep(60)
         assert station.queue.asked == []
-        station.obstacle = None
+        station.recorder.blocked_by = None
         await station.queue.asked_times(1)
         assert anyio.current_time() < 62
     paused, resumed = lines()[:2]
@@ -328,7 +371,7 @@ async def test_a_batch_of_nothing_but_malformed_elements_is_told_too(tmp_path: P
     """Their events wait in the outbox, so that the line has to hear of them."""
     async with running(tmp_path, Batch([], [Malformed("{}", "id: is missing", None)])) as station:
         await station.queue.asked_times(2)
-    assert station.told == [0]
+    assert station.recorder.told == [0]
 
 
 @in_virtual_time

@@ -59,19 +59,20 @@ class Held(NamedTuple):
     awaiting: int
     ready: int
     settled: int
-    in_lanes: int
+    in_dispatchers: int
     settings: int
     tasks: int
 
 
 def held_by(worker: VirtualSupervisor) -> Held:
-    line, settings = worker.parts.pipeline, worker.parts.pipeline.preparation._settings
+    recorder, stations = worker.parts.recorder, worker.parts.stations
+    settings = stations.preparer._settings
     return Held(
-        worker.parts.in_flight.held,
-        len(line._awaiting),
-        len(line._ready),
-        len(line._settled),
-        sum(lane.queued + lane.under_way for lane in line.lanes.values()),
+        recorder.in_flight.held,
+        len(recorder._awaiting),
+        len(recorder._ready),
+        stations.outcomes.pending,
+        sum(dispatcher.queued + dispatcher.under_way for dispatcher in stations.dispatchers.values()),
         len(settings._known) + len(settings._open),
         trio.lowlevel.current_statistics().tasks_living,
     )
@@ -237,7 +238,7 @@ def test_six_hours_without_the_service_and_its_return_with_429s(tmp_path: Path) 
         f" {end - WELL_AT:.0f} s: {dict(after)}, most in a second: {peaks}, sends in a second: {sends}"
     )
 
-    assert max(most.places, most.awaiting, most.in_lanes, most.ready, most.settled) <= PLACES, figures
+    assert max(most.places, most.awaiting, most.in_dispatchers, most.ready, most.settled) <= PLACES, figures
     assert most.settings <= 2 * len(SETTINGS), figures
     assert most.tasks <= TASKS, figures
 

@@ -17,12 +17,11 @@ import pytest
 from deliveryd.control import client
 from deliveryd.control.protocol import read_order
 from deliveryd.journal.audit import audit_journal
-from deliveryd.journal.base import Receipt, Transition
 from deliveryd.journal.erasure import find_personal_data
 from deliveryd.journal.history import read_life
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal
-from deliveryd.model import Entry, QueuedMessage, StatusEvent
+from deliveryd.model import Entry, QueuedMessage, Receipt, StatusEvent, Transition
 from deliveryd.runtime.rights import user_name
 from deliveryd.sandbox.faults import FaultAnswer
 from deliveryd.states import State

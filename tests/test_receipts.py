@@ -17,8 +17,7 @@ import pytest
 from pydantic import ValidationError
 
 from deliveryd.channels.receipt_options import ReceiptOptions, SignatureOptions
-from deliveryd.journal.base import Receipt
-from deliveryd.model import parse_instant
+from deliveryd.model import Receipt, parse_instant
 from deliveryd.receipts.app import open_inlet
 from deliveryd.receipts.parser import NoNews, Unreadable, is_genuine, read_receipt
 from deliveryd.runtime import renewal

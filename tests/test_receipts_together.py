@@ -14,10 +14,15 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 
+from deliveryd.delivery.backlog import Backlog
+from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.outbox_signals import OutboxSignals
+from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import JournalError
-from deliveryd.journal.base import MatchedReceipt, Receipt
+from deliveryd.journal.base import Journal, MatchedReceipt
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
-from deliveryd.model import parse_instant
+from deliveryd.metrics import Metrics
+from deliveryd.model import Receipt, WallClock, parse_instant
 from deliveryd.receipts.batcher import ReceiptBatcher
 from support.world import PATIENCE, World, open_world
 
@@ -53,6 +58,13 @@ class Watched:
         return await self._journal.receive(receipts)
 
 
+def recorder_on(journal: Journal) -> Recorder:
+    return Recorder(
+        journal, InFlightLimit(1000), OutboxSignals(500), Backlog(), WallClock(), Metrics([], "1"),
+        max_waiting=1000, longest_pause=3600.0,
+    )  # fmt: skip
+
+
 @pytest.mark.anyio
 async def test_receipts_side_by_side_share_an_operation_and_each_has_its_own_result(tmp_path: Path) -> None:
     """Two hundred at a time, some of them twice, are one operation and one commit; the disk is asked once."""
@@ -61,7 +73,7 @@ async def test_receipts_side_by_side_share_an_operation_and_each_has_its_own_res
     path = tmp_path / "journal.db"
     async with open_journal(path, observe=lambda _seconds, operations: commits.append(operations)) as journal:
         watched = Watched(journal)
-        recorder = ReceiptBatcher(watched, lambda _effects: None)  # type: ignore[arg-type]
+        recorder = ReceiptBatcher(recorder_on(watched))  # type: ignore[arg-type]
 
         async def report(number: int) -> None:
             results[number].append(await recorder.record(receipt(number)))
@@ -82,7 +94,7 @@ async def test_when_the_journal_fails_all_are_told_and_the_next_ones_are_recorde
     async with open_journal(tmp_path / "journal.db") as journal:
         watched = Watched(journal)
         watched.failure = JournalError("the disk failed")
-        recorder = ReceiptBatcher(watched, lambda _effects: None)  # type: ignore[arg-type]
+        recorder = ReceiptBatcher(recorder_on(watched))  # type: ignore[arg-type]
 
         async def report(number: int) -> None:
             results.append(await recorder.record(receipt(number)))
@@ -100,7 +112,7 @@ async def test_a_report_that_is_given_up_leaves_nobody_waiting(tmp_path: Path) -
     """When the one that sees to the recording of all is cancelled, the others are told to report again."""
     results: list[str | None] = []
     async with open_journal(tmp_path / "journal.db") as journal:
-        recorder = ReceiptBatcher(journal, lambda _effects: None)
+        recorder = ReceiptBatcher(recorder_on(journal))
         given_up = anyio.CancelScope()
 
         async def report(number: int) -> None:

@@ -15,11 +15,12 @@ from trio.testing import MockClock
 from deliveryd import telemetry
 from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.delivery import refusals
+from deliveryd.delivery.dispatch_queue import DispatchQueue
 from deliveryd.delivery.refusals import MOST_IN_A_ROW, Refusals
 from deliveryd.delivery.routing import Routed
 from deliveryd.model import format_instant
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
-from support.virtual import START, VirtualSupervisor, VirtualWorld, live
+from support.virtual import START, VirtualClock, VirtualSupervisor, VirtualWorld, live
 
 pytestmark = pytest.mark.slow
 
@@ -162,7 +163,7 @@ def test_two_templates_that_nobody_takes_stop_no_channel_that_takes_a_third(
     supervisor = run_for(world, 300)
     assert ends(world, range(3000, 3100)) == {"sent": 100}
     assert {line["event"] for line in lines()} == {"channel.refuses_settings"}
-    lane = supervisor.parts.pipeline.lanes["sms"]
+    lane = supervisor.parts.stations.dispatchers["sms"]
     assert (lane.is_open, set(lane.refused_settings)) == (False, {1, 2})
 
 
@@ -324,7 +325,7 @@ def test_many_messages_of_a_refused_template_cost_little_while_they_wait(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(20)
-            lane = supervisor.parts.pipeline.lanes["sms"]
+            lane = supervisor.parts.stations.dispatchers["sms"]
             offer = lane.offer
 
             def counted(routed: Routed) -> bool:
@@ -351,7 +352,7 @@ def counting(scene: Callable[[Refusals, Breaker], None]) -> None:
     async def play() -> None:
         policy = BreakerPolicy(10, 1.0, 60.0)
         breaker = Breaker(policy)
-        scene(Refusals("sms", breaker, policy, set), breaker)
+        scene(Refusals("sms", breaker, policy, DispatchQueue(VirtualClock())), breaker)
 
     trio.run(play, clock=MockClock(autojump_threshold=0))
 
@@ -380,7 +381,7 @@ def test_an_id_that_was_accepted_long_ago_is_not_in_use_any_more() -> None:
     async def play() -> None:
         policy = BreakerPolicy(10, 1.0, 60.0)
         breaker = Breaker(policy)
-        counted = Refusals("sms", breaker, policy, set)
+        counted = Refusals("sms", breaker, policy, DispatchQueue(VirtualClock()))
         counted.accepted(2)
         await trio.sleep(refusals.ACTIVE + 1)
         for _ in range(MOST_IN_A_ROW):

@@ -120,7 +120,7 @@ def test_a_crash_between_the_acceptance_and_the_sending_loses_nothing(world: Vir
                 begin = worker._start_loops
 
                 def start(parts: Any, health: Any, loops: Any) -> None:
-                    parts.pipeline.reporting._on_reopened = die
+                    parts.recorder._reopen = die
                     begin(parts, health, loops)
 
                 worker._start_loops = start  # type: ignore[method-assign]

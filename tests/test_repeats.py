@@ -21,13 +21,13 @@ from deliveryd.channels.base import (
     TryAgain,
     Verdict,
 )
-from deliveryd.delivery.dispatcher import CHANGED
 from deliveryd.directory.none import NoDirectory
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import Customer, format_instant
 from deliveryd.runtime.threads import inline
 from deliveryd.states import State
+from deliveryd.transitions import CHANGED
 from support.virtual import START, VirtualWorld, live
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})

@@ -20,12 +20,16 @@ from trio.testing import MockClock
 
 from deliveryd import telemetry
 from deliveryd.admin.exposition import expose
+from deliveryd.delivery.backlog import Backlog
+from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.outbox_signals import OutboxSignals
+from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.reporting import ABOUT_THE_EVENTS, Reporting
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.metrics import Metrics
-from deliveryd.model import Entry, QueuedMessage, WallClock
+from deliveryd.model import QueuedMessage, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline
 from deliveryd.runtime.waiting import Heartbeats
 from deliveryd.states import State
@@ -88,38 +92,58 @@ class Service:
             await self._turn.wait()
 
 
+class WatchedRecorder(Recorder):
+    """A recorder that keeps which events were accepted or refused."""
+
+    def __init__(self, journal: Journal, metrics: Metrics) -> None:
+        super().__init__(
+            journal, InFlightLimit(1000), OutboxSignals(BATCH), Backlog(), WallClock(), metrics,
+            max_waiting=1000, longest_pause=3600.0,
+        )  # fmt: skip
+        self.accepted: list[OutboxRow] = []
+        self.refused: list[OutboxRow] = []
+        self.news = anyio.Event()
+
+    async def accept(self, rows: Sequence[OutboxRow]) -> None:
+        await super().accept(rows)
+        self.accepted += rows
+        self.news.set()
+
+    async def refuse(self, row: OutboxRow, reason: str) -> int:
+        refusals = await super().refuse(row, reason)
+        self.refused.append(row)
+        self.news.set()
+        return refusals
+
+
 class Station:
-    """Reporting on a real journal, and what it told the line."""
+    """Reporting on a real journal."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.service = Service()
-        self.accepted: list[OutboxRow] = []
-        self.refused: list[OutboxRow] = []
-        self.reopened: list[Entry] = []
-        self._told = anyio.Event()
         self.metrics = Metrics([], "1")
+        self.recorder = WatchedRecorder(journal, self.metrics)
+        self.signals = self.recorder.outbox
         self.reporting = Reporting(
-            self.service, journal, WallClock(), self.metrics, Heartbeats(),
+            self.service, journal, self.recorder, self.metrics, Heartbeats(),
             batch_size=BATCH, flush_interval=FLUSH,
-            on_accepted=self._hear_accepted, on_refused=self._hear_refused,
-            on_reopened=self.reopened.extend,
         )  # fmt: skip
 
-    def _hear_accepted(self, rows: Sequence[OutboxRow]) -> None:
-        self.accepted += rows
-        self._told.set()
+    @property
+    def accepted(self) -> list[OutboxRow]:
+        return self.recorder.accepted
 
-    def _hear_refused(self, row: OutboxRow) -> None:
-        self.refused.append(row)
-        self._told.set()
+    @property
+    def refused(self) -> list[OutboxRow]:
+        return self.recorder.refused
 
     async def flushed(self, events: int) -> None:
-        """Wait until the outbox is empty, and the line has been told of so many events."""
+        """Wait until the outbox is empty, and the recorder of so many events."""
         await self.reporting.flushed()
         while len(self.accepted) + len(self.refused) < events:
-            await self._told.wait()
-            self._told = anyio.Event()
+            await self.recorder.news.wait()
+            self.recorder.news = anyio.Event()
 
     async def put(self, *ids: int) -> None:
         """Bring the `dequeued` events of new messages into the outbox."""
@@ -154,7 +178,7 @@ async def test_events_arrive_in_order_and_in_batches(tmp_path: Path) -> None:
     async with running(tmp_path) as station:
         ids = list(range(3 * BATCH + 5))
         await station.put(*ids)
-        station.reporting.expect_now(len(ids))
+        station.signals.expect_now(len(ids))
         await station.flushed(len(ids))
         assert station.service.accepted == ids
         assert [len(post) for post in station.service.posts] == [BATCH, BATCH, BATCH, 5]
@@ -169,29 +193,29 @@ async def test_few_events_wait_for_company(tmp_path: Path) -> None:
     async with running(tmp_path) as station:
         await anyio.sleep(1.0)
         await station.put(1, 2)
-        station.reporting.expect(1)
+        station.signals.expect(1)
         await anyio.sleep(FLUSH / 2)
-        station.reporting.expect(1)
+        station.signals.expect(1)
         await station.service.posted(1)
         assert station.service.posts == [[1, 2]]
         assert station.service.times[0] == pytest.approx(1.0 + FLUSH, abs=0.05)
 
         await anyio.sleep_until(10.0)
         await station.put(*range(100, 100 + BATCH))
-        station.reporting.expect(BATCH)
+        station.signals.expect(BATCH)
         await station.service.posted(2)
         assert station.service.times[1] == pytest.approx(10.0, abs=0.05)
 
         await anyio.sleep_until(20.0)
         await station.put(3)
-        station.reporting.expect_now(1)
+        station.signals.expect_now(1)
         await station.service.posted(3)
         assert station.service.times[2] == pytest.approx(20.0, abs=0.05)
 
-        station.reporting.hurry()
+        station.signals.hurry()
         await anyio.sleep_until(30.0)
         await station.put(4)
-        station.reporting.expect(1)
+        station.signals.expect(1)
         await station.service.posted(4)
         assert station.service.times[3] == pytest.approx(30.0, abs=0.05)
 
@@ -202,26 +226,26 @@ async def test_events_that_free_places_which_are_waited_for_go_out_sooner(tmp_pa
     async with running(tmp_path) as station:
         await anyio.sleep(1.0)
         await station.put(1)
-        station.reporting.expect(1)
-        station.reporting.hasten(2)
+        station.signals.expect(1)
+        station.signals.hasten(2)
         await anyio.sleep(0.1)
         assert not station.service.posts
         await station.put(2)
-        station.reporting.expect(1)
+        station.signals.expect(1)
         await station.service.posted(1)
         assert station.service.times[0] == pytest.approx(1.1, abs=0.05)
 
         await anyio.sleep_until(10.0)
         await station.put(3, 4)
-        station.reporting.expect(2)
+        station.signals.expect(2)
         await station.service.posted(2)
         assert station.service.times[1] == pytest.approx(10.0 + FLUSH, abs=0.05)
 
         await anyio.sleep_until(20.0)
         await station.put(5, 6)
-        station.reporting.expect(2)
+        station.signals.expect(2)
         await anyio.sleep(0.1)
-        station.reporting.hasten(2)
+        station.signals.hasten(2)
         await station.service.posted(3)
         assert station.service.times[2] == pytest.approx(20.1, abs=0.05)
 
@@ -246,7 +270,7 @@ async def test_one_bad_event_is_found_and_set_aside(
     async with running(tmp_path) as station:
         station.service.refuses, station.service.status = {bad}, status
         await station.put(*range(BATCH))
-        station.reporting.expect_now(BATCH)
+        station.signals.expect_now(BATCH)
         await station.flushed(BATCH)
         good = [number for number in range(BATCH) if number != bad]
         assert station.service.accepted == good
@@ -266,7 +290,7 @@ async def test_several_bad_events(tmp_path: Path) -> None:
     async with running(tmp_path) as station:
         station.service.refuses = {3, 4, 40, 100}
         await station.put(*range(2 * BATCH))
-        station.reporting.expect_now(2 * BATCH)
+        station.signals.expect_now(2 * BATCH)
         await station.flushed(2 * BATCH)
         assert station.service.accepted == [n for n in range(2 * BATCH) if n not in {3, 4, 40, 100}]
         assert [row.message_id for row in station.refused] == [3, 4, 40, 100]
@@ -279,7 +303,7 @@ async def test_a_refusal_of_who_asks_or_how_sets_nothing_aside(tmp_path: Path, s
     async with running(tmp_path) as station:
         station.service.script += [ServiceRefused(f"the service answered {status}", status)] * 5
         await station.put(1, 2)
-        station.reporting.expect_now(2)
+        station.signals.expect_now(2)
         await station.service.posted(5)
         assert [station.reporting.down] == [True]
         await station.flushed(2)
@@ -295,11 +319,11 @@ async def test_an_outage_and_its_end(tmp_path: Path, lines: Callable[[], list[di
     async with running(tmp_path) as station:
         station.service.script += [ServiceUnavailable("down")] * 12
         await station.put(*range(BATCH + 1))
-        station.reporting.expect_now(BATCH + 1)
+        station.signals.expect_now(BATCH + 1)
         await station.service.posted(6)
         assert station.reporting.down
         await station.put(500)
-        station.reporting.expect_now(1)
+        station.signals.expect_now(1)
         await station.flushed(BATCH + 2)
         assert station.service.accepted == [*range(BATCH + 1), 500]
     times = station.service.times
@@ -316,7 +340,7 @@ async def test_the_pause_that_the_service_asks_for_is_kept(tmp_path: Path) -> No
     async with running(tmp_path) as station:
         station.service.script.append(ServiceUnavailable("busy", 300.0))
         await station.put(1)
-        station.reporting.expect_now(1)
+        station.signals.expect_now(1)
         await station.service.posted(2)
         assert 300 <= station.service.times[1] - station.service.times[0] < 301
 
@@ -328,7 +352,7 @@ async def test_an_outage_in_the_middle_of_a_split(tmp_path: Path) -> None:
         station.service.refuses = {40}
         station.service.script += [None, None, ServiceUnavailable("down")]
         await station.put(*range(BATCH))
-        station.reporting.expect_now(BATCH)
+        station.signals.expect_now(BATCH)
         await station.flushed(BATCH)
         assert station.service.accepted == [number for number in range(BATCH) if number != 40]
         assert [row.message_id for row in station.refused] == [40]
@@ -340,10 +364,10 @@ async def test_a_worker_that_ends_does_not_sit_out_a_pause(tmp_path: Path) -> No
     async with running(tmp_path) as station:
         station.service.script.append(ServiceUnavailable("down", 86_400.0))
         await station.put(1)
-        station.reporting.expect_now(1)
+        station.signals.expect_now(1)
         await station.service.posted(1)
         await anyio.sleep(1)
-        station.reporting.hurry()
+        station.signals.hurry()
         await station.flushed(1)
         assert station.service.accepted == [1]
         assert anyio.current_time() < 10
@@ -355,6 +379,6 @@ async def test_nothing_left_means_flushed(tmp_path: Path) -> None:
         await station.reporting.flushed()
         station.service.refuses = {1}
         await station.put(1)
-        station.reporting.expect_now(1)
+        station.signals.expect_now(1)
         await station.flushed(1)
         assert [row.message_id for row in station.refused] == [1]

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deliveryd.channels.base import Dispatch, Verdict
-from deliveryd.delivery.routing import Road, Routed, Router, Undeliverable, expired, is_expired
+from deliveryd.delivery.routing import Road, Routed, Router, Undeliverable, is_expired
 from deliveryd.model import Customer, Entry, LanguageContent, Settings, parse_instant
 from deliveryd.rendering.content import compile_settings
 from deliveryd.rendering.greeting import GreetingPolicy, general_stands_in, strict
+from deliveryd.transitions import expiry_details
 
 EXPIRY = parse_instant("2030-01-01T00:00:00Z")
 MESSAGE = Entry(1, 2, 3, {"city": "Graz"})
@@ -295,7 +296,7 @@ def test_a_message_expires_after_its_instant(now: int, sent: bool) -> None:
         assert found.expires_at == EXPIRY
     else:
         assert found == Undeliverable(MESSAGE, "expired at 2030-01-01T00:00:00.000000Z")
-        assert expired(EXPIRY) == "expired at 2030-01-01T00:00:00.000000Z"
+        assert expiry_details(EXPIRY) == "expired at 2030-01-01T00:00:00.000000Z"
 
 
 def test_without_an_expiry_nothing_expires() -> None:

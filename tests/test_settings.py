@@ -15,6 +15,7 @@ from trio.testing import MockClock
 
 from deliveryd.admin.exposition import expose
 from deliveryd.delivery import settings as room_module
+from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.settings import FLAWED_SECONDS, UNUSABLE_SECONDS, SettingsCache
 from deliveryd.errors import DeliverydError, ServiceRefused, ServiceUnavailable, SettingsUnusable
 from deliveryd.metrics import Metrics
@@ -70,14 +71,13 @@ class Rooms:
     def __init__(self, folder: Path, tasks: TaskGroup) -> None:
         self.source = Source()
         self.tasks = tasks
-        self.told: list[int] = []
         self.problems: list[str] = []
         self.cache = DiskCache(folder, 16 << 20, self.problems.append)
         self.metrics = Metrics([], "1")
 
     def open(self, ttl: float | None = None) -> SettingsCache:
-        room = SettingsCache(self.source, self.cache, compile_settings, self.metrics, ttl)
-        self.tasks.start_soon(room.run, self.told.append)
+        room = SettingsCache(self.source, self.cache, compile_settings, self.metrics, Backlog(), ttl=ttl)
+        self.tasks.start_soon(room.run)
         return room
 
     def counted(self, line: str) -> float:

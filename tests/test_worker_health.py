@@ -50,10 +50,8 @@ async def running(
         assemble(config, VirtualClock(), outside, blocking) as parts,
         trio.open_nursery() as loops,
     ):
-        line = parts.pipeline
-        await line.recover()
-        lanes = [lane.run for lane in line.lanes.values()]
-        for loop in (line.reporting.run, line.record_settled, *lanes, line.deliver, line.wake_due, line.take):
+        await parts.pipeline.recover()
+        for loop in parts.pipeline.loops():
             loops.start_soon(loop)
         yield WorkerHealth(config, parts), parts
         loops.cancel_scope.cancel()

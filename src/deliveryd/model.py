@@ -13,6 +13,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple, Protocol
 
+from deliveryd.states import State
+
 BLOCKS = ("inApp", "messenger", "sms", "email")
 """The channel blocks that a language of the settings may hold (interface 2.2)."""
 
@@ -295,3 +297,53 @@ class StatusEvent(NamedTuple):
     channel: str | None = None
     reported_at: int | None = None
     details: str | None = None
+
+
+class Outcome(NamedTuple):
+    """What became of an attempt: the verdict's name, the provider's id for the message, and the reason."""
+
+    verdict: str
+    provider_id: str | None = None
+    reason: str | None = None
+
+
+class Transition(NamedTuple):
+    """One step of one message; `deliveryd.transitions` makes them all.
+
+    `entry` is the message as it is after the step. `outcome` ends the latest try, `due_at` says when a
+    waiting message goes on, and `events` enter the outbox together with the step. `waits_for` names what
+    wakes a waiting message before it is due (see `deliveryd.runtime.waits`). A step from READY to IN_DOUBT
+    makes no try: its outcome says why the message isn't repeated.
+    """
+
+    entry: Entry
+    before: State
+    after: State
+    at: int
+    due_at: int | None = None
+    outcome: Outcome | None = None
+    events: tuple[StatusEvent, ...] = ()
+    waits_for: str | None = None
+
+
+class Receipt(NamedTuple):
+    """A provider's update for a message that it was given. `delivered` False: it failed after all.
+
+    `reference` is the message's key or its id, when the provider was given one and echoes it.
+    """
+
+    channel: str
+    provider_id: str
+    delivered: bool
+    status: str
+    reported_at: int
+    received_at: int
+    reference: str | None = None
+
+
+class ReceiptStep(NamedTuple):
+    """A step that a receipt leads to; the journal takes it by the message's id, without reading its entry."""
+
+    before: State
+    after: State
+    event: StatusEvent

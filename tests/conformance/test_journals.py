@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 
 from deliveryd.errors import IllegalTransition, OutOfOrder
-from deliveryd.journal.base import (
-    Account,
-    Counts,
-    Doubtful,
-    Due,
-    Journal,
-    OutboxRow,
-    Outcome,
-    Receipt,
-    Recovery,
-    Transition,
-)
+from deliveryd.journal.base import Account, Counts, Doubtful, Due, Journal, OutboxRow, Recovery
 from deliveryd.journal.orders import Action, Decided, Effect, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal
-from deliveryd.model import Content, Entry, Malformed, QueuedMessage, Rendered, StatusEvent, format_instant
+from deliveryd.model import (
+    Content,
+    Entry,
+    Malformed,
+    Outcome,
+    QueuedMessage,
+    Receipt,
+    Rendered,
+    StatusEvent,
+    Transition,
+    format_instant,
+)
 from deliveryd.states import State
 
 pytestmark = pytest.mark.anyio

@@ -20,6 +20,9 @@ from deliveryd.worker import supervisor, wiring
 ONLY_TELL = frozenset({"Heartbeats", "Metrics", "Notifier", "RenewedValue", "WallClock", "WorkerHealth"})
 """Parts that watch and tell: no message depends on what they have done or not."""
 
+ONLY_SIGNAL = frozenset({"Backlog", "OutboxSignals"})
+"""Parts of the recorder that keep counts and signals in memory, between its steps."""
+
 DIRECTORY = ("aclose", "at_hand", "look_up", "probe")
 
 NEVER_PASSED: Mapping[str, str] = {
@@ -31,17 +34,12 @@ NEVER_PASSED: Mapping[str, str] = {
     "DiskCache.delete": "only after somebody else has written into the cache, which holds nothing that lasts",
     "DiskCache.extent": "for an operator's command",
     "FileDirectory.probe": "for an operator's command",
-    "Dispatcher.after_hold": "for the start after a life in which messages were held in doubt",
-    "Dispatcher.put_off": "the scenario's dispatchers have room for all; the step is recorded like any other",
+    "DoubtPolicy.after_hold": "for the start after a life in which messages were held in doubt",
+    "Dispatcher.defer": "the scenario's dispatchers have room for all; the step is recorded like any other",
     "Matching.match_again": "an operator's order like any other: see COMMIT.decide",
     "Operations.hasten": "the scenario's clock isn't put back",
     "Outbox.note_step": "the scenario's clock isn't put back",
     "Outbox.put_last": "an operator's order like any other: see COMMIT.decide",
-    "Pipeline.reopened": "the scenario's queue hands out no message again whose dequeued was refused",
-    **dict.fromkeys(
-        ("Pipeline.short_of", "Reporting.hasten"),
-        "the scenario has places for all; it writes nothing, and only brings a post forward",
-    ),
     **dict.fromkeys(
         (f"{name}Directory.{step}" for name in ("No", "Remote") for step in DIRECTORY),
         "the scenario has a file of customers",
@@ -111,7 +109,7 @@ def adapters() -> list[type]:
 def _parts(module: ModuleType) -> Iterator[type]:
     """Classes of ours that a module uses, values and protocols aside."""
     for part in _classes(module):
-        if part.__name__ not in ONLY_TELL and not _is_value(part):
+        if part.__name__ not in ONLY_TELL | ONLY_SIGNAL and not _is_value(part):
             yield part
 
 

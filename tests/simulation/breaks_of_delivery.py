@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
+from deliveryd import transitions
 from deliveryd.channels import http_verdicts
 from deliveryd.channels.base import Attempted, Dispatch
-from deliveryd.delivery import dispatcher, preparation, request_slots, settings
-from deliveryd.delivery.dispatcher import Dispatcher
-from deliveryd.delivery.pipeline import Pipeline
+from deliveryd.delivery import dispatch_queue, dispatcher, preparation, request_slots, settings
+from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.request_slots import RequestSlots
 from deliveryd.delivery.routing import Routed, Router, Undeliverable
+from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.journal import account, upkeep
-from deliveryd.journal.base import Recovery, Transition
-from deliveryd.journal.decisions import Decisions
+from deliveryd.journal.base import Recovery
 from deliveryd.journal.operations import Operations
-from deliveryd.model import Customer, Entry, WallClock
+from deliveryd.model import Customer, Entry, Transition, WallClock
 from deliveryd.network import deadline
 from deliveryd.rendering import template
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings
@@ -84,8 +84,8 @@ def repeats_sent_again(patch: Patch) -> None:
             if (
                 message.id not in new
                 and db.execute(
-                    "UPDATE message SET state = 1, ended_at = NULL, key = 50 WHERE id = ? AND state = 6",
-                    (message.id,),
+                    "UPDATE message SET state = ?, ended_at = NULL, key = 50 WHERE id = ? AND state = ?",
+                    (State.TAKEN, message.id, State.SENT),
                 ).rowcount
             ):
                 new.add(message.id)
@@ -96,25 +96,27 @@ def repeats_sent_again(patch: Patch) -> None:
 
 def dequeued_not_awaited(patch: Patch) -> None:
     """A message is sent as soon as it is in the journal."""
-    take = Operations.take
+    record_batch, take = Operations.take, Recorder.take
 
-    def take_as_ready(self: Operations, db: sqlite3.Connection, *batch: Any) -> set[int]:
-        new = take(self, db, *batch)
-        db.execute("UPDATE message SET state = 2 WHERE state = 1")
+    def record_as_ready(self: Operations, db: sqlite3.Connection, *batch: Any) -> set[int]:
+        new = record_batch(self, db, *batch)
+        db.execute("UPDATE message SET state = ? WHERE state = ?", (State.READY, State.TAKEN))
         return new
 
-    def taken(self: Pipeline, entries: Sequence[Entry]) -> None:
-        self._in_flight.hold(entry.id for entry in entries)
-        self._make_ready(list(entries))
-        self.reporting.expect_now(len(entries))
+    async def take_as_ready(self: Recorder, *batch: Any) -> Sequence[Entry]:
+        entries = await take(self, *batch)
+        for entry in entries:
+            del self._awaiting[entry.id]
+        self._make_ready(entries)
+        return entries
 
-    patch.setattr(Operations, "take", take_as_ready)
-    patch.setattr(Pipeline, "taken", taken)
+    patch.setattr(Operations, "take", record_as_ready)
+    patch.setattr(Recorder, "take", take_as_ready)
 
 
 def taken_with_a_full_disk(patch: Patch) -> None:
     """Nobody looks whether there is room for what is taken."""
-    patch.setattr(Pipeline, "obstacle", lambda _: None)
+    patch.setattr(Recorder, "obstacle", lambda _: None)
 
 
 # intents, keys and content
@@ -122,9 +124,9 @@ def taken_with_a_full_disk(patch: Patch) -> None:
 
 def commit_after_send_instead_of_before(patch: Patch) -> None:
     """Intents are written together with the outcomes: a crash in between leaves no trace of the attempt."""
-    record = Pipeline.record
+    record = Recorder.record
 
-    async def record_late(self: Pipeline, changes: Sequence[Transition]) -> Collection[int]:
+    async def record_late(self: Recorder, changes: Sequence[Transition]) -> Collection[int]:
         intents: list[Transition] = self.__dict__.setdefault("intents", [])
         rest = [change for change in changes if change.after is not State.SENDING]
         if rest and intents:
@@ -133,7 +135,7 @@ def commit_after_send_instead_of_before(patch: Patch) -> None:
         intents += [change for change in changes if change.after is State.SENDING]
         return await record(self, rest)
 
-    patch.setattr(Pipeline, "record", record_late)
+    patch.setattr(Recorder, "record", record_late)
 
 
 def _begun_anew(patch: Patch, when: Callable[[Entry], bool]) -> None:
@@ -182,12 +184,12 @@ def other_words_after_a_crash(patch: Patch) -> None:
 
 def doubt_forgotten_after_a_busy_answer(patch: Patch) -> None:
     """The repeat of an attempt in doubt meets a 503, and the doubt about the first one is forgotten."""
-    decide = Dispatcher.decide
+    decide = VerdictHandler.decide
 
-    def forgetful(self: Dispatcher, entry: Entry, verdict: Attempted) -> Transition:
+    def forgetful(self: VerdictHandler, entry: Entry, verdict: Attempted) -> Transition:
         return decide(self, entry._replace(doubt=False), verdict)
 
-    patch.setattr(Dispatcher, "decide", forgetful)
+    patch.setattr(VerdictHandler, "decide", forgetful)
 
 
 def fallback_after_doubt(patch: Patch) -> None:
@@ -208,12 +210,8 @@ def fallback_after_doubt(patch: Patch) -> None:
 
 def ordered_resend_under_a_new_key(patch: Patch) -> None:
     """An operator has an attempt in doubt repeated, and it goes out as another one."""
-    move = Decisions._move
-    patch.setattr(
-        Decisions,
-        "_move",
-        lambda self, case, change: move(self, case, change._replace(entry=change.entry.anew())),
-    )
+    resend = transitions.resend
+    patch.setattr(transitions, "resend", lambda entry, at: resend(entry.anew(), at))
 
 
 # recovery
@@ -258,7 +256,8 @@ def ready_lost_on_recovery(patch: Patch) -> None:
 
 def expiry_checked_once(patch: Patch) -> None:
     """Between routing and sending nobody looks at the clock."""
-    patch.setattr(dispatcher, "is_expired", lambda _expires_at, _now: False)
+    for module in (dispatcher, dispatch_queue):
+        patch.setattr(module, "is_expired", lambda _expires_at, _now: False)
     expiry_checked_only_at_the_intent(patch)
 
 

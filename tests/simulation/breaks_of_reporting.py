@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from deliveryd import transitions
 from deliveryd.delivery.reporting import ABOUT_THE_EVENTS
 from deliveryd.errors import ServiceRefused, ServiceUnavailable
 from deliveryd.journal import operations, receipt_match
-from deliveryd.journal.base import OutboxRow, Receipt, Transition
+from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.receipt_match import Matching
-from deliveryd.model import Entry, StatusEvent
+from deliveryd.model import Entry, Receipt, ReceiptStep, StatusEvent, Transition
 from deliveryd.service.client import ServiceClient
 from deliveryd.states import State
 
@@ -164,24 +165,23 @@ def receipt_for_what_waits_ignored(patch: Patch) -> None:
 
 def delivered_after_failed_untold(patch: Patch) -> None:
     """A provider that reported a failure reports the delivery, and the service never hears of it."""
-    confirm = Matching._confirm
+    reported = transitions.reported
 
-    def final(self: Matching, db: sqlite3.Connection, id_: int, state: State, receipt: Receipt) -> Effect:
-        return Effect() if state is State.FAILED else confirm(self, db, id_, state, receipt)
+    def final(id_: int, before: State, receipt: Receipt) -> ReceiptStep | None:
+        return None if before is State.FAILED else reported(id_, before, receipt)
 
-    patch.setattr(Matching, "_confirm", final)
+    patch.setattr(transitions, "reported", final)
 
 
 def delivered_told_on_each_channel(patch: Patch) -> None:
     """Two providers report the delivery of one message, and the service hears of it twice."""
-    confirm = Matching._confirm
+    reported = transitions.reported
 
-    def again(self: Matching, db: sqlite3.Connection, id_: int, state: State, receipt: Receipt) -> Effect:
-        if state is State.DELIVERED and receipt.delivered:
+    def again(id_: int, before: State, receipt: Receipt) -> ReceiptStep | None:
+        if before is State.DELIVERED and receipt.delivered:
             at = receipt.received_at
             event = StatusEvent(id_, "delivered", at, receipt.channel, receipt.reported_at)
-            self._outbox.put(db, [event])
-            return Effect(events=1)
-        return confirm(self, db, id_, state, receipt)
+            return ReceiptStep(before, before, event)
+        return reported(id_, before, receipt)
 
-    patch.setattr(Matching, "_confirm", again)
+    patch.setattr(transitions, "reported", again)

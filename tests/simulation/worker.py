@@ -246,16 +246,16 @@ class Worker(Supervisor):
 
     def _check_idle(self, parts: Parts) -> None:
         """Nothing is left in memory when there is nothing to do."""
-        pipeline = parts.pipeline
-        lanes = pipeline.lanes.values()
+        recorder, stations = parts.recorder, parts.stations
+        dispatchers = stations.dispatchers.values()
         left: Mapping[str, int] = {
-            "places": parts.in_flight.held,
-            "awaiting": len(pipeline._awaiting),
-            "ready": len(pipeline._ready),
-            "settled": len(pipeline._settled),
-            "queued in lanes": sum(lane.queued for lane in lanes),
-            "begun in lanes": sum(len(lane._begun) for lane in lanes),
-            "under way": sum(lane.under_way for lane in lanes),
+            "places": recorder.in_flight.held,
+            "awaiting": len(recorder._awaiting),
+            "ready": len(recorder._ready),
+            "settled": stations.outcomes.pending,
+            "queued": sum(dispatcher.queued for dispatcher in dispatchers),
+            "begun": sum(len(dispatcher._begun) for dispatcher in dispatchers),
+            "under way": sum(dispatcher.under_way for dispatcher in dispatchers),
         }
         for name, number in left.items():
             if number:

@@ -6,10 +6,19 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
-from deliveryd.journal.base import Journal, Outcome, Receipt, Transition
+from deliveryd.journal.base import Journal
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import SqliteJournal
-from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent, message_key
+from deliveryd.model import (
+    Entry,
+    Malformed,
+    Outcome,
+    QueuedMessage,
+    Receipt,
+    StatusEvent,
+    Transition,
+    message_key,
+)
 from deliveryd.states import State
 
 NOW = 1_700_000_000_000_000

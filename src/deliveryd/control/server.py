@@ -1,11 +1,11 @@
-"""The worker's side of the desk: a socket beside the journal, for its owner alone, one order at a time."""
+"""Takes operators' orders: on a socket beside the journal, from its owner alone, one at a time."""
 
 from __future__ import annotations
 
 import os
 import socket
 import struct
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,53 +20,51 @@ from deliveryd.control.protocol import (
     socket_of,
     write_reply,
 )
+from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import JournalError
 from deliveryd.journal.base import Journal
-from deliveryd.journal.orders import Action, Effect, Order
-from deliveryd.model import Clock
+from deliveryd.journal.orders import Action, Order
 from deliveryd.runtime.own_files import NotOwn, check_own_socket
 from deliveryd.runtime.rights import user_name
 from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL
 from deliveryd.telemetry import Event, describe, log
 
 EXCHANGE_TIMEOUT = 10.0
-"""Seconds for a command to say what it wants, and again to hear the answer."""
+"""Seconds for a command to send its order, and again to receive the reply."""
 
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
 class ControlServer:
-    """Carries out orders while the worker runs. `on_moved` hears of what the line has to know."""
+    """Carries out orders while the worker runs; `channels` are those that are configured."""
 
     def __init__(
         self,
         journal_path: Path,
         journal: Journal,
-        clock: Clock,
-        lanes: Collection[str],
-        on_moved: Callable[[Sequence[Effect]], None],
+        recorder: Recorder,
+        channels: Collection[str],
     ) -> None:
         self._path = socket_of(journal_path)
         self._journal = journal
-        self._clock = clock
-        self._lanes = lanes
-        self._on_moved = on_moved
+        self._recorder = recorder
+        self._channels = channels
 
     async def run(self) -> None:
-        """Take orders until cancelled. A socket that somebody removed is made anew.
+        """Take orders until cancelled. A socket that was removed is made anew.
 
-        Where there can be none, say so once, and try again from time to time.
+        Where none can be made, log it once, and try again from time to time.
         """
-        is_told = False
+        is_logged = False
         while True:
             try:
                 with _listening(self._path) as listener:
-                    is_told = False
+                    is_logged = False
                     await self._take_orders(listener)
             except OSError as error:
-                if not is_told:
+                if not is_logged:
                     log(Event.DESK_CLOSED, file=str(self._path), reason=error.strerror or describe(error))
-                is_told = True
+                is_logged = True
                 await anyio.sleep(HEARTBEAT_INTERVAL)
 
     async def _take_orders(self, listener: socket.socket) -> None:
@@ -75,21 +73,21 @@ class ControlServer:
         while self._path.lstat().st_ino == socket_file:
             with anyio.move_on_after(HEARTBEAT_INTERVAL):
                 await anyio.wait_readable(listener)
-            with suppress(OSError):  # nobody asked, or whoever did is gone
+            with suppress(OSError):  # there is no connection, or it was closed again
                 connection, _ = listener.accept()
-                await self._attend(connection)
+                await self._serve(connection)
 
-    async def _attend(self, connection: socket.socket) -> None:
+    async def _serve(self, connection: socket.socket) -> None:
         with connection:
             connection.setblocking(False)
             line = b""
             with anyio.move_on_after(EXCHANGE_TIMEOUT):
                 line = await _receive_line(connection)
-            answer = await self._answer(connection, line)
+            reply = await self._reply(connection, line)
             with anyio.move_on_after(EXCHANGE_TIMEOUT):
-                await _send(connection, write_reply(answer))
+                await _send(connection, write_reply(reply))
 
-    async def _answer(self, connection: socket.socket, line: bytes) -> ControlReply | Failed:
+    async def _reply(self, connection: socket.socket, line: bytes) -> ControlReply | Failed:
         user = _user_of(connection)
         if user not in (os.geteuid(), 0):
             return Failed("only the user that deliveryd runs as may give orders")
@@ -101,10 +99,9 @@ class ControlServer:
             return Failed(str(error))
 
     async def _carry_out(self, order: Order) -> ControlReply:
-        decided = await self._journal.decide(order, self._clock.now(), self._lanes)
+        decided = await self._recorder.decide(order, self._channels)
         if order.verb is Action.ERASE:
             await self._journal.cut_log()
-        self._on_moved(decided.effects)
         log(
             Event.DESK_DECIDED,
             verb=order.verb, kind=order.kind, count=len(decided.done), skipped=len(decided.skipped),
@@ -114,7 +111,7 @@ class ControlServer:
 
 @contextmanager
 def _listening(path: Path) -> Iterator[socket.socket]:
-    """The socket. Whoever has the journal's lock may take away what a killed worker left. Raises OSError."""
+    """The socket. The holder of the journal's lock may remove what a killed worker left. Raises OSError."""
     _remove(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         os.fchmod(listener.fileno(), 0o600)  # the file gets this mode when it is made, so no name is changed

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from deliveryd.journal.base import Transition
+from deliveryd.model import Transition
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
 

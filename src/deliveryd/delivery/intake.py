@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import anyio
 
+from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
-from deliveryd.journal.base import Journal
 from deliveryd.metrics import FailureKind, Metrics
-from deliveryd.model import Clock, Entry, Malformed, QueuedMessage
+from deliveryd.model import Malformed
 from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
 from deliveryd.service.batch import Batch
@@ -40,57 +40,6 @@ class Queue(Protocol):
 
     async def take(self, count: int) -> Batch:
         """Take up to `count` messages."""
-
-
-class InFlightLimit:
-    """How many messages the line may hold at a time (`queue.max_in_flight`), and which ones it holds.
-
-    A message holds its place from the take until it waits in the journal for a later time, or until the
-    service accepted the event of its end: thus a service that hears nothing stops the taking.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._held: set[int] = set()
-        self.freed = AutoResetEvent()
-        self.owed = 0
-        """How many messages that were taken long ago are due, and find no place."""
-
-    @property
-    def free(self) -> int:
-        """How many more messages may be held."""
-        return max(self.most - len(self._held), 0)
-
-    @property
-    def free_to_take(self) -> int:
-        """How many new messages may be taken: places are left to those that are due, half of all at most."""
-        return max(self.free - min(self.owed, max(self.most // 2, 1)), 0)
-
-    @property
-    def free_for_some(self) -> int:
-        """A part of the free places, for messages that may have to wait again at once."""
-        return (self.free + 1) // 2
-
-    @property
-    def spare(self) -> int:
-        """How many free places one channel may take beyond its share, so that half stays for the others."""
-        return max(self.free - self.most // 2, 0)
-
-    @property
-    def held(self) -> int:
-        """How many messages are held."""
-        return len(self._held)
-
-    def hold(self, ids: Iterable[int]) -> None:
-        """Give these messages a place each; one that has a place keeps it."""
-        self._held.update(ids)
-
-    def release(self, ids: Iterable[int]) -> None:
-        """Take their places back."""
-        before = len(self._held)
-        self._held.difference_update(ids)
-        if len(self._held) < before:
-            self.freed.set()
 
 
 class TakeSize:
@@ -129,26 +78,20 @@ class TakeSize:
 class Intake:
     """The loop from the queue into the journal."""
 
-    def __init__(  # noqa: PLR0917 - the first six are parts, the others are choices
+    def __init__(
         self,
         queue: Queue,
-        journal: Journal,
-        in_flight: InFlightLimit,
-        clock: Clock,
+        recorder: Recorder,
         metrics: Metrics,
         heartbeats: Heartbeats,
         *,
         batch_size: int,
         poll_interval: float,
         max_poll_interval: float,
-        on_taken: Callable[[Sequence[Entry]], None],
-        obstacle: Callable[[], str | None],
-        on_short: Callable[[int], None],
     ) -> None:
         self._queue = queue
-        self._journal = journal
-        self._in_flight = in_flight
-        self._clock = clock
+        self._recorder = recorder
+        self._in_flight = recorder.in_flight
         self._metrics = metrics
         self._heartbeats = heartbeats
         self._size = TakeSize(batch_size)
@@ -156,9 +99,6 @@ class Intake:
         self._poll_interval = poll_interval
         self._max_poll_interval = max_poll_interval
         self._pauses = 0
-        self._on_taken = on_taken
-        self._obstacle = obstacle
-        self._on_short = on_short
         self._malformed_before: set[int] = set()
         self._down = False
         self._paused = False
@@ -202,7 +142,7 @@ class Intake:
         nameless = min(batch.nameless, MOST_EXTRA)
         has_more_behind, self._extra = nameless > self._extra, nameless
         if batch.size < count or not (new or has_more_behind):
-            return self._after(len(new))
+            return self._after(new)
         self._pauses = 0
         return 0.0
 
@@ -212,14 +152,15 @@ class Intake:
         Elements that can't be reported come on top of that: the queue may hold them until it ends, and they
         need no places. Where good messages come instead, they exceed `queue.max_in_flight` by so many, once.
         """
-        self._set_paused(self._obstacle())
+        self._set_paused(self._recorder.obstacle())
         if self._paused:
             await self._in_flight.freed.wait(NO_ROOM_PAUSE)
             return 0
         whole = min(self._size.now, self._in_flight.most)
         with anyio.move_on_after(TOP_UP):
             while (short := whole - self._in_flight.free_to_take) > 0 and not self._stopping:
-                self._on_short(max(short, whole // 2))  # many small posts would cost more than they bring
+                # As many events as places are missing are enough for a post: many small ones cost too much.
+                self._recorder.outbox.hasten(max(short, whole // 2))
                 await self._in_flight.freed.wait()
         room = min(whole, self._in_flight.free_to_take)
         return room + self._extra if room and not self._stopping else 0
@@ -233,24 +174,20 @@ class Intake:
         else:
             log(Event.QUEUE_RESUMED)
 
-    async def _record(self, batch: Batch) -> Collection[int]:
-        """Bring a batch into the journal, and let the line know of what is new."""
+    async def _record(self, batch: Batch) -> int:
+        """Record a batch; return how many of its messages are new."""
         lost = 0 if batch.fault is None else 1
         if not batch.size and not lost:
-            return ()
-        at = self._clock.now()
-        new = await self._journal.take(batch.messages, batch.malformed, at, lost)
-        if not batch.size:
-            return new
-        entries = [Entry(*message, taken_at=at) for message in _firsts(batch.messages) if message.id in new]
-        self._on_taken(entries)
-        repeated = len(batch.messages) - len(entries)
-        self._metrics.taken(len(entries), repeated, len(batch.malformed))
-        log(Event.QUEUE_TAKEN, count=len(entries), repeated=repeated, malformed=len(batch.malformed))
-        self._tell_malformed(batch.malformed)
+            return 0
+        new = len(await self._recorder.take(batch.messages, batch.malformed, lost))
+        if batch.size:
+            repeated = len(batch.messages) - new
+            self._metrics.taken(new, repeated, len(batch.malformed))
+            log(Event.QUEUE_TAKEN, count=new, repeated=repeated, malformed=len(batch.malformed))
+            self._log_malformed(batch.malformed)
         return new
 
-    def _tell_malformed(self, malformed: Sequence[Malformed]) -> None:
+    def _log_malformed(self, malformed: Sequence[Malformed]) -> None:
         """Log what is malformed, but not what the answer before held as well."""
         before, seen = self._malformed_before, {hash(bad.raw): bad for bad in malformed}
         self._malformed_before = set(seen)
@@ -278,7 +215,7 @@ class Intake:
         else:
             self._down = True
             self._metrics.take_failed(failure_of(fault))
-        return self._after(len(await self._record(batch)))
+        return self._after(await self._record(batch))
 
     def _after_failure(self, error: ServiceError) -> float:
         self._pauses += 1
@@ -312,10 +249,3 @@ def failure_of(error: ServiceError) -> FailureKind:
     if isinstance(error, ServiceRefused):
         return "refused"
     return "unreadable" if isinstance(error, ServiceUnreadable) else "unavailable"
-
-
-def _firsts(messages: Sequence[QueuedMessage]) -> Iterable[QueuedMessage]:
-    firsts: dict[int, QueuedMessage] = {}
-    for message in messages:
-        firsts.setdefault(message.id, message)
-    return firsts.values()

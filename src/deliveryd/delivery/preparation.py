@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
 
+from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed, Router, Undeliverable, undeliverable
 from deliveryd.delivery.settings import SettingsCache
 from deliveryd.directory.base import Directory, DirectoryAnswer
@@ -21,9 +22,6 @@ from deliveryd.rendering.content import CompiledSettings
 from deliveryd.runtime import waits
 from deliveryd.runtime.waiting import AutoResetEvent
 from deliveryd.runtime.waits import PROMPT
-
-ALL = 1 << 62
-"""More messages than there are."""
 
 WITHOUT_A_CALL = 60.0
 """Seconds that a message waits for settings that nobody calls it for: too many ids are asked for already."""
@@ -53,63 +51,63 @@ class Deferred(NamedTuple):
 
 Prepared = Routed | Undeliverable | Deferred
 
-Finish = Callable[[Sequence[Prepared]], Coroutine[Any, Any, None]]
-"""Takes messages over that are prepared."""
 
-Wake = Callable[[Collection[str], float, int], Awaitable[int]]
-"""Lets messages go on that wait for one of these, after so many seconds, and so many at most."""
+_Unknown = tuple[Entry, CompiledSettings]
+"""A message for which it matters who the customer is, before the look-up."""
 
-
-_Stranger = tuple[Entry, CompiledSettings]
-"""A message for which it matters who the customer is, where that isn't known yet."""
-
-_Met = tuple[Entry, CompiledSettings, DirectoryAnswer]
-"""The same, when it is known, or known that it can't be said now."""
+_LookedUp = tuple[Entry, CompiledSettings, DirectoryAnswer]
+"""The same after the look-up."""
 
 
 class Preparer:
     """Prepares messages: in one pass those for which all is in memory, the others as answers come.
 
-    Who waits for an answer holds up nobody who needs another one, or none: an answer is waited for a moment,
-    then its messages wait in the journal, without places, until `run` wakes them.
+    A message that needs an answer holds up none that needs another one: after a moment it waits in the
+    journal, without a place, until the answer arrives.
     """
 
-    def __init__(
-        self, settings: SettingsCache, directory: Directory, router: Router, clock: Clock, metrics: Metrics
+    def __init__(  # noqa: PLR0917 - all are parts
+        self,
+        settings: SettingsCache,
+        directory: Directory,
+        router: Router,
+        recorder: Recorder,
+        clock: Clock,
+        metrics: Metrics,
     ) -> None:
         self._settings = settings
         self._directory = directory
         self._router = router
+        self._recorder = recorder
+        self._backlog = recorder.backlog
         self._clock = clock
         self._metrics = metrics
         self._asked_about: set[int] = set()  # customers whose messages wait in the journal for the answer
-        self._answered: dict[str, float] = {}  # what is known now, and seconds until its messages go on
-        self._next_turns = math.inf  # when it is looked whether those may go on that wait for a turn
-        self._wakeup = AutoResetEvent()
+        self._next_turns = math.inf  # when to look whether messages may go on that wait for a turn
+        self._turns_wanted = AutoResetEvent()
+        self._late: list[Prepared] = []
+        self.finished = AutoResetEvent()
+        """Set when messages are prepared that had to wait for an answer; `take_late` returns them."""
 
-    async def run(self, wake: Wake) -> None:
-        """Ask for the settings that are wanted, and wake messages that wait in the journal for answers."""
+    async def run(self) -> None:
+        """Request settings, and let messages go on that wait for a turn to ask the directory."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._settings.run, lambda id_: self._tell(waits.settings(id_)))
+            tasks.start_soon(self._settings.run)
             while True:
-                await self._wakeup.wait(max(self._next_turns - anyio.current_time(), 0.0))
-                answered, self._answered = self._answered, {}
-                for seconds in set(answered.values()):
-                    whom = [each for each, pause in answered.items() if pause == seconds]
-                    await wake(whom, seconds, ALL)
+                await self._turns_wanted.wait(max(self._next_turns - anyio.current_time(), 0.0))
                 if anyio.current_time() >= self._next_turns:
                     self._next_turns = math.inf
                     room = self._room_for_turns()
-                    if room <= 0 or await wake([waits.DIRECTORY], 0.0, room) == room:
+                    if room <= 0 or await self._recorder.wake([waits.DIRECTORY], most=room) == room:
                         self._want_turns()
 
     def _want_turns(self) -> None:
-        """Messages wait for a turn: look soon whether they may go on, but never at once, again and again."""
+        """Messages wait for a turn: look in a while, not at once, whether they may go on."""
         self._next_turns = min(self._next_turns, anyio.current_time() + TURN_PAUSE)
-        self._wakeup.set()
+        self._turns_wanted.set()
 
     def now_waiting(self, waits_for: Collection[str]) -> None:
-        """Messages wait for these in the journal now; who was answered meanwhile goes on."""
+        """Messages wait for these in the journal now; those that were answered meanwhile go on."""
         for each in waits_for:
             kind, _, number = each.partition(" ")
             if kind == "directory":
@@ -117,49 +115,51 @@ class Preparer:
             elif (kind == "settings" and not self._settings.is_awaited(int(number))) or (
                 kind == "customer" and int(number) not in self._asked_about
             ):
-                self._tell(each)
-
-    def _tell(self, waits_for: str, seconds: float = 0.0) -> None:
-        self._answered[waits_for] = seconds
-        self._wakeup.set()
+                self._backlog.answered(each)
 
     def _room_for_turns(self) -> int:
         """How many of those that wait for a turn may go on: one as a probe while the directory is down."""
         return 1 if self._directory.is_down else MOST_ASKED_ABOUT // 2 - len(self._asked_about)
 
-    def prepare(self, entries: Sequence[Entry], finish: Finish, tasks: TaskGroup) -> None:
-        """Have all of them told to `finish`, some at a time; it is called by `tasks`."""
+    def prepare(self, entries: Sequence[Entry], tasks: TaskGroup) -> Sequence[Prepared]:
+        """Prepare messages; those that need an answer come later, from `take_late`."""
         prepared: list[Prepared] = []
-        strangers: list[_Stranger] = []
+        unknown: list[_Unknown] = []
         for settings_id, group in _by_settings(entries).items():
             settings = self._settings.at_hand(settings_id)
             if settings is None:
-                tasks.start_soon(self._ask_for_settings, settings_id, group, finish, tasks)
+                tasks.start_soon(self._ask_for_settings, settings_id, group, tasks)
             else:
-                strangers += self._sort(group, settings, prepared)
-        strangers = self._greet(strangers, prepared)
-        if prepared:
-            tasks.start_soon(finish, prepared)
-        if strangers:
-            tasks.start_soon(self._look_up, strangers, finish, tasks)
+                unknown += self._route(group, settings, prepared)
+        if unknown := self._look_up_known(unknown, prepared):
+            tasks.start_soon(self._look_up, unknown, tasks)
+        return prepared
 
-    async def _ask_for_settings(
-        self, settings_id: int, entries: Sequence[Entry], finish: Finish, tasks: TaskGroup
-    ) -> None:
+    def take_late(self) -> Sequence[Prepared]:
+        """The messages whose answers arrived, or are waited for in the journal, since the last call."""
+        late, self._late = self._late, []
+        return late
+
+    def _finish(self, prepared: Sequence[Prepared]) -> None:
+        if prepared:
+            self._late += prepared
+            self.finished.set()
+
+    async def _ask_for_settings(self, settings_id: int, entries: Sequence[Entry], tasks: TaskGroup) -> None:
         settings = await self._settings.ask(settings_id)
         prepared: list[Prepared] = []
-        strangers = self._greet(self._sort(entries, settings, prepared), prepared)
-        await finish(prepared)
-        if strangers:
-            await self._look_up(strangers, finish, tasks)
+        unknown = self._look_up_known(self._route(entries, settings, prepared), prepared)
+        self._finish(prepared)
+        if unknown:
+            await self._look_up(unknown, tasks)
 
-    def _sort(
+    def _route(
         self,
         entries: Sequence[Entry],
         settings: CompiledSettings | SettingsUnusable | ServiceUnavailable,
         prepared: list[Prepared],
-    ) -> list[_Stranger]:
-        """Add messages of one settings id to those that are prepared; return those that need a customer."""
+    ) -> list[_Unknown]:
+        """Route messages of one settings id; return those that need their customer for it."""
         if isinstance(settings, SettingsUnusable):
             prepared += [undeliverable(entry, str(settings)) for entry in entries]
             return []
@@ -167,79 +167,78 @@ class Preparer:
             prepared += [self._without_settings(entry) for entry in entries]
             return []
         now = self._clock.now()
-        strangers: list[_Stranger] = []
+        unknown: list[_Unknown] = []
         for entry in entries:
             if self._router.needs_customer(entry, settings, now):
-                strangers.append((entry, settings))
+                unknown.append((entry, settings))
             else:
                 prepared.append(self._router.route(entry, settings, None, now))
-        return strangers
+        return unknown
 
     def _without_settings(self, entry: Entry) -> Deferred:
         if self._settings.is_awaited(entry.settings_id):
             return Deferred(entry, waits.LONGEST_ANSWER_WAIT, waits.settings(entry.settings_id))
         return Deferred(entry, WITHOUT_A_CALL * random.uniform(0.5, 1.0))
 
-    def _greet(self, strangers: list[_Stranger], prepared: list[Prepared]) -> list[_Stranger]:
-        """Prepare the messages of customers who are known already; return those to ask about.
+    def _look_up_known(self, unknown: list[_Unknown], prepared: list[Prepared]) -> list[_Unknown]:
+        """Route messages of customers who are in memory; return those to look up.
 
-        Left out are those who are asked about already, for longer than a moment, and those beyond the bound.
+        Customers that are being looked up for longer than a moment, and those beyond the bound, are waited
+        for in the journal.
         """
-        if not strangers:
+        if not unknown:
             return []
-        known = self._directory.at_hand({entry.customer_id for entry, _ in strangers})
-        met: list[_Met] = []
-        left: list[_Stranger] = []
-        for entry, settings in strangers:
+        known = self._directory.at_hand({entry.customer_id for entry, _ in unknown})
+        found: list[_LookedUp] = []
+        left: list[_Unknown] = []
+        for entry, settings in unknown:
             id_ = entry.customer_id
             if id_ in known:
-                met.append((entry, settings, known[id_]))
+                found.append((entry, settings, known[id_]))
             elif id_ in self._asked_about:
                 prepared.append(_put_off(entry, settings, waits.customer(id_)))
             elif len(self._asked_about) >= MOST_ASKED_ABOUT:
                 prepared.append(_put_off(entry, settings, waits.DIRECTORY))
             else:
                 left.append((entry, settings))
-        prepared += self._introduce(met, self._clock.now())
+        prepared += self._route_all(found, self._clock.now())
         return left
 
-    async def _look_up(self, strangers: Sequence[_Stranger], finish: Finish, tasks: TaskGroup) -> None:
-        """Go on with messages as it becomes known who their customers are, or let them wait for it."""
-        here: dict[int, list[_Stranger]] = defaultdict(list)
-        for entry, settings in strangers:
+    async def _look_up(self, unknown: Sequence[_Unknown], tasks: TaskGroup) -> None:
+        """Route messages as their customers are looked up; after a moment the others wait in the journal."""
+        here: dict[int, list[_Unknown]] = defaultdict(list)
+        for entry, settings in unknown:
             here[entry.customer_id].append((entry, settings))
 
         async def go_on(answers: Mapping[int, DirectoryAnswer]) -> None:
-            met = [(*stranger, answer) for id_, answer in answers.items() for stranger in here.pop(id_, ())]
-            if met:
-                await finish(self._introduce(met, self._clock.now()))
+            found = [(*each, answer) for id_, answer in answers.items() for each in here.pop(id_, ())]
+            if found:
+                self._finish(self._route_all(found, self._clock.now()))
             for id_, answer in answers.items():
                 if id_ in self._asked_about:
                     self._asked_about.remove(id_)
-                    self._tell(waits.customer(id_), self._pause_after(answer))
+                    self._backlog.answered(waits.customer(id_), self._pause_after(answer))
 
         async def put_off() -> None:
             await anyio.sleep(PROMPT)
-            late = [
-                _put_off(*stranger, waits.customer(id_)) for id_, each in here.items() for stranger in each
-            ]
+            late = [_put_off(*each, waits.customer(id_)) for id_, group in here.items() for each in group]
             if late:
                 self._asked_about.update(here)
                 here.clear()
-                await finish(late)
+                self._finish(late)
 
         tasks.start_soon(put_off)
         await self._directory.look_up(list(here), go_on)
 
-    def _introduce(self, met: Sequence[_Met], now: int) -> list[Prepared]:
-        """The messages, now that it is known who their customers are, or that it can't be said."""
-        absent = sum(isinstance(answer, DirectoryUnavailable) for *_, answer in met)
-        unknown = sum(answer is None for *_, answer in met)
-        self._metrics.customers_looked_up(len(met) - absent - unknown, len(met) - absent)
+    def _route_all(self, found: Sequence[_LookedUp], now: int) -> list[Prepared]:
+        """Route messages after the look-up of their customers; those that failed are deferred."""
+        absent = sum(isinstance(answer, DirectoryUnavailable) for *_, answer in found)
+        unknown = sum(answer is None for *_, answer in found)
+        self._metrics.customers_looked_up(len(found) - absent - unknown, len(found) - absent)
         self._metrics.customers_unavailable(absent)
-        return [self._introduced(*each, now) for each in met]
+        return [self._route_found(*each, now) for each in found]
 
-    def _introduced(
+    def _route_found(
         self, entry: Entry, settings: CompiledSettings, answer: DirectoryAnswer, now: int
     ) -> Prepared:
         if not isinstance(answer, DirectoryUnavailable):

@@ -8,11 +8,11 @@ all that are used, the fault isn't in the templates: the channel counts as misco
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 
 import anyio
 
 from deliveryd.channels.base import Refused
+from deliveryd.delivery.dispatch_queue import DispatchQueue
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from deliveryd.telemetry import Event, log
 
@@ -50,15 +50,13 @@ class Refusals:
     """Which settings ids wait on a channel, since its provider refuses all of their messages.
 
     When it refuses everything, `breaker` is opened, which is the channel's; `policy` says for how long.
-    `queued` tells the ids that are yet to be sent.
+    `queue` holds what is yet to be sent.
     """
 
-    def __init__(
-        self, channel: str, breaker: Breaker, policy: BreakerPolicy, queued: Callable[[], set[int]]
-    ) -> None:
+    def __init__(self, channel: str, breaker: Breaker, policy: BreakerPolicy, queue: DispatchQueue) -> None:
         self._channel = channel
         self._breaker = breaker
-        self._queued = queued
+        self._queue = queue
         self._policy = policy._replace(failures=MOST_IN_A_ROW)
         self._counted: OrderedDict[int, _Counted] = OrderedDict()  # by their latest refusal
         self._accepted: dict[int, float] = {}  # a few ids by their latest acceptance: see `_are_widespread`
@@ -71,7 +69,7 @@ class Refusals:
         """Whether the provider refuses whatever it gets, so that the channel counts as misconfigured."""
 
     def tick(self, now: float) -> None:
-        """The lane turns, at this instant of the event loop: acceptances are as of then."""
+        """Note the event loop's time: acceptances are as of then."""
         self._now = now
 
     def accepted(self, settings_id: int) -> None:
@@ -139,7 +137,7 @@ class Refusals:
         since = anyio.current_time() - ACTIVE
         used = {id_ for id_, at in self._accepted.items() if at > since}
         used |= {id_ for id_, counted in self._counted.items() if counted.refused_at > since}
-        return used | self._queued() <= self.waiting
+        return used | self._queue.settings_ids() <= self.waiting
 
     def probed(self, settings_id: int) -> None:
         """While everything is refused, a message of this id was: it is the turn of other ids."""
@@ -172,7 +170,7 @@ class Refusals:
         if settings_id in self.waiting:
             self._counted[settings_id].breaker.put_off()
 
-    def patience(self, settings_id: int) -> float:
+    def seconds_to_wait(self, settings_id: int) -> float:
         """Seconds after which a message of an id that waits should come again; another one for each."""
         counted = self._counted[settings_id]
         first = anyio.current_time() + counted.breaker.pause

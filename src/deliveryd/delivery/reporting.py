@@ -6,15 +6,15 @@ others go on. An outage changes nothing: the outbox waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import anyio
 
+from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.metrics import Metrics
-from deliveryd.model import Clock, Entry
 from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
 from deliveryd.telemetry import Event, log
@@ -45,34 +45,23 @@ class Reporting:
         self,
         sink: EventSink,
         journal: Journal,
-        clock: Clock,
+        recorder: Recorder,
         metrics: Metrics,
         heartbeats: Heartbeats,
         *,
         batch_size: int,
         flush_interval: float,
-        on_accepted: Callable[[Sequence[OutboxRow]], None],
-        on_refused: Callable[[OutboxRow], None],
-        on_reopened: Callable[[Sequence[Entry]], None],
     ) -> None:
         self._sink = sink
         self._journal = journal
-        self._clock = clock
+        self._recorder = recorder
+        self._signals = recorder.outbox
         self._metrics = metrics
         self._heartbeats = heartbeats
         self._batch_size = batch_size
         self._flush_interval = flush_interval
-        self._on_accepted = on_accepted
-        self._on_refused = on_refused
-        self._on_reopened = on_reopened
-        self._wakeup = AutoResetEvent()
-        self._full = AutoResetEvent()
         self._settled = AutoResetEvent()
-        self._hurried = AutoResetEvent()
-        self._waiting = 0
-        self._enough = batch_size
         self._failures = 0
-        self._hurry = False
         self._refused_again = 0
         self._quiet_until = float("-inf")
 
@@ -81,40 +70,11 @@ class Reporting:
         """Whether the last attempt to report failed."""
         return self._failures > 0
 
-    def expect(self, events: int) -> None:
-        """Events entered the outbox; they are reported when a batch is full, or after the flush interval."""
-        self._waiting += events
-        self._wakeup.set()
-        self._set_if_full()
-
-    def expect_now(self, events: int) -> None:
-        """Events entered the outbox that something waits for; they are reported at once."""
-        self._waiting += events
-        self._wakeup.set()
-        self._full.set()
-
-    def hasten(self, events: int) -> None:
-        """So many are company enough for the next post: the line stands still for want of what they free."""
-        self._enough = min(events, self._batch_size)
-        self._set_if_full()
-
-    def _set_if_full(self) -> None:
-        if self._waiting >= self._enough:
-            self._full.set()
-
-    def hurry(self) -> None:
-        """From now on report at once whatever comes: the worker is about to end."""
-        self._hurry = True
-        self._hurried.set()
-        self._wakeup.set()
-        self._full.set()
-
     async def run(self) -> None:
         """Report until cancelled."""
         while True:
             self._heartbeats.beat("reporting")
-            if await self._wakeup.wait(HEARTBEAT_INTERVAL) and not self._hurry:
-                await self._full.wait(self._flush_interval)
+            await self._signals.wait(self._flush_interval)
             await self._flush()
 
     async def flushed(self) -> None:
@@ -125,7 +85,7 @@ class Reporting:
     async def _flush(self) -> None:
         while True:
             self._heartbeats.beat("reporting")
-            self._waiting, self._enough = 0, self._batch_size
+            self._signals.reset()
             rows = await self._journal.outbox(0, self._batch_size)
             if not rows:
                 return
@@ -156,25 +116,21 @@ class Reporting:
             await self._post(rows[:middle])
             await self._post(rows[middle:])
         else:
-            reopened = await self._journal.accept(rows, self._clock.now())
+            await self._recorder.accept(rows)
             self._metrics.events_accepted(len(rows))
             log(Event.EVENTS_ACCEPTED, count=len(rows))
-            self._on_accepted(rows)
-            if reopened:
-                self._on_reopened(reopened)
             self._settled.set()
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> None:
-        refusals = await self._journal.refuse(row, reason, self._clock.now())
+        refusals = await self._recorder.refuse(row, reason)
         self._metrics.events_refused(1)
         if refusals > 1:
-            self._tell_refused_again()
+            self._log_refused_again()
         else:
             log(Event.EVENTS_REFUSED, message_id=row.message_id, reason=f"{row.status}: {reason}")
-        self._on_refused(row)
         self._settled.set()
 
-    def _tell_refused_again(self) -> None:
+    def _log_refused_again(self) -> None:
         """Say at most once an hour how many events were refused once more: each was named the first time."""
         self._refused_again += 1
         if (now := anyio.current_time()) >= self._quiet_until:
@@ -191,9 +147,9 @@ class Reporting:
         await self._pause(pause)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, and keep turning; `hurry` ends it."""
+        """Wait, and keep turning; the end of the worker ends it."""
         ends = anyio.current_time() + seconds
         while (left := ends - anyio.current_time()) > 0:
             self._heartbeats.beat("reporting")
-            if await self._hurried.wait(min(left, HEARTBEAT_INTERVAL)):
+            if await self._signals.hurried.wait(min(left, HEARTBEAT_INTERVAL)):
                 return

@@ -9,9 +9,10 @@ from weakref import WeakKeyDictionary
 
 from deliveryd.channels.base import Channel
 from deliveryd.errors import LanguageUnreadable
-from deliveryd.model import Customer, Entry, Rendered, first_of, format_instant
+from deliveryd.model import Customer, Entry, Rendered, first_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates
+from deliveryd.transitions import expiry_details
 
 
 class Road(NamedTuple):
@@ -51,11 +52,6 @@ def undeliverable(entry: Entry, *reasons: str) -> Undeliverable:
 def is_expired(expires_at: int | None, now: int) -> bool:
     """Whether nothing may be sent any more (interface 8)."""
     return expires_at is not None and now > expires_at
-
-
-def expired(expires_at: int) -> str:
-    """The details of an `error` event for a message whose time is over (design 5)."""
-    return f"expired at {format_instant(expires_at)}"
 
 
 _Offer = tuple[str, CompiledBlock, Channel]
@@ -111,7 +107,7 @@ class Router:
         `customer` is None when nobody knows them, and when it doesn't matter who they are.
         """
         if settings.expires_at is not None and is_expired(settings.expires_at, now):
-            return undeliverable(entry, expired(settings.expires_at))
+            return undeliverable(entry, expiry_details(settings.expires_at))
         if entry.content is not None and (name := self._repeats(entry)):
             said, values = entry.content
             return Routed(entry, name, Customer(entry.customer_id, values), said, settings.expires_at)

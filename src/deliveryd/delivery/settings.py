@@ -11,11 +11,13 @@ from typing import Protocol
 
 import anyio
 
+from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.request_slots import RequestSlot, RequestSlots
 from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable, SettingsUnusable
 from deliveryd.metrics import Metrics
 from deliveryd.model import Settings, first_of
 from deliveryd.rendering.content import CompiledSettings
+from deliveryd.runtime import waits
 from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.runtime.waiting import AutoResetEvent
@@ -133,12 +135,15 @@ class SettingsCache:
         cache: DiskCache,
         compile_settings: Callable[[Settings], CompiledSettings],
         metrics: Metrics,
+        backlog: Backlog,
+        *,
         ttl: float | None = None,
     ) -> None:
         self._source = source
         self._cache = cache
         self._compile = compile_settings
         self._metrics = metrics
+        self._backlog = backlog
         self._ttl = ttl
         self._known: OrderedDict[int, _Known] = OrderedDict()
         self._size = 0
@@ -152,7 +157,7 @@ class SettingsCache:
     def at_hand(self, settings_id: int) -> CompiledSettings | SettingsUnusable | ServiceUnavailable | None:
         """The settings of an id, or why there are none, if that is known; None: `ask` can say.
 
-        Whoever is told ServiceUnavailable has to wait in the journal: `run` tells when that is over.
+        Whoever is told ServiceUnavailable has to wait in the journal: they go on when that is over.
         """
         known = self._recall(settings_id)
         if isinstance(known, _Usable):
@@ -199,21 +204,21 @@ class SettingsCache:
         raise answer
 
     def is_awaited(self, settings_id: int) -> bool:
-        """Whether `run` will tell when the settings of this id are known."""
+        """Whether messages that wait for the settings of this id go on when they are known."""
         wanted = self._open.get(settings_id)
         return wanted is not None and wanted.waited_for is not None
 
-    async def run(self, tell: Callable[[int], None]) -> None:
-        """Ask for what is wanted. `tell` hears of ids that messages wait for, once they are known."""
+    async def run(self) -> None:
+        """Request what is wanted until cancelled; messages that wait for an answer then go on."""
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._wakeup.wait(self._pause())
                 begun, self._begun = self._begun, []
                 for settings_id in begun:
-                    tasks.start_soon(self._look_up, settings_id, tell)
+                    tasks.start_soon(self._look_up, settings_id)
                 self._repeat_due()
                 for turn in self._turns.begin():
-                    tasks.start_soon(self._request, turn, tell)
+                    tasks.start_soon(self._request, turn)
 
     def _recall(self, settings_id: int) -> _Known | None:
         known = self._known.get(settings_id)
@@ -274,7 +279,7 @@ class SettingsCache:
                 wanted.repeat_at = None
                 self._turns.add_repeat(settings_id)
 
-    async def _look_up(self, settings_id: int, tell: Callable[[int], None]) -> None:
+    async def _look_up(self, settings_id: int) -> None:
         """Find settings on the disk, or have the service asked for them."""
         name = f"settings/{settings_id}"
         cached = await self._cache.get(name)
@@ -287,7 +292,7 @@ class SettingsCache:
             else:
                 self._metrics.settings_cached("disk")
                 known = self._usable(compiled, len(cached.value), self._shorter(cached.seconds_left))
-                self._settle(settings_id, known, tell)
+                self._settle(settings_id, known)
                 return
         if isinstance(self._known.get(settings_id), _Unavailable):
             self._turns.add_repeat(settings_id)
@@ -295,7 +300,7 @@ class SettingsCache:
             self._turns.add(settings_id)
         self._wakeup.set()
 
-    async def _request(self, turn: RequestSlot, tell: Callable[[int], None]) -> None:
+    async def _request(self, turn: RequestSlot) -> None:
         began = anyio.current_time()
         known: _Known | None = None
         body, ttl = b"", self._ttl
@@ -314,7 +319,7 @@ class SettingsCache:
             log(Event.SETTINGS_FETCHED, settings_id=turn.id, size=len(body))
             await self._cache.set(f"settings/{turn.id}", body, ttl)
         self._turns.end(turn)
-        self._settle(turn.id, known, tell)
+        self._settle(turn.id, known)
         if not isinstance(known, _Unavailable):
             self._service_answers(began)
         self._wakeup.set()
@@ -340,7 +345,7 @@ class SettingsCache:
             case _:
                 return self._unusable(settings_id, str(error))
 
-    def _settle(self, settings_id: int, known: _Known, tell: Callable[[int], None]) -> None:
+    def _settle(self, settings_id: int, known: _Known) -> None:
         """Remember what is known now, and let everybody know who waits for it."""
         wanted = self._open[settings_id]
         is_waited_for = wanted.waited_for is not None
@@ -355,7 +360,7 @@ class SettingsCache:
             return
         del self._open[settings_id]
         if is_waited_for:
-            tell(settings_id)
+            self._backlog.answered(waits.settings(settings_id))
 
     def _service_answers(self, began: float) -> None:
         """A request was answered that began then: who was to be left alone since before is asked again.

@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.config import Config
-from deliveryd.delivery.routing import Routed, Undeliverable, expired, is_expired
+from deliveryd.delivery.routing import Routed, Undeliverable, is_expired
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.preview_request import PreviewMessage
 from deliveryd.model import Rendered, WallClock, first_of, format_instant, message_key
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, standard_tag
 from deliveryd.rendering.sms import SmsParts, sms_parts
+from deliveryd.transitions import expiry_details
 from deliveryd.worker.wiring import build_router, compiler, open_channels
 
 
@@ -162,7 +163,7 @@ def _why_not(
 ) -> str | None:
     expires_at = message.settings.expires_at
     if expires_at is not None and is_expired(expires_at, now):
-        return expired(expires_at)
+        return expiry_details(expires_at)
     if message.has_customer and scope == WHOLE_SCOPE:
         return route.details if isinstance(route, Undeliverable) else None
     hindrances = (

@@ -9,35 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from deliveryd.journal.orders import Decided, Effect, Order
-from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent
+from deliveryd.model import Entry, Malformed, QueuedMessage, Receipt, Transition
 from deliveryd.states import State
-
-
-class Outcome(NamedTuple):
-    """What became of an attempt: the verdict's name, the provider's id for the message, and the reason."""
-
-    verdict: str
-    provider_id: str | None = None
-    reason: str | None = None
-
-
-class Transition(NamedTuple):
-    """One step of one message, with everything that belongs to it.
-
-    `entry` is the message as it is after the step. `outcome` ends the latest try, `due_at` says when a
-    waiting message goes on, and `events` enter the outbox together with the step. `waits_for` names what
-    wakes a waiting message before it is due (see `deliveryd.runtime.waits`). A step from READY to IN_DOUBT
-    makes no try: its outcome says why the message isn't repeated.
-    """
-
-    entry: Entry
-    before: State
-    after: State
-    at: int
-    due_at: int | None = None
-    outcome: Outcome | None = None
-    events: tuple[StatusEvent, ...] = ()
-    waits_for: str | None = None
 
 
 class OutboxRow(NamedTuple):
@@ -101,21 +74,6 @@ class Due(NamedTuple):
 
 
 MOST_COUNTED = 500
-
-
-class Receipt(NamedTuple):
-    """A provider's update for a message that it was given. `delivered` False: it failed after all.
-
-    `reference` is the message's key or its id, when the provider was given one and echoes it.
-    """
-
-    channel: str
-    provider_id: str
-    delivered: bool
-    status: str
-    reported_at: int
-    received_at: int
-    reference: str | None = None
 
 
 class Counts(NamedTuple):
@@ -249,7 +207,7 @@ class Journal(Protocol):
         """Put in order what an earlier run left; called once, before anything else.
 
         Waiting messages whose channel isn't among `channels` lose it; those with an attempt in doubt there
-        are held in doubt. Those that waited for settings or a customer are due now: nothing is asked for yet.
+        are held in doubt. Those that waited for settings or a customer are due: nothing is asked for yet.
         """
 
     async def retime(self, back: int, latest: int) -> None:

@@ -7,17 +7,15 @@ import sqlite3
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from deliveryd.journal.base import Outcome, Transition
+from deliveryd import transitions
 from deliveryd.journal.erasure import erase_malformed, erase_message, erase_receipt
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Action, Decided, Effect, ItemKind, Order
 from deliveryd.journal.outbox import HAPPENED, WATERMARK, Outbox
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import ENTRY, entry_of
-from deliveryd.model import Entry, StatusEvent
+from deliveryd.model import Entry, Transition
 from deliveryd.states import State
-
-BY_OPERATOR = "settled by an operator"
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _SET_ASIDE_EVENTS = (  # refused, or reported once more since the queue handed the message out again
@@ -103,25 +101,19 @@ class Decisions:
         entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")
         if entry.channel not in case.channels:
             raise _Skip(f"its channel {entry.channel} isn't configured")
-        return self._move(case, Transition(entry, State.IN_DOUBT, State.WAITING, case.at, due_at=case.at))
+        return self._move(case, transitions.resend(entry, case.at))
 
     def _resend_anew(self, case: _Case) -> _Done:
         entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt").anew()
-        return self._move(case, Transition(entry, State.IN_DOUBT, State.WAITING, case.at, due_at=case.at))
+        return self._move(case, transitions.resend(entry, case.at))
 
     def _settle_as_sent(self, case: _Case) -> _Done:
-        entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt").settled()
-        outcome = Outcome("accepted", None, BY_OPERATOR)
-        sent = StatusEvent(entry.id, "sent", case.at)
-        return self._move(
-            case, Transition(entry, State.IN_DOUBT, State.SENT, case.at, outcome=outcome, events=(sent,))
-        )
+        entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")
+        return self._move(case, transitions.settled_as_sent(entry, case.at))
 
     def _settle_as_failed(self, case: _Case) -> _Done:
-        entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt").settled()
-        details = f"{entry.channel}: the outcome was unknown; {BY_OPERATOR} as failed"
-        error = StatusEvent(entry.id, "error", case.at, details=details)
-        return self._move(case, Transition(entry, State.IN_DOUBT, State.FAILED, case.at, events=(error,)))
+        entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")
+        return self._move(case, transitions.settled_as_failed(entry, case.at))
 
     def _move(self, case: _Case, transition: Transition) -> _Done:
         self._operations.change(case.db, [transition])
@@ -137,7 +129,7 @@ class Decisions:
         if not again:
             raise _Skip("it was dropped")
         self._outbox.put_last(case.db, again)
-        self._operations.change(case.db, [Transition(entry, State.SET_ASIDE, State.TAKEN, case.at)])
+        self._operations.change(case.db, [transitions.retried(entry, case.at)])
         return _Done(entry.id, Effect(taken=entry, events=len(again)))
 
     def _retry_event(self, case: _Case) -> _Done:

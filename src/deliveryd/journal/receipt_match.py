@@ -14,13 +14,12 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from deliveryd.journal.base import MatchedReceipt, Receipt, Recorded, Transition
+from deliveryd import transitions
+from deliveryd.journal.base import MatchedReceipt, Recorded
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
-from deliveryd.model import Entry, StatusEvent, message_key
-from deliveryd.states import State, check_transition
-
-SETTLED = "settled by the provider's receipt"
+from deliveryd.model import Entry, Receipt, Transition, message_key
+from deliveryd.states import State
 
 _AT_REST = frozenset({State.WAITING, State.IN_DOUBT})
 _BEFORE_A_STEP = frozenset({State.READY})
@@ -97,36 +96,34 @@ class Matching:
     def match_around(
         self,
         db: sqlite3.Connection,
-        transitions: Sequence[Transition],
+        steps: Sequence[Transition],
         record: Callable[[sqlite3.Connection, Sequence[Transition]], None],
     ) -> Recorded:
         """Record steps of messages, and apply the receipts that were kept for them, instead or afterwards."""
         if not db.execute(f"SELECT 1 FROM receipt WHERE {_UNMATCHED} LIMIT 1").fetchone():  # noqa: S608
-            record(db, transitions)
+            record(db, steps)
             return Recorded()
-        overtaken = self._match_before(db, transitions)
-        transitions = [transition for transition in transitions if transition.entry.id not in overtaken]
-        record(db, transitions)
-        followed = self._match_after(db, transitions)
+        overtaken = self._match_before(db, steps)
+        steps = [transition for transition in steps if transition.entry.id not in overtaken]
+        record(db, steps)
+        followed = self._match_after(db, steps)
         settled = {id_ for id_, effect in followed.items() if State.SENT in effect.ended}
         return Recorded(overtaken.keys() | settled, [*overtaken.values(), *followed.values()])
 
-    def _match_before(self, db: sqlite3.Connection, transitions: Sequence[Transition]) -> dict[int, Effect]:
+    def _match_before(self, db: sqlite3.Connection, steps: Sequence[Transition]) -> dict[int, Effect]:
         """End messages that kept receipts prove to be sent, instead of the steps that they would take."""
         ready = [
-            transition
-            for transition in transitions
-            if transition.before is State.READY and _was_tried(transition)
+            transition for transition in steps if transition.before is State.READY and _was_tried(transition)
         ]
         effects = {
             transition.entry.id: self._match_kept(db, transition, _BEFORE_A_STEP) for transition in ready
         }
         return {id_: effect for id_, effect in effects.items() if State.SENT in effect.ended}
 
-    def _match_after(self, db: sqlite3.Connection, transitions: Sequence[Transition]) -> dict[int, Effect]:
+    def _match_after(self, db: sqlite3.Connection, steps: Sequence[Transition]) -> dict[int, Effect]:
         """Apply receipts that were kept while their message was being sent."""
         effects: dict[int, Effect] = {}
-        for transition in transitions:
+        for transition in steps:
             if transition.before is not State.SENDING:
                 continue
             effect = self._match_kept(db, transition, _AFTER_A_STEP)
@@ -232,31 +229,23 @@ class Matching:
 
     def _settle(self, db: sqlite3.Connection, tried: Tried, state: State, receipt: Receipt) -> None:
         """The provider had the message, so it was sent under this key, and isn't tried again under any."""
-        after, at = check_transition(state, State.SENT), receipt.received_at
-        db.execute(
-            self._settled,
-            (after, receipt.channel, tried.key, tried.message_id, at, receipt.provider_id, SETTLED),
-        )
-        self._outbox.put(db, [StatusEvent(tried.message_id, "sent", at)])
+        at = receipt.received_at
+        step = transitions.proved_sent(tried.message_id, state, at)
+        settled = (step.after, receipt.channel, tried.key, tried.message_id, at, receipt.provider_id)
+        db.execute(self._settled, (*settled, transitions.BY_RECEIPT))
+        self._outbox.put(db, [step.event])
 
     def _confirm(self, db: sqlite3.Connection, message_id: int, state: State, receipt: Receipt) -> Effect:
         """Tell how a message ended that was sent; what was delivered stays so, what failed may yet be."""
-        after = State.DELIVERED if receipt.delivered else State.FAILED
-        if state is State.DELIVERED or state is after:
+        step = transitions.reported(message_id, state, receipt)
+        if step is None:
             return _NOTHING
         db.execute(
             "UPDATE message SET state = ?, ended_at = ? WHERE id = ?",
-            (check_transition(state, after), receipt.received_at, message_id),
+            (step.after, receipt.received_at, message_id),
         )
-        if receipt.delivered:
-            event = StatusEvent(
-                message_id, "delivered", receipt.received_at, receipt.channel, receipt.reported_at
-            )
-        else:
-            details = f"{receipt.channel}: the provider reported {receipt.status}"
-            event = StatusEvent(message_id, "error", receipt.received_at, details=details)
-        self._outbox.put(db, [event])
-        return Effect(ended=(after,), events=1)
+        self._outbox.put(db, [step.event])
+        return Effect(ended=(step.after,), events=1)
 
 
 def _was_tried(transition: Transition) -> bool:

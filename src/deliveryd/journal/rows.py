@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from deliveryd.journal.base import Transition
-from deliveryd.model import Content, Entry, Rendered
+from deliveryd.model import Content, Entry, Rendered, Transition
 
 _FIRST = "FROM unaccepted u WHERE u.message_id = message.id AND u.key = message.key AND u.number = 1"
 ENTRY = f"""

@@ -25,10 +25,8 @@ from deliveryd.journal.base import (
     Due,
     MatchedReceipt,
     OutboxRow,
-    Receipt,
     Recorded,
     Recovery,
-    Transition,
 )
 from deliveryd.journal.damage import abandon, advice, unusable
 from deliveryd.journal.decisions import Decisions
@@ -52,7 +50,7 @@ from deliveryd.journal.presence import Presence
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import EMPTIED
 from deliveryd.journal.schema import check_header, prepare_schema
-from deliveryd.model import Entry, Malformed, QueuedMessage
+from deliveryd.model import Entry, Malformed, QueuedMessage, Receipt, Transition
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry import Event, log
 

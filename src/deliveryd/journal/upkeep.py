@@ -6,6 +6,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Collection
 
+from deliveryd import transitions
 from deliveryd.journal.account import add_forgotten, open_states
 from deliveryd.journal.base import Counts, Doubtful, Recovery
 from deliveryd.journal.outbox import WATERMARK
@@ -19,6 +20,7 @@ _MOVING = "ended_at IS NULL AND due_at IS NULL"
 _TIMED = f"state = {State.WAITING:d} AND waits_for IS NULL"  # literal: it has to match an index's condition
 _OPEN = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? ORDER BY id"  # noqa: S608  # constants
 
+_BOUND = f"state = {transitions.CHANNEL_REMOVED.before:d} AND waits_for IS NULL AND channel = ?"
 _DUE_NOW = (  # messages that wait for an answer: nobody has asked for it since the restart
     "UPDATE message SET due_at = ?, waits_for = NULL WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"
     " AND waits_for NOT IN (SELECT value FROM json_each(?))"
@@ -85,7 +87,7 @@ def recover(db: sqlite3.Connection, now: int, channels: Collection[str]) -> Reco
     """Bring the messages of an earlier run into states to continue from."""
     db.execute(
         f"UPDATE message SET state = ?, due_at = ?, waits_for = NULL WHERE {_MOVING} AND state = ?",  # noqa: S608
-        (State.WAITING, now, State.READY),
+        (transitions.INTERRUPTED.after, now, transitions.INTERRUPTED.before),
     )
     for_channels = [
         key(channel) for channel in channels for key in (waits.room, waits.repeat, waits.recovery)
@@ -93,13 +95,10 @@ def recover(db: sqlite3.Connection, now: int, channels: Collection[str]) -> Reco
     db.execute(_DUE_NOW, (now, to_json(for_channels)))
     for channel in _channels_of_waiting(db) - set(channels):
         db.execute(
-            f"UPDATE message SET state = ?, due_at = NULL WHERE {_TIMED} AND channel = ? AND doubt",  # noqa: S608
-            (State.IN_DOUBT, channel),
+            f"UPDATE message SET state = ?, due_at = NULL WHERE {_BOUND} AND doubt",  # noqa: S608  # constants
+            (transitions.CHANNEL_REMOVED.after, channel),
         )
-        db.execute(
-            f"UPDATE message SET channel = '', tries = 0 WHERE {_TIMED} AND channel = ?",  # noqa: S608
-            (channel,),
-        )
+        db.execute(f"UPDATE message SET channel = '', tries = 0 WHERE {_BOUND}", (channel,))  # noqa: S608
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]
     doubtful = [
         Doubtful(entry, state, _latest_doubt(db, entry))

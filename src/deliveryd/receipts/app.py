@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import anyio
 
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.journal.base import Journal
-from deliveryd.journal.orders import Effect
+from deliveryd.delivery.recorder import Recorder
 from deliveryd.metrics import Metrics, ReceiptResult
 from deliveryd.model import Clock
 from deliveryd.receipts.batcher import ReceiptBatcher
@@ -21,12 +20,12 @@ from deliveryd.runtime.renewal import RenewedValue
 from deliveryd.telemetry import Event, Fields, log
 
 STRANGERS_LOG_INTERVAL = 60.0
-"""Seconds after which the log says again what strangers may send in any number."""
+"""Seconds between two log lines of one kind about requests that anybody may send in any number."""
 
 
 @dataclass(slots=True)
 class _Quiet:
-    """Until when a line isn't repeated, and how often it would have been."""
+    """Until when a log line isn't repeated, and how often it would have been."""
 
     until: float = float("-inf")
     count: int = 0
@@ -48,25 +47,23 @@ def open_inlet(options: ReceiptOptions) -> Inlet:
 
 
 class Receipts:
-    """Verifies, records and matches reports."""
+    """Verifies, records and matches providers' reports."""
 
     def __init__(
         self,
         inlets: Mapping[str, Inlet],
-        journal: Journal,
+        recorder: Recorder,
         clock: Clock,
         metrics: Metrics,
         *,
         max_body: int,
-        on_moved: Callable[[Sequence[Effect]], None],
-        is_open: Callable[[], bool],
     ) -> None:
         self._inlets = inlets
-        self._recorder = ReceiptBatcher(journal, on_moved)
+        self._recorder = recorder
+        self._batcher = ReceiptBatcher(recorder)
         self._clock = clock
         self._metrics = metrics
         self._max_body = max_body
-        self._is_open = is_open
         self._quiet: defaultdict[tuple[str | None, Event, int | None], _Quiet] = defaultdict(_Quiet)
 
     def app(self) -> ReceiptEndpoint:
@@ -75,46 +72,46 @@ class Receipts:
 
     async def take_in(self, channel: str, headers: Mapping[str, str], body: bytes) -> ReceiptReply:
         """Verify, record and match a report to a configured channel; not before the start is over."""
-        if not self._is_open():
+        if not self._recorder.recovered:
             return ReceiptReply(503, "deliveryd is starting; report it again later")
         inlet = self._inlets[channel]
         signature, secrets = inlet.options.signature, inlet.secrets
         if (signature is not None and secrets is not None) and not is_genuine(
             signature, secrets.current(), headers.get(signature.header), body
         ):
-            self._tell_seldom("forged", Event.RECEIPT_FORGED, channel)
+            self._log_seldom("forged", Event.RECEIPT_FORGED, channel)
             return ReceiptReply(401, "the signature doesn't fit")
         try:
             receipt = read_receipt(inlet.options, channel, body, self._clock.now())
         except Unreadable as error:
-            self._tell_seldom("malformed", Event.RECEIPT_MALFORMED, channel)
+            self._log_seldom("malformed", Event.RECEIPT_MALFORMED, channel)
             return ReceiptReply(400, str(error))
         if isinstance(receipt, NoNews):
             return ReceiptReply(200, "noted\n")
-        result = await self._recorder.record(receipt)
+        result = await self._batcher.record(receipt)
         if result is None:
             return ReceiptReply(503, "can't be recorded now; report it again later")
-        self._tell_result(result, channel)
+        self._log_result(result, channel)
         return ReceiptReply(202 if result == "unmatched" else 200, f"{result}\n")
 
     def _turned_away(self, status: int, channel: str | None) -> None:
         """A request was no report to a channel, or one that is too large: perhaps a mistyped address."""
-        self._tell_seldom("turned_away", Event.RECEIPT_TURNED_AWAY, channel, status)
+        self._log_seldom("turned_away", Event.RECEIPT_TURNED_AWAY, channel, status)
 
-    def _tell_result(self, result: str, channel: str) -> None:
+    def _log_result(self, result: str, channel: str) -> None:
         match result:
             case "unmatched":
-                self._tell_seldom("unmatched", Event.RECEIPT_UNMATCHED, channel)
+                self._log_seldom("unmatched", Event.RECEIPT_UNMATCHED, channel)
             case "repeated":
-                self._tell("repeated", Event.RECEIPT_REPEATED, channel)
+                self._log("repeated", Event.RECEIPT_REPEATED, channel)
             case _:
-                self._tell("accepted", Event.RECEIPT_ACCEPTED, channel)
+                self._log("accepted", Event.RECEIPT_ACCEPTED, channel)
 
-    def _tell(self, result: ReceiptResult, event: Event, channel: str) -> None:
+    def _log(self, result: ReceiptResult, event: Event, channel: str) -> None:
         self._metrics.receipt(result)
         log(event, channel=channel)
 
-    def _tell_seldom(
+    def _log_seldom(
         self, result: ReceiptResult, event: Event, channel: str | None, status: int | None = None
     ) -> None:
         """Count what anybody may send, and log it at most once in `STRANGERS_LOG_INTERVAL`."""

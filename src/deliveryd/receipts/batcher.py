@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
 
+from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import JournalError
-from deliveryd.journal.base import Journal, MatchedReceipt, Receipt
-from deliveryd.journal.orders import Effect
+from deliveryd.journal.base import MatchedReceipt
+from deliveryd.model import Receipt
 
 
 class _Batch:
@@ -25,17 +26,16 @@ class _Batch:
 
 
 class ReceiptBatcher:
-    """Records receipts, and lets the line know of what they moved."""
+    """Gathers receipts that come in during one turn of the event loop."""
 
-    def __init__(self, journal: Journal, on_moved: Callable[[Sequence[Effect]], None]) -> None:
-        self._journal = journal
-        self._on_moved = on_moved
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self._open = _Batch()
 
     async def record(self, receipt: Receipt) -> str | None:
         """Return what a receipt did, once that is durable; None: it can't be recorded now.
 
-        The first one of a batch sees to it that all are recorded; the others wait for it.
+        The caller of a batch's first receipt records all of it; the others wait.
         """
         batch = self._open
         place = len(batch.receipts)
@@ -53,12 +53,6 @@ class ReceiptBatcher:
             finally:
                 self._open = _Batch()
             with suppress(JournalError, OSError):
-                if self._journal.has_room():  # the reserve is for outcomes, which nobody tells twice
-                    batch.results = await self._journal.receive(batch.receipts)
-                    self._tell_the_line(batch.results)
+                batch.results = await self._recorder.receive(batch.receipts)
         finally:
             batch.done.set()
-
-    def _tell_the_line(self, results: Sequence[MatchedReceipt]) -> None:
-        if moved := [effect for _result, effect in results if effect is not None]:
-            self._on_moved(moved)

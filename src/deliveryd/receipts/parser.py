@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from deliveryd.channels.receipt_options import ReceiptOptions, SignatureOptions
 from deliveryd.http.json_pointer import follow, parse_pointer, scalar_text
-from deliveryd.journal.base import Receipt
-from deliveryd.model import parse_instant
+from deliveryd.model import Receipt, parse_instant
 
 _MILLISECONDS_FROM = 100_000_000_000  # as seconds that would be the year 5138
 

@@ -38,8 +38,8 @@ class WorkerHealth:
 
     def ready(self) -> tuple[bool, str]:
         """Whether work is being taken, and a sentence that says why or why not."""
-        pipeline = self._parts.pipeline
-        if not pipeline.recovered:
+        recorder, stations = self._parts.recorder, self._parts.stations
+        if not recorder.recovered:
             return False, "starting: what an earlier run left is being taken up"
         if self._parts.journal.misplaced() is not None:
             return (
@@ -48,15 +48,15 @@ class WorkerHealth:
             )
         if self.draining:
             return False, "finishing what is under way; no more is taken"
-        if (obstacle := pipeline.obstacle()) is not None:
+        if (obstacle := recorder.obstacle()) is not None:
             return False, obstacle
-        if pipeline.intake.down:
+        if stations.intake.down:
             return False, "the queue gives no usable answer; it is asked again"
-        if pipeline.reporting.down:
+        if stations.reporting.down:
             return False, "the service takes no events; they wait in the journal"
-        if any(lane.is_open for lane in pipeline.lanes.values()):
+        if any(dispatcher.is_open for dispatcher in stations.dispatchers.values()):
             return True, "taking messages, but a provider keeps failing"
-        if any(lane.refused_settings for lane in pipeline.lanes.values()):
+        if any(dispatcher.refused_settings for dispatcher in stations.dispatchers.values()):
             return True, "taking messages, but a provider refuses all of some settings"
         return True, "taking messages"
 
@@ -65,7 +65,7 @@ class WorkerHealth:
         _, reason = self.ready()
         states = self._counts.states
         return (
-            f"{reason[:1].upper()}{reason[1:]}: {self._parts.in_flight.held} in flight,"
+            f"{reason[:1].upper()}{reason[1:]}: {self._parts.recorder.in_flight.held} in flight,"
             f" {states.get(State.WAITING, 0)} waiting, {states.get(State.IN_DOUBT, 0)} in doubt,"
             f" {self._counts.events_waiting} events to report"
         )
@@ -82,20 +82,20 @@ class WorkerHealth:
             "alive": alive,
             "ready": ready,
             "reason": reason,
-            "in_flight": self._parts.in_flight.held,
-            "places_free": self._parts.in_flight.free,
+            "in_flight": self._parts.recorder.in_flight.held,
+            "places_free": self._parts.recorder.in_flight.free,
             "messages": {state.name.lower(): number for state, number in counts.states.items()},
             "events": {"waiting": counts.events_waiting, "refused": counts.events_refused},
             "malformed": counts.malformed,
             "receipts_unmatched": counts.receipts_unmatched,
             "lanes": {
                 name: {
-                    "queued": lane.queued,
-                    "under_way": lane.under_way,
-                    "open": lane.is_open,
-                    "refused_settings": sorted(lane.refused_settings),
+                    "queued": dispatcher.queued,
+                    "under_way": dispatcher.under_way,
+                    "open": dispatcher.is_open,
+                    "refused_settings": sorted(dispatcher.refused_settings),
                 }
-                for name, lane in self._parts.pipeline.lanes.items()
+                for name, dispatcher in self._parts.stations.dispatchers.items()
             },
             "loops": {name: round(age, 3) for name, age in ages},
         }
@@ -107,5 +107,5 @@ class WorkerHealth:
             for suffix in ("", "-wal")
             if (path := self._journal_path.with_name(self._journal_path.name + suffix)).exists()
         )
-        channels = {name: lane.is_open for name, lane in self._parts.pipeline.lanes.items()}
+        channels = {name: dispatcher.is_open for name, dispatcher in self._parts.stations.dispatchers.items()}
         return Levels(self._counts.states, self._counts.events_waiting, size, channels)

@@ -120,30 +120,21 @@ class Supervisor:
                     loops.start_soon(self._stop_when_idle, parts)
                 self._notifier.ready()
                 self._notifier.status(health.sentence())
-                log(Event.WORKER_READY, channels=list(parts.pipeline.lanes))
+                log(Event.WORKER_READY, channels=list(parts.stations.dispatchers))
                 self._on_ready(addresses)
                 await self._stop.wait()
                 await self._drain(parts, health)
-                parts.pipeline.failures.tell()
+                parts.recorder.failures.tell()
                 self.account = await _reconcile(parts.journal)
                 loops.cancel_scope.cancel()
             close_servers.set()
         log(Event.WORKER_STOPPED)
 
     def _start_loops(self, parts: Parts, health: WorkerHealth, loops: TaskGroup) -> None:
-        pipeline = parts.pipeline
-        desk = ControlServer(
-            self._config.journal.path, parts.journal, self._clock, pipeline.lanes, pipeline.moved
+        control = ControlServer(
+            self._config.journal.path, parts.journal, parts.recorder, parts.stations.dispatchers
         )
-        for loop in (
-            pipeline.reporting.run,
-            pipeline.record_settled,
-            *(lane.run for lane in pipeline.lanes.values()),
-            pipeline.deliver,
-            pipeline.wake_due,
-            pipeline.take,
-            desk.run,
-        ):
+        for loop in (*parts.pipeline.loops(), control.run):
             loops.start_soon(loop)
         loops.start_soon(self._keep_house, parts, health)
         loops.start_soon(self._tell_systemd, health)
@@ -243,7 +234,7 @@ class Supervisor:
 
 
 def _under_way(parts: Parts) -> int:
-    return sum(lane.under_way for lane in parts.pipeline.lanes.values())
+    return sum(dispatcher.under_way for dispatcher in parts.stations.dispatchers.values())
 
 
 async def _reconcile(journal: Journal) -> Account:
@@ -263,7 +254,7 @@ async def _reconcile(journal: Journal) -> Account:
 
 
 async def _tell_failures(parts: Parts) -> None:
-    parts.pipeline.failures.tell()
+    parts.recorder.failures.tell()
 
 
 async def _every(seconds: float, chore: Callable[..., Awaitable[object]], *args: object) -> None:

@@ -13,10 +13,18 @@ from deliveryd import __version__
 from deliveryd.channels import registry
 from deliveryd.channels.base import Channel
 from deliveryd.config import ChannelConfig, Config
-from deliveryd.delivery.dispatcher import Dispatcher, DispatchPolicy, RetryPolicy
-from deliveryd.delivery.intake import InFlightLimit, Intake
-from deliveryd.delivery.pipeline import Pipeline
+from deliveryd.delivery.backlog import Backlog
+from deliveryd.delivery.dispatcher import Dispatcher
+from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.due import DueMessages
+from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.intake import Intake
+from deliveryd.delivery.outbox_signals import OutboxSignals
+from deliveryd.delivery.outcomes import Outcomes
+from deliveryd.delivery.pipeline import Pipeline, Stations
+from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
 from deliveryd.delivery.preparation import Preparer
+from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Road, Router
 from deliveryd.delivery.settings import SettingsCache
@@ -61,8 +69,9 @@ class Parts(NamedTuple):
     """The worker's parts, open and ready to run."""
 
     pipeline: Pipeline
+    stations: Stations
+    recorder: Recorder
     journal: Journal
-    in_flight: InFlightLimit
     receipts: Receipts | None
     metrics: Metrics
     heartbeats: Heartbeats
@@ -117,44 +126,65 @@ async def assemble(
             )
         )
         in_flight = InFlightLimit(config.queue.max_in_flight)
-        settings = SettingsCache(service, cache, compiler(config), metrics, config.settings.ttl)
-        preparation = Preparer(settings, directory, build_router(config, channels), clock, metrics)
-        pipeline = Pipeline(
-            journal, preparation, in_flight, clock, metrics, heartbeats,
+        recorder = Recorder(
+            journal, in_flight, OutboxSignals(config.events.batch_size), Backlog(), clock, metrics,
             max_waiting=config.queue.max_waiting,
             longest_pause=_longest_pause(config),
         )  # fmt: skip
-        pipeline.intake = Intake(
-            service, journal, in_flight, clock, metrics, heartbeats,
-            batch_size=config.queue.batch_size,
-            poll_interval=config.queue.poll_interval,
-            max_poll_interval=config.queue.max_poll_interval,
-            on_taken=pipeline.taken,
-            obstacle=pipeline.obstacle,
-            on_short=pipeline.short_of,
+        settings = SettingsCache(
+            service, cache, compiler(config), metrics, recorder.backlog, ttl=config.settings.ttl
+        )
+        router = build_router(config, channels)
+        preparer = Preparer(settings, directory, router, recorder, clock, metrics)
+        stations = _stations(
+            config, service, channels, journal, recorder, preparer, clock, metrics, heartbeats
+        )
+        yield Parts(
+            Pipeline(stations, journal, recorder, clock, heartbeats), stations, recorder, journal,
+            _receipts(config, recorder, clock, metrics), metrics, heartbeats,
         )  # fmt: skip
-        pipeline.reporting = Reporting(
-            service, journal, clock, metrics, heartbeats,
-            batch_size=config.events.batch_size,
-            flush_interval=config.events.flush_interval,
-            on_accepted=pipeline.accepted,
-            on_refused=pipeline.refused,
-            on_reopened=pipeline.reopened,
-        )  # fmt: skip
-        pipeline.lanes = {
-            name: Dispatcher(
-                name, channels[name], _policy(channel), journal.namespace, clock, metrics, heartbeats,
-                share=max(config.queue.max_in_flight // len(channels), 1),
-                spare=lambda: in_flight.spare,
-                intermediate=frozenset(config.events.intermediate),
-                record=pipeline.record,
-                settle=pipeline.settle,
-                works_again=pipeline.works_again,
-            )
-            for name, channel in config.channels.configured.items()
-        }  # fmt: skip
-        receipts = _receipts(config, journal, clock, metrics, pipeline)
-        yield Parts(pipeline, journal, in_flight, receipts, metrics, heartbeats)
+
+
+def _stations(  # noqa: PLR0917 - all that the stations are made of
+    config: Config,
+    service: ServiceClient,
+    channels: Mapping[str, Channel],
+    journal: Journal,
+    recorder: Recorder,
+    preparer: Preparer,
+    clock: Clock,
+    metrics: Metrics,
+    heartbeats: Heartbeats,
+) -> Stations:
+    """The stations of the line: each is handed what was built before it, and nothing afterwards."""
+    configured = config.channels.configured
+    policies = {name: _policy(channel) for name, channel in configured.items()}
+    doubts = {name: DoubtPolicy(name, policy) for name, policy in policies.items()}
+    outcomes = Outcomes(recorder, heartbeats)
+    dispatchers = {
+        name: Dispatcher(
+            name, channels[name], recorder, outcomes, clock, metrics, heartbeats,
+            policy=policies[name],
+            doubt=doubts[name],
+            namespace=journal.namespace,
+            share=max(config.queue.max_in_flight // len(channels), 1),
+            intermediate=frozenset(config.events.intermediate),
+        )
+        for name in configured
+    }  # fmt: skip
+    intake = Intake(
+        service, recorder, metrics, heartbeats,
+        batch_size=config.queue.batch_size,
+        poll_interval=config.queue.poll_interval,
+        max_poll_interval=config.queue.max_poll_interval,
+    )  # fmt: skip
+    reporting = Reporting(
+        service, journal, recorder, metrics, heartbeats,
+        batch_size=config.events.batch_size,
+        flush_interval=config.events.flush_interval,
+    )  # fmt: skip
+    due = DueMessages(journal, recorder, dispatchers, clock, heartbeats, max_waiting=config.queue.max_waiting)
+    return Stations(intake, reporting, preparer, dispatchers, outcomes, due, doubts)
 
 
 def log_cache_problem(problem: str) -> None:
@@ -299,18 +329,11 @@ def _longest_pause(config: Config) -> float:
     return max(LONGEST_ASKED, *(max(each.retry.max, each.breaker.max_pause) for each in tables))
 
 
-def _receipts(
-    config: Config, journal: Journal, clock: Clock, metrics: Metrics, pipeline: Pipeline
-) -> Receipts | None:
+def _receipts(config: Config, recorder: Recorder, clock: Clock, metrics: Metrics) -> Receipts | None:
     reporting = config.channels.reporting
     if not reporting or not config.receipts.listen:
         return None
     from deliveryd.receipts.app import Receipts, open_inlet  # noqa: PLC0415  # loads starlette
 
     inlets = {name: open_inlet(options) for name, options in reporting.items()}
-    return Receipts(
-        inlets, journal, clock, metrics,
-        max_body=config.receipts.max_body,
-        on_moved=pipeline.moved,
-        is_open=lambda: pipeline.recovered,
-    )  # fmt: skip
+    return Receipts(inlets, recorder, clock, metrics, max_body=config.receipts.max_body)

@@ -1,0 +1,76 @@
+"""The backlog: messages that wait in the journal, and what tells that some of them may go on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from deliveryd.model import Transition
+from deliveryd.runtime.waiting import AutoResetEvent
+
+
+class Backlog:
+    """How many messages wait, when the next one has waited long enough, and which answers arrived.
+
+    `changed` is set when there is reason to look for messages that may go on.
+    """
+
+    def __init__(self) -> None:
+        self.changed = AutoResetEvent()
+        self._count = 0
+        self._overdue_at: float = math.inf
+        self._want_room: set[str] = set()
+        self._answers: dict[str, float] = {}
+
+    @property
+    def count(self) -> int:
+        """How many messages wait."""
+        return self._count
+
+    @property
+    def overdue_at(self) -> float:
+        """When the next message has waited long enough for whatever it waits for."""
+        return self._overdue_at
+
+    def change(self, count: int) -> None:
+        """Count messages that began to wait (positive) or ended to (negative)."""
+        self._count += count
+
+    def add(self, transitions: Iterable[Transition]) -> None:
+        """Count messages that wait by these steps, and note what for."""
+        for transition in transitions:
+            self._count += 1
+            if transition.waits_for is not None and transition.due_at is not None:
+                self.expect_overdue(transition.due_at)
+                if transition.entry.channel is not None:
+                    self._want_room.add(transition.entry.channel)
+
+    def expect_overdue(self, at: float) -> None:
+        """Look at this instant, if not before, for messages that have waited long enough."""
+        self._overdue_at = min(self._overdue_at, at)
+
+    def begin_overdue(self) -> None:
+        """Forget the instant: the look begins, and others may begin to wait meanwhile."""
+        self._overdue_at = math.inf
+
+    def want_room(self, channels: Iterable[str]) -> None:
+        """Note that messages may wait for room in these channels' dispatchers."""
+        self._want_room.update(channels)
+
+    def wants_room(self, channel: str) -> bool:
+        """Whether messages may wait for room in a channel's dispatcher."""
+        return channel in self._want_room
+
+    def begin_room(self, channel: str) -> None:
+        """Forget a channel: the look begins, and others may begin to wait meanwhile."""
+        self._want_room.discard(channel)
+
+    def answered(self, waits_for: str, seconds: float = 0.0) -> None:
+        """Note that messages that wait for this may go on, after so many seconds."""
+        self._answers[waits_for] = seconds
+        self.changed.set()
+
+    def take_answers(self) -> Mapping[str, float]:
+        """What was noted by `answered` since the last call."""
+        answers, self._answers = self._answers, {}
+        return answers

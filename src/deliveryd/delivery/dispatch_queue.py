@@ -1,0 +1,104 @@
+"""The messages of one channel that wait for their attempt: repeats, and new ones."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import anyio
+
+from deliveryd.delivery.routing import Routed, is_expired
+from deliveryd.model import SECOND, Clock
+
+KEPT = 10
+"""Messages that stay queued while the channel's breaker is open; the others wait in the journal."""
+
+
+class DispatchQueue:
+    """Two queues. Repeats go first, with half of the attempts at most while new messages wait."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.repeats: deque[Routed] = deque()
+        self.new: deque[Routed] = deque()
+        self._clock = clock
+        self._repeated_last = False
+        self._check_expiry_at = float("inf")  # the event loop's time
+
+    def __len__(self) -> int:
+        """How many messages wait."""
+        return len(self.new) + len(self.repeats)
+
+    @property
+    def first(self) -> Routed | None:
+        """The message whose turn is next, a repeat if there is one."""
+        return next(iter(self.repeats or self.new), None)
+
+    def settings_ids(self) -> set[int]:
+        """The settings ids of all that wait."""
+        return {routed.entry.settings_id for queue in (self.repeats, self.new) for routed in queue}
+
+    def add(self, routed: Routed, queue: deque[Routed]) -> None:
+        """Put a message last in one of the two queues."""
+        queue.append(routed)
+        if routed.expires_at is not None:
+            self._expect_expiry(routed.expires_at)
+
+    def add_first(self, routed: Routed) -> None:
+        """Put a message before all others."""
+        self.repeats.appendleft(routed)
+        if routed.expires_at is not None:
+            self._expect_expiry(routed.expires_at)
+
+    def take(self, count: int) -> list[Routed]:
+        """Take so many messages in their order."""
+        if count and not self.repeats:
+            self._repeated_last = False
+            return [self.new.popleft() for _ in range(count)]
+        return [self._next() for _ in range(count)]
+
+    def _next(self) -> Routed:
+        if self.repeats and not (self.new and self._repeated_last):
+            self._repeated_last = True
+            return self.repeats.popleft()
+        self._repeated_last = False
+        return self.new.popleft()
+
+    def take_settings(self, settings_id: int) -> Sequence[Routed]:
+        """Take all messages of a settings id."""
+        return self._take_if(lambda routed: routed.entry.settings_id == settings_id)
+
+    def take_surplus(self) -> Sequence[Routed]:
+        """Take all messages but the first `KEPT`, the newest first."""
+        surplus = []
+        for queue in (self.new, self.repeats):
+            while queue and len(self) > KEPT:
+                surplus.append(queue.pop())
+        return surplus
+
+    def take_expired(self) -> Sequence[Routed]:
+        """Take all messages whose time ran out, so that they use neither a permit of the rate nor a turn."""
+        if anyio.current_time() < self._check_expiry_at:
+            return ()
+        self._check_expiry_at = float("inf")
+        now = self._clock.now()
+        expired = self._take_if(lambda routed: is_expired(routed.expires_at, now))
+        left = (routed.expires_at for queue in (self.repeats, self.new) for routed in queue)
+        if coming := [expires_at for expires_at in left if expires_at is not None]:
+            self._expect_expiry(max(min(coming), now + SECOND))
+        return expired
+
+    def _expect_expiry(self, expires_at: int) -> None:
+        seconds = max((expires_at + 1 - self._clock.now()) / SECOND, 0.0)
+        self._check_expiry_at = min(self._check_expiry_at, anyio.current_time() + seconds)
+
+    def _take_if(self, condition: Callable[[Routed], bool]) -> Sequence[Routed]:
+        taken = []
+        for queue in (self.repeats, self.new):
+            waiting = list(queue)
+            queue.clear()
+            for routed in waiting:
+                if condition(routed):
+                    taken.append(routed)
+                else:
+                    queue.append(routed)
+        return taken

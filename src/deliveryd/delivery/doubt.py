@@ -1,0 +1,41 @@
+"""What becomes of a try whose outcome is unknown, by its channel's policy (design 4, promise 2). Pure."""
+
+from __future__ import annotations
+
+from deliveryd import transitions
+from deliveryd.delivery.policy import DispatchPolicy
+from deliveryd.model import SECOND, Entry, Outcome, Transition
+from deliveryd.states import State
+from deliveryd.telemetry import Event, log
+
+
+class DoubtPolicy:
+    """Decides whether a message in doubt is repeated (`on_in_doubt`), and when."""
+
+    def __init__(self, channel: str, policy: DispatchPolicy) -> None:
+        self._channel = channel
+        self._policy = policy
+
+    def after_try(self, entry: Entry, reason: str, now: int, at_least: float | None = None) -> Transition:
+        """The step after a try whose outcome is unknown; a repeat waits `at_least` so many seconds."""
+        log(Event.MESSAGE_IN_DOUBT, channel=self._channel, message_id=entry.id, reason=reason)
+        if not self._policy.resend_in_doubt:
+            return transitions.held(entry, now, reason)
+        outcome = Outcome("in_doubt", None, reason)
+        return self._repeat(entry._replace(doubt=True), State.SENDING, now, outcome, at_least)
+
+    def after_hold(self, entry: Entry, reason: str, now: int) -> Transition | None:
+        """The step of a message that was held; None: it stays so, by the policy or for its new content."""
+        if not self._policy.resend_in_doubt or reason.endswith(transitions.CHANGED):
+            return None
+        return self._repeat(entry, State.IN_DOUBT, now, Outcome("in_doubt", None, reason), None)
+
+    def _repeat(
+        self, entry: Entry, before: State, now: int, doubt: Outcome, at_least: float | None
+    ) -> Transition:
+        outcome = doubt if before is State.SENDING else None  # a held try has its outcome
+        if entry.tries >= self._policy.retry.attempts:
+            details = f"{self._channel}: {doubt.reason} (tried {entry.tries} times)"
+            return transitions.exhausted(entry, before, now, details, outcome)
+        pause = self._policy.retry.pause(max(entry.tries, 1), at_least)
+        return transitions.repeated(entry, before, now, now + int(pause * SECOND), outcome)

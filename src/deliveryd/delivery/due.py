@@ -1,0 +1,196 @@
+"""Due messages: those that wait in the journal become ready when their time has come and there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import anyio
+
+from deliveryd.delivery.clock_steps import StepWatch
+from deliveryd.delivery.recorder import Recorder
+from deliveryd.journal.base import Journal
+from deliveryd.model import SECOND, Clock
+from deliveryd.runtime import waits
+from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, Heartbeats
+from deliveryd.telemetry import Event, log
+
+SHORT_OF_ROOM = 0.1
+"""Seconds until the next look for waiting messages that found no room."""
+
+PROBE_CANDIDATES = 100
+PROBE_PAUSE = 1.0
+"""How many due messages of a channel whose breaker is open become ready, and how often (seconds).
+
+They may have expired, take their turns as probes, or wait for room.
+"""
+
+WARN_AT = (0.5, 0.8)
+LESS = 0.05
+"""Shares of `queue.max_waiting` at which a warning is logged, and by how much it falls before the next."""
+
+
+class Room(Protocol):
+    """What a channel's dispatcher has room for."""
+
+    share: int
+
+    @property
+    def room_to_fetch(self) -> int:
+        """How many messages may become ready for it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its breaker is open."""
+
+    @property
+    def refuses_all(self) -> bool:
+        """Whether its provider refuses everything."""
+
+    def reserve(self, owed: int) -> None:
+        """Leave room to so many due messages."""
+
+
+class DueMessages:
+    """The loop from the backlog back into the line."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        recorder: Recorder,
+        rooms: Mapping[str, Room],
+        clock: Clock,
+        heartbeats: Heartbeats,
+        *,
+        max_waiting: int,
+    ) -> None:
+        self._journal = journal
+        self._recorder = recorder
+        self._backlog = recorder.backlog
+        self._in_flight = recorder.in_flight
+        self._rooms = rooms
+        self._clock = clock
+        self._heartbeats = heartbeats
+        self._max_waiting = max_waiting
+        self._steps = StepWatch(clock)
+        self._look_again: dict[str, float] = {}  # by channel with an open breaker, the event loop's time
+        self._short = 0  # messages that are due and found no place
+        self._level = 0
+        self._is_misplaced = False
+
+    async def run(self) -> None:
+        """Make messages ready until cancelled."""
+        pause = 0.0
+        while True:
+            self._heartbeats.beat("due")
+            await self._backlog.changed.wait(min(max(pause, 0.01), HEARTBEAT_INTERVAL))
+            self._watch_journal()
+            if step := self._steps.stepped():
+                await self._recorder.follow_clock(step)
+            await self._wake_answered()
+            pause = await self._fetch_all()
+            await self._warn_of_many()
+
+    async def _wake_answered(self) -> None:
+        """Make messages due whose answer arrived, or whose provider works again."""
+        answers = self._backlog.take_answers()
+        for seconds in set(answers.values()):
+            answered = [waits_for for waits_for, pause in answers.items() if pause == seconds]
+            await self._recorder.wake(answered, seconds)
+
+    async def _fetch_all(self) -> float:
+        """Make due messages ready; return the seconds until more may be due."""
+        self._short = 0
+        pause = HEARTBEAT_INTERVAL
+        if self._backlog.count:
+            pauses = [await self._fetch_of(name, room) for name, room in self._rooms.items()]
+            pause = min(*pauses, await self._fetch_unbound(), await self._fetch_overdue())
+        self._in_flight.owe(self._short)
+        return pause
+
+    async def _fetch_of(self, name: str, dispatcher: Room) -> float:
+        """Fetch what is due of one channel, then what waits for room there: each within what is left.
+
+        What finds no room is owed some of what is freed next.
+        """
+        if dispatcher.is_open:
+            dispatcher.reserve(0)
+            return await self._fetch_candidates(name, dispatcher)
+        room = min(dispatcher.room_to_fetch, self._in_flight.free)
+        pause, left = await self._fetch({name: room})
+        room = min(dispatcher.room_to_fetch, self._in_flight.free)
+        if self._backlog.wants_room(name) and not left:
+            left = await self._fetch_for_room(name, room)
+        # A single channel has room for whatever holds a place.
+        dispatcher.reserve(left if len(self._rooms) > 1 else 0)
+        self._short += min(left, dispatcher.room_to_fetch)
+        return SHORT_OF_ROOM if left else pause
+
+    async def _fetch_for_room(self, name: str, room: int) -> int:
+        """Fetch what waits for room in a dispatcher, repeats first; return how many more may, at most."""
+        if room:
+            self._backlog.begin_room(name)
+            found = await self._recorder.fetch_waiting_for([waits.repeat(name), waits.room(name)], room)
+            if found < room:
+                return 0
+            self._backlog.want_room([name])
+        return self._rooms[name].share
+
+    async def _fetch_candidates(self, name: str, dispatcher: Room) -> float:
+        """Fetch a few of a channel whose breaker is open, seldom: most of them are put off again."""
+        now = anyio.current_time()
+        if (wait := self._look_again.get(name, now) - now) > 0:
+            return wait
+        self._look_again[name] = now + PROBE_PAUSE
+        if free := self._in_flight.free_for_some:
+            await self._fetch({name: min(PROBE_CANDIDATES, free)})
+        room = PROBE_CANDIDATES if dispatcher.refuses_all else dispatcher.room_to_fetch
+        if self._backlog.wants_room(name) and (room := min(room, self._in_flight.free_for_some)):
+            await self._fetch_for_room(name, room)
+        return PROBE_PAUSE
+
+    async def _fetch_unbound(self) -> float:
+        """Fetch what is due and bound to no channel, into a part of the places: it may have to wait again."""
+        pause, left = await self._fetch({"": self._in_flight.free_for_some})
+        self._short += left
+        return SHORT_OF_ROOM if left else pause
+
+    async def _fetch_overdue(self) -> float:
+        """Fetch what has waited long enough for something."""
+        now = self._clock.now()
+        if now >= self._backlog.overdue_at:
+            await self._recorder.fetch_overdue(now)
+        return max((self._backlog.overdue_at - now) / SECOND, SHORT_OF_ROOM)
+
+    async def _fetch(self, room: Mapping[str, int]) -> tuple[float, int]:
+        """Fetch what is due; return the seconds until more is, and how many more are already."""
+        now = self._clock.now()
+        next_due, left, found = await self._recorder.fetch_due(now, room)
+        if found or left:
+            return SHORT_OF_ROOM, left
+        return (HEARTBEAT_INTERVAL if next_due is None else (next_due - now) / SECOND), 0
+
+    def _watch_journal(self) -> None:
+        """Log once when the journal's file is gone from its place, and once when it is back."""
+        reason = self._journal.misplaced()
+        if (reason is not None) is self._is_misplaced:
+            return
+        self._is_misplaced = reason is not None
+        if reason is not None:
+            log(Event.JOURNAL_MISPLACED, reason=reason)
+        else:
+            log(Event.JOURNAL_IN_PLACE)
+
+    async def _warn_of_many(self) -> None:
+        """Log once, each time that a level is reached, that many messages wait, and what most wait for."""
+        waiting = self._backlog.count
+        share = waiting / self._max_waiting
+        level = sum(share >= each for each in WARN_AT)
+        if level > self._level:
+            cause, count = await self._journal.largest_cause()
+            log(
+                Event.JOURNAL_FILLING,
+                waiting=waiting, limit=self._max_waiting, reason=f"{count} of them wait for {cause}",
+            )  # fmt: skip
+        if level > self._level or share < WARN_AT[self._level - 1] - LESS:
+            self._level = level

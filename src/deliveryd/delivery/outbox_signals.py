@@ -1,0 +1,55 @@
+"""Signals to the outbox: when the events in it are to be posted."""
+
+from __future__ import annotations
+
+from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent
+
+
+class OutboxSignals:
+    """Events are posted when a batch is full, after the flush interval, or at once if something waits."""
+
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
+        self._enough = batch_size
+        self._waiting = 0
+        self._begun = AutoResetEvent()
+        self._full = AutoResetEvent()
+        self._hurry = False
+        self.hurried = AutoResetEvent()
+
+    def expect(self, events: int) -> None:
+        """Count events that entered the outbox; they are posted with a batch."""
+        self._waiting += events
+        self._begun.set()
+        self._set_if_full()
+
+    def expect_now(self, events: int) -> None:
+        """Count events that entered the outbox, and have them posted at once."""
+        self._waiting += events
+        self._begun.set()
+        self._full.set()
+
+    def hasten(self, events: int) -> None:
+        """Make so many events enough for the next post: places that they free are waited for."""
+        self._enough = min(events, self._batch_size)
+        self._set_if_full()
+
+    def hurry(self) -> None:
+        """Have all events posted at once from now on: the worker is about to end."""
+        self._hurry = True
+        self.hurried.set()
+        self._begun.set()
+        self._full.set()
+
+    async def wait(self, flush_interval: float) -> None:
+        """Wait until the outbox is to be posted, or looked through."""
+        if await self._begun.wait(HEARTBEAT_INTERVAL) and not self._hurry:
+            await self._full.wait(flush_interval)
+
+    def reset(self) -> None:
+        """Begin to count anew: a batch is being read."""
+        self._waiting, self._enough = 0, self._batch_size
+
+    def _set_if_full(self) -> None:
+        if self._waiting >= self._enough:
+            self._full.set()

@@ -1,0 +1,93 @@
+"""What the verdicts say of a channel's provider: whether it works, and which settings it refuses."""
+
+from __future__ import annotations
+
+from deliveryd import transitions
+from deliveryd.channels.base import InDoubt, Misconfigured, Refused, TryAgain
+from deliveryd.delivery.backlog import Backlog
+from deliveryd.delivery.dispatch_queue import DispatchQueue
+from deliveryd.delivery.refusals import Refusals
+from deliveryd.delivery.routing import Routed
+from deliveryd.model import SECOND, Clock, Transition
+from deliveryd.runtime import waits
+from deliveryd.runtime.breaker import Breaker, BreakerPolicy
+from deliveryd.telemetry import Event, log
+
+
+class Provider:
+    """The breaker of one channel, and the settings ids that wait on it."""
+
+    def __init__(
+        self, channel: str, policy: BreakerPolicy, queue: DispatchQueue, backlog: Backlog, clock: Clock
+    ) -> None:
+        self._channel = channel
+        self._queue = queue
+        self._backlog = backlog
+        self._clock = clock
+        self.breaker = Breaker(policy)
+        self.refusals = Refusals(channel, self.breaker, policy, queue)
+        self._misconfigured: str | None = None  # the last reason, until the provider answers
+        self._has_answered = False  # before, messages of an earlier run may wait for its recovery
+
+    def may_try(self, settings_id: int) -> bool:
+        """Whether a message with these settings may be queued; one whose settings wait is a probe.
+
+        While everything is refused, each attempt is a probe, and the settings ids take turns.
+        """
+        refusals = self.refusals
+        if refusals.refuses_all:
+            first = self._queue.first
+            return first is None or refusals.comes_before(settings_id, first.entry.settings_id)
+        return self.breaker.is_open or settings_id not in refusals.waiting or refusals.may_probe(settings_id)
+
+    def defer(self, routed: Routed) -> Transition:
+        """The step of a message that can't be queued: it waits for room, or for its settings' next probe."""
+        settings_id, now = routed.entry.settings_id, self._clock.now()
+        if settings_id not in self.refusals.waiting or self.breaker.is_open:
+            return wait_for_room(routed, now)
+        due_at = now + int(self.refusals.seconds_to_wait(settings_id) * SECOND)
+        return transitions.deferred(routed.bound, now, bounded(due_at, routed.expires_at), None)
+
+    def failed(self, verdict: TryAgain | InDoubt | Misconfigured | Refused) -> None:
+        """Count a failure of the provider."""
+        if isinstance(verdict, Misconfigured) and verdict.reason != self._misconfigured:
+            self._misconfigured = verdict.reason
+            log(
+                Event.CHANNEL_MISCONFIGURED,
+                channel=self._channel, reason=verdict.reason, host=verdict.by or "unknown",
+            )  # fmt: skip
+        was_open = self.breaker.is_open
+        pause = self.breaker.failed(verdict.after if isinstance(verdict, TryAgain) else None)
+        if pause is not None:
+            event = Event.CHANNEL_PROBE_FAILED if was_open else Event.CHANNEL_UNAVAILABLE
+            log(event, channel=self._channel, reason=verdict.reason, delay=pause)
+
+    def answered(self) -> None:
+        """The provider answered: after failures, messages that wait for it go on.
+
+        One that refuses everything has to accept something before it counts as working.
+        """
+        if not self.breaker.failures and self._has_answered:
+            return
+        if self.refusals.refuses_all:
+            self.breaker.withdraw()
+            return
+        seconds = self.breaker.answered()
+        if seconds or self._misconfigured is not None:
+            log(Event.CHANNEL_RECOVERED, channel=self._channel, seconds=seconds)
+        if seconds or self._misconfigured is not None or not self._has_answered:
+            self._backlog.answered(waits.recovery(self._channel))
+        self._misconfigured = None
+        self._has_answered = True
+
+
+def bounded(due_at: int, expires_at: int | None) -> int:
+    """When a message goes on that waits: when it expires, at the latest."""
+    return due_at if expires_at is None else min(due_at, expires_at + 1)
+
+
+def wait_for_room(routed: Routed, now: int) -> Transition:
+    """Wait in the journal for room in the dispatcher, but no longer than until the message expires."""
+    key = waits.repeat if routed.entry.was_tried else waits.room
+    due_at = bounded(now + int(waits.LONGEST_ANSWER_WAIT * SECOND), routed.expires_at)
+    return transitions.deferred(routed.bound, now, due_at, key(routed.channel))

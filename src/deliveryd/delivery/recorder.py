@@ -1,0 +1,325 @@
+"""The recorder: every call of the journal that changes messages, and what follows from it in memory.
+
+A step is made durable first. Then places are held or freed, counts are kept, and whoever waits is signalled:
+the preparer for ready messages, reporting for events, the backlog's loop for what waits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from deliveryd.delivery.backlog import Backlog
+from deliveryd.delivery.failures import Failures
+from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.outbox_signals import OutboxSignals
+from deliveryd.errors import JournalFull
+from deliveryd.journal.base import Journal, MatchedReceipt, OutboxRow, Recovery
+from deliveryd.journal.orders import Decided, Effect, Order
+from deliveryd.metrics import Metrics
+from deliveryd.model import SECOND, STEP, Clock, Entry, Malformed, QueuedMessage, Receipt, Transition
+from deliveryd.runtime.waiting import AutoResetEvent
+from deliveryd.states import ENDED, State
+from deliveryd.telemetry import DEBUG, Event, enabled, log
+
+ALL = 1 << 62
+"""More messages than there are."""
+
+WAKE_BATCH = 1000
+"""How many messages one commit wakes at most."""
+
+DISK_FULL = "the journal's disk is nearly full (journal.reserve)"
+TOO_MANY = "too many messages wait in the journal (queue.max_waiting)"
+"""Why nothing is taken."""
+
+LOGGED_STATES = {
+    State.SENT: Event.MESSAGE_SENT,
+    State.FAILED: Event.MESSAGE_ENDED,
+    State.WAITING: Event.MESSAGE_WAITING,
+}
+
+FINAL = frozenset({"sent", "error"})
+"""Statuses after which a message needs no place any more."""
+
+
+class Recorder:
+    """Records what happens to messages. It is built before the stations and handed to them.
+
+    `max_waiting` bounds the backlog that allows a take; `longest_pause` (seconds) is the longest wait that
+    any message may have in the journal.
+    """
+
+    def __init__(  # noqa: PLR0917 - the first six are parts, the others are limits
+        self,
+        journal: Journal,
+        in_flight: InFlightLimit,
+        outbox: OutboxSignals,
+        backlog: Backlog,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        max_waiting: int,
+        longest_pause: float,
+    ) -> None:
+        self._journal = journal
+        self.in_flight = in_flight
+        self.outbox = outbox
+        self.backlog = backlog
+        self.failures = Failures()
+        self._clock = clock
+        self._metrics = metrics
+        self._max_waiting = max_waiting
+        self._longest_pause = int(longest_pause * SECOND)
+        self._awaiting: dict[int, Entry] = {}  # taken; the service hasn't accepted their `dequeued` yet
+        self._ready: list[Entry] = []
+        self.ready = AutoResetEvent()
+        """Set when messages became ready; `take_ready` returns them."""
+        self._recovered = False
+
+    @property
+    def recovered(self) -> bool:
+        """Whether recovery is complete; until then nothing else may change a message."""
+        return self._recovered
+
+    @property
+    def idle(self) -> bool:
+        """Whether no message is held and none waits."""
+        return not self.in_flight.held and not self.backlog.count
+
+    def obstacle(self) -> str | None:
+        """Why the journal can't take in more; None: it can."""
+        if (reason := self._journal.misplaced()) is not None:
+            return reason
+        if self._journal.full or not self._journal.has_room():
+            return DISK_FULL
+        if self.backlog.count >= self._max_waiting:
+            return TOO_MANY
+        return None
+
+    # an earlier run
+
+    async def recover(self, channels: Collection[str]) -> Recovery:
+        """Take up what an earlier run left; messages in doubt are left to the caller."""
+        ahead = self._journal.last_at - self._clock.now()
+        await self.follow_clock(-ahead if ahead >= STEP else 0)
+        left = await self._journal.recover(self._clock.now(), channels)
+        self._awaiting = {entry.id: entry for entry in left.taken}
+        self.in_flight.hold([*self._awaiting, *left.reporting])
+        self.backlog.change(left.waiting)
+        self.backlog.want_room(channels)
+        return left
+
+    def open(self) -> None:
+        """Recovery is complete: accept receipts and orders, look for due messages, post what waits."""
+        self._recovered = True
+        self.backlog.changed.set()
+        self.outbox.expect_now(1)
+
+    # intake
+
+    async def take(
+        self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], lost: int = 0
+    ) -> Sequence[Entry]:
+        """Record a batch of the queue; return the messages that are new.
+
+        They wait until the service has accepted their `dequeued`, which is posted at once.
+        """
+        at = self._clock.now()
+        new = await self._journal.take(messages, malformed, at, lost)
+        firsts: dict[int, QueuedMessage] = {}
+        for message in messages:
+            firsts.setdefault(message.id, message)
+        entries = [Entry(*message, taken_at=at) for message in firsts.values() if message.id in new]
+        if messages or malformed:
+            self._await_acceptance(entries)
+        return entries
+
+    def _await_acceptance(self, entries: Sequence[Entry]) -> None:
+        self._awaiting.update((entry.id, entry) for entry in entries)
+        self.in_flight.hold(entry.id for entry in entries)
+        self.outbox.expect_now(len(entries))
+
+    # reporting
+
+    async def accept(self, rows: Sequence[OutboxRow]) -> None:
+        """Record that the service accepted events.
+
+        Messages whose `dequeued` is among them become ready; those that ended free their places.
+        """
+        reopened = await self._journal.accept(rows, self._clock.now())
+        dequeued = [row.message_id for row in rows if row.status == "dequeued"]
+        self._make_ready([entry for id_ in dequeued if (entry := self._awaiting.pop(id_, None))])
+        self.in_flight.release(row.message_id for row in rows if row.status in FINAL)
+        if reopened:
+            self._reopen(reopened)
+
+    def _reopen(self, entries: Sequence[Entry]) -> None:
+        """Messages that were set aside may be sent: the service accepted their `dequeued`."""
+        log(Event.MESSAGE_REOPENED, count=len(entries))
+        self.in_flight.hold(entry.id for entry in entries)
+        self._make_ready(entries)
+
+    async def refuse(self, row: OutboxRow, reason: str) -> int:
+        """Record that the service refused an event for good; return how often it was refused by now."""
+        refusals = await self._journal.refuse(row, reason, self._clock.now())
+        if row.status == "dequeued" and row.message_id in self._awaiting:
+            del self._awaiting[row.message_id]
+            reason = "the service refused its dequeued event"
+            log(Event.MESSAGE_SET_ASIDE, message_id=row.message_id, reason=reason)
+            self._metrics.ended(State.SET_ASIDE)
+            self.in_flight.release([row.message_id])
+        elif row.status in FINAL:
+            self.in_flight.release([row.message_id])
+        return refusals
+
+    # preparation and dispatch
+
+    def take_ready(self) -> Sequence[Entry]:
+        """The messages that became ready since the last call."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def _make_ready(self, entries: Sequence[Entry]) -> None:
+        if entries:
+            self._ready += entries
+            self.ready.set()
+
+    async def record(self, transitions: Sequence[Transition]) -> Collection[int]:
+        """Record steps of messages; return the ids of those that a receipt settled instead."""
+        if not transitions:
+            return ()
+        settled, effects = await self._journal.change(transitions)
+        self._apply(effects)
+        if settled:
+            transitions = [transition for transition in transitions if transition.entry.id not in settled]
+        self._make_ready([transition.entry for transition in transitions if transition.after is State.READY])
+        parked = [
+            transition.entry.id
+            for transition in transitions
+            if transition.after in (State.WAITING, State.IN_DOUBT)
+        ]
+        if parked:
+            transitions = await self._by_todays_clock(transitions)
+            self.backlog.add(transition for transition in transitions if transition.after is State.WAITING)
+            self.in_flight.release(parked)
+            self.backlog.changed.set()
+        self._count_and_log(transitions)
+        if events := sum(len(transition.events) for transition in transitions):
+            self.outbox.expect(events)
+        return settled
+
+    async def _by_todays_clock(self, transitions: Sequence[Transition]) -> Sequence[Transition]:
+        """The steps; where the clock was put back since they were made, due times that follow it.
+
+        A full disk may lie between the making and the recording of a step, and `retime` before that.
+        """
+        now = self._clock.now()
+        due = {
+            transition.entry.id: now + transition.due_at - transition.at
+            for transition in transitions
+            if transition.due_at is not None and transition.at >= now + STEP
+        }
+        if not due:
+            return transitions
+        await self._journal.hasten(due)
+        return [
+            transition._replace(due_at=due.get(transition.entry.id, transition.due_at))
+            for transition in transitions
+        ]
+
+    def _count_and_log(self, transitions: Sequence[Transition]) -> None:
+        for state, count in Counter([transition.after for transition in transitions]).items():
+            if state in ENDED:
+                self._metrics.ended(state, count)
+            if state is State.FAILED:
+                self.failures.add(transitions)
+        for transition in transitions:
+            if transition.after is State.SENT:
+                self._metrics.accepted_after(max(transition.at - transition.entry.taken_at, 0) / SECOND)
+        if enabled(DEBUG):
+            for transition in transitions:
+                if (event := LOGGED_STATES.get(transition.after)) is not None:
+                    log(event, message_id=transition.entry.id, channel=transition.entry.channel or "none")
+
+    # receipts and operators' orders
+
+    async def receive(self, receipts: Sequence[Receipt]) -> Sequence[MatchedReceipt]:
+        """Record receipts and the steps that follow from them.
+
+        Raises JournalFull when only the reserve is left: that is for outcomes, which nobody reports twice.
+        """
+        if not self._journal.has_room():
+            raise JournalFull(DISK_FULL)
+        results = await self._journal.receive(receipts)
+        self._apply([effect for _result, effect in results if effect is not None])
+        return results
+
+    async def decide(self, order: Order, channels: Collection[str]) -> Decided:
+        """Carry out an operator's order."""
+        decided = await self._journal.decide(order, self._clock.now(), channels)
+        self._apply(decided.effects)
+        return decided
+
+    def _apply(self, effects: Sequence[Effect]) -> None:
+        """Follow steps that the journal took by receipts and orders."""
+        if not effects:
+            return
+        if taken := [effect.taken for effect in effects if effect.taken is not None]:
+            self._await_acceptance(taken)
+        if waiting := sum(effect.waiting for effect in effects):
+            self.backlog.change(waiting)
+            self.backlog.changed.set()
+        for end, count in Counter(end for effect in effects for end in effect.ended).items():
+            self._metrics.ended(end, count)
+            if end is State.FAILED:
+                self.failures.add_reported(count)
+        if events := sum(effect.events for effect in effects):
+            self.outbox.expect(events)
+
+    # what waits
+
+    async def fetch_due(self, now: int, room: Mapping[str, int]) -> tuple[int | None, int, int]:
+        """Make due messages ready; return when the next is due, how many more are, and how many became so."""
+        due = await self._journal.due(now, room)
+        self._fetched(due.entries)
+        return due.next_due, due.left, len(due.entries)
+
+    async def fetch_waiting_for(self, waits_for: Sequence[str], limit: int) -> int:
+        """Make messages ready that wait for one of these, the first named first; return how many."""
+        entries = await self._journal.resume(waits_for, limit)
+        self._fetched(entries)
+        return len(entries)
+
+    async def fetch_overdue(self, now: int) -> None:
+        """Make messages ready that have waited long enough for something: most of them have expired."""
+        self.backlog.begin_overdue()
+        due = await self._journal.overdue(now, self.in_flight.free_for_some)
+        self._fetched(due.entries)
+        if due.next_due is not None:
+            self.backlog.expect_overdue(due.next_due)
+
+    def _fetched(self, entries: Sequence[Entry]) -> None:
+        self.backlog.change(-len(entries))
+        self.in_flight.hold(entry.id for entry in entries)
+        self._make_ready(entries)
+
+    async def wake(self, waits_for: Collection[str], seconds: float = 0.0, most: int = ALL) -> int:
+        """Make messages due in `seconds` that wait for one of these; return how many, `most` at most."""
+        at = self._clock.now() + int(seconds * SECOND)
+        woken = 0
+        while woken < most:
+            portion = min(WAKE_BATCH, most - woken)
+            found = await self._journal.wake(waits_for, at, portion)
+            woken += found
+            if found < portion:
+                break
+        if woken:
+            self.backlog.changed.set()
+        return woken
+
+    async def follow_clock(self, step: int) -> None:
+        """Move due times by the microseconds that the clock was put back, and bound all of them."""
+        if step:
+            log(Event.CLOCK_STEPPED, seconds=step / SECOND)
+        await self._journal.retime(max(-step, 0), self._clock.now() + self._longest_pause)
+        self.backlog.expect_overdue(0.0)

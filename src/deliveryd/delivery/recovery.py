@@ -1,0 +1,42 @@
+"""Recovery: what an earlier run left is taken up before anything else moves a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from deliveryd import transitions
+from deliveryd.delivery.dispatch_queue import KEPT
+from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.recorder import Recorder
+from deliveryd.journal.base import Doubtful
+from deliveryd.model import Clock, Transition
+from deliveryd.runtime import waits
+from deliveryd.states import State
+from deliveryd.telemetry import Event, log
+
+
+async def recover(recorder: Recorder, channels: Mapping[str, DoubtPolicy], clock: Clock) -> None:
+    """Record what becomes of messages in doubt, and probe each provider with a few that wait for it."""
+    left = await recorder.recover(channels)
+    now = clock.now()
+    steps = [step for doubtful in left.doubtful if (step := _after_crash(doubtful, channels, now))]
+    await recorder.record(steps)
+    for name in channels:
+        await recorder.wake([waits.recovery(name)], most=KEPT)
+    recorder.open()
+    if left.taken or left.doubtful or left.waiting or left.reporting:
+        log(Event.JOURNAL_RECOVERED, count=len(left.taken) + left.waiting, in_flight=len(left.doubtful))
+
+
+def _after_crash(doubtful: Doubtful, channels: Mapping[str, DoubtPolicy], now: int) -> Transition | None:
+    """The step of a message whose try has no outcome, or that was held; None: it stays held.
+
+    It uses up no try: the provider isn't at fault. Without its channel the message is held.
+    """
+    entry, state, reason = doubtful
+    policy = channels.get(entry.channel or "")
+    if state is State.IN_DOUBT:
+        return None if policy is None else policy.after_hold(entry, reason or "", now)
+    if policy is not None:
+        return policy.after_try(entry, transitions.WORKER_ENDED, now)
+    return transitions.held(entry, now, transitions.WORKER_ENDED)

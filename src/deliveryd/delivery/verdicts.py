@@ -1,0 +1,151 @@
+"""From verdicts to steps: what becomes of a message after its attempt, and what that says of the provider."""
+
+from __future__ import annotations
+
+from deliveryd import transitions
+from deliveryd.channels.base import Accepted, Attempted, Misconfigured, Refused, TryAgain
+from deliveryd.delivery.dispatch_queue import DispatchQueue
+from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.outcomes import Outcomes
+from deliveryd.delivery.policy import DispatchPolicy
+from deliveryd.delivery.provider import Provider
+from deliveryd.delivery.routing import Routed
+from deliveryd.model import SECOND, Clock, Entry, Outcome, Transition
+from deliveryd.runtime import waits
+from deliveryd.runtime.backoff import backoff
+from deliveryd.states import State
+from deliveryd.telemetry import Event, log
+
+
+class VerdictHandler:
+    """Decides the step that follows from a verdict of one channel."""
+
+    def __init__(  # noqa: PLR0917 - all are parts of the channel
+        self,
+        channel: str,
+        policy: DispatchPolicy,
+        doubt: DoubtPolicy,
+        provider: Provider,
+        queue: DispatchQueue,
+        outcomes: Outcomes,
+        clock: Clock,
+        *,
+        intermediate: frozenset[str],
+    ) -> None:
+        self._channel = channel
+        self._policy = policy
+        self._doubt = doubt
+        self._provider = provider
+        self._refusals = provider.refusals
+        self._queue = queue
+        self._outcomes = outcomes
+        self._clock = clock
+        self._intermediate = intermediate
+
+    def accepted(self, entry: Entry, verdict: Accepted) -> Transition:
+        """The step of a message that the provider accepted."""
+        self._refusals.accepted(entry.settings_id)
+        self._provider.answered()
+        return transitions.accepted(entry, self._clock.now(), verdict.provider_id, self._intermediate)
+
+    def expired(self, entry: Entry, routed: Routed, now: int) -> Transition:
+        """The step of a message whose time ran out before the provider could have it."""
+        self._provider.breaker.withdraw()
+        self._refusals.unanswered(entry.settings_id)
+        return transitions.expired(entry, State.SENDING, now, routed.expires_at or now)
+
+    def decide(self, entry: Entry, verdict: Attempted) -> Transition:
+        """The step that follows from a verdict."""
+        if isinstance(verdict, Accepted):
+            return self.accepted(entry, verdict)
+        now = self._clock.now()
+        if isinstance(verdict, Refused) and self._counts(entry, verdict):
+            if self._refused(entry.settings_id, verdict):
+                return self._postponed(entry, verdict, now)
+        elif isinstance(verdict, Refused) or (isinstance(verdict, TryAgain) and verdict.only_this):
+            self._refusals.unanswered(entry.settings_id)
+            self._provider.answered()
+        else:
+            self._refusals.unanswered(entry.settings_id)
+            was_open = self._provider.breaker.is_open
+            self._provider.failed(verdict)
+            # One in doubt uses up its try in any case: it may have arrived, and isn't repeated for ever.
+            if isinstance(verdict, Misconfigured) or (was_open and isinstance(verdict, TryAgain)):
+                return self._postponed(entry, verdict, now)
+        entry = entry.tried()
+        if isinstance(verdict, TryAgain):
+            return self._after_failure(entry, verdict, now)
+        if isinstance(verdict, Refused):
+            if not entry.may_have_arrived:
+                return self._give_up(entry, Outcome("refused", None, verdict.reason), verdict.reason, now)
+            # It is about the repeat, which a provider may refuse because it has the message.
+            return self._doubt.after_try(entry, verdict.reason, now)
+        return self._doubt.after_try(entry, verdict.reason, now, verdict.after)
+
+    def _counts(self, entry: Entry, verdict: Refused) -> bool:
+        """Whether a refusal says something of the settings, and not of this message alone.
+
+        One that may have arrived can be refused for that, unless all others with its settings are as well.
+        """
+        alone = entry.may_have_arrived and not self._refusals.affects(entry.settings_id)
+        return verdict.by is not None and not alone
+
+    def _refused(self, settings_id: int, verdict: Refused) -> bool:
+        """Count a refusal by the provider's status; return whether the message waits, as others do.
+
+        Messages that were refused before their settings began to wait stay refused.
+        """
+        if self._refusals.refuses_all:
+            self._provider.failed(verdict)
+            self._refusals.probed(settings_id)
+            self._defer_queued(settings_id)
+            return True
+        self._provider.answered()
+        waited = settings_id in self._refusals.waiting
+        if self._refusals.refused(settings_id, verdict):
+            self._defer_queued(settings_id)
+        return waited
+
+    def _defer_queued(self, settings_id: int) -> None:
+        """Have queued messages with these settings wait in the journal."""
+        for routed in self._queue.take_settings(settings_id):
+            self._outcomes.add(self._provider.defer(routed))
+
+    def _after_failure(self, entry: Entry, verdict: TryAgain, now: int) -> Transition:
+        outcome = Outcome("try_again", None, verdict.reason)
+        if entry.tries >= self._policy.retry.attempts:
+            return self._give_up(entry, outcome, f"{verdict.reason} (tried {entry.tries} times)", now)
+        pause = self._policy.retry.pause(entry.tries, verdict.after)
+        log(
+            Event.ATTEMPT_RETRY,
+            channel=self._channel, message_id=entry.id, reason=verdict.reason, tries=entry.tries, delay=pause,
+        )  # fmt: skip
+        return self._retry(entry, now, pause, outcome, verdict.after)
+
+    def _postponed(self, entry: Entry, verdict: TryAgain | Misconfigured | Refused, now: int) -> Transition:
+        """Wait without using up a try: the message isn't at fault."""
+        if isinstance(verdict, TryAgain):
+            outcome, after = Outcome("try_again", None, verdict.reason), verdict.after
+        else:
+            outcome, after = Outcome("misconfigured", None, verdict.reason), None
+        breaker = self._policy.breaker
+        pause = backoff(breaker.pause, breaker.max_pause, entry.number, asked=after)
+        return self._retry(entry, now, pause, outcome, after)
+
+    def _retry(
+        self, entry: Entry, now: int, pause: float, outcome: Outcome, asked: float | None
+    ) -> Transition:
+        """Wait for the next try; a pause that the provider asked for ends when it works again."""
+        is_open = self._provider.breaker.is_open
+        waits_for = waits.recovery(self._channel) if asked or is_open else None
+        return transitions.retry(entry, now, now + int(pause * SECOND), outcome, waits_for)
+
+    def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Transition:
+        """This channel is spent; the next one of the order may take the message, if there is one.
+
+        None may while an earlier try is in doubt, whatever became of its repeats: it could be sent twice.
+        """
+        if entry.doubt:
+            details = f"{self._channel}: {reason}"
+            return transitions.exhausted(entry, State.SENDING, now, details, outcome)
+        return transitions.given_up(entry, now, outcome, reason)

@@ -1,0 +1,100 @@
+"""The SQL of the line's steps. Each statement takes its states from the transition that it records."""
+
+from __future__ import annotations
+
+from deliveryd import transitions as of
+from deliveryd.journal.outbox import WATERMARK
+from deliveryd.journal.rows import ENTRY
+
+TAKE = f"""
+INSERT INTO message (id, settings_id, customer_id, variables, state, taken_at)
+VALUES (?, ?, ?, ?, {of.TAKEN:d}, ?)
+"""
+TAKE_MALFORMED = f"INSERT INTO message (id, state, taken_at, ended_at) VALUES (?, {of.MALFORMED:d}, ?, ?)"
+KEEP_MALFORMED = """
+INSERT INTO malformed (digest, raw, reason, message_id, first_at, last_at) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (digest) DO UPDATE SET times = times + 1, last_at = excluded.last_at, dropped_at = NULL
+"""
+
+# Steps of the line; each names the state that it begins in, so that a step from elsewhere changes no row.
+
+_PROGRESS = """
+UPDATE message SET state = ?, due_at = ?, channel = ?, tries = ?, key = ?, number = ?, spent = ?,
+    doubt = ?, content = ?, digest = ?
+"""
+INTENT = f"""
+UPDATE message SET state = {of.INTENT.after:d}, channel = ?1, tries = ?2, key = ?3, number = ?4,
+    digest = ?5, started_at = ?6, content = iif(key = ?3, content, NULL)
+WHERE id = ?7 AND state = ?8
+"""
+# It leaves `due_at` alone, which decides what is in an index.
+ON_ITS_WAY = """
+UPDATE message SET state = ?1, channel = ?3, tries = ?4, key = ?5, number = ?6, spent = ?7, doubt = ?8,
+    content = ?9, digest = ?10
+WHERE id = ?11 AND state = ?12
+"""
+TO_WAIT = f"{_PROGRESS}, waits_for = ? WHERE id = ? AND state = ?"
+TO_AN_END = f"{_PROGRESS}, ended_at = ? WHERE id = ? AND state = ?"
+SENT = f"""
+UPDATE message SET state = {of.ACCEPTED.after:d}, tries = ?, doubt = 0, content = NULL, digest = NULL,
+    ended_at = ?, accepted_at = ?, provider_id = ?, reason = ?{{emptied}}
+WHERE id = ? AND state = ?
+"""
+# Before the message moves on: its row still has the try.
+UNACCEPTED = f"""
+INSERT INTO unaccepted SELECT id, key, number, channel, started_at, ?, ?, ?, ? FROM message
+WHERE id = ? AND state = {of.ACCEPTED.before:d}
+"""
+HOLD = """
+UPDATE unaccepted SET reason = coalesce(reason || '; ', '') || ?1
+WHERE message_id = ?2 AND key = ?3 AND number = ?4 AND instr(coalesce(reason, ''), ?1) = 0
+"""
+
+# What waits. The states stand in the text: an index is partial by them.
+
+_FOR_ITS_TIME = f"state = {of.DUE.before:d} AND waits_for IS NULL AND channel = ?"
+_FOR_SOMETHING = "waits_for IS NOT NULL AND due_at IS NOT NULL"
+DUE = f"SELECT {ENTRY} FROM message WHERE {_FOR_ITS_TIME} AND due_at <= ? ORDER BY due_at, id LIMIT ?"
+LEFT = f"SELECT count(*) FROM (SELECT 1 FROM message WHERE {_FOR_ITS_TIME} AND due_at <= ? LIMIT ?)"
+NEXT_DUE = f"SELECT min(due_at) FROM message WHERE {_FOR_ITS_TIME}"
+OVERDUE = f"""
+SELECT {ENTRY} FROM message INDEXED BY message_held_until WHERE {_FOR_SOMETHING} AND due_at <= ?
+ORDER BY due_at LIMIT ?
+"""
+NEXT_OVERDUE = f"SELECT min(due_at) FROM message INDEXED BY message_held_until WHERE {_FOR_SOMETHING}"
+WAITING_FOR = (
+    f"SELECT {ENTRY} FROM message WHERE waits_for = ? AND due_at IS NOT NULL ORDER BY due_at LIMIT ?"
+)
+WAKE = """
+UPDATE message SET due_at = ?, waits_for = NULL WHERE id IN (SELECT id FROM message
+    WHERE waits_for IN (SELECT value FROM json_each(?)) AND due_at IS NOT NULL LIMIT ?)
+"""
+MAKE_READY = f"UPDATE message SET state = {of.DUE.after:d}, due_at = NULL, waits_for = NULL WHERE id = ?"
+RETIME = f"""
+UPDATE message SET due_at = min(due_at - ?1, ?2)
+WHERE state = {of.DUE.before:d} AND (?1 > 0 OR due_at > ?2)
+"""
+HASTEN = f"UPDATE message SET due_at = min(due_at, ?) WHERE id = ? AND state = {of.DUE.before:d}"
+
+# What the service answers to events
+
+OUTBOX = (
+    f"SELECT seq, message_id, status, body FROM event WHERE seq > max(?, {WATERMARK}) ORDER BY seq LIMIT ?"
+)
+RELEASE = f"""
+UPDATE message SET state = {of.RELEASED.after:d} WHERE state = {of.RELEASED.before:d} AND id IN
+    (SELECT message_id FROM event WHERE seq BETWEEN ? AND ? AND status = 'dequeued')
+"""
+# An operator's decision to drop one stays.
+SET_ASIDE_AND_ACCEPTED = f"""
+SELECT {ENTRY} FROM message WHERE state = {of.REOPENED.before:d} AND id IN
+    (SELECT message_id FROM event WHERE seq BETWEEN ? AND ? AND status = 'dequeued' AND dropped_at IS NULL)
+ORDER BY id
+"""
+REOPEN = f"UPDATE message SET state = {of.REOPENED.after:d}, ended_at = NULL WHERE id = ?"
+REFUSE = """
+UPDATE event SET refused_at = ?, refused = ?, refusals = coalesce(refusals, 0) + 1 WHERE seq = ?
+"""
+SET_ASIDE = f"""
+UPDATE message SET state = {of.REFUSED.after:d}, ended_at = ? WHERE id = ? AND state = {of.REFUSED.before:d}
+"""

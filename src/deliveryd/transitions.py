@@ -1,0 +1,199 @@
+"""Every step of a message is made here: from which state, by which cause, to which state, with which events.
+
+Pure functions, one for each cause that the line or an operator has; for what the journal does in bulk or by
+receipts, the two states that its statements take. `states.py` holds the table behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from deliveryd.model import Entry, Outcome, Receipt, ReceiptStep, StatusEvent, Transition, format_instant
+from deliveryd.states import BEGINNINGS, Cause, State, edge
+
+BY_OPERATOR = "settled by an operator"
+BY_RECEIPT = "settled by the provider's receipt"
+WORKER_ENDED = "the worker ended before the outcome was known"
+CHANGED = (
+    "not repeated: rendered anew it says something else; settle it, or let it begin anew (resend --new-key)"
+)
+"""Why a message in doubt is held whose content the worker had no time to keep."""
+
+# What the journal does in bulk: its statements take both states from here.
+
+TAKEN = BEGINNINGS[Cause.QUEUED]
+MALFORMED = BEGINNINGS[Cause.MALFORMED]
+RELEASED = edge(State.TAKEN, Cause.DEQUEUED_ACCEPTED)
+REFUSED = edge(State.TAKEN, Cause.DEQUEUED_REFUSED)
+REOPENED = edge(State.SET_ASIDE, Cause.DEQUEUED_ACCEPTED)
+DUE = edge(State.WAITING, Cause.DUE)
+INTERRUPTED = edge(State.READY, Cause.INTERRUPTED)
+CHANNEL_REMOVED = edge(State.WAITING, Cause.CHANNEL_REMOVED)
+INTENT = edge(State.READY, Cause.INTENT)
+ACCEPTED = edge(State.SENDING, Cause.ACCEPTED)
+
+_DEFERRED = edge(State.READY, Cause.DEFERRED)
+_UNDELIVERABLE = edge(State.READY, Cause.UNDELIVERABLE)
+_HELD_BEFORE_A_TRY = edge(State.READY, Cause.HELD)
+_HELD = edge(State.SENDING, Cause.HELD)
+_RETRY = edge(State.SENDING, Cause.RETRY)
+_GIVEN_UP = edge(State.SENDING, Cause.GIVEN_UP)
+_ORDERED_RESEND = edge(State.IN_DOUBT, Cause.ORDERED_RESEND)
+_ORDERED_SENT = edge(State.IN_DOUBT, Cause.ORDERED_SENT)
+_ORDERED_FAILED = edge(State.IN_DOUBT, Cause.ORDERED_FAILED)
+_ORDERED_RETRY = edge(State.SET_ASIDE, Cause.ORDERED_RETRY)
+
+
+# The beginning
+
+
+def dequeued(ids: Iterable[int], at: int) -> list[StatusEvent]:
+    """The first event of each new message."""
+    return [StatusEvent(id_, "dequeued", at) for id_ in ids]
+
+
+def malformed(id_: int, reason: str, at: int) -> tuple[StatusEvent, ...]:
+    """The events of a malformed element that has an id: the message has failed with its beginning."""
+    return StatusEvent(id_, "dequeued", at), _error(id_, at, f"malformed message: {reason}")
+
+
+# Before an attempt
+
+
+def undeliverable(entry: Entry, at: int, details: str) -> Transition:
+    """Nothing can be sent; `details` name every reason."""
+    return _failed(entry, _UNDELIVERABLE, at, details)
+
+
+def deferred(entry: Entry, at: int, due_at: int, waits_for: str | None) -> Transition:
+    """Wait until `due_at`, or until what it waits for wakes it."""
+    return Transition(entry, *_DEFERRED, at, due_at, waits_for=waits_for)
+
+
+def expired(entry: Entry, before: State, at: int, expires_at: int) -> Transition:
+    """The time ran out: before an intent, or between the intent and the first byte."""
+    outcome = Outcome("expired") if before is State.SENDING else None
+    details = entry.ending(expiry_details(expires_at))
+    return _failed(entry, edge(before, Cause.EXPIRED), at, details, outcome)
+
+
+def expiry_details(expires_at: int) -> str:
+    """The details of an `error` event for a message whose time is over (design 5)."""
+    return f"expired at {format_instant(expires_at)}"
+
+
+def changed(entry: Entry, at: int) -> Transition:
+    """Hold a message in doubt that would say something else than before."""
+    return Transition(entry, *_HELD_BEFORE_A_TRY, at, outcome=Outcome("in_doubt", None, CHANGED))
+
+
+def intent(entry: Entry, at: int, intermediate: Collection[str]) -> Transition:
+    """The try that `entry` describes is about to be made."""
+    events = (StatusEvent(entry.id, "sending", at),) if "sending" in intermediate else ()
+    return Transition(entry, INTENT.before, INTENT.after, at, None, None, events)
+
+
+# After an attempt; `entry` is as it was after its intent
+
+
+def accepted(entry: Entry, at: int, provider_id: str | None, intermediate: Collection[str]) -> Transition:
+    """The provider has the message."""
+    events: tuple[StatusEvent, ...] = (StatusEvent(entry.id, "sent", at),)
+    if "accepted" in intermediate:
+        events = (StatusEvent(entry.id, "accepted", at), *events)
+    outcome = Outcome("accepted", provider_id)
+    return Transition(entry.tried(), ACCEPTED.before, ACCEPTED.after, at, None, outcome, events)
+
+
+def retry(entry: Entry, at: int, due_at: int, outcome: Outcome, waits_for: str | None) -> Transition:
+    """The provider doesn't have the message: try it again."""
+    return Transition(entry, *_RETRY, at, due_at, outcome, waits_for=waits_for)
+
+
+def given_up(entry: Entry, at: int, outcome: Outcome, reason: str) -> Transition:
+    """This channel failed for good; the next one of the order may take the message."""
+    return Transition(entry.given_up(reason), *_GIVEN_UP, at, outcome=outcome)
+
+
+def exhausted(entry: Entry, before: State, at: int, details: str, outcome: Outcome | None) -> Transition:
+    """The tries are used up while one of them is in doubt, so that no other channel may take the message."""
+    return _failed(entry, edge(before, Cause.EXHAUSTED), at, entry.ending(details), outcome)
+
+
+def held(entry: Entry, at: int, reason: str) -> Transition:
+    """The outcome is unknown, and an operator or a receipt has to settle it."""
+    outcome = Outcome("in_doubt", None, reason)
+    return Transition(entry._replace(doubt=True), *_HELD, at, outcome=outcome)
+
+
+def repeated(entry: Entry, before: State, at: int, due_at: int, outcome: Outcome | None) -> Transition:
+    """The outcome is unknown: repeat the try under the same key, with the same content."""
+    return Transition(entry, *edge(before, Cause.REPEATED), at, due_at, outcome)
+
+
+def no_later_than(transition: Transition, instant: int) -> Transition:
+    """The step; a message that waits is due at that instant at the latest."""
+    if transition.due_at is None or transition.due_at <= instant:
+        return transition
+    return transition._replace(due_at=instant)
+
+
+# Operators' orders
+
+
+def resend(entry: Entry, at: int) -> Transition:
+    """Repeat a message in doubt at once; with a new key if it was begun anew."""
+    return Transition(entry, *_ORDERED_RESEND, at, due_at=at)
+
+
+def settled_as_sent(entry: Entry, at: int) -> Transition:
+    """An operator knows that the message arrived."""
+    outcome, sent = Outcome("accepted", None, BY_OPERATOR), StatusEvent(entry.id, "sent", at)
+    return Transition(entry.settled(), *_ORDERED_SENT, at, outcome=outcome, events=(sent,))
+
+
+def settled_as_failed(entry: Entry, at: int) -> Transition:
+    """An operator knows that the message didn't arrive."""
+    details = f"{entry.channel}: the outcome was unknown; {BY_OPERATOR} as failed"
+    return _failed(entry.settled(), _ORDERED_FAILED, at, details)
+
+
+def retried(entry: Entry, at: int) -> Transition:
+    """Report the `dequeued` of a message once more that was set aside."""
+    return Transition(entry, *_ORDERED_RETRY, at)
+
+
+# Receipts
+
+
+def proved_sent(message_id: int, before: State, at: int) -> ReceiptStep:
+    """A receipt proves that the provider has the message."""
+    step = edge(before, Cause.RECEIPT_PROVES)
+    return ReceiptStep(*step, StatusEvent(message_id, "sent", at))
+
+
+def reported(message_id: int, before: State, receipt: Receipt) -> ReceiptStep | None:
+    """What a receipt says of a message that was sent; None: nothing new."""
+    cause = Cause.RECEIPT_DELIVERED if receipt.delivered else Cause.RECEIPT_FAILED
+    if before is State.DELIVERED or (before is State.FAILED and not receipt.delivered):
+        return None
+    channel, at = receipt.channel, receipt.received_at
+    if receipt.delivered:
+        event = StatusEvent(message_id, "delivered", at, channel, receipt.reported_at)
+    else:
+        event = _error(message_id, at, f"{channel}: the provider reported {receipt.status}")
+    return ReceiptStep(*edge(before, cause), event)
+
+
+# Common to all
+
+
+def _failed(
+    entry: Entry, step: tuple[State, State], at: int, details: str, outcome: Outcome | None = None
+) -> Transition:
+    """Failed with an `error` event: the one end that the line, its channels and operators share."""
+    return Transition(entry.ended(), *step, at, outcome=outcome, events=(_error(entry.id, at, details),))
+
+
+def _error(message_id: int, at: int, details: str) -> StatusEvent:
+    return StatusEvent(message_id, "error", at, details=details)

@@ -1,0 +1,205 @@
+"""Steps of messages: the table of states and causes as a whole, who makes steps, and what each one says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+import deliveryd
+from deliveryd import transitions
+from deliveryd.errors import IllegalTransition
+from deliveryd.model import Entry, Outcome, Receipt, ReceiptStep, Transition
+from deliveryd.states import BEGINNINGS, Cause, Edge, State, edge
+
+SOURCE = Path(deliveryd.__file__).parent
+AT, LATER = 1_800_000_000_000_000, 1_800_000_001_000_000
+ENTRY = Entry(1, 2, 3, {}, channel="sms", tries=3, number=3, spent=(("email", "no address"),))
+DOUBTFUL = ENTRY._replace(doubt=True)
+BUSY = Outcome("try_again", None, "busy")
+SENDING = frozenset({"sending", "accepted"})
+
+TABLE: Mapping[str, Mapping[str, str]] = {
+    "TAKEN": {"DEQUEUED_ACCEPTED": "READY", "DEQUEUED_REFUSED": "SET_ASIDE"},
+    "READY": {
+        "DEFERRED": "WAITING",
+        "INTERRUPTED": "WAITING",
+        "INTENT": "SENDING",
+        "HELD": "IN_DOUBT",
+        "RECEIPT_PROVES": "SENT",
+        "UNDELIVERABLE": "FAILED",
+        "EXPIRED": "FAILED",
+    },
+    "WAITING": {"DUE": "READY", "CHANNEL_REMOVED": "IN_DOUBT", "RECEIPT_PROVES": "SENT"},
+    "SENDING": {
+        "GIVEN_UP": "READY",
+        "RETRY": "WAITING",
+        "REPEATED": "WAITING",
+        "HELD": "IN_DOUBT",
+        "ACCEPTED": "SENT",
+        "EXHAUSTED": "FAILED",
+        "EXPIRED": "FAILED",
+    },
+    "IN_DOUBT": {
+        "REPEATED": "WAITING",
+        "ORDERED_RESEND": "WAITING",
+        "ORDERED_SENT": "SENT",
+        "RECEIPT_PROVES": "SENT",
+        "EXHAUSTED": "FAILED",
+        "ORDERED_FAILED": "FAILED",
+    },
+    "SENT": {"RECEIPT_DELIVERED": "DELIVERED", "RECEIPT_FAILED": "FAILED"},
+    "DELIVERED": {},
+    "FAILED": {"RECEIPT_PROVES": "SENT", "RECEIPT_DELIVERED": "DELIVERED"},
+    "SET_ASIDE": {"ORDERED_RETRY": "TAKEN", "DEQUEUED_ACCEPTED": "READY"},
+}
+"""Written out once more, so that a change of the table is a change in two places."""
+
+
+def receipt(*, delivered: bool) -> Receipt:
+    return Receipt("sms", "p1", delivered, "delivered" if delivered else "rejected", AT, LATER)
+
+
+def proved(before: State) -> ReceiptStep:
+    return transitions.proved_sent(1, before, AT)
+
+
+MADE: Mapping[tuple[State, Cause], Transition | ReceiptStep | Edge | None] = {
+    (State.TAKEN, Cause.DEQUEUED_ACCEPTED): transitions.RELEASED,
+    (State.TAKEN, Cause.DEQUEUED_REFUSED): transitions.REFUSED,
+    (State.READY, Cause.DEFERRED): transitions.deferred(ENTRY, AT, LATER, "settings 2"),
+    (State.READY, Cause.INTERRUPTED): transitions.INTERRUPTED,
+    (State.READY, Cause.INTENT): transitions.intent(ENTRY, AT, SENDING),
+    (State.READY, Cause.HELD): transitions.changed(DOUBTFUL, AT),
+    (State.READY, Cause.RECEIPT_PROVES): proved(State.READY),
+    (State.READY, Cause.UNDELIVERABLE): transitions.undeliverable(ENTRY, AT, "no content"),
+    (State.READY, Cause.EXPIRED): transitions.expired(ENTRY, State.READY, AT, AT),
+    (State.WAITING, Cause.DUE): transitions.DUE,
+    (State.WAITING, Cause.CHANNEL_REMOVED): transitions.CHANNEL_REMOVED,
+    (State.WAITING, Cause.RECEIPT_PROVES): proved(State.WAITING),
+    (State.SENDING, Cause.GIVEN_UP): transitions.given_up(ENTRY, AT, BUSY, "busy"),
+    (State.SENDING, Cause.RETRY): transitions.retry(ENTRY, AT, LATER, BUSY, None),
+    (State.SENDING, Cause.REPEATED): transitions.repeated(DOUBTFUL, State.SENDING, AT, LATER, BUSY),
+    (State.SENDING, Cause.HELD): transitions.held(ENTRY, AT, "cut off"),
+    (State.SENDING, Cause.ACCEPTED): transitions.accepted(ENTRY, AT, "p1", SENDING),
+    (State.SENDING, Cause.EXHAUSTED): transitions.exhausted(DOUBTFUL, State.SENDING, AT, "sms: x", BUSY),
+    (State.SENDING, Cause.EXPIRED): transitions.expired(ENTRY, State.SENDING, AT, AT),
+    (State.IN_DOUBT, Cause.REPEATED): transitions.repeated(DOUBTFUL, State.IN_DOUBT, AT, LATER, None),
+    (State.IN_DOUBT, Cause.ORDERED_RESEND): transitions.resend(DOUBTFUL, AT),
+    (State.IN_DOUBT, Cause.ORDERED_SENT): transitions.settled_as_sent(DOUBTFUL, AT),
+    (State.IN_DOUBT, Cause.RECEIPT_PROVES): proved(State.IN_DOUBT),
+    (State.IN_DOUBT, Cause.EXHAUSTED): transitions.exhausted(DOUBTFUL, State.IN_DOUBT, AT, "sms: x", None),
+    (State.IN_DOUBT, Cause.ORDERED_FAILED): transitions.settled_as_failed(DOUBTFUL, AT),
+    (State.SENT, Cause.RECEIPT_DELIVERED): transitions.reported(1, State.SENT, receipt(delivered=True)),
+    (State.SENT, Cause.RECEIPT_FAILED): transitions.reported(1, State.SENT, receipt(delivered=False)),
+    (State.FAILED, Cause.RECEIPT_PROVES): proved(State.FAILED),
+    (State.FAILED, Cause.RECEIPT_DELIVERED): transitions.reported(1, State.FAILED, receipt(delivered=True)),
+    (State.SET_ASIDE, Cause.ORDERED_RETRY): transitions.retried(ENTRY, AT),
+    (State.SET_ASIDE, Cause.DEQUEUED_ACCEPTED): transitions.REOPENED,
+}
+"""The step that `transitions.py` makes for each edge of the table."""
+
+
+@pytest.mark.parametrize(("before", "cause"), list(product(State, Cause)))
+def test_each_cause_leads_from_each_state_where_the_table_says_or_nowhere(
+    before: State, cause: Cause
+) -> None:
+    """All pairs; a cause that the state doesn't have raises, and names both."""
+    after = TABLE[before.name].get(cause.name)
+    if after is not None:
+        assert edge(before, cause) == (before, State[after])
+    else:
+        with pytest.raises(IllegalTransition, match=rf"in {before.name} .*'{re.escape(cause.value)}'"):
+            edge(before, cause)
+
+
+def test_for_each_edge_of_the_table_there_is_one_maker() -> None:
+    """No edge is left that nothing leads along, and each maker stays on its own."""
+    assert {(before.name, cause.name) for before, cause in MADE} == {
+        (before, cause) for before, causes in TABLE.items() for cause in causes
+    }
+    for (before, cause), step in MADE.items():
+        assert step is not None
+        assert (step.before, step.after) == edge(before, cause)
+
+
+def test_a_message_begins_as_taken_or_as_failed() -> None:
+    assert BEGINNINGS == {Cause.QUEUED: State.TAKEN, Cause.MALFORMED: State.FAILED}
+    assert (transitions.TAKEN, transitions.MALFORMED) == (State.TAKEN, State.FAILED)
+
+
+def test_what_the_line_ends_as_failed_has_one_error_event_with_all_reasons() -> None:
+    """And nothing that could be repeated: neither content nor a due time."""
+    for step in MADE.values():
+        if isinstance(step, Transition):
+            errors = [event for event in step.events if event.status == "error"]
+            assert len(errors) == (step.after is State.FAILED)
+            if errors:
+                assert errors[0].details
+                assert (step.entry.content, step.due_at) == (None, None)
+
+
+def test_what_waits_has_a_due_time_and_nothing_else_has() -> None:
+    for step in MADE.values():
+        if isinstance(step, Transition):
+            assert (step.due_at is not None) == (step.after is State.WAITING)
+
+
+def test_events_of_steps() -> None:
+    """By state: what the service is told with each step that tells it anything."""
+    told = {
+        key: [event.status for event in step.events]
+        for key, step in MADE.items()
+        if isinstance(step, Transition) and step.events and step.after is not State.FAILED
+    }
+    assert told == {
+        (State.READY, Cause.INTENT): ["sending"],
+        (State.SENDING, Cause.ACCEPTED): ["accepted", "sent"],
+        (State.IN_DOUBT, Cause.ORDERED_SENT): ["sent"],
+    }
+
+
+def test_a_receipt_that_says_nothing_new_leads_to_no_step() -> None:
+    assert transitions.reported(1, State.DELIVERED, receipt(delivered=True)) is None
+    assert transitions.reported(1, State.DELIVERED, receipt(delivered=False)) is None
+    assert transitions.reported(1, State.FAILED, receipt(delivered=False)) is None
+
+
+def test_a_due_time_is_brought_forward_to_the_expiry_and_never_put_off() -> None:
+    waiting = transitions.retry(ENTRY, AT, LATER, BUSY, None)
+    assert transitions.no_later_than(waiting, AT).due_at == AT
+    assert transitions.no_later_than(waiting, LATER + 1) == waiting
+    assert transitions.no_later_than(transitions.held(ENTRY, AT, "x"), AT).due_at is None
+
+
+# Who makes steps
+
+
+def test_steps_are_made_in_one_module() -> None:
+    """No other one calls the constructors of Transition and ReceiptStep."""
+    makers = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", getattr(node.func, "attr", None)) in {"Transition", "ReceiptStep"}
+    }
+    assert makers == {"transitions.py"}
+
+
+def test_no_statement_that_moves_a_message_holds_the_number_of_a_state() -> None:
+    """The journal's SQL takes both states from a named transition."""
+    rooms = [*(SOURCE / "journal").glob("*.py")]
+    found = {
+        path.name: match
+        for path in rooms
+        if (match := re.findall(r"UPDATE message SET (?:.*, )?state = \d", path.read_text(encoding="utf-8")))
+    }
+    assert not found
+    for name in ("operations", "statements", "decisions", "receipt_match", "sqlite", "outbox", "repeats"):
+        text = (SOURCE / "journal" / f"{name}.py").read_text(encoding="utf-8")
+        assert not re.search(r"state (?:=|<>|IN) *\(?\d", text), name

@@ -6,4 +6,6 @@ A test of one built-in part doesn't belong here, and neither does what only this
 
 import pytest
 
-pytest.register_assert_rewrite("deliveryd.testing.adapters", "deliveryd.testing.directories")
+pytest.register_assert_rewrite(
+    "deliveryd.testing.adapters", "deliveryd.testing.directories", "deliveryd.testing.journal_cases"
+)

@@ -31,8 +31,9 @@ from deliveryd.telemetry import Event
 from deliveryd.testing.gateway import Gateway, Reply, open_gateway
 from deliveryd.testing.samples import dispatch
 from deliveryd.worker.health import __file__ as vitals_file
+from support.messages import message, sms_settings
 from support.verdicts import nameless
-from support.world import World, message, open_world, sms_settings
+from support.world import World, open_world
 
 ROOT = Path(__file__).parent.parent
 OPERATING = ROOT / "docs" / "operating.md"

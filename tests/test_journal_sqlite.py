@@ -26,7 +26,8 @@ from deliveryd.journal.outbox import written
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import Malformed, StatusEvent, format_instant, message_key
 from deliveryd.states import TRANSITIONS, State
-from support.journal_walk import NOW, entry, make_ready, message, plans_of, walk_through_everything
+from support.journal_walk import NOW, entry, make_ready, plans_of, walk_through_everything
+from support.messages import queued_message as message
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from deliveryd.model import format_instant
-from support.world import PATIENCE, World, message, open_world, sms_settings
+from support.messages import message, sms_settings
+from support.world import PATIENCE, World, open_world
 
 VALID_FOR = 8_000_000
 """Microseconds for which the messages may be sent: the run ends when the last of them has expired."""

@@ -9,14 +9,11 @@ from typing import Any
 from deliveryd.journal.base import Journal, Outcome, Receipt, Transition
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import SqliteJournal
-from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent, message_key
+from deliveryd.model import Entry, Malformed, StatusEvent, message_key
 from deliveryd.states import State
+from support.messages import queued_message as message
 
 NOW = 1_700_000_000_000_000
-
-
-def message(id_: int) -> QueuedMessage:
-    return QueuedMessage(id_, 2, 3, {"name": "value"})
 
 
 def entry(id_: int, **progress: Any) -> Entry:

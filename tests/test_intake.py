@@ -168,7 +168,7 @@ async def test_a_batch_goes_into_the_journal_before_the_line_hears_of_it(tmp_pat
     async with running(tmp_path, batch(3, 1, 2)) as station:
         await station.queue.asked_times(1)
     assert [entry.id for entry in station.taken] == [3, 1, 2]
-    assert station.taken[0][:4] == (3, 1, 2, {"name": "Ada"})
+    assert station.taken[0][:4] == message(3)
     assert station.rows("SELECT id FROM message ORDER BY id") == [(1,), (2,), (3,)]
     assert station.rows("SELECT message_id, status FROM event ORDER BY seq") == [
         (3, "dequeued"),

@@ -6,9 +6,10 @@ Subclass `AdapterConformance`, name the adapter, and supply the fixture `provide
         adapter = "tower"
 
         @pytest.fixture
-        async def provider(self, tmp_path):
+        async def provider(self, secret_file):
             async with open_gateway() as gateway:
-                yield GatewayProvider(gateway, {"url": f"{gateway.url}/send"})
+                options = {"url": f"{gateway.url}/send", "key_file": secret_file}
+                yield GatewayProvider(gateway, options)
 
 The adapter is looked up as `[channels.NAME] adapter` is, so its package must be installed with its entry
 point. A provider that speaks HTTP is a `GatewayProvider`, or a subclass that answers as the real one; for
@@ -18,6 +19,7 @@ any other protocol, write a class with the methods of `ScriptedProvider`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import pytest
@@ -185,6 +187,14 @@ class AdapterConformance:
     def dispatch(self, **more: Any) -> Dispatch:
         """Make an attempt with the sample content of the block; keywords as for `samples.dispatch`."""
         return dispatch(self.block, CONTENT[self.block], **{"customer": self.customer, **more})
+
+    @pytest.fixture
+    def secret_file(self, tmp_path: Path) -> str:
+        """The path of a file that holds `secret` and is closed to others, for options that name one."""
+        path = tmp_path / "secret"
+        path.touch(mode=0o600)
+        path.write_text("secret", encoding="utf-8")
+        return str(path)
 
     @pytest.fixture
     async def channel(self, provider: ScriptedProvider) -> AsyncIterator[Channel]:

@@ -7,7 +7,7 @@ are kept and how that is configured:
         @pytest.fixture
         async def records(self):
             async with open_gateway() as gateway:
-                gateway.respond = lambda request: Reply(body=...)
+                gateway.respond = lambda seen: Reply(body=people_json(json.loads(seen.body)["ids"]))
                 yield CustomerRecords({"source": "lighthouse", "url": gateway.url}, gateway.fail)
 
 The source is looked up as `[customers] source` is, so its package must be installed with its entry point.
@@ -18,7 +18,7 @@ gathers, remembers and repeats.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,9 +51,9 @@ class CustomerRecords(NamedTuple):
     fail: Callable[[], object]
 
 
-def people_found(ids: list[int]) -> dict[str, Mapping[str, str]]:
-    """Return those of `PEOPLE` with these ids, by id as text: what a peer can answer as JSON."""
-    return {str(id_): PEOPLE[id_] for id_ in ids if id_ in PEOPLE}
+def people_json(ids: Iterable[int]) -> bytes:
+    """Return those of `PEOPLE` with these ids, as a JSON object by id: what a peer can answer."""
+    return json.dumps({str(id_): PEOPLE[id_] for id_ in ids if id_ in PEOPLE}).encode()
 
 
 class DirectoryConformance:

@@ -15,6 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from support.output import say
+
 TESTS = Path(__file__).parent
 
 
@@ -69,12 +71,6 @@ def flat(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, fl
             yield from flat(value, f"{what}: ")
         elif isinstance(value, int | float):
             yield what, value
-
-
-def say(line: str) -> None:
-    """Print a line at once."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

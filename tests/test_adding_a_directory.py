@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -14,16 +13,16 @@ from deliveryd.config import load
 from deliveryd.directory.base import find
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
+from deliveryd.testing.gateway import Reply, open_gateway
 from deliveryd.worker.wiring import open_directory
 from support.directories import importable
-from support.scripted_gateway import Reply, open_gateway
+from support.documents import blocks_of, page
 
 pytestmark = pytest.mark.anyio
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "how-to" / "write-a-directory.md"
-SOURCE, PACKAGE, CONFIG = re.findall(
-    r"^```\w+\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-)
+DOCUMENT = page("write-a-directory.md")
+SOURCE = blocks_of(DOCUMENT, "python")[0]
+PACKAGE, CONFIG = blocks_of(DOCUMENT, "toml")
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ import pytest
 from deliveryd.journal.audit import CHECKS, SHOWN
 from deliveryd.journal.audit import audit_journal as reconcile
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
+from support.messages import message, sms_settings
 from support.terminal import Answered, command
-from support.world import PATIENCE, World, message, open_world, sms_settings
+from support.world import PATIENCE, World, open_world
 
 pytestmark = pytest.mark.slow
 

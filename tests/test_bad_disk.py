@@ -22,8 +22,9 @@ import pytest
 
 from deliveryd.sandbox.faults import Delay
 from deliveryd.sandbox.state import SandboxState
+from support.messages import message, sms_settings
 from support.terminal import command
-from support.world import PATIENCE, World, message, open_world, sms_settings
+from support.world import PATIENCE, World, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,10 +13,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from deliveryd import telemetry
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.model import format_instant
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
+from support.logs import LogLines, log_lines
+from support.messages import message
 from support.virtual import START, VirtualWorld, live
 
 SECOND = 1_000_000
@@ -181,24 +181,14 @@ def world(tmp_path: Path) -> VirtualWorld:
 
 
 @pytest.fixture
-def lines() -> Iterator[Callable[[], list[dict[str, object]]]]:
-    """What the log says of channels."""
-    stream = io.StringIO()
-    telemetry.configure("debug", "json", stream)
-    yield lambda: [
-        line
-        for line in map(json.loads, stream.getvalue().splitlines())
-        if line["event"].startswith("channel.")
-    ]
-    telemetry.configure("error", "json", io.StringIO())
+def lines() -> Iterator[LogLines]:
+    """What was logged of channels."""
+    with log_lines("debug") as logged:
+        yield lambda: [line for line in logged() if line["event"].startswith("channel.")]
 
 
 def enqueue(world: VirtualWorld, count: int) -> None:
     world.service.enqueue(*(message(id_) for id_ in range(1, count + 1)))
-
-
-def message(id_: int) -> dict[str, object]:
-    return {"id": id_, "settingsId": 1, "customerId": 1, "variables": {}}
 
 
 def failing_until(world: VirtualWorld, seconds: float, failure: Verdict = BUSY) -> None:

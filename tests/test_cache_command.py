@@ -11,8 +11,9 @@ import pytest
 
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.sandbox.faults import FaultAnswer
+from support.messages import message, sms_settings
 from support.terminal import command
-from support.world import World, message, open_world, sms_settings
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -20,8 +20,9 @@ from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
 from deliveryd.runtime import renewal
-from support.channel_samples import ADA, dispatch, nameless, opened
-from support.scripted_gateway import Gateway, HangUp, Reply, Stall, closed_port, open_gateway
+from deliveryd.testing.gateway import Disconnect, Gateway, Reply, Stall, closed_port, open_gateway
+from deliveryd.testing.samples import ADA, dispatch, opened
+from support.verdicts import nameless
 
 pytestmark = pytest.mark.anyio
 
@@ -204,9 +205,13 @@ async def test_gateways_that_answer_200_to_everything(body: bytes, verdict: Verd
 
 @pytest.mark.parametrize(
     "act",
-    [HangUp(), HangUp(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf"), HangUp(b"220 mail ESMTP\r\n")],
+    [
+        Disconnect(),
+        Disconnect(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf"),
+        Disconnect(b"220 mail ESMTP\r\n"),
+    ],
 )
-async def test_a_lost_answer_is_in_doubt(act: HangUp) -> None:
+async def test_a_lost_answer_is_in_doubt(act: Disconnect) -> None:
     """When the request left and no whole answer came back, nobody knows."""
     async with open_gateway() as gateway:
         gateway.script.append(act)
@@ -220,7 +225,7 @@ async def test_a_lost_answer_is_in_doubt(act: HangUp) -> None:
 async def test_a_refusal_counts_by_its_status_though_its_body_broke_off(head: str, status: int) -> None:
     """As if the answer had come whole: a proxy's 407 is for operators to mend, and nothing is in doubt."""
     async with open_gateway() as gateway:
-        gateway.script += [HangUp(head.format(status).encode() + b"\r\n\r\nhalf"), Reply(status)]
+        gateway.script += [Disconnect(head.format(status).encode() + b"\r\n\r\nhalf"), Reply(status)]
         async with opened("http", {"url": gateway.url, "json": SMS}, block="sms") as channel:
             assert await channel.send(HI) == await channel.send(HI)
 

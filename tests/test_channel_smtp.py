@@ -24,9 +24,10 @@ from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
 from deliveryd.runtime import renewal
-from support.channel_samples import dispatch, nameless, opened
+from deliveryd.testing.gateway import closed_port
+from deliveryd.testing.samples import dispatch, opened
 from support.mail_server import HANG_UP, STALL, MailServer, accept_only, open_mail_server
-from support.scripted_gateway import closed_port
+from support.verdicts import nameless
 
 pytestmark = pytest.mark.anyio
 

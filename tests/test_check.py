@@ -12,7 +12,8 @@ import pytest
 
 from deliveryd.http.reachability import connect_problem
 from deliveryd.http.tls import TlsFiles
-from support.terminal import Answered, command, free_port
+from support.check_command import check, line, warned
+from support.terminal import free_port
 from support.world import PATIENCE, World, open_world
 
 
@@ -21,22 +22,6 @@ def world(tmp_path: Path) -> Iterator[World]:
     for world in open_world(tmp_path):
         world.customers([{"id": 1, "name": "Ann", "phone": "+447700900101", "email": "ann@example.com"}])
         yield world
-
-
-def check(world: World, *options: str) -> Answered:
-    return command("check", "--config", world.config, *options)
-
-
-def line(answered: Answered, key: str) -> str:
-    """The line of one thing that was checked."""
-    [found] = [line for line in answered.out.splitlines() if f" {key} " in line]
-    return found
-
-
-def warned(answered: Answered) -> dict[str, str]:
-    """What is warned of, by key."""
-    lines = [line for line in answered.out.splitlines() if line.startswith("warning")]
-    return {key: text for _, key, text in (line.split(maxsplit=2) for line in lines)}
 
 
 @contextmanager

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import ClassVar
 
 import pytest
 
 from deliveryd.sandbox.faults import FaultAnswer
-from support.terminal import Answered, command
+from support.check_command import check, line
+from support.listening import Listening, ThreadedServer
 from support.world import World, open_world
 
 
@@ -22,16 +22,6 @@ def world(tmp_path: Path) -> Iterator[World]:
     for world in open_world(tmp_path):
         world.customers([{"id": 1, "name": "Ann", "phone": "+447700900101", "email": "ann@example.com"}])
         yield world
-
-
-def check(world: World, *options: str) -> Answered:
-    return command("check", "--config", world.config, *options)
-
-
-def line(answered: Answered, key: str) -> str:
-    """The line of one thing that was checked."""
-    [found] = [line for line in answered.out.splitlines() if f" {key} " in line]
-    return found
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -80,12 +70,8 @@ def a_site(answer: Callable[[str], tuple[int, bytes]]) -> Iterator[tuple[str, li
     """Its address, and what it is asked for."""
     asked: list[str] = []
     kind = type("OneSite", (Site,), {"answer": staticmethod(answer), "asked": asked})
-    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/base", asked
-        server.shutdown()
-        thread.join()
+    with Listening(ThreadedServer(kind)) as listening:
+        yield f"http://127.0.0.1:{listening.port}/base", asked
 
 
 @pytest.mark.parametrize(

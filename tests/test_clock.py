@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import pairwise
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 import trio
 
-from deliveryd import telemetry
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
 from deliveryd.delivery.clock_steps import StepWatch
 from deliveryd.journal.audit import audit_journal
@@ -22,6 +20,8 @@ from deliveryd.model import Entry, QueuedMessage, StatusEvent, Transition, forma
 from deliveryd.runtime.threads import inline
 from deliveryd.states import State
 from deliveryd.worker.supervisor import Supervisor
+from support.logs import LogLines, log_lines
+from support.messages import message
 from support.virtual import START, VirtualClock, VirtualSupervisor, VirtualWorld, live
 
 HOUR = 3_600_000_000
@@ -49,16 +49,10 @@ def world(tmp_path: Path) -> VirtualWorld:
 
 
 @pytest.fixture
-def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
+def lines() -> Iterator[LogLines]:
     """What was logged so far."""
-    stream = io.StringIO()
-    telemetry.configure("info", "json", stream)
-    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
-    telemetry.configure("error", "json", io.StringIO())
-
-
-def message(id_: int, settings_id: int = 1) -> dict[str, object]:
-    return {"id": id_, "settingsId": settings_id, "customerId": 1, "variables": {}}
+    with log_lines("info") as logged:
+        yield logged
 
 
 def worker_of(world: VirtualWorld, clock: SteppingClock) -> VirtualSupervisor:

@@ -24,7 +24,7 @@ from deliveryd.service.configurations import Configurations
 from deliveryd.service.freshness import Freshness, freshness
 from deliveryd.service.hosts import Host, HostRules, parse_network
 from deliveryd.service.merchant import Merchant
-from support.scripted_gateway import Gateway, Reply, open_gateway
+from deliveryd.testing.gateway import Gateway, Reply, open_gateway
 
 pytestmark = pytest.mark.anyio
 

@@ -17,8 +17,9 @@ import httpx
 import pytest
 
 from deliveryd.sandbox.faults import ApplyThenDelay, ApplyThenHangUp
+from support.messages import message, sms_settings
 from support.terminal import Answered, command
-from support.world import PATIENCE, World, message, open_world, sms_settings
+from support.world import PATIENCE, World, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,6 @@ import anyio
 import pytest
 from sqlalchemy import Engine, event
 
-from deliveryd import telemetry
 from deliveryd.config import load
 from deliveryd.worker.supervisor import Supervisor
 from support.directories import (
@@ -28,7 +27,9 @@ from support.directories import (
     write_postgres,
     write_sqlite,
 )
-from support.world import PATIENCE, World, message, open_world
+from support.logs import log_text
+from support.messages import message
+from support.world import PATIENCE, World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -74,11 +75,9 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def log() -> Iterator[StringIO]:
-    """Everything that is logged, at the lowest level."""
-    stream = StringIO()
-    telemetry.configure("debug", "json", stream)
-    yield stream
-    telemetry.configure("error", "json", StringIO())
+    """What was logged so far."""
+    with log_text("debug") as stream:
+        yield stream
 
 
 def use(world: World, table: Mapping[str, object]) -> None:

@@ -16,8 +16,8 @@ from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.remote import Terms
 from deliveryd.errors import ConfigError, DirectoryUnavailable
 from deliveryd.model import Customer
+from deliveryd.testing.gateway import Disconnect, Reply, closed_port, open_gateway
 from support.directories import Crm, crowd, open_crm
-from support.scripted_gateway import HangUp, Reply, closed_port, open_gateway
 
 pytestmark = pytest.mark.anyio
 
@@ -156,7 +156,7 @@ async def test_what_the_directory_asks_for_is_kept() -> None:
 async def test_a_connection_that_breaks_is_tried_again() -> None:
     """Inside one question, as for the service."""
     async with open_gateway() as gateway:
-        gateway.script += [HangUp(), Reply(200, b'{"n": "Ann"}')]
+        gateway.script += [Disconnect(), Reply(200, b'{"n": "Ann"}')]
         options = {"url": f"{gateway.url}/{{customerId}}", "fields": {"name": "/n"}}
         async with opened(options) as source:
             assert await source.look_up([1]) == {1: Customer(1, {"name": "Ann"})}

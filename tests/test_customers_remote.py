@@ -12,12 +12,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from deliveryd import telemetry
 from deliveryd.directory.base import DirectoryAnswer, find
 from deliveryd.directory.memory import Memory
 from deliveryd.directory.remote import RemoteDirectory, Terms
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
+from support.logs import log_text
 
 pytestmark = pytest.mark.anyio
 
@@ -308,11 +308,9 @@ async def test_what_a_package_does_that_it_must_not_is_an_outage_of_it(answer: o
 
 @pytest.fixture
 def log() -> Iterator[StringIO]:
-    """What is logged."""
-    stream = StringIO()
-    telemetry.configure("debug", "json", stream)
-    yield stream
-    telemetry.configure("error", "json", StringIO())
+    """What was logged so far."""
+    with log_text("debug") as stream:
+        yield stream
 
 
 @pytest.mark.slow

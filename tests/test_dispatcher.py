@@ -27,6 +27,7 @@ from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.threads import inline
 from deliveryd.runtime.waiting import Heartbeats
 from deliveryd.states import State
+from support.messages import message
 from support.virtual import START, VirtualChannel, VirtualClock, VirtualService, VirtualWorld, live
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})
@@ -38,10 +39,6 @@ url = "http://provider/email"
 json = { text = "{content.body}" }
 """
 SECOND = 1_000_000
-
-
-def message(id_: int, settings_id: int = 1) -> dict[str, object]:
-    return {"id": id_, "settingsId": settings_id, "customerId": 1, "variables": {}}
 
 
 def details(service: VirtualService, message_id: int) -> str:

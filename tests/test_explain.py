@@ -12,8 +12,9 @@ import pytest
 
 from deliveryd.inspection.explanation import length, moment
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
+from support.messages import message, sms_settings
 from support.terminal import Answered, command, free_port
-from support.world import PATIENCE, World, message, open_world, sms_settings
+from support.world import PATIENCE, World, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import Any
 import pytest
 import trio
 
-from deliveryd import telemetry
 from deliveryd.channels.base import Accepted, Refused
 from deliveryd.delivery import failures
 from deliveryd.delivery.failures import Failures
 from deliveryd.model import Entry, StatusEvent, Transition, format_instant
 from deliveryd.states import State
+from support.logs import log_lines
 from support.virtual import START, VirtualWorld, live
 
 Lines = Callable[[], list[tuple[str, str, int]]]
@@ -25,14 +24,12 @@ Lines = Callable[[], list[tuple[str, str, int]]]
 @pytest.fixture
 def lines() -> Iterator[Lines]:
     """What the log says of messages that failed: channel, reason, number."""
-    stream = io.StringIO()
-    telemetry.configure("warning", "json", stream)
-    yield lambda: [
-        (line["channel"], line["reason"], line["count"])
-        for line in map(json.loads, stream.getvalue().splitlines())
-        if line["event"] == "message.failed"
-    ]
-    telemetry.configure("error", "json", io.StringIO())
+    with log_lines("warning") as logged:
+        yield lambda: [
+            (line["channel"], line["reason"], line["count"])
+            for line in logged()
+            if line["event"] == "message.failed"
+        ]
 
 
 def sms(text: str, **more: object) -> str:

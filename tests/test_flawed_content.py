@@ -11,8 +11,9 @@ import pytest
 
 from deliveryd.channels.base import Refused, TryAgain
 from deliveryd.model import format_instant
+from support.messages import message
 from support.virtual import START, VirtualWorld, live
-from support.world import World, message, open_world
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,10 @@ from deliveryd.journal import account, outbox, sqlite, upkeep
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.journal.history import read_life
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
-from deliveryd.model import Entry, Malformed, QueuedMessage, Receipt, StatusEvent, Transition
+from deliveryd.model import Entry, Malformed, Receipt, StatusEvent, Transition
 from deliveryd.states import State
 from support.journal_walk import plans_of, walk_through_everything
+from support.messages import queued_message as message
 
 pytestmark = pytest.mark.anyio
 
@@ -45,17 +46,13 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.db"
 
 
-def message(id_: int, text: str = "x") -> QueuedMessage:
-    return QueuedMessage(id_, 2, 3, {"text": text})
-
-
 def entry(id_: int) -> Entry:
     return Entry(*message(id_), channel="sms", number=1)
 
 
 async def take(journal: Journal, ids: Sequence[int], text: str = "x") -> None:
     """Take messages and have their `dequeued` accepted."""
-    await journal.take([message(id_, text) for id_ in ids], [], NOW)
+    await journal.take([message(id_, text=text) for id_ in ids], [], NOW)
     await journal.accept(await journal.outbox(0, 100_000), NOW)
 
 

@@ -22,7 +22,7 @@ from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.http.proxy import Proxy
 from deliveryd.http.tls import TlsFiles
 from deliveryd.runtime import renewal
-from support.scripted_gateway import Reply, Stall, open_gateway
+from deliveryd.testing.gateway import Reply, Stall, open_gateway
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,8 @@ from deliveryd.config import load
 from deliveryd.network.plain_text import is_loopback
 from deliveryd.runtime.rights import group_name
 from deliveryd.runtime.secret_file import SecretFile
-from support.terminal import Answered, command
+from support.check_command import check, warned
+from support.terminal import command
 from support.world import World, open_world
 
 NOBODY = 65534
@@ -27,16 +28,6 @@ def world(tmp_path: Path) -> Iterator[World]:
     for world in open_world(tmp_path):
         world.customers([{"id": 1, "name": "Ann", "phone": "+447700900101", "email": "ann@example.com"}])
         yield world
-
-
-def check(world: World, *options: str) -> Answered:
-    return command("check", "--config", world.config, *options)
-
-
-def warned(answered: Answered) -> dict[str, str]:
-    """What is warned of, by key."""
-    lines = [line for line in answered.out.splitlines() if line.startswith("warning")]
-    return {key: text for _, key, text in (line.split(maxsplit=2) for line in lines)}
 
 
 # secrets in plain text

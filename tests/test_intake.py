@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sqlite3
 from collections import deque
@@ -17,7 +16,6 @@ import pytest
 import sniffio
 from trio.testing import MockClock
 
-from deliveryd import telemetry
 from deliveryd.admin.exposition import expose
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
@@ -34,10 +32,12 @@ from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.base import Journal
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.metrics import Metrics
-from deliveryd.model import Entry, Malformed, QueuedMessage, WallClock
+from deliveryd.model import Entry, Malformed, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline
 from deliveryd.runtime.waiting import Heartbeats
 from deliveryd.service.batch import Batch
+from support.logs import LogLines, log_lines
+from support.messages import queued_message as message
 
 pytestmark = pytest.mark.anyio
 
@@ -56,16 +56,10 @@ in_virtual_time = pytest.mark.parametrize("anyio_backend", ["virtual time"], ind
 
 
 @pytest.fixture
-def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
+def lines() -> Iterator[LogLines]:
     """What was logged so far."""
-    stream = io.StringIO()
-    telemetry.configure("debug", "json", stream)
-    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
-    telemetry.configure("error", "json", io.StringIO())
-
-
-def message(number: int) -> QueuedMessage:
-    return QueuedMessage(number, 1, 2, {"name": "Ada"})
+    with log_lines("debug") as logged:
+        yield logged
 
 
 def batch(*numbers: int) -> Batch:
@@ -206,7 +200,7 @@ async def test_a_batch_goes_into_the_journal_before_the_line_hears_of_it(tmp_pat
     async with running(tmp_path, batch(3, 1, 2)) as station:
         await station.queue.asked_times(1)
     assert [entry.id for entry in station.taken] == [3, 1, 2]
-    assert station.taken[0][:4] == (3, 1, 2, {"name": "Ada"})
+    assert station.taken[0][:4] == message(3)
     assert station.rows("SELECT id FROM message ORDER BY id") == [(1,), (2,), (3,)]
     assert station.rows("SELECT message_id, status FROM event ORDER BY seq") == [
         (3, "dequeued"),

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from deliveryd.channels.base import InDoubt, TryAgain
+from support.messages import message
 from support.virtual import VirtualWorld, live
 
 pytestmark = pytest.mark.slow
@@ -88,10 +89,6 @@ def measure(folder: Path, trouble: Trouble) -> Measured:
     waits = sorted(at - came[id_] for at, id_ in sent)
     assert len(waits) == len({id_ for _, id_ in sent})
     return Measured(sum(at <= SECONDS for at, _ in sent), median(waits), waits[-1], drain[1] - drain[0])
-
-
-def message(id_: int, settings_id: int) -> dict[str, object]:
-    return {"id": id_, "settingsId": settings_id, "customerId": 1, "variables": {}}
 
 
 def healthy(_world: VirtualWorld) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import Popen
 
-import httpx
 import pytest
 
 from deliveryd.errors import JournalError, JournalLocked
@@ -20,7 +19,8 @@ from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.lock import lock_of
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.sandbox.faults import ApplyThenDelay
-from support.world import PATIENCE, World, message, open_world, sms_settings
+from support.messages import message, sms_settings
+from support.world import PATIENCE, World, get, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -161,10 +161,6 @@ def pages(world: World) -> str:
     found = re.search(r'"server": "admin", "listen": "(http://[^"]+)"', world.log())
     assert found is not None
     return found[1]
-
-
-def get(url: str) -> httpx.Response:
-    return httpx.get(url, trust_env=False, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("harm", [delete, delete_the_log, replace_by_a_copy, move_the_folder_away])

@@ -34,7 +34,8 @@ from deliveryd.model import (
     message_key,
 )
 from deliveryd.states import TRANSITIONS, State
-from support.journal_walk import NOW, entry, make_ready, message, plans_of, walk_through_everything
+from support.journal_walk import NOW, entry, make_ready, plans_of, walk_through_everything
+from support.messages import queued_message as message
 
 pytestmark = pytest.mark.anyio
 

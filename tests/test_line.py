@@ -14,7 +14,8 @@ import pytest
 
 from deliveryd.sandbox.faults import CutInHalf, FaultAnswer
 from deliveryd.sandbox.state import SandboxState
-from support.world import PATIENCE, World, message, open_world, sms_settings
+from support.messages import message, sms_settings
+from support.world import PATIENCE, World, open_world
 
 pytestmark = pytest.mark.slow
 

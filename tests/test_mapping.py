@@ -12,7 +12,7 @@ from deliveryd.channels.http_address import address_problem, compile_address
 from deliveryd.channels.mapping import ABSENT, Unfit, compile_tree, content_problems, mapping_problems
 from deliveryd.http.json_pointer import compile_finder
 from deliveryd.model import Customer
-from support.channel_samples import dispatch
+from deliveryd.testing.samples import dispatch
 
 SECRETS = {"token": "s3cret"}
 MESSENGER = {"text": "Hi {content.image}", "button.text": "Go", "empty": ""}

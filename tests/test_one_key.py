@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from deliveryd.sandbox.faults import ApplyThenAnswer, ApplyThenHangUp
-from support.world import PATIENCE, World, message, open_world, sms_settings
+from support.messages import message, sms_settings
+from support.world import PATIENCE, World, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -13,6 +13,7 @@ import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, Misconfigured, TryAgain, Verdict
 from deliveryd.model import format_instant
+from support.messages import message
 from support.virtual import START, VirtualWorld, live
 
 pytestmark = pytest.mark.slow
@@ -27,10 +28,6 @@ def world(tmp_path: Path) -> VirtualWorld:
     world.service.settings[1] = SMS
     world.service.enqueue(*(message(id_) for id_ in range(1, 31)))
     return world
-
-
-def message(id_: int, settings_id: int = 1) -> dict[str, object]:
-    return {"id": id_, "settingsId": settings_id, "customerId": 1, "variables": {"word": "w"}}
 
 
 def hang_up(_request: httpx.Request) -> httpx.Response:

@@ -15,7 +15,8 @@ from deliveryd.errors import JournalError
 from deliveryd.journal.lock import exclusive_worker
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.runtime.disk_cache import DiskCache
-from support.world import World, message, open_world, sms_settings
+from support.messages import message, sms_settings
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 

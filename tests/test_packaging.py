@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import deliveryd
+from support.packages import build_wheel
 
 ROOT = Path(__file__).parent.parent
 EXTRAS = ["sql", "postgresql", "mysql"]
@@ -57,11 +58,7 @@ def unmet(requirements: Iterable[str], lock: dict[str, str]) -> list[str]:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel as the Containerfile builds it."""
-    out = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (built,) = out.glob("*.whl")
-    return built
+    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 def files_below(folder: Path) -> dict[str, bytes]:

@@ -26,9 +26,10 @@ from deliveryd.runtime.rights import user_name
 from deliveryd.sandbox.faults import FaultAnswer
 from deliveryd.states import State
 from deliveryd.worker.supervisor import CUT_INTERVAL
+from support.messages import message, sms_settings
 from support.terminal import Answered, command
 from support.virtual import START, VirtualWorld, live
-from support.world import PATIENCE, World, message, open_world, sms_settings
+from support.world import PATIENCE, World, open_world
 
 SENT, FAILED = "canary-of-what-was-sent", "canary-of-what-failed"
 NOW = START

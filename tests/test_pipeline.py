@@ -15,6 +15,7 @@ from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAga
 from deliveryd.directory.remote import RemoteDirectory, Terms
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer, format_instant
+from support.messages import message
 from support.virtual import START, VirtualWorld, live
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello {word}"}}}})
@@ -26,10 +27,6 @@ adapter = "http"
 url = "http://provider/email"
 json = { text = "{content.body}" }
 """
-
-
-def message(id_: int, settings_id: int = 1) -> dict[str, object]:
-    return {"id": id_, "settingsId": settings_id, "customerId": 1, "variables": {"word": "w"}}
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ from deliveryd.cli.printable import printable
 from deliveryd.errors import DeliverydError
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from deliveryd.telemetry import Event
+from support.messages import message, sms_settings
 from support.terminal import Answered, command
-from support.world import PATIENCE, World, message, open_world, sms_settings
+from support.world import PATIENCE, World, open_world
 
 TITLE, CLEAR, C1, BIDI = "\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x9b2J\x85", "\u202ecba\u2066"
 HOSTILE = f"{TITLE}{CLEAR}{C1}{BIDI}\x7f\u2028line\nforged\r"

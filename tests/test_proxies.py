@@ -15,9 +15,9 @@ from deliveryd.config import Config, examine, load
 from deliveryd.errors import ServiceRefused, ServiceUnavailable
 from deliveryd.http.proxy import Login
 from deliveryd.runtime import renewal
+from deliveryd.testing.gateway import Reply, open_gateway
+from deliveryd.testing.samples import dispatch
 from deliveryd.worker.wiring import open_channel, open_directory, open_service
-from support.channel_samples import dispatch
-from support.scripted_gateway import Reply, open_gateway
 from support.terminal import command
 
 pytestmark = pytest.mark.anyio

@@ -23,7 +23,8 @@ from deliveryd.receipts.parser import NoNews, Unreadable, is_genuine, read_recei
 from deliveryd.runtime import renewal
 from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.sandbox.faults import ApplyThenDelay
-from support.world import PATIENCE, World, message, open_world, sms_settings
+from support.messages import message, sms_settings
+from support.world import PATIENCE, World, open_world
 
 pytestmark = pytest.mark.slow
 

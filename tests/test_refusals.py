@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +11,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from deliveryd import telemetry
 from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.delivery import refusals
 from deliveryd.delivery.dispatch_queue import DispatchQueue
@@ -20,6 +18,8 @@ from deliveryd.delivery.refusals import MOST_IN_A_ROW, Refusals
 from deliveryd.delivery.routing import Routed
 from deliveryd.model import format_instant
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
+from support.logs import LogLines, log_lines
+from support.messages import message
 from support.virtual import START, VirtualClock, VirtualSupervisor, VirtualWorld, live
 
 pytestmark = pytest.mark.slow
@@ -28,8 +28,6 @@ SECOND = 1_000_000
 QUARTER = 900.0
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})
 NOT_FOUND = Refused("provider answered 404", "sms.example.com")
-
-Lines = Callable[[], list[dict[str, object]]]
 
 
 @pytest.fixture
@@ -41,20 +39,10 @@ def world(tmp_path: Path) -> VirtualWorld:
 
 
 @pytest.fixture
-def lines() -> Iterator[Lines]:
-    """What the log says of channels to operators."""
-    stream = io.StringIO()
-    telemetry.configure("info", "json", stream)
-    yield lambda: [
-        line
-        for line in map(json.loads, stream.getvalue().splitlines())
-        if line["event"].startswith("channel.")
-    ]
-    telemetry.configure("error", "json", io.StringIO())
-
-
-def message(id_: int, settings_id: int) -> dict[str, object]:
-    return {"id": id_, "settingsId": settings_id, "customerId": 1, "variables": {}}
+def lines() -> Iterator[LogLines]:
+    """What was logged of channels."""
+    with log_lines("info") as logged:
+        yield lambda: [line for line in logged() if line["event"].startswith("channel.")]
 
 
 def enqueue(world: VirtualWorld, settings_id: int, ids: Iterable[int]) -> None:
@@ -93,7 +81,7 @@ def run_for(world: VirtualWorld, seconds: float) -> VirtualSupervisor:
 
 
 def test_a_mistyped_path_costs_20_messages_and_the_rest_of_the_campaign_waits(
-    world: VirtualWorld, lines: Lines
+    world: VirtualWorld, lines: LogLines
 ) -> None:
     """Of 500 messages 480 are sent once the provider is mended, and one line of the log names the fault."""
     enqueue(world, 1, range(1, 501))
@@ -119,7 +107,7 @@ def test_while_everything_is_refused_only_probes_leave_and_no_try_is_used_up(wor
     assert ends(world, range(1, 301)) == {"error": 20, "sent": 280}
 
 
-def test_one_bad_template_waits_and_the_others_go_on(world: VirtualWorld, lines: Lines) -> None:
+def test_one_bad_template_waits_and_the_others_go_on(world: VirtualWorld, lines: LogLines) -> None:
     """Settings 1 are refused until somebody mends them; those of settings 2 don't notice."""
     world.service.enqueue(
         *(message(id_, 1 + id_ // 1000) for one in range(1, 201) for id_ in (one, 1000 + one))
@@ -139,7 +127,7 @@ def test_one_bad_template_waits_and_the_others_go_on(world: VirtualWorld, lines:
 
 
 def test_three_ids_that_wait_are_the_channels_fault_and_a_fourth_isnt_burned(
-    world: VirtualWorld, lines: Lines
+    world: VirtualWorld, lines: LogLines
 ) -> None:
     """Three templates cost 20 messages each; those of later ones wait, and are sent when it is mended."""
     for settings_id in (1, 2, 3, 4):
@@ -155,7 +143,7 @@ def test_three_ids_that_wait_are_the_channels_fault_and_a_fourth_isnt_burned(
 
 
 def test_two_templates_that_nobody_takes_stop_no_channel_that_takes_a_third(
-    world: VirtualWorld, lines: Lines
+    world: VirtualWorld, lines: LogLines
 ) -> None:
     for settings_id in (1, 2, 3):
         enqueue(world, settings_id, range(settings_id * 1000, settings_id * 1000 + 100))
@@ -189,7 +177,7 @@ def test_when_one_message_is_accepted_the_channel_goes_on_and_a_template_still_r
     ids=["ours", "RCPT"],
 )
 def test_what_is_about_one_recipient_is_not_counted(
-    world: VirtualWorld, lines: Lines, verdict: Verdict
+    world: VirtualWorld, lines: LogLines, verdict: Verdict
 ) -> None:
     enqueue(world, 1, range(1, 201))
     refusing(world, lambda _dispatch: True, verdict)
@@ -198,7 +186,7 @@ def test_what_is_about_one_recipient_is_not_counted(
     assert not lines()
 
 
-def test_refusals_with_an_acceptance_among_them_hold_up_nobody(world: VirtualWorld, lines: Lines) -> None:
+def test_refusals_with_an_acceptance_among_them_hold_up_nobody(world: VirtualWorld, lines: LogLines) -> None:
     """A provider that knows every other number refuses as many as it likes."""
     enqueue(world, 1, range(1, 401))
     refusing(world, lambda dispatch: dispatch.entry.id % 2 == 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,8 +12,9 @@ import httpx
 import pytest
 import trio
 
-from deliveryd import telemetry
 from deliveryd.journal.audit import audit_journal
+from support.logs import LogLines, log_lines
+from support.messages import message
 from support.virtual import VirtualWorld, live
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})
@@ -29,16 +29,10 @@ def world(tmp_path: Path) -> VirtualWorld:
 
 
 @pytest.fixture
-def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
+def lines() -> Iterator[LogLines]:
     """What was logged so far."""
-    stream = io.StringIO()
-    telemetry.configure("info", "json", stream)
-    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
-    telemetry.configure("error", "json", io.StringIO())
-
-
-def message(id_: int) -> dict[str, object]:
-    return {"id": id_, "settingsId": 1, "customerId": 1, "variables": {}}
+    with log_lines("info") as logged:
+        yield logged
 
 
 class Offering:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd import telemetry
 from deliveryd.runtime import renewal
 from deliveryd.runtime.renewal import RenewedValue
 from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.sandbox.faults import FaultAnswer
-from support.world import PATIENCE, World, message, open_world, sms_settings
+from support.logs import log_text
+from support.messages import message, sms_settings
+from support.world import PATIENCE, World, open_world
 
 
 @pytest.fixture
@@ -27,10 +28,9 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    stream = io.StringIO()
-    telemetry.configure("info", "json", stream)
-    yield stream
-    telemetry.configure("error", "json", io.StringIO())
+    """What was logged so far."""
+    with log_text("info") as stream:
+        yield stream
 
 
 @pytest.fixture

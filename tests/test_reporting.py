@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections import Counter, deque
@@ -18,7 +17,6 @@ import pytest
 import sniffio
 from trio.testing import MockClock
 
-from deliveryd import telemetry
 from deliveryd.admin.exposition import expose
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
@@ -33,6 +31,7 @@ from deliveryd.model import QueuedMessage, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline
 from deliveryd.runtime.waiting import Heartbeats
 from deliveryd.states import State
+from support.logs import LogLines, log_lines
 
 pytestmark = pytest.mark.anyio
 
@@ -52,12 +51,10 @@ in_virtual_time = pytest.mark.parametrize("anyio_backend", ["virtual time"], ind
 
 
 @pytest.fixture
-def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
+def lines() -> Iterator[LogLines]:
     """What was logged so far."""
-    stream = io.StringIO()
-    telemetry.configure("debug", "json", stream)
-    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
-    telemetry.configure("error", "json", io.StringIO())
+    with log_lines("debug") as logged:
+        yield logged
 
 
 class Service:

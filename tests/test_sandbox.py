@@ -41,6 +41,7 @@ from deliveryd.sandbox.scenario import demo_scenario
 from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.state import CUSTOMER_GROUPS, SandboxState
 from deliveryd.sandbox.thread import SandboxThread
+from support.messages import message
 
 AT = "2026-01-31T12:00:00.000001Z"
 
@@ -61,10 +62,6 @@ def sandbox(now: list[float]) -> Iterator[SandboxThread]:
 def client(sandbox: SandboxThread) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=sandbox.base_url, trust_env=False, timeout=5.0) as opened:
         yield opened
-
-
-def message(number: int, **more: Any) -> dict[str, Any]:
-    return {"id": number, "settingsId": 1, "customerId": 1, "variables": {}, **more}
 
 
 def event(number: int, status: str = "dequeued", **more: Any) -> dict[str, Any]:
@@ -624,7 +621,7 @@ def test_a_site_whose_name_leads_here_reads_no_inbox(client: httpx.Client, host:
 def test_inbox_joins_messages_with_their_events_and_shows_errors_of_the_unsent(
     sandbox: SandboxThread, client: httpx.Client
 ) -> None:
-    sandbox.state.enqueue(message(1, customerId=11), message(2, customerId=12))
+    sandbox.state.enqueue(message(1, customer_id=11), message(2, customer_id=12))
     client.post("/events", json=[event(1), event(2), event(2, "error", details="missing placeholders: a")])
     client.post("/sms", json={"to": "+49123", "text": "hi", "reference": "1"})
     client.post("/events", json=[event(1, "delivered", channel="sms", reportedAt=AT)])

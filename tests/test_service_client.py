@@ -26,7 +26,7 @@ from deliveryd.service.caller import LONGEST_RETRY_PAUSE, TRIES
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.merchant import Merchant
 from deliveryd.service.wire import GROUPS
-from support.scripted_gateway import Act, HangUp, Reply, Stall, closed_port, open_gateway
+from deliveryd.testing.gateway import Act, Disconnect, Reply, Stall, closed_port, open_gateway
 
 pytestmark = pytest.mark.anyio
 
@@ -353,7 +353,7 @@ async def test_what_would_not_change_is_not_tried_again(
 async def test_a_refusal_counts_though_its_body_broke_off() -> None:
     """The head came whole, and says that this request is wrong: the same as with a whole answer."""
     async with open_gateway() as gateway:
-        gateway.script.append(HangUp(b"HTTP/1.1 404 No\r\nContent-Length: 9\r\n\r\nhalf"))
+        gateway.script.append(Disconnect(b"HTTP/1.1 404 No\r\nContent-Length: 9\r\n\r\nhalf"))
         async with ServiceClient(build_client(timeout=5.0), gateway.url) as client:
             with pytest.raises(ServiceRefused, match="the service answered 404"):
                 await client.fetch_settings(1)
@@ -531,7 +531,7 @@ async def test_the_whole_cycle_over_a_socket() -> None:
 async def test_broken_connections_over_a_socket() -> None:
     """A service that hangs up twice is asked a third time; one that nobody runs is unavailable."""
     async with open_gateway() as gateway, connected(gateway.url) as client:
-        gateway.script += [HangUp(), HangUp(b"HTTP/1.1 200 OK\r\n"), Reply(200, b"{}")]
+        gateway.script += [Disconnect(), Disconnect(b"HTTP/1.1 200 OK\r\n"), Reply(200, b"{}")]
         assert await client.fetch_settings(1) == b"{}"
         assert len(gateway.seen) == 3
     async with connected(f"http://127.0.0.1:{await closed_port()}") as client:
@@ -555,19 +555,19 @@ def element(id_: int, text: str = "") -> bytes:
     return json.dumps(body).encode()
 
 
-def announcing(size: int, body: bytes, *headers: bytes) -> HangUp:
+def announcing(size: int, body: bytes, *headers: bytes) -> Disconnect:
     """An answer that ends before the length that its head tells."""
     head = b"".join(header + b"\r\n" for header in headers)
-    return HangUp(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (head, size, body))
+    return Disconnect(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (head, size, body))
 
 
 BROKEN_OFF: dict[str, Act] = {
     "cut": announcing(1000, b"[" + element(1) + b"," + element(2) + b', {"id": 3, "settingsId": 2'),
-    "cut in a chunk": HangUp(
+    "cut in a chunk": Disconnect(
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
         b"%x\r\n[%b,%b\r\nff\r\n,{" % (len(element(1)) * 2 + 2, element(1), element(2))
     ),
-    "ended by the connection": HangUp(
+    "ended by the connection": Disconnect(
         b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n[" + element(1) + b"," + element(2) + b","
     ),
     "with rubbish behind it": Reply(200, b"[" + element(1) + b"," + element(2) + b"]<!-- 17 ms -->"),
@@ -687,7 +687,7 @@ async def test_a_refusal_whose_body_breaks_off_counts_by_its_status(token: Path)
         client = ServiceClient(http, f"{gateway.url}/api", AuthOptions(token_file=token))
         async with client:
             write(token, "new\n")
-            gateway.script += [HangUp(cut % 401), Reply(200, b"[]"), HangUp(cut % 503)]
+            gateway.script += [Disconnect(cut % 401), Reply(200, b"[]"), Disconnect(cut % 503)]
             assert await client.take(1) == ([], [], None)
             with pytest.raises(ServiceUnavailable) as caught:
                 await client.take(1)

@@ -18,10 +18,10 @@ from deliveryd.directory.http import open_http_source
 from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.remote import Terms
 from deliveryd.http.reachability import connect_problem
-from support.channel_samples import dispatch, opened
+from deliveryd.testing.gateway import Gateway, open_gateway
+from deliveryd.testing.samples import dispatch, opened
 from support.directories import open_crm
 from support.mail_server import MailServer, open_mail_server
-from support.scripted_gateway import Gateway, open_gateway
 
 pytestmark = pytest.mark.anyio
 

@@ -23,7 +23,8 @@ from deliveryd.sandbox.faults import Hang
 from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.supervisor import Addresses, Supervisor
 from deliveryd.worker.wiring import Parts
-from support.world import PATIENCE, World, message, open_world, sms_settings
+from support.messages import message, sms_settings
+from support.world import PATIENCE, World, open_world
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,8 @@ import pytest
 
 from deliveryd.sandbox.faults import ApplyThenDelay, FaultAnswer, Hang, HangUp
 from deliveryd.sandbox.state import SandboxState
-from support.world import PATIENCE, World, message, open_world, sms_settings
+from support.messages import message, sms_settings
+from support.world import PATIENCE, World, get, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -286,10 +287,6 @@ def admin(world: World) -> str:
     found = re.search(r'"server": "admin", "listen": "(http://[^"]+)"', world.log())
     assert found is not None
     return found[1]
-
-
-def get(url: str) -> httpx.Response:
-    return httpx.get(url, trust_env=False, timeout=PATIENCE)
 
 
 def test_the_pages_answer_on_any_free_port_which_the_log_names(world: World) -> None:

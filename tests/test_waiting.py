@@ -13,10 +13,11 @@ import httpx
 import pytest
 import trio
 
-from deliveryd import telemetry
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
 from deliveryd.directory.remote import RemoteDirectory, Terms
 from deliveryd.model import Customer, format_instant
+from support.logs import log_text
+from support.messages import message
 from support.virtual import START, VirtualWorld, live
 
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})
@@ -40,10 +41,6 @@ HEALTHY = 1_000_000
 
 SECONDS = 20
 RATE = 10
-
-
-def message(id_: int, settings_id: int = 1, customer_id: int = 1) -> dict[str, object]:
-    return {"id": id_, "settingsId": settings_id, "customerId": customer_id, "variables": {}}
 
 
 @pytest.fixture
@@ -115,11 +112,9 @@ class SlowSource:
 
 @pytest.fixture
 def log() -> Iterator[StringIO]:
-    """What is logged."""
-    stream = StringIO()
-    telemetry.configure("info", "json", stream)
-    yield stream
-    telemetry.configure("error", "json", StringIO())
+    """What was logged so far."""
+    with log_text("info") as stream:
+        yield stream
 
 
 @pytest.mark.slow

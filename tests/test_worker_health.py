@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -21,6 +21,7 @@ from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.supervisor import Supervisor
 from deliveryd.worker.systemd import Notifier
 from deliveryd.worker.wiring import Parts, assemble
+from support.messages import message
 from support.virtual import VirtualClock, VirtualWorld, live
 
 T = TypeVar("T")
@@ -28,8 +29,9 @@ T = TypeVar("T")
 SMS = json.dumps({"content": {"en": {"sms": {"text": "canary-text"}}}})
 
 
-def message(id_: int) -> dict[str, object]:
-    return {"id": id_, "settingsId": 1, "customerId": 1, "variables": {"word": "canary-value"}}
+def canary(id_: int) -> dict[str, Any]:
+    """A message whose value must be nowhere but at the provider."""
+    return message(id_, word="canary-value")
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ def test_an_endpoint_that_is_down_takes_readiness_and_never_life(
     world: VirtualWorld, path: str, words: str
 ) -> None:
     """For half an hour the worker says what it misses, and a minute later it is ready again."""
-    world.service.enqueue(message(1))
+    world.service.enqueue(canary(1))
     world.service.trouble = lambda request: (
         httpx.Response(503) if request.url.path == path and trio.current_time() < 1800 else None
     )
@@ -118,7 +120,7 @@ def test_an_endpoint_that_is_down_takes_readiness_and_never_life(
 @pytest.mark.slow
 def test_a_provider_that_is_down_is_shown_and_costs_neither_life_nor_readiness(world: VirtualWorld) -> None:
     """For half an hour the sentence, the status and a gauge say so; a minute after it is back none does."""
-    world.service.enqueue(*(message(id_) for id_ in range(1, 31)))
+    world.service.enqueue(*(canary(id_) for id_ in range(1, 31)))
     world.channels["sms"].verdict = lambda dispatch: (
         TryAgain("busy") if trio.current_time() < 1800 else Accepted(dispatch.key)
     )
@@ -141,7 +143,7 @@ def test_a_provider_that_is_down_is_shown_and_costs_neither_life_nor_readiness(w
 def test_settings_that_a_provider_refuses_are_named_and_cost_no_readiness(world: VirtualWorld) -> None:
     """The sentence says that there are some, the status which; when they are accepted none does."""
     world.service.settings[2] = SMS
-    world.service.enqueue(*({**message(id_), "settingsId": 1 + id_ % 2} for id_ in range(1, 101)))
+    world.service.enqueue(*({**canary(id_), "settingsId": 1 + id_ % 2} for id_ in range(1, 101)))
     world.channels["sms"].verdict = lambda dispatch: (
         Refused("provider answered 400", "sms.example.com")
         if dispatch.entry.settings_id == 1 and trio.current_time() < 60
@@ -162,7 +164,7 @@ def test_settings_that_a_provider_refuses_are_named_and_cost_no_readiness(world:
 def test_too_many_waiting_messages_are_a_reason_not_to_be_ready(world: VirtualWorld) -> None:
     """The sentence names the key that an operator would turn."""
     world.add("[queue]\nmax_waiting = 3\n")
-    world.service.enqueue(*(message(id_) for id_ in range(1, 6)))
+    world.service.enqueue(*(canary(id_) for id_ in range(1, 6)))
     world.channels["sms"].verdict = lambda _dispatch: TryAgain("busy", after=1000.0)
 
     async def play(health: WorkerHealth, _parts: Parts) -> None:
@@ -227,7 +229,7 @@ class Disk:
 def with_a_backlog(world: VirtualWorld, count: int) -> None:
     """So many messages wait in the queue, and the provider takes 20 to 80 ms for each."""
     world.add("concurrency = 40\n")
-    world.service.enqueue(*(message(id_) for id_ in range(1, count + 1)))
+    world.service.enqueue(*(canary(id_) for id_ in range(1, count + 1)))
     channel = world.channels["sms"]
     send = channel.send
 
@@ -277,7 +279,7 @@ def test_a_lane_whose_disk_hangs_in_the_middle_of_its_work_is_seen(world: Virtua
 def test_the_status_tells_where_messages_are_and_nothing_of_what_they_say(world: VirtualWorld) -> None:
     """One message of each kind: being sent, waiting, in doubt; no text, no value, as JSON."""
     world.add('concurrency = 1\non_in_doubt = "hold"\n')
-    world.service.enqueue(*(message(id_) for id_ in range(1, 5)), '"malformed"')
+    world.service.enqueue(*(canary(id_) for id_ in range(1, 5)), '"malformed"')
     channel = world.channels["sms"]
     channel.seconds = 100.0
     channel.verdict = lambda dispatch: (
@@ -305,7 +307,7 @@ def test_the_status_tells_where_messages_are_and_nothing_of_what_they_say(world:
 
 def test_the_levels_are_the_last_sums_and_the_size_of_the_journals_files(world: VirtualWorld) -> None:
     """The log beside the database counts too, since it is what fills a disk first."""
-    world.service.enqueue(message(1))
+    world.service.enqueue(canary(1))
 
     async def play(health: WorkerHealth, _parts: Parts) -> None:
         await trio.sleep(10)
@@ -324,7 +326,7 @@ def test_neither_a_provider_that_hangs_for_an_hour_nor_a_long_end_costs_the_watc
 ) -> None:
     """systemd hears a beat every 15 seconds, from the start to the last attempt's outcome."""
     world.add('[run]\ndrain_timeout = "2h"\n')
-    world.service.enqueue(message(1))
+    world.service.enqueue(canary(1))
     world.channels["sms"].seconds = 3600.0
     beats: list[float] = []
 

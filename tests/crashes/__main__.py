@@ -34,6 +34,7 @@ from crashes.killing import (
 )
 from crashes.oracle import Account
 from crashes.stage import Crew, open_crew
+from support.output import say
 
 MESSAGES = 150
 KILLS = 12
@@ -181,12 +182,6 @@ def conclude(soak: Soak, path: Path | None) -> int:
         data = {**figures.as_json(), "seconds": round(seconds, 1)}
         path.write_text(json.dumps(data, indent=2), encoding="utf-8")
     return 1 if figures.violations else 0
-
-
-def say(line: str) -> None:
-    """Print a line at once."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deliveryd.states import State
+from support.configurations import FILES, SMS_GATEWAY
 
 NO_SUCH_SETTINGS = 404
 
@@ -71,7 +72,8 @@ SETTINGS: Mapping[int, Mapping[str, Any]] = {
     5: {"content": {"en": {"sms": {"text": "s"}, "email": {"subject": "s {word}", "body": "b"}}}},
 }
 
-CONFIG = """
+CONFIG = (
+    """
 [service]
 base_url = "{base_url}"
 timeout = "{timeout}"
@@ -82,14 +84,10 @@ max_poll_interval = "30ms"
 [events]
 batch_size = 16
 flush_interval = "5ms"
-[settings]
-cache_dir = "cache"
-[journal]
-url = "sqlite:///journal.db"
+"""
+    + FILES
+    + """\
 reserve = "1MiB"
-[customers]
-source = "file"
-path = "customers.jsonl"
 [admin]
 listen = ""
 [receipts]
@@ -99,11 +97,9 @@ level = "warning"
 format = "json"
 [channels]
 order = ["sms", "inApp", "messenger", "email"]
-[channels.sms]
-adapter = "http"
-url = "{base_url}/sms"
-json = {{ to = "{{customer.phone}}", text = "{{content.text}}", reference = "{{message.id}}" }}
-provider_id = "/id"
+"""
+    + SMS_GATEWAY
+    + """\
 timeout = "{timeout}"
 retry = {{ attempts = 9, base = "5ms", max = "20ms" }}
 [channels.inApp]
@@ -135,6 +131,7 @@ sender = "club@example.com"
 timeout = "{timeout}"
 retry = {{ attempts = 9, base = "5ms", max = "20ms" }}
 """
+)
 
 
 class Scenario(NamedTuple):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hostile.cases import all_cases
 from hostile.stage import Figure, measure, open_stage
+from support.output import say
 
 HEAD = "| input | peak MB over calm | seconds | CPU s | what was said |\n|---|---:|---:|---:|---|"
 
@@ -41,12 +42,6 @@ def row(figure: Figure) -> str:
     """A figure as a row of the table."""
     numbers = f"{figure.megabytes:.1f} | {figure.seconds:.2f} | {figure.processor:.2f}"
     return f"| {figure.name} | {numbers} | {figure.said[:110].replace('|', '/')} |"
-
-
-def say(line: str) -> None:
-    """Print a line at once."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -6,13 +6,14 @@ import json
 import re
 import socketserver
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 from urllib.parse import parse_qs, urlsplit
 
-from hostile.listening import Listening, ThreadedServer
+from support.listening import Listening, ThreadedServer
+from support.service import ServiceMemory
 
 Trap = Callable[[], Iterator[bytes]]
 """What stands on the wire instead of an honest answer; the connection is closed after it."""
@@ -28,15 +29,14 @@ class Sent(NamedTuple):
     body: bytes
 
 
-class Host(Listening):
+class Host(ServiceMemory, Listening):
     """All that the worker speaks with over HTTP. Traps by endpoint: queue, settings, events, provider."""
 
     def __init__(self) -> None:
-        super().__init__(_Server(self))
-        self.queue: deque[str] = deque()
+        ServiceMemory.__init__(self)
+        Listening.__init__(self, _Server(self))
         self.settings: dict[int, bytes] = {}
         self.traps: dict[str, Trap] = {}
-        self.events: list[dict[str, Any]] = []
         self.sent_ids: set[int] = set()
         """Messages that were reported as sent."""
         self.sent: list[Sent] = []
@@ -51,19 +51,14 @@ class Host(Listening):
         """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
 
-    def enqueue(self, *elements: str) -> None:
-        """Queue elements, as raw JSON."""
+    def enqueue(self, *elements: object) -> None:
+        """Put elements into the queue, texts as they are."""
         with self._changed:
-            self.queue.extend(elements)
-
-    def statuses(self, message_id: int) -> list[str]:
-        """The statuses that were reported of a message."""
-        return [event["status"] for event in list(self.events) if event["messageId"] == message_id]
+            super().enqueue(*elements)
 
     def details(self, message_id: int) -> str:
         """The details of the message's error event."""
-        found = [e for e in list(self.events) if e["messageId"] == message_id and e["status"] == "error"]
-        return str(found[-1]["details"])
+        return str(self.events_of(message_id, "error")[-1]["details"])
 
     def wait_for(self, fact: Callable[[], bool], seconds: float = 30.0) -> None:
         """Return when something that requests change has become true. Raises TimeoutError."""
@@ -92,11 +87,9 @@ class Host(Listening):
 
     def _honest(self, endpoint: str, rest: str, query: str, request: Sent) -> bytes | None:
         if endpoint == "queue":
-            count = min(int(parse_qs(query)["take"][0]), len(self.queue))
-            return plain(f"[{','.join(self.queue.popleft() for _ in range(count))}]".encode())
+            return plain(self.take(int(parse_qs(query)["take"][0])).encode())
         if endpoint == "events":
-            events = json.loads(request.body.decode("utf-8"))
-            self.events += events
+            events = self.post(request.body)
             self.sent_ids.update(event["messageId"] for event in events if event["status"] == "sent")
             return plain(b"")
         if endpoint == "settings":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socketserver
 from typing import NamedTuple, cast
 
-from hostile.listening import Listening, ThreadedServer
+from support.listening import Listening, ThreadedServer
 
 
 class Mail(NamedTuple):

@@ -138,7 +138,9 @@ def open_stage(folder: Path) -> Iterator[Stage]:
 
 def write_world(folder: Path, host: Host, mail: MailHost) -> None:
     """The files that a worker needs."""
-    (folder / "config.toml").write_text(CONFIG.format(url=host.url, smtp_port=mail.port), encoding="utf-8")
+    (folder / "config.toml").write_text(
+        CONFIG.format(base_url=host.url, smtp_port=mail.port), encoding="utf-8"
+    )
     (folder / "customers.jsonl").write_text(
         "".join(f"{json.dumps(c)}\n" for c in CUSTOMERS), encoding="utf-8"
     )

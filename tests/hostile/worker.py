@@ -11,9 +11,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-CONFIG = """\
+from support.configurations import FILES, SMS_GATEWAY
+
+CONFIG = (
+    """\
 [service]
-base_url = "{url}"
+base_url = "{base_url}"
 timeout = "1s"
 
 [queue]
@@ -23,16 +26,10 @@ max_poll_interval = "50ms"
 [events]
 flush_interval = "20ms"
 
-[settings]
-cache_dir = "cache"
-
-[journal]
-url = "sqlite:///journal.db"
+"""
+    + FILES
+    + """\
 reserve = "0B"
-
-[customers]
-source = "file"
-path = "customers.jsonl"
 
 [admin]
 listen = ""
@@ -43,11 +40,9 @@ listen = "127.0.0.1:0"
 [channels]
 order = ["sms", "messenger", "email"]
 
-[channels.sms]
-adapter = "http"
-url = "{url}/sms"
-json = {{ to = "{{customer.phone}}", text = "{{content.text}}", reference = "{{message.id}}" }}
-provider_id = "/id"
+"""
+    + SMS_GATEWAY
+    + """\
 timeout = "1s"
 retry = {{ attempts = 5, base = "20ms", max = "50ms" }}
 
@@ -64,7 +59,7 @@ secret_file = "secret"
 
 [channels.messenger]
 adapter = "http"
-url = "{url}/sms/{{customer.device}}?word={{content.text}}"
+url = "{base_url}/sms/{{customer.device}}?word={{content.text}}"
 form = {{ text = "{{content.text}}", image = "{{content.image}}" }}
 headers = {{ X-Word = "{{content.button.text}}" }}
 timeout = "1s"
@@ -79,6 +74,7 @@ sender = "Club <club@example.com>"
 timeout = "5s"
 retry = {{ attempts = 2, base = "20ms", max = "50ms" }}
 """
+)
 
 CHATTER = frozenset(
     {"queue.taken", "queue.resumed", "events.accepted", "events.recovered", "channel.recovered"}

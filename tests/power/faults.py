@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from power.recording import Recording, Studio
 from power.tracing import Sent, Step, Synced, Wrote
-from support.world import PATIENCE, message
+from support.messages import message
+from support.world import PATIENCE
 
 MESSAGES = range(1, 13)
 

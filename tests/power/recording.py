@@ -20,7 +20,8 @@ from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from deliveryd.sandbox.thread import SandboxThread
 from power.claims import Outside, Told, claims_of
 from power.tracing import STRACE, Sent, Step, read_trace
-from support.world import PATIENCE, World, message, sms_settings
+from support.messages import message, sms_settings
+from support.world import PATIENCE, World
 
 RECEIPT = """
 [channels.sms.receipt]

@@ -15,6 +15,7 @@ from simulation.figures import Figures
 from simulation.ledger import Accepted, Asked, Handed, Ordered, Polled, Posted, Reported
 from simulation.run import History, run_plan
 from simulation.soak import live_through_all
+from support.output import say
 
 TOLD_EVERY = 5_000
 """Plans after which a long row says how far it is."""
@@ -85,12 +86,6 @@ def story(history: History) -> list[str]:
     taken = [str(batch) for batch in ledger.taken.values() if batch.whole < len(batch.raws)]
     crashed = f"crashed: {sorted(ledger.crashed)}; answered requests: {sorted(ledger.answered)}"
     return [*lives, crashed, *taken, *told, *map(str, history.rows.values())]
-
-
-def say(line: str) -> None:
-    """Print a line at once."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

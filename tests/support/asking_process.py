@@ -25,7 +25,7 @@ from deliveryd.http.client import target_of
 from deliveryd.http.httpx_wire import HttpxWire, open_transport
 from deliveryd.http.wire import Wire
 from deliveryd.model import Customer
-from support.channel_samples import dispatch, opened
+from deliveryd.testing.samples import dispatch, opened
 
 Ask = Callable[[int], Awaitable[str]]
 """One request, told by its number; what it came to."""

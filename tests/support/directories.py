@@ -12,14 +12,16 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
+
+from support.listening import Listening, ThreadedServer
 
 NOBODY = 65534
 
@@ -145,20 +147,9 @@ def open_crm(people: People) -> Iterator[Crm]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as above
             return
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            """Clients may hang up."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        crm.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with Listening(ThreadedServer(Handler)) as listening:
+        crm.url = f"http://127.0.0.1:{listening.port}"
         yield crm
-        server.shutdown()
-        thread.join()
 
 
 COLUMNS = ("name", "language", "phone", "email")

@@ -13,19 +13,15 @@ from deliveryd.model import (
     Entry,
     Malformed,
     Outcome,
-    QueuedMessage,
     Receipt,
     StatusEvent,
     Transition,
     message_key,
 )
 from deliveryd.states import State
+from support.messages import queued_message as message
 
 NOW = 1_700_000_000_000_000
-
-
-def message(id_: int) -> QueuedMessage:
-    return QueuedMessage(id_, 2, 3, {"name": "value"})
 
 
 def entry(id_: int, **progress: Any) -> Entry:

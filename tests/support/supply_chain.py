@@ -1,7 +1,7 @@
 """What deliveryd is made of: `audit` holds the locks against locks/advisories.toml, `sbom` writes their list.
 
-    python tests/supply_chain.py audit
-    python tests/supply_chain.py sbom dist
+    python tests/support/supply_chain.py audit
+    python tests/support/supply_chain.py sbom dist
 
 Neither asks anybody anything. The SBOM (CycloneDX 1.6) is the same for the same locks, to the byte.
 """

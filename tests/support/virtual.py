@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import anyio
@@ -30,6 +28,7 @@ from deliveryd.service.client import ServiceClient
 from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.supervisor import Addresses, Supervisor
 from deliveryd.worker.wiring import Outside, Parts
+from support.service import ServiceMemory
 
 START = 1_800_000_000_000_000
 """The instant at which virtual time begins."""
@@ -80,24 +79,14 @@ class VirtualClock:
         return START + int(anyio.current_time() * 1_000_000)
 
 
-class VirtualService:
+class VirtualService(ServiceMemory):
     """The service in memory, behind a transport of httpx. `trouble` is asked before each request."""
 
     def __init__(self) -> None:
-        self.queue: list[str] = []
-        self.taken: dict[int, str] = {}
+        super().__init__()
         self.settings: dict[int, str] = {}
-        self.events: list[dict[str, Any]] = []
         self.requests: list[tuple[float, str]] = []
         self.trouble: Handler = lambda _request: None
-
-    def enqueue(self, *elements: object) -> None:
-        """Put elements into the queue, texts as they are."""
-        self.queue += [element if isinstance(element, str) else json.dumps(element) for element in elements]
-
-    def statuses(self, message_id: int) -> list[str]:
-        """What was reported of a message."""
-        return [event["status"] for event in self.events if event["messageId"] == message_id]
 
     def handle(self, request: httpx.Request) -> httpx.Response:
         """Answer a request."""
@@ -108,11 +97,9 @@ class VirtualService:
     def _work(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path
         if path == "/queue":
-            count = int(request.url.params["take"])
-            batch, self.queue = self.queue[:count], self.queue[count:]
-            return httpx.Response(200, text=f"[{','.join(batch)}]")
+            return httpx.Response(200, text=self.take(int(request.url.params["take"])))
         if path == "/events":
-            self.events += json.loads(request.content)
+            self.post(request.content)
             return httpx.Response(204)
         settings = self.settings.get(int(path.rpartition("/")[2]))
         return httpx.Response(404) if settings is None else httpx.Response(200, text=settings)

@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from deliveryd.sandbox.state import SandboxState
 from deliveryd.sandbox.thread import SandboxThread
+from support.configurations import FILES, SMS_GATEWAY
 
 PATIENCE = 60.0
 
-CONFIG = """\
+CONFIG = (
+    """\
 [service]
 base_url = "{base_url}"
 timeout = "2s"
@@ -29,16 +33,9 @@ max_poll_interval = "200ms"
 [events]
 flush_interval = "20ms"
 
-[settings]
-cache_dir = "cache"
-
-[journal]
-url = "sqlite:///journal.db"
-
-[customers]
-source = "file"
-path = "customers.jsonl"
-
+"""
+    + FILES
+    + """
 [content]
 languages = ["en", "de"]
 
@@ -48,14 +45,13 @@ listen = ""
 [receipts]
 listen = ""
 
-[channels.sms]
-adapter = "http"
-url = "{base_url}/sms"
-json = {{ to = "{{customer.phone}}", text = "{{content.text}}", reference = "{{message.id}}" }}
-provider_id = "/id"
+"""
+    + SMS_GATEWAY
+    + """\
 timeout = "3s"
 retry = {{ attempts = 5, base = "50ms", max = "200ms" }}
 """
+)
 
 
 class World:
@@ -152,26 +148,6 @@ def open_world(folder: Path) -> Iterator[World]:
         world.close()
 
 
-def sms_settings(
-    text: str = "{greeting} {word}", languages: tuple[str, ...] = ("en", "de")
-) -> dict[str, Any]:
-    """Settings with one text message in each language, and both greetings."""
-    return {
-        "content": {
-            language: {
-                "greetings": {"personal": f"{language} {{customer.name}}", "general": f"{language} all"},
-                "sms": {"text": text},
-            }
-            for language in languages
-        }
-    }
-
-
-def message(id_: int, settings_id: int = 1, customer_id: int = 1, **variables: object) -> dict[str, Any]:
-    """An element of the queue."""
-    return {
-        "id": id_,
-        "settingsId": settings_id,
-        "customerId": customer_id,
-        "variables": variables or {"word": "w"},
-    }
+def get(url: str) -> httpx.Response:
+    """Get a page of a worker's server."""
+    return httpx.get(url, trust_env=False, timeout=PATIENCE)

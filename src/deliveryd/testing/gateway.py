@@ -1,11 +1,11 @@
-"""An HTTP gateway for the tests, on a real socket: it keeps every request, and answers by a script."""
+"""An HTTP gateway on a loopback socket, for tests of adapters and sources: it answers by a script."""
 
 from __future__ import annotations
 
 import json
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -15,8 +15,8 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.tls import TLSListener
 
 
-class Seen(NamedTuple):
-    """A request as it came in; header names are lower-case."""
+class GatewayRequest(NamedTuple):
+    """A request as it arrived; header names are in lower case."""
 
     method: str
     target: str
@@ -25,57 +25,68 @@ class Seen(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer of the script."""
+    """Answer with this status, body and headers."""
 
     status: int = 200
     body: bytes = b'{"id": "p-1"}'
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class HangUp(NamedTuple):
-    """Close the connection once the request has come in, after `first` bytes of an answer."""
+class Disconnect(NamedTuple):
+    """Read the request, send `first`, and close the connection."""
 
     first: bytes = b""
 
 
 class Stall(NamedTuple):
-    """Never answer more than `first` bytes; the connection stays open."""
+    """Read the request, send `first`, and keep the connection open without another byte."""
 
     first: bytes = b""
 
 
-Act = Reply | HangUp | Stall
+Act = Reply | Disconnect | Stall
+"""What the gateway does with one request."""
 
 
 class Gateway:
-    """The script and what came in. Without a script every request is answered 200 with an id."""
+    """The next entry of `script` decides about a request; when `script` is empty, `respond` does.
+
+    By default `respond` answers every request with 200 and `{"id": "p-1"}`. `seen` holds the requests.
+    """
 
     def __init__(self, scheme: str) -> None:
         self.port = 0
         self._scheme = scheme
         self.script: deque[Act] = deque()
-        self.seen: list[Seen] = []
+        self.respond: Callable[[GatewayRequest], Act] = lambda _request: Reply()
+        self.seen: list[GatewayRequest] = []
 
     @property
     def url(self) -> str:
-        """Where the gateway listens."""
+        """The base URL, without a slash at its end."""
         return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def json(self, index: int = -1) -> object:
-        """The body of a request that came in, parsed."""
+        """Return the parsed body of a recorded request, by default the last."""
         return json.loads(self.seen[index].body)
 
+    def fail(self) -> None:
+        """Answer every request with 500 from now on."""
+        self.script.clear()
+        self.respond = lambda _request: Reply(500)
+
     async def serve(self, stream: ByteStream) -> None:
-        """Answer the requests of one connection."""
+        """Answer the requests of one connection; `open_gateway` calls it."""
         async with stream:
             buffered = BufferedByteReceiveStream(stream)
             try:
                 while True:
-                    self.seen.append(await _read(buffered))
-                    act = self.script.popleft() if self.script else Reply()
+                    request = await _read(buffered)
+                    self.seen.append(request)
+                    act = self.script.popleft() if self.script else self.respond(request)
                     if isinstance(act, Reply):
                         await stream.send(_written(act))
-                    elif isinstance(act, HangUp):
+                    elif isinstance(act, Disconnect):
                         await stream.send(act.first)
                         return
                     else:
@@ -85,13 +96,13 @@ class Gateway:
                 return
 
 
-async def _read(stream: BufferedByteReceiveStream) -> Seen:
+async def _read(stream: BufferedByteReceiveStream) -> GatewayRequest:
     head = (await stream.receive_until(b"\r\n\r\n", 65536)).decode("latin-1")
     request_line, *lines = head.split("\r\n")
     method, target, _ = request_line.split(" ")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     size = int(headers.get("content-length", "0"))
-    return Seen(method, target, headers, await stream.receive_exactly(size) if size else b"")
+    return GatewayRequest(method, target, headers, await stream.receive_exactly(size) if size else b"")
 
 
 def _written(reply: Reply) -> bytes:
@@ -102,7 +113,7 @@ def _written(reply: Reply) -> bytes:
 
 @asynccontextmanager
 async def open_gateway(tls: ssl.SSLContext | None = None) -> AsyncIterator[Gateway]:
-    """A gateway that listens until the block ends."""
+    """Listen on a free port of 127.0.0.1, with TLS if a context is given, until the block ends."""
     gateway = Gateway("https" if tls else "http")
     plain = await anyio.create_tcp_listener(local_host="127.0.0.1")
     gateway.port = plain.extra(SocketAttribute.local_port)  # noqa: S610  # no database
@@ -114,7 +125,7 @@ async def open_gateway(tls: ssl.SSLContext | None = None) -> AsyncIterator[Gatew
 
 
 async def closed_port() -> int:
-    """A port of this computer on which nobody listens."""
+    """Return a port of 127.0.0.1 on which nothing listens."""
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
         port: int = listener.extra(SocketAttribute.local_port)  # noqa: S610  # no database
         return port

@@ -1,0 +1,127 @@
+"""Cases of JournalConformance: steps, attempts, outcomes, and what is due."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from deliveryd.errors import IllegalTransition
+from deliveryd.journal.base import Due
+from deliveryd.model import Content, Outcome, Rendered, StatusEvent, Transition
+from deliveryd.states import State
+from deliveryd.testing.journal_cases.protocol import OpenJournal
+from deliveryd.testing.journal_cases.samples import (
+    NOW,
+    attempt_on,
+    begin_attempts,
+    bring_to_wait,
+    hand_over,
+    make_ready,
+    receive_all,
+    sample_entry,
+    sample_message,
+    state_counts,
+    waiting_events,
+)
+
+
+class DeliveryCases:
+    """What a journal must do: steps, attempts, outcomes, and what is due."""
+
+    async def test_a_step_that_the_table_does_not_have_raises_and_changes_nothing(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await make_ready(journal, 1, 2)
+            good = Transition(sample_entry(1), State.READY, State.WAITING, NOW, NOW)
+            bad = Transition(sample_entry(2), State.READY, State.DELIVERED, NOW)
+            with pytest.raises(IllegalTransition):
+                await journal.change([good, bad])
+            assert await state_counts(journal) == {State.READY: 2}
+
+    @pytest.mark.parametrize("id_", [2, 99], ids=["elsewhere", "unknown"])
+    async def test_a_step_of_a_message_that_is_not_where_it_begins_takes_back_all(
+        self, open_journal: OpenJournal, id_: int
+    ) -> None:
+        """Steps, attempts and events of the whole call."""
+        async with open_journal() as journal:
+            await make_ready(journal, 1)
+            await journal.take([sample_message(2)], [], NOW)
+            event = StatusEvent(1, "sending", NOW)
+            good = Transition(attempt_on(1), State.READY, State.SENDING, NOW, events=(event,))
+            with pytest.raises(IllegalTransition, match="1 of 2"):
+                await journal.change([good, Transition(attempt_on(id_), State.READY, State.SENDING, NOW)])
+            assert await state_counts(journal) == {State.READY: 1, State.TAKEN: 1}
+            assert await waiting_events(journal) == [(2, "dequeued")]
+            await begin_attempts(journal, attempt_on(1))
+
+    async def test_an_outcome_is_recorded_together_with_its_event(self, open_journal: OpenJournal) -> None:
+        async with open_journal() as journal:
+            await hand_over(journal, 1, None)
+        async with open_journal() as journal:
+            assert (await journal.recover(NOW, ["sms"])).reporting == [1]
+            (row,) = await journal.outbox(0, 10)
+            assert json.loads(row.body) == {
+                "timestamp": "2023-11-14T22:13:20.000005Z",
+                "messageId": 1,
+                "status": "sent",
+            }
+
+    async def test_how_far_a_delivery_came_is_kept(self, open_journal: OpenJournal) -> None:
+        said = Content(Rendered("sms", "de", {"text": "Grüße \ud800"}), {"phone": "+49"})
+        entry = attempt_on(1, key=2)._replace(
+            tries=2, spent=(("inApp", 'no "app"'),), doubt=True, content=said
+        )
+        async with open_journal() as journal:
+            await make_ready(journal, 1)
+            await begin_attempts(journal, attempt_on(1, key=2))
+            outcome = Outcome("in_doubt", None, "cut off")
+            await journal.change([Transition(entry, State.SENDING, State.WAITING, NOW, NOW + 7, outcome)])
+        async with open_journal() as journal:
+            await journal.recover(NOW, ["sms"])
+            assert await journal.due(NOW + 7, {"sms": 1}) == Due([entry], None)
+
+    async def test_no_steps_are_no_work(self, open_journal: OpenJournal) -> None:
+        async with open_journal() as journal:
+            await journal.change([])
+            await journal.accept([], NOW)
+            assert await receive_all(journal, []) == []
+
+    async def test_due_messages_come_in_the_order_of_their_times_and_once(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            for id_, due_at in ((1, NOW + 3), (2, NOW + 1), (3, NOW + 2), (4, NOW + 9)):
+                await bring_to_wait(journal, id_, due_at)
+            due = await journal.due(NOW + 5, {"": 10})
+            assert [entry.id for entry in due.entries] == [2, 3, 1]
+            assert due.next_due == NOW + 9
+            assert await journal.due(NOW + 5, {"": 10}) == Due([], NOW + 9)
+            assert await state_counts(journal) == {State.READY: 3, State.WAITING: 1}
+
+    async def test_due_messages_come_from_the_lanes_asked_for_as_far_as_there_is_room(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            for id_, lane in ((1, "sms"), (2, "sms"), (3, "email"), (4, None), (5, None)):
+                await bring_to_wait(journal, id_, NOW + id_, lane)
+            due = await journal.due(NOW + 10, {"sms": 1, "": 2})
+            assert [entry.id for entry in due.entries] == [1, 4, 5]
+            assert [entry.channel for entry in due.entries] == ["sms", None, None]
+            assert due.next_due is None  # of sms more is due already, and of no lane nothing is left
+            assert await journal.due(NOW, {"sms": 1, "email": 1}) == Due([], NOW + 2)
+            assert await journal.due(NOW + 10, {}) == Due([], None)
+
+    async def test_what_waits_is_due_earlier_where_that_is_asked_for_and_never_later(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await bring_to_wait(journal, 1, NOW + 50)
+            await bring_to_wait(journal, 2, NOW + 50)
+            await make_ready(journal, 3)
+            await journal.hasten({1: NOW + 5, 2: NOW + 90, 3: NOW, 4: NOW})
+            due = await journal.due(NOW + 5, {"": 10})
+            assert [entry.id for entry in due.entries] == [1]
+            assert due.next_due == NOW + 50
+            assert await state_counts(journal) == {State.READY: 2, State.WAITING: 1}

@@ -1,0 +1,188 @@
+"""Cases of JournalConformance: what an operator orders."""
+
+from __future__ import annotations
+
+import hashlib
+
+from deliveryd.journal.base import (
+    Account,
+    Counts,
+)
+from deliveryd.journal.orders import Action, Decided, Effect, ItemKind
+from deliveryd.model import Malformed
+from deliveryd.states import State
+from deliveryd.testing.journal_cases.protocol import OpenJournal
+from deliveryd.testing.journal_cases.samples import (
+    NOW,
+    ONE_SECOND,
+    accept_all,
+    bring_in_doubt,
+    bring_to_wait,
+    decide_on,
+    deliver_to_sent,
+    hand_over,
+    receive_all,
+    refuse_sent,
+    sample_entry,
+    sample_message,
+    sample_receipt,
+    state_counts,
+    waiting_events,
+)
+
+
+class OrderCases:
+    """What a journal must do: what an operator orders."""
+
+    async def test_a_resent_message_is_due_at_once_under_its_key(self, open_journal: OpenJournal) -> None:
+        async with open_journal() as journal:
+            entry = await bring_in_doubt(journal, 7)
+            decided = await decide_on(journal, Action.RESEND, ItemKind.MESSAGE, 7, 8)
+            assert decided == Decided(("7",), {"8": "it isn't held in doubt"}, (Effect(waiting=1),))
+            assert (await journal.due(NOW + 9, {"sms": 9})).entries == [entry]
+
+    async def test_a_settled_message_has_ended_and_its_event_waits(self, open_journal: OpenJournal) -> None:
+        async with open_journal() as journal:
+            await bring_in_doubt(journal, 7)
+            await bring_in_doubt(journal, 8)
+            sent = await decide_on(journal, Action.SETTLE_SENT, ItemKind.MESSAGE, 7)
+            failed = await decide_on(journal, Action.SETTLE_FAILED, ItemKind.MESSAGE, 8)
+            assert [*sent.effects, *failed.effects] == [
+                Effect(ended=(State.SENT,), events=1),
+                Effect(ended=(State.FAILED,), events=1),
+            ]
+            assert await waiting_events(journal) == [(7, "sent"), (8, "error")]
+            assert await state_counts(journal) == {}
+
+    async def test_what_was_reported_after_a_refused_event_is_reported_again_after_it(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """What the service hears last is what happened last."""
+        async with open_journal() as journal:
+            await hand_over(journal, 7)
+            sent = await refuse_sent(journal)
+            await receive_all(journal, [sample_receipt()])
+            await accept_all(journal)
+            assert (await decide_on(journal, Action.RETRY, ItemKind.EVENT, sent.seq)).effects == (
+                Effect(events=2),
+            )
+            assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
+            assert (await journal.counts()).events_refused == 0
+
+    async def test_what_was_only_reported_again_since_is_not_what_happened_last(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """The queue gives a message again whose `sent` was refused: after its retry, `sent` is heard last."""
+        async with open_journal() as journal:
+            await hand_over(journal, 7)
+            sent = await refuse_sent(journal)
+            await journal.take([sample_message(7)], [], NOW)
+            assert [row.status for row in await accept_all(journal)] == ["dequeued"]
+            assert (await decide_on(journal, Action.RETRY, ItemKind.EVENT, sent.seq)).effects == (
+                Effect(events=1),
+            )
+            assert await waiting_events(journal) == [(7, "sent")]
+
+    async def test_what_waits_of_a_message_is_reported_after_its_event_that_is_retried(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """Events of others keep their places."""
+        async with open_journal() as journal:
+            await hand_over(journal, 7)
+            sent = await refuse_sent(journal)
+            await receive_all(journal, [sample_receipt()])
+            await journal.take([sample_message(8)], [], NOW)
+            under_way = await journal.outbox(0, 1)  # the service hears of `delivered` just now
+            assert (await decide_on(journal, Action.RETRY, ItemKind.EVENT, sent.seq)).effects == (
+                Effect(events=1),
+            )
+            assert await waiting_events(journal) == [(8, "dequeued"), (7, "sent"), (7, "delivered")]
+            await journal.accept(under_way, NOW)
+            assert await waiting_events(journal) == [(8, "dequeued"), (7, "sent"), (7, "delivered")]
+            await accept_all(journal)
+            assert await journal.counts() == Counts({State.READY: 1}, 0, 0, 0, 0)
+
+    async def test_an_event_that_is_refused_again_can_be_retried_again_by_its_new_number(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await hand_over(journal, 7)
+            for _ in range(3):
+                sent = await refuse_sent(journal)
+                assert (await journal.counts()).events_refused == 1
+                assert (await decide_on(journal, Action.RETRY, ItemKind.EVENT, sent.seq)).done == (
+                    str(sent.seq),
+                )
+                assert (await decide_on(journal, Action.RETRY, ItemKind.EVENT, sent.seq)).done == ()
+            await accept_all(journal)
+            assert await journal.counts() == Counts({}, 0, 0, 0, 0)
+
+    async def test_a_set_aside_message_is_taken_again_with_its_dequeued(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await journal.take([sample_message(7)], [], NOW)
+            (row,) = await journal.outbox(0, 9)
+            await journal.refuse(row, "400", NOW)
+            in_the_way = await decide_on(journal, Action.RETRY, ItemKind.EVENT, row.seq)
+            assert in_the_way.skipped == {
+                str(row.seq): "its message is set aside with it: message:7 is what to retry"
+            }
+            (effect,) = (await decide_on(journal, Action.RETRY, ItemKind.MESSAGE, 7)).effects
+            assert (effect.taken, effect.events) == (sample_entry(7, taken_at=NOW), 1)
+            await accept_all(journal)
+            assert await state_counts(journal) == {State.READY: 1}
+
+    async def test_what_is_dropped_is_not_counted_and_no_longer_kept_from_being_forgotten(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await journal.take([sample_message(7)], [Malformed("[]", "no object", None)], NOW)
+            (row,) = await journal.outbox(0, 9)
+            await journal.refuse(row, "400", NOW)
+            await receive_all(journal, [sample_receipt("q7")])
+            assert (
+                await journal.forget(NOW + 1, 9) == 1
+            )  # the malformed element, not the event that is set aside
+            await journal.take([], [Malformed("[]", "no object", None)], NOW)
+            assert await journal.counts() == Counts({}, 0, 1, 1, 1)
+            digest = hashlib.sha256(b"[]").hexdigest()
+            for kind, key in (
+                (ItemKind.MESSAGE, "7"),
+                (ItemKind.MALFORMED, digest[:16]),
+                (ItemKind.RECEIPT, "1"),
+            ):
+                assert (await decide_on(journal, Action.DROP, kind, key)).done == (key,)
+                assert (await decide_on(journal, Action.DROP, kind, key)).done == ()
+            assert await journal.counts() == Counts({}, 0, 0, 0, 0)
+            assert await journal.forget(NOW + 1, 9) == 2  # the message, and the malformed element
+
+    async def test_a_receipt_is_matched_again_when_its_attempt_is_known(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await receive_all(journal, [sample_receipt("p1")])
+            assert (await decide_on(journal, Action.RETRY, ItemKind.RECEIPT, 1)).skipped == {
+                "1": "it still fits no attempt"
+            }
+            await deliver_to_sent(journal, 7, "p1")
+            assert (await decide_on(journal, Action.RETRY, ItemKind.RECEIPT, 1)).done == ()
+
+    async def test_the_account_is_balanced_whatever_happened(self, open_journal: OpenJournal) -> None:
+        async with open_journal() as journal:
+            await deliver_to_sent(journal, 1)
+            await bring_in_doubt(journal, 2)
+            await bring_to_wait(journal, 3, NOW)
+            await journal.take(
+                [sample_message(4), sample_message(4), sample_message(1)],
+                [Malformed('{"id":5}', "why", 5)],
+                NOW,
+            )
+            assert await journal.account() == Account(
+                5, {State.TAKEN: 1, State.WAITING: 1, State.IN_DOUBT: 1}, {State.SENT: 1, State.FAILED: 1}, 0
+            )
+            await accept_all(journal)
+            assert await journal.forget(NOW + ONE_SECOND, 9) == 3
+        async with open_journal() as journal:
+            account = await journal.account()
+            assert (account.taken, account.ended, account.forgotten, account.gap) == (5, 0, 2, 0)

@@ -1,0 +1,196 @@
+"""Cases of JournalConformance: receipts by key, in every state of a message."""
+
+from __future__ import annotations
+
+import pytest
+
+from deliveryd.journal.orders import Action, Effect, ItemKind
+from deliveryd.model import Outcome, StatusEvent, Transition
+from deliveryd.states import State
+from deliveryd.testing.journal_cases.protocol import OpenJournal
+from deliveryd.testing.journal_cases.samples import (
+    NOW,
+    ONE_SECOND,
+    REPORTED_UNDELIVERED,
+    attempt_on,
+    begin_attempts,
+    decide_on,
+    echoed_receipt,
+    gone_on,
+    make_ready,
+    outbox_bodies,
+    receive_all,
+    sample_entry,
+    state_counts,
+    tried,
+    waiting_events,
+)
+
+
+class ReceiptKeyCases:
+    """What a journal must do: receipts by key, in every state of a message."""
+
+    @pytest.mark.parametrize("reference", ["NS-7-1", "7"], ids=["key", "message id"])
+    @pytest.mark.parametrize(
+        ("state", "delivered", "result", "told"),
+        [
+            (State.WAITING, True, "recalled", [("sent", None, None), ("delivered", "sms", None)]),
+            (State.WAITING, False, "recalled", [("sent", None, None), ("error", None, REPORTED_UNDELIVERED)]),
+            (State.IN_DOUBT, True, "settled", [("sent", None, None), ("delivered", "sms", None)]),
+            (State.IN_DOUBT, False, "settled", [("sent", None, None), ("error", None, REPORTED_UNDELIVERED)]),
+            (State.FAILED, True, "settled", [("sent", None, None), ("delivered", "sms", None)]),
+            (State.FAILED, False, "matched", []),
+            (State.SENT, True, "matched", [("delivered", "sms", None)]),
+            (State.DELIVERED, True, "matched", []),
+            (State.DELIVERED, False, "matched", []),
+        ],
+    )
+    async def test_a_receipt_for_the_present_key_settles_what_it_proves_whatever_the_state(  # noqa: PLR0917
+        self,
+        open_journal: OpenJournal,
+        state: State,
+        delivered: bool,
+        result: str,
+        told: list[tuple[str, str | None, str | None]],
+        reference: str,
+    ) -> None:
+        """Nothing is repeated after it, and however often it comes it is told once."""
+        async with open_journal() as journal:
+            await tried(journal, state)
+            named = echoed_receipt(reference.replace("NS", journal.namespace), delivered=delivered)
+            (received,) = await journal.receive([named])
+            assert (received.result, received.effect and received.effect.events) == (result, len(told))
+            assert await outbox_bodies(journal) == told
+            assert await receive_all(journal, [named]) == ["repeated"]
+            assert await outbox_bodies(journal) == told
+            assert await state_counts(journal) == {}
+            assert not (await journal.due(NOW + 2 * ONE_SECOND, {"sms": 9})).entries
+
+    @pytest.mark.parametrize("delivered", [True, False], ids=["delivered", "failed"])
+    async def test_a_receipt_while_its_retry_is_in_the_hands_of_the_line_takes_the_place_of_its_next_step(
+        self, open_journal: OpenJournal, delivered: bool
+    ) -> None:
+        """Also of an end: a message that expires meanwhile isn't told to have failed for that."""
+        async with open_journal() as journal:
+            await tried(journal, State.WAITING)
+            (entry,) = (await journal.due(NOW + ONE_SECOND, {"sms": 9})).entries
+            reference = f"{journal.namespace}-7-1"
+            assert await receive_all(journal, [echoed_receipt(reference, delivered=delivered)]) == [
+                "unmatched"
+            ]
+            error = StatusEvent(7, "error", NOW + ONE_SECOND, details="expired")
+            step = Transition(entry, State.READY, State.FAILED, NOW + ONE_SECOND, events=(error,))
+            settled, effects = await journal.change([step])
+            end = State.DELIVERED if delivered else State.FAILED
+            assert (set(settled), list(effects)) == ({7}, [Effect(ended=(State.SENT, end), events=2)])
+            assert await waiting_events(journal) == [(7, "sent"), (7, "delivered" if delivered else "error")]
+            assert (await journal.counts()).receipts_unmatched == 0
+
+    @pytest.mark.parametrize(
+        ("after", "delivered", "told"),
+        [
+            (State.WAITING, True, ["sent", "delivered"]),
+            (State.WAITING, False, ["sent", "error"]),
+            (State.IN_DOUBT, True, ["sent", "delivered"]),
+            (State.IN_DOUBT, False, ["sent", "error"]),
+            (State.FAILED, True, ["error", "sent", "delivered"]),
+            (State.FAILED, False, ["error"]),
+            (State.READY, True, ["sent", "delivered"]),
+            (State.READY, False, []),  # it goes on to the next channel
+        ],
+    )
+    async def test_a_receipt_that_comes_during_the_attempt_is_applied_after_the_outcome(
+        self, open_journal: OpenJournal, after: State, delivered: bool, told: list[str]
+    ) -> None:
+        async with open_journal() as journal:
+            await make_ready(journal, 7)
+            await begin_attempts(journal, attempt_on(7))
+            assert await receive_all(
+                journal, [echoed_receipt(f"{journal.namespace}-7-1", delivered=delivered)]
+            ) == ["unmatched"]
+            entry = attempt_on(7)
+            if after is State.READY:
+                entry = entry.given_up("refused")
+            elif after is not State.WAITING:
+                entry = entry._replace(doubt=True)
+            due_at = NOW + ONE_SECOND if after is State.WAITING else None
+            events = (StatusEvent(7, "error", NOW + 5, details="why"),) if after is State.FAILED else ()
+            outcome = Outcome("in_doubt" if entry.doubt else "refused", None, "why")
+            step = Transition(entry, State.SENDING, after, NOW + 5, due_at, outcome, events)
+            settled, effects = await journal.change([step])
+            assert [status for _, status in await waiting_events(journal)] == told
+            assert set(settled) == ({7} if "sent" in told else set())
+            assert sum(effect.events for effect in effects) == (len(told) if settled else 0)
+
+    @pytest.mark.parametrize(
+        ("state", "delivered", "told"),
+        [
+            (State.WAITING, True, [("sent", None, None), ("delivered", "sms", None)]),
+            (State.WAITING, False, []),
+            (State.IN_DOUBT, True, [("sent", None, None), ("delivered", "sms", None)]),
+            (State.IN_DOUBT, False, []),
+            (State.SENT, True, [("delivered", "sms", None)]),
+            (State.SENT, False, []),
+        ],
+    )
+    async def test_a_receipt_for_an_older_key_ends_a_message_by_a_delivery_only(
+        self,
+        open_journal: OpenJournal,
+        state: State,
+        delivered: bool,
+        told: list[tuple[str, str | None, str | None]],
+    ) -> None:
+        """It isn't sent on the other channel then, if it wasn't yet; where it was, one delivery is told."""
+        async with open_journal() as journal:
+            await gone_on(journal, state)
+            before = await state_counts(journal)
+            await journal.receive([echoed_receipt(f"{journal.namespace}-7-1", "s1", delivered=delivered)])
+            assert await outbox_bodies(journal) == told
+            assert await state_counts(journal) == ({} if delivered else before)
+            await journal.receive(
+                [echoed_receipt(f"{journal.namespace}-7-2", "e1")._replace(channel="email")]
+            )
+            assert [status for status, *_ in await outbox_bodies(journal)].count("delivered") <= 1
+
+    async def test_a_delivery_under_an_older_key_keeps_a_message_from_the_next_channel(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """Though it is on its way there already: the intent isn't committed."""
+        async with open_journal() as journal:
+            await gone_on(journal, State.READY)
+            entry = attempt_on(7).given_up("provider answered 503").begun("email", b"87654321", NOW + 2)
+            assert await receive_all(journal, [echoed_receipt(f"{journal.namespace}-7-1", "s1")]) == [
+                "unmatched"
+            ]
+            settled, _ = await journal.change([Transition(entry, State.READY, State.SENDING, NOW + 2)])
+            assert set(settled) == {7}
+            assert await outbox_bodies(journal) == [("sent", None, None), ("delivered", "sms", None)]
+
+    async def test_what_was_delivered_on_both_channels_is_told_once_with_the_first(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await gone_on(journal, State.SENT)
+            email = echoed_receipt(f"{journal.namespace}-7-2", "e1")._replace(channel="email")
+            await journal.receive([email, echoed_receipt(f"{journal.namespace}-7-1", "s1")])
+            assert await outbox_bodies(journal) == [("delivered", "email", None)]
+
+    async def test_a_message_that_begins_anew_by_an_operators_word_has_a_new_key_and_forgets_what_it_said(
+        self,
+        open_journal: OpenJournal,
+    ) -> None:
+        """A failure under the old key says nothing of it, a delivery ends it."""
+        async with open_journal() as journal:
+            await tried(journal, State.IN_DOUBT)
+            assert (await decide_on(journal, Action.RESEND_ANEW, ItemKind.MESSAGE, 7)).effects == (
+                Effect(waiting=1),
+            )
+            reference = f"{journal.namespace}-7-1"
+            assert await receive_all(journal, [echoed_receipt(reference, "s1", delivered=False)]) == [
+                "matched"
+            ]
+            (entry,) = (await journal.due(NOW + ONE_SECOND, {"": 9})).entries
+            assert entry == sample_entry(7, key=2)
+            await journal.change([Transition(entry, State.READY, State.WAITING, NOW + 2, NOW + ONE_SECOND)])
+            assert await receive_all(journal, [echoed_receipt(reference, "s2")]) == ["recalled"]
+            assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]

@@ -1,0 +1,258 @@
+"""Cases of JournalConformance: receipts by the provider's id, and by a reference."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from deliveryd.journal.base import Counts
+from deliveryd.model import Outcome, Receipt, Transition
+from deliveryd.states import State
+from deliveryd.testing.journal_cases.protocol import OpenJournal
+from deliveryd.testing.journal_cases.samples import (
+    NOW,
+    ONE_SECOND,
+    accept_all,
+    accepted_step,
+    attempt_on,
+    begin_attempts,
+    bring_in_doubt,
+    deliver_to_sent,
+    echoed_receipt,
+    make_ready,
+    receive_all,
+    sample_receipt,
+    state_counts,
+    waiting_events,
+)
+
+
+class ReceiptCases:
+    """What a journal must do: receipts by the provider's id, and by a reference."""
+
+    async def test_a_receipt_is_matched_and_reported_with_channel_and_time(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await deliver_to_sent(journal, 1)
+            assert await receive_all(journal, [sample_receipt(at=NOW + 9)]) == ["matched"]
+            (row,) = await journal.outbox(0, 10)
+            assert json.loads(row.body) == {
+                "timestamp": "2023-11-14T22:13:20.000009Z",
+                "messageId": 1,
+                "status": "delivered",
+                "channel": "sms",
+                "reportedAt": "2023-11-14T22:13:20.000008Z",
+            }
+
+    async def test_a_receipt_that_comes_again_is_told_apart_and_reported_once(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await deliver_to_sent(journal, 1)
+            assert await receive_all(journal, [sample_receipt(), sample_receipt(at=NOW + 99)]) == [
+                "matched",
+                "repeated",
+            ]
+            assert await waiting_events(journal) == [(1, "delivered")]
+            assert await receive_all(journal, [sample_receipt("p9"), sample_receipt("p9")]) == [
+                "unmatched",
+                "repeated",
+            ]
+
+    async def test_a_receipt_before_the_outcome_is_applied_with_the_outcome(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """Sent is reported before delivered, and delivered not at an earlier time than sent."""
+        async with open_journal() as journal:
+            await make_ready(journal, 1)
+            await begin_attempts(journal, attempt_on(1))
+            assert await receive_all(journal, [sample_receipt(at=NOW + 1)]) == ["unmatched"]
+            assert (await journal.counts()).receipts_unmatched == 1
+            await journal.change([accepted_step(attempt_on(1), "p1")])
+            rows = await journal.outbox(0, 10)
+            assert [row.status for row in rows] == ["sent", "delivered"]
+            times = [json.loads(row.body)["timestamp"] for row in rows]
+            assert times == sorted(times)
+            assert (await journal.counts()).receipts_unmatched == 0
+            assert await receive_all(journal, [sample_receipt(at=NOW + 2)]) == ["repeated"]
+
+    @pytest.mark.parametrize("other", [sample_receipt()._replace(channel="email"), sample_receipt("p2")])
+    async def test_a_receipt_of_another_channel_or_id_is_not_matched(
+        self, open_journal: OpenJournal, other: Receipt
+    ) -> None:
+        async with open_journal() as journal:
+            await deliver_to_sent(journal, 1)
+            assert await receive_all(journal, [other]) == ["unmatched"]
+            assert await waiting_events(journal) == []
+
+    async def test_a_failure_after_acceptance_is_an_error_that_says_so(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await deliver_to_sent(journal, 1)
+            assert await receive_all(journal, [sample_receipt(delivered=False)]) == ["matched"]
+            (row,) = await journal.outbox(0, 10)
+            assert json.loads(row.body)["status"] == "error"
+            assert json.loads(row.body)["details"] == "sms: the provider reported UNDELIV"
+
+    @pytest.mark.parametrize(
+        ("first", "told"),
+        [(True, ["delivered"]), (False, ["error", "delivered"])],
+        ids=["delivered", "failed"],
+    )
+    async def test_what_was_delivered_stays_so_and_what_failed_may_be_delivered_after_all(
+        self, open_journal: OpenJournal, first: bool, told: list[str]
+    ) -> None:
+        async with open_journal() as journal:
+            await deliver_to_sent(journal, 1)
+            both = [sample_receipt(delivered=first), sample_receipt(delivered=not first)]
+            assert await receive_all(journal, both) == ["matched", "matched"]
+            assert await waiting_events(journal) == [(1, status) for status in told]
+
+    async def test_where_a_provider_uses_an_id_again_its_receipt_is_for_the_latest_message(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await deliver_to_sent(journal, 1)
+            await receive_all(journal, [sample_receipt()])
+            await accept_all(journal)
+            await make_ready(journal, 2)
+            await journal.change([Transition(attempt_on(2), State.READY, State.SENDING, NOW + ONE_SECOND)])
+            await journal.change([accepted_step(attempt_on(2), "p1")])
+            await accept_all(journal)
+            assert await receive_all(journal, [sample_receipt()]) == ["matched"]
+            assert await waiting_events(journal) == [(2, "delivered")]
+
+    @pytest.mark.parametrize(
+        ("after", "result"),
+        [(State.IN_DOUBT, "settled"), (State.WAITING, "recalled")],
+        ids=["held", "waiting"],
+    )
+    @pytest.mark.parametrize("number", ["", "-1"], ids=["message id", "key"])
+    async def test_a_reference_settles_an_attempt_in_doubt(
+        self, open_journal: OpenJournal, after: State, result: str, number: str
+    ) -> None:
+        async with open_journal() as journal:
+            await bring_in_doubt(journal, 7, after)
+            reference = f"{journal.namespace}-7{number}" if number else "7"
+            assert await receive_all(journal, [echoed_receipt(reference), echoed_receipt(reference)]) == [
+                result,
+                "repeated",
+            ]
+            assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
+            assert await state_counts(journal) == {}
+            assert not (await journal.due(NOW + 2 * ONE_SECOND, {"sms": 9})).entries
+            assert await receive_all(journal, [echoed_receipt("8", "q2")]) == ["unmatched"]
+
+    @pytest.mark.parametrize(
+        "reference",
+        [
+            "8",
+            "",
+            "x",
+            "7.0",
+            "007",
+            "9" * 30,
+            "-7",
+            "ffffffffffff-7-1",
+            "7-1",
+            "NS-7-2",
+            "NS-7-999999999",
+            "NS-8-1",
+        ],
+    )
+    async def test_a_reference_to_something_else_settles_nothing(
+        self, open_journal: OpenJournal, reference: str
+    ) -> None:
+        async with open_journal() as journal:
+            await bring_in_doubt(journal, 7)
+            named = reference.replace("NS", journal.namespace)
+            other_channel = echoed_receipt("7")._replace(channel="email")
+            assert await receive_all(journal, [echoed_receipt(named), other_channel]) == [
+                "unmatched",
+                "unmatched",
+            ]
+            assert await state_counts(journal) == {State.IN_DOUBT: 1}
+
+    async def test_a_reference_settles_an_attempt_though_the_same_report_came_without_one_before(
+        self,
+        open_journal: OpenJournal,
+    ) -> None:
+        """What fitted nothing before goes with it, and is not a matter of its own any more."""
+        async with open_journal() as journal:
+            await bring_in_doubt(journal, 7)
+            assert await receive_all(journal, [sample_receipt("q1"), sample_receipt("q1")]) == [
+                "unmatched",
+                "repeated",
+            ]
+            assert await receive_all(
+                journal, [echoed_receipt("7"), echoed_receipt("7"), sample_receipt("q1")]
+            ) == [
+                "settled",
+                "repeated",
+                "repeated",
+            ]
+            assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
+            assert await journal.counts() == Counts({}, 2, 0, 0, 0)
+
+    async def test_a_failure_by_reference_was_sent_first(self, open_journal: OpenJournal) -> None:
+        async with open_journal() as journal:
+            await bring_in_doubt(journal, 7)
+            assert await receive_all(journal, [echoed_receipt("7", delivered=False)]) == ["settled"]
+            assert await waiting_events(journal) == [(7, "sent"), (7, "error")]
+
+    @pytest.mark.parametrize("after", [State.IN_DOUBT, State.WAITING])
+    async def test_a_reference_that_comes_during_the_attempt_settles_its_doubt_as_it_arises(
+        self, open_journal: OpenJournal, after: State
+    ) -> None:
+        async with open_journal() as journal:
+            await make_ready(journal, 7)
+            await begin_attempts(journal, attempt_on(7))
+            assert await receive_all(journal, [echoed_receipt("7")]) == ["unmatched"]
+            entry = attempt_on(7)._replace(doubt=True)
+            due_at = NOW + ONE_SECOND if after is State.WAITING else None
+            change = Transition(entry, State.SENDING, after, NOW + 5, due_at, Outcome("in_doubt"))
+            assert set((await journal.change([change])).settled) == {7}
+            assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
+
+    async def test_what_is_about_to_be_repeated_is_not_sent_when_a_receipt_came_meanwhile(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """The journal says so instead of committing the intent."""
+        async with open_journal() as journal:
+            await bring_in_doubt(journal, 7, State.WAITING)
+            (entry,) = (await journal.due(NOW + ONE_SECOND, {"sms": 1})).entries
+            assert await receive_all(journal, [echoed_receipt("7")]) == ["unmatched"]
+            repeat = Transition(
+                entry.begun("sms", b"12345678", NOW), State.READY, State.SENDING, NOW + ONE_SECOND
+            )
+            assert set((await journal.change([repeat])).settled) == {7}
+            assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
+
+    async def test_without_a_provider_id_a_reference_confirms_what_was_sent(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await deliver_to_sent(journal, 7, None)
+            assert await receive_all(journal, [echoed_receipt("7")]) == ["matched"]
+            assert await waiting_events(journal) == [(7, "delivered")]
+
+    async def test_a_failure_of_an_earlier_attempt_is_none_of_the_one_that_was_accepted(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """A reference to the message doesn't say which attempt it is about; the provider's id does."""
+        async with open_journal() as journal:
+            await make_ready(journal, 7)
+            await begin_attempts(journal, attempt_on(7))
+            change = Transition(attempt_on(7), State.SENDING, State.WAITING, NOW, NOW, Outcome("try_again"))
+            await journal.change([change])
+            await journal.due(NOW, {"sms": 1})
+            await begin_attempts(journal, attempt_on(7, number=2))
+            await journal.change([accepted_step(attempt_on(7, number=2), "p2")])
+            await accept_all(journal)
+            assert await receive_all(journal, [echoed_receipt("7", "p1", delivered=False)]) == ["matched"]
+            assert await waiting_events(journal) == []
+            assert await receive_all(journal, [echoed_receipt("7", "p2", delivered=False)]) == ["matched"]
+            assert await waiting_events(journal) == [(7, "error")]

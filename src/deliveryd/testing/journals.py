@@ -1,0 +1,47 @@
+"""The conformance table of journals: what was recorded is durable, exact, and in order.
+
+Subclass `JournalConformance`, and supply the fixture `open_journal`:
+
+    class TestMyJournal(JournalConformance):
+        @pytest.fixture
+        def open_journal(self, tmp_path):
+            return lambda: MyJournal.open(tmp_path / "journal.db")
+
+What a journal must do is in the docstrings of `deliveryd.journal.base.Journal`. The table uses that protocol
+alone, so it doesn't check what needs another process: durability over a kill, locks, damaged files.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from deliveryd.testing.journal_cases.delivery import DeliveryCases
+from deliveryd.testing.journal_cases.intake import IntakeCases
+from deliveryd.testing.journal_cases.orders import OrderCases
+from deliveryd.testing.journal_cases.receipt_keys import ReceiptKeyCases
+from deliveryd.testing.journal_cases.receipts import ReceiptCases
+from deliveryd.testing.journal_cases.reporting import ReportingCases
+from deliveryd.testing.journal_cases.upkeep import UpkeepCases
+
+
+class JournalConformance(
+    IntakeCases, ReportingCases, DeliveryCases, ReceiptCases, ReceiptKeyCases, OrderCases, UpkeepCases
+):
+    """What every journal must do. Subclass it as `Test…`; see this module for the lines.
+
+    Supply the fixture `open_journal`, which returns an `OpenJournal`: a function without arguments that
+    returns an async context manager of a `Journal`, and opens the same journal each time within one test.
+    Override `anyio_backend` to run on trio as well.
+
+    Checked: that a new message is taken once, with its `dequeued`, and a repeat is reported again; the order
+    of the outbox, and what acceptance and refusal lead to; that illegal steps change nothing; that progress
+    survives a restart; what is due, and when; what a receipt matches, and what it leads to in every state;
+    operators' orders; recovery, sums and forgetting.
+    """
+
+    pytestmark = pytest.mark.anyio
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        """The event loop: asyncio, on which the worker runs."""
+        return "asyncio"

@@ -1,0 +1,32 @@
+"""What is logged while a test runs, as text and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from deliveryd import telemetry
+
+LogLines = Callable[[], list[dict[str, Any]]]
+"""Returns the lines logged so far."""
+
+
+@contextmanager
+def log_text(level: str) -> Iterator[io.StringIO]:
+    """Log as JSON from this level on into a buffer, until the block ends."""
+    stream = io.StringIO()
+    telemetry.configure(level, "json", stream)
+    try:
+        yield stream
+    finally:
+        telemetry.configure("error", "json", io.StringIO())
+
+
+@contextmanager
+def log_lines(level: str) -> Iterator[LogLines]:
+    """The same, parsed."""
+    with log_text(level) as stream:
+        yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]

@@ -198,7 +198,7 @@ async def test_another_user_is_told_whom_to_ask_as(open_folder: Path) -> None:
         path.chmod(0)
         assert "can't be read by this user; ask as the one that deliveryd runs as" in _problem_as_nobody(path)
     else:
-        assert f"{path} belongs to the user root, and this process runs as nobody" in _problem_as_nobody(path)
+        assert f"{path} belongs to the user root, but this process runs as nobody" in _problem_as_nobody(path)
 
 
 def _problem_as_nobody(path: Path) -> str:

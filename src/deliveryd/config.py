@@ -1,6 +1,6 @@
-"""The configuration: its tables as models, and `load`, which tells every mistake of a file at once.
+"""The configuration: its tables as models, and `load`, which reports all mistakes of a file at once.
 
-Defaults stand here and in the adapters' options, nowhere else; `config.example.toml` shows all of them.
+Defaults are defined here and in the adapters' options only; `config.example.toml` shows all of them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63}){0,126}")
 def _address(url: str) -> str:
     target_of(url)
     if "?" in url or "#" in url:
-        raise ValueError("paths are put behind this address, so it has neither a query nor a fragment")
+        raise ValueError("must have no query and no fragment, since paths are appended")
     return url
 
 
@@ -106,10 +106,10 @@ JournalUrl = Annotated[str, BeforeValidator(_journal_url)]
 
 
 class Section(BaseModel):
-    """A table of the file: unknown keys are mistakes.
+    """A table of the file; unknown keys are errors.
 
-    Models are built when something is read with them, most of them only as parts of others. A table that is
-    left out is therefore constructed: reading nothing with a model of its own would build it once more.
+    Models are built when they are first used, most of them as parts of others. The default of an omitted
+    table is therefore constructed without validation, which would build its model a second time.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, defer_build=True)
@@ -118,35 +118,35 @@ class Section(BaseModel):
 class ServiceOptions(ProxyOptions, Section):
     """The remote service."""
 
-    base_url: Url = Field(description="where the service is")
-    timeout: Positive = Field(10.0, description="for one request, from connecting to the last byte")
-    accept_gzip: StrictBool = Field(False, description="whether answers are asked for in gzip")
-    auth: AuthOptions = Field(AuthOptions.model_construct(), description="how requests prove who sends them")
+    base_url: Url = Field(description="base address of the service")
+    timeout: Positive = Field(10.0, description="total time for one request")
+    accept_gzip: StrictBool = Field(False, description="whether to accept gzip responses")
+    auth: AuthOptions = Field(AuthOptions.model_construct(), description="authentication")
     tls: TlsOptions = Field(TlsOptions.model_construct(), description="certificates")
 
 
 class QueueOptions(Section):
-    """What is taken from the queue, and when."""
+    """Taking messages from the queue."""
 
-    batch_size: StrictInt = Field(100, ge=1, le=100_000, description="messages taken with one request")
-    poll_interval: Positive = Field(1.0, description="pause after a batch that wasn't full")
+    batch_size: StrictInt = Field(100, ge=1, le=100_000, description="messages per request")
+    poll_interval: Positive = Field(1.0, description="pause after a batch that isn't full")
     max_poll_interval: Positive = Field(30.0, description="longest pause while the queue is empty")
-    max_in_flight: StrictInt = Field(1000, ge=1, le=1_000_000, description="messages held at a time")
-    max_waiting: StrictInt = Field(2_000_000, ge=1, description="waiting messages that stop the taking")
+    max_in_flight: StrictInt = Field(1000, ge=1, le=1_000_000, description="messages in flight at a time")
+    max_waiting: StrictInt = Field(2_000_000, ge=1, description="waiting messages at which taking stops")
 
     @model_validator(mode="after")
     def _fits(self) -> QueueOptions:
         if self.max_poll_interval < self.poll_interval:
-            raise ValueError("max_poll_interval is shorter than poll_interval")
+            raise ValueError("max_poll_interval must not be shorter than poll_interval")
         return self
 
 
 class EventsOptions(Section):
-    """How statuses are reported."""
+    """Reporting of statuses."""
 
-    batch_size: StrictInt = Field(500, ge=1, le=100_000, description="events reported with one request")
-    flush_interval: Duration = Field(0.25, le=30.0, description="longest wait of an event for company")
-    details_field: str = Field("details", min_length=1, description="field that holds an error's details")
+    batch_size: StrictInt = Field(500, ge=1, le=100_000, description="events per request")
+    flush_interval: Duration = Field(0.25, le=30.0, description="longest time an event waits for a batch")
+    details_field: str = Field("details", min_length=1, description="field for the details of an error")
     intermediate: tuple[Literal["sending", "accepted"], ...] = Field(
         (), description='intermediate statuses to report: "sending", "accepted"'
     )
@@ -155,7 +155,7 @@ class EventsOptions(Section):
     @classmethod
     def _own_name(cls, name: str) -> str:
         if name in {"timestamp", "messageId", "status", "channel", "reportedAt"}:
-            raise ValueError("is the name of another field of an event")
+            raise ValueError("is already the name of another field of an event")
         return name
 
 
@@ -164,75 +164,79 @@ class SettingsOptions(Section):
 
     cache_dir: FilePath = Field(Path("/var/cache/deliveryd/settings"), description="folder of the disk cache")
     size_limit: Size = Field(256 << 20, ge=1 << 20, description="size of the disk cache")
-    ttl: Positive | None = Field(None, description="age at which settings are asked for again; none: never")
+    ttl: Positive | None = Field(None, description="age at which settings are fetched again; none: never")
 
 
 class EntitiesOptions(ProxyOptions, Section):
-    """Configurations of merchants, offers and the like, and the cache of them."""
+    """Configurations of merchants, offers and other entities, and their cache."""
 
-    hosts: tuple[HostName, ...] | None = Field(None, min_length=1, description="none: the service's own")
-    networks: tuple[NetworkText, ...] = Field((), description="private networks that hosts may lead into")
-    allow_http: StrictBool = Field(False, description="whether hosts may be asked without TLS")
-    ca_file: FilePath | None = Field(None, description="authorities to trust on other hosts, PEM")
-    max_size: Size = Field(1 << 20, ge=1 << 10, le=4 << 20, description="largest configuration that is read")
-    ttl: Positive = Field(3600.0, description="age to ask again at, where the host says nothing of it")
-    cache_dir: FilePath | None = Field(None, description="none: entities, within settings.cache_dir")
+    hosts: tuple[HostName, ...] | None = Field(
+        None, min_length=1, description="hosts; none: the service's own"
+    )
+    networks: tuple[NetworkText, ...] = Field((), description="private networks that hosts may resolve to")
+    allow_http: StrictBool = Field(False, description="whether plain http is allowed")
+    ca_file: FilePath | None = Field(None, description="trusted authorities for other hosts, PEM")
+    max_size: Size = Field(1 << 20, ge=1 << 10, le=4 << 20, description="largest configuration accepted")
+    ttl: Positive = Field(3600.0, description="age to fetch again at, if the host sets none")
+    cache_dir: FilePath | None = Field(None, description="none: entities, in settings.cache_dir")
     size_limit: Size = Field(64 << 20, ge=1 << 20, description="size of the disk cache")
 
 
 class ContentOptions(Section):
-    """How messages are rendered."""
+    """Rendering of messages."""
 
-    languages: tuple[Tag, ...] = Field(("en",), min_length=1, description="after the customer's own")
+    languages: tuple[Tag, ...] = Field(("en",), min_length=1, description="tried after the customer's own")
     greeting_fallback: StrictBool = Field(
-        False, description="the general greeting stands in for a personal one"
+        False, description="whether the general greeting replaces a missing personal one"
     )
-    email_format: EmailFormat = Field("auto", description='e-mail bodies: "html", "text", or "auto": by tags')
+    email_format: EmailFormat = Field(
+        "auto", description='e-mail bodies: "html", "text", or "auto": detect tags'
+    )
 
 
 class RetryOptions(Section):
-    """How often a channel is tried for one message."""
+    """Retries of one message on one channel."""
 
-    attempts: StrictInt = Field(15, ge=1, le=1000, description="tries for one message on this channel")
-    base: Positive = Field(2.0, description="pause after the first failed try, doubled after each")
-    max: Positive = Field(600.0, description="longest pause between tries")
+    attempts: StrictInt = Field(15, ge=1, le=1000, description="attempts per message on this channel")
+    base: Positive = Field(2.0, description="pause after the first failed attempt, then doubled")
+    max: Positive = Field(600.0, description="longest pause between attempts")
 
 
 class BreakerOptions(Section):
-    """When a provider that keeps failing is left alone."""
+    """The circuit breaker of a failing provider."""
 
-    failures: StrictInt = Field(10, ge=0, le=1_000_000, description="in a row that open it; 0: turned off")
-    pause: Positive = Field(1.0, description="before the first probe, doubled after each that fails")
+    failures: StrictInt = Field(
+        10, ge=0, le=1_000_000, description="failures in a row that open it; 0: never"
+    )
+    pause: Positive = Field(1.0, description="pause before the first probe, doubled after each failed one")
     max_pause: Positive = Field(60.0, description="longest pause between probes")
 
     @model_validator(mode="after")
     def _fits(self) -> BreakerOptions:
         if self.max_pause < self.pause:
-            raise ValueError("max_pause is shorter than pause")
+            raise ValueError("max_pause must not be shorter than pause")
         return self
 
 
 class ChannelTable(BaseModel):
-    """What every channel has; what else stands in its table belongs to its adapter."""
+    """Keys common to all channels; the other keys of the table belong to the adapter."""
 
     model_config = ConfigDict(extra="allow", frozen=True, coerce_numbers_to_str=True, defer_build=True)
 
-    adapter: str = Field(description='kind of the channel: "http", "smtp", or one that a package brings')
-    block: str | None = Field(None, description="block that it sends; none: the channel's name")
-    concurrency: StrictInt = Field(100, ge=1, le=10_000, description="attempts under way at a time")
-    rate: RateLimit | None = Field(None, description='attempts that may begin in a time, such as "50/s"')
+    adapter: str = Field(description='"http", "smtp", or an adapter from another package')
+    block: str | None = Field(None, description="content block to send; none: the channel's name")
+    concurrency: StrictInt = Field(100, ge=1, le=10_000, description="concurrent attempts")
+    rate: RateLimit | None = Field(None, description='limit on new attempts, such as "50/s"')
     timeout: Positive = Field(10.0, description="for one attempt")
-    on_in_doubt: Literal["resend", "hold"] = Field("resend", description="when the outcome is unknown")
+    on_in_doubt: Literal["resend", "hold"] = Field("resend", description="if the outcome is unknown")
     retry: RetryOptions = Field(
-        RetryOptions.model_construct(), description="when the provider can't take it now"
+        RetryOptions.model_construct(), description="retries while the provider can't accept a message"
     )
-    breaker: BreakerOptions = Field(
-        BreakerOptions.model_construct(), description="when the provider keeps failing"
-    )
+    breaker: BreakerOptions = Field(BreakerOptions.model_construct(), description="circuit breaker")
 
 
 class ChannelConfig(BaseModel):
-    """One channel: its name, what every channel has, and what its adapter needs."""
+    """One channel: its name, its common options and those of its adapter."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, defer_build=True)
 
@@ -243,14 +247,16 @@ class ChannelConfig(BaseModel):
 
 
 class ChannelsOptions(Section):
-    """The channels, in the order in which they are tried."""
+    """The channels and their order."""
 
-    order: tuple[str, ...] = Field(BLOCKS, min_length=1, description="the first that can takes a message")
+    order: tuple[str, ...] = Field(
+        BLOCKS, min_length=1, description="channels, in the order in which they are tried"
+    )
     configured: Mapping[str, ChannelConfig] = Field(default_factory=dict, exclude=True)
 
     @property
     def reporting(self) -> Mapping[str, ReceiptOptions]:
-        """The channels whose providers send receipts."""
+        """Return the channels whose providers send receipts."""
         return {
             name: options
             for name, channel in self.configured.items()
@@ -261,20 +267,20 @@ class ChannelsOptions(Section):
 class JournalOptions(Section):
     """The journal."""
 
-    url: JournalUrl = Field("sqlite:////var/lib/deliveryd/journal.db", description="where the journal is")
-    reserve: Size = Field(64 << 20, description="room on the disk below which nothing more is taken")
-    retention: Positive = Field(7 * 86400.0, description="how long ended messages can be explained")
-    keep_variables: bool = Field(False, description="keep the variables of messages that were sent")
-    allow_shared_folder: StrictBool = Field(False, description="whether others may write to its folder")
+    url: JournalUrl = Field("sqlite:////var/lib/deliveryd/journal.db", description="location of the journal")
+    reserve: Size = Field(64 << 20, description="free disk space below which no messages are taken")
+    retention: Positive = Field(7 * 86400.0, description="how long ended messages are kept")
+    keep_variables: bool = Field(False, description="whether to keep the variables of sent messages")
+    allow_shared_folder: StrictBool = Field(False, description="whether other users may write to its folder")
 
     @property
     def named(self) -> Path:
-        """The file as the url names it, which may be a link."""
+        """Return the file that the URL names, which may be a link."""
         return Path(self.url.removeprefix(SQLITE))
 
     @cached_property
     def path(self) -> Path:
-        """The file that the url leads to by links, found out once: all files of the journal lie beside it."""
+        """Return the file with links resolved, once: all files of the journal are beside it."""
         return Path(os.path.realpath(self.named))
 
 
@@ -282,30 +288,30 @@ class AdminOptions(Section):
     """Health, readiness, metrics and status."""
 
     listen: Listen = Field("127.0.0.1:9470", description="address; port 0: any free one; empty: turned off")
-    allowed_hosts: tuple[OwnName, ...] = Field((), description="names to be asked by, besides addresses")
+    allowed_hosts: tuple[OwnName, ...] = Field((), description="host names to answer to, besides addresses")
 
 
 class ReceiptsOptions(Section):
-    """Where providers report deliveries."""
+    """The server for providers' delivery reports."""
 
     listen: Listen = Field("127.0.0.1:9471", description="address; port 0: any free one; empty: turned off")
-    max_body: Size = Field(64 << 10, ge=1, description="largest report that is read")
+    max_body: Size = Field(64 << 10, ge=1, description="largest report accepted")
     trusted_proxies: tuple[NetworkText, ...] = Field(
-        ("127.0.0.0/8", "::1"), description="networks whose X-Forwarded-For names the peer"
+        ("127.0.0.0/8", "::1"), description="proxies whose X-Forwarded-For header is trusted"
     )
 
 
 class LogOptions(Section):
     """The log."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="least that is written")
-    format: Layout = Field("auto", description='"console", "json", "journal", or "auto" by where it goes')
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="lowest level logged")
+    format: Layout = Field("auto", description='"console", "json", "journal", or "auto" by destination')
 
 
 class RunOptions(Section):
     """The process."""
 
-    drain_timeout: Duration = Field(20.0, description="time to finish what is under way after SIGTERM")
+    drain_timeout: Duration = Field(20.0, description="time to finish work in progress after SIGTERM")
 
 
 class Config(Section):
@@ -327,14 +333,14 @@ class Config(Section):
 
 
 class Examined(NamedTuple):
-    """A configuration file: its problems, and what of it can be used in spite of them, if anything."""
+    """A configuration file's problems, and the configuration without the faulty parts, if there is one."""
 
     config: Config | None
     problems: list[str]
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
-    """Read a configuration file. Raises ConfigError with every problem, each as `file:key: what to do`."""
+    """Read a configuration file. Raises ConfigError with all problems, each as `file:key: what to do`."""
     config, problems = examine(path, environ)
     if problems or config is None:
         raise ConfigError(problems)
@@ -342,7 +348,7 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
 
 
 def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
-    """Read a configuration file, as far as it can be read."""
+    """Read as much of a configuration file as possible."""
     try:
         file = ConfigFile(path, environ, BLOCKS)
     except ConfigError as error:
@@ -358,7 +364,7 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
 
 
 def _check(file: ConfigFile, config: Config) -> None:
-    """What only the files that a configuration names can tell, and its tables together."""
+    """Check the files that a configuration names, and its tables against each other."""
     for key, secret in _secrets(config):
         if (problem := secret.problem()) is not None:
             file.complain(key, problem)
@@ -374,11 +380,11 @@ def _check(file: ConfigFile, config: Config) -> None:
         file.complain("journal.url", shared)
     for name in config.channels.reporting:
         if not config.receipts.listen:
-            file.complain(f"channels.{name}.receipt", "receipts.listen is empty: nothing would come in")
+            file.complain(f"channels.{name}.receipt", "receipts.listen is empty, so no receipt could arrive")
 
 
 def _plain_text(config: Config) -> Iterator[tuple[str, str]]:
-    """Which secrets of the service and the entities would be sent in plain text, by the key that says so."""
+    """Yield the secrets of the service and the entities that would be sent in plain text, by key."""
     service = config.service
     is_plain = goes_out_plain(service.base_url, service.proxy)
     if service.auth.is_given and not service.allow_plain_text and is_plain:
@@ -391,7 +397,7 @@ def _plain_text(config: Config) -> Iterator[tuple[str, str]]:
 
 def _read_channels(file: ConfigFile, tables: object) -> ChannelsOptions:
     if not isinstance(tables, dict):
-        file.complain("channels", "expected tables such as [channels.sms]")
+        file.complain("channels", "expected tables, such as [channels.sms]")
         return ChannelsOptions()
     given = {name: table for name, table in tables.items() if name != "order"}
     configured = {
@@ -407,7 +413,7 @@ def _read_channels(file: ConfigFile, tables: object) -> ChannelsOptions:
             file.complain("channels.order", text)
     for name in given:
         if name not in options.order:
-            text = f"{name} is configured, but isn't in the order: nothing would take it"
+            text = f"{name} is configured but missing from the order, so it would never be used"
             file.complain("channels.order", text)
     if not given:
         file.complain("channels", "no channel is configured; add a table such as [channels.sms]")
@@ -417,17 +423,17 @@ def _read_channels(file: ConfigFile, tables: object) -> ChannelsOptions:
 def _read_channel(file: ConfigFile, name: str, table: object) -> ChannelConfig | None:
     place = f"channels.{name}"
     if not isinstance(table, dict):
-        file.complain(place, "unknown key; a channel is a table such as [channels.sms]")
+        file.complain(place, "unknown key; a channel is a table, such as [channels.sms]")
         return None
     if not _CHANNEL_NAME.fullmatch(name):
-        file.complain(place, "a channel's name consists of letters, digits, _ and -")
+        file.complain(place, "a channel's name may hold letters, digits, _ and -")
     common = file.validate(ChannelTable, table, place)
     options = _read_own(file, place, table)
     if common is None or options is None:
         return None
     block = common.block or name
     if block not in BLOCKS:
-        text = f"{block!r} is no block of the settings: give one of {', '.join(BLOCKS)}"
+        text = f"{block!r} isn't a content block; use one of {', '.join(BLOCKS)}"
         file.complain(f"{place}.block", text)
         return None
     for problem in check_channel(name, block, common.adapter, options):
@@ -436,9 +442,9 @@ def _read_channel(file: ConfigFile, name: str, table: object) -> ChannelConfig |
 
 
 def _read_own(file: ConfigFile, place: str, table: Mapping[str, Any]) -> BaseModel | None:
-    """What belongs to the channel's adapter."""
+    """Read the options of the channel's adapter."""
     adapter = table.get("adapter")
-    if not isinstance(adapter, str):  # told of with the keys that every channel has
+    if not isinstance(adapter, str):  # reported with the common keys
         return None
     try:
         kind = find_adapter(adapter)
@@ -456,7 +462,7 @@ def _taken_apart(problem: str) -> tuple[str, str]:
 
 
 def _secrets(value: object, key: str = "") -> Iterator[tuple[str, SecretFile]]:
-    """The secrets' files below a model, with their keys; channels and customers check their own."""
+    """Yield the secret files below a model, with their keys; channels and customers check their own."""
     if isinstance(value, SecretFile):
         yield key, value
     elif isinstance(value, BaseModel):

@@ -1,7 +1,7 @@
-"""The log: the one list of event names, the one list of fields, and the way from there to a line of output.
+"""The log: the list of event names, the list of fields, and their output as lines.
 
-What isn't on the lists doesn't get out: texts, names, addresses, variables and secrets have no field here,
-and of foreign exceptions and foreign log records only the parts that can't carry data are kept (design 4.7).
+Only what is on the lists is logged: texts, names, addresses, variables and secrets have no field. Of other
+libraries' exceptions and log records, only parts that can't carry data are kept (design 4.7).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from deliveryd.errors import DeliverydError
 
 @contextmanager
 def absent(*names: str) -> Iterator[None]:
-    """What is imported meanwhile finds none of the packages `names`, as where they aren't installed.
+    """Hide the packages `names` from imports meanwhile, as if they weren't installed.
 
-    Only for a library that has a way of its own to do without them.
+    Only for libraries that have a fallback without them.
     """
     before = {name: sys.modules[name] for name in names if name in sys.modules}
     sys.modules |= dict.fromkeys(names)  # type: ignore[arg-type]  # None is how Python marks a missing module
@@ -38,7 +38,7 @@ def absent(*names: str) -> Iterator[None]:
         sys.modules |= before
 
 
-with absent("rich"):  # it would draw traces, which have no way into our lines, and takes a fifth of the start
+with absent("rich"):  # it renders traces, which our lines never hold, and takes a fifth of the start-up time
     import structlog
 
 Layout = Literal["auto", "console", "json", "journal"]
@@ -52,105 +52,141 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 
 class Event(StrEnum):
-    """Everything that deliveryd ever logs: name, level, meaning.
+    """Everything that deliveryd logs: name, level, meaning.
 
-    What happens to every single message is debug, what happens to batches and parts is info or worse.
+    Events of single messages are debug; those of batches and components are info or above.
     """
 
-    WORKER_STARTED = "worker.started", INFO, "the process is up and opens its parts"
-    WORKER_READY = "worker.ready", INFO, "every part is open and work is being taken"
-    WORKER_DRAINING = "worker.draining", INFO, "no more is taken; what is under way is finished"
-    WORKER_CUT_OFF = "worker.cut_off", WARNING, "the drain time was over before everything was finished"
+    WORKER_STARTED = "worker.started", INFO, "the process has started and is opening its components"
+    WORKER_READY = "worker.ready", INFO, "all components are open and messages are being taken"
+    WORKER_DRAINING = "worker.draining", INFO, "no more messages are taken; work in progress is finished"
+    WORKER_CUT_OFF = "worker.cut_off", WARNING, "the drain time-out passed before all work was finished"
     WORKER_STOPPED = "worker.stopped", INFO, "everything is closed"
-    WORKER_DIED = "worker.died", ERROR, "an error that nobody foresaw ends the process"
-    WORKER_STUCK = "worker.stuck", ERROR, "a loop hasn't turned for too long"
-    SERVER_LISTENING = "server.listening", INFO, "a server of ours has bound its address"
+    WORKER_DIED = "worker.died", ERROR, "an unexpected error ends the process"
+    WORKER_STUCK = "worker.stuck", ERROR, "a loop hasn't made progress for too long"
+    SERVER_LISTENING = "server.listening", INFO, "a server has bound its address"
 
-    QUEUE_TAKEN = "queue.taken", INFO, "a batch from the queue is in the journal"
-    QUEUE_UNAVAILABLE = "queue.unavailable", WARNING, "the queue gave no usable answer; asked again later"
-    QUEUE_BATCH_LOST = "queue.batch_lost", ERROR, "a batch was asked for and didn't come whole"
-    QUEUE_ELEMENT_MALFORMED = "queue.element_malformed", WARNING, "an element of a batch was set aside"
-    QUEUE_PAUSED = "queue.paused", WARNING, "nothing more is taken until the reason has gone"
-    QUEUE_RESUMED = "queue.resumed", INFO, "intake goes on after a pause or an outage"
+    QUEUE_TAKEN = "queue.taken", INFO, "a batch from the queue was recorded in the journal"
+    QUEUE_UNAVAILABLE = (
+        "queue.unavailable",
+        WARNING,
+        "the queue gave no usable answer; it is polled again later",
+    )
+    QUEUE_BATCH_LOST = "queue.batch_lost", ERROR, "a requested batch was not received completely"
+    QUEUE_ELEMENT_MALFORMED = (
+        "queue.element_malformed",
+        WARNING,
+        "a malformed element of a batch was set aside",
+    )
+    QUEUE_PAUSED = "queue.paused", WARNING, "no messages are taken until the reason is resolved"
+    QUEUE_RESUMED = "queue.resumed", INFO, "intake has resumed after a pause or an outage"
 
     MESSAGE_SENT = "message.sent", DEBUG, "a channel accepted the message"
-    MESSAGE_FAILED = "message.failed", WARNING, "so many messages ended with an error event for this reason"
+    MESSAGE_FAILED = (
+        "message.failed",
+        WARNING,
+        "this number of messages ended with an error event for this reason",
+    )
     MESSAGE_ENDED = "message.ended", DEBUG, "the message ended with an error event"
-    MESSAGE_WAITING = "message.waiting", DEBUG, "the message is tried again at its due time"
-    MESSAGE_SET_ASIDE = "message.set_aside", WARNING, "the service refused its dequeued event: it isn't sent"
-    MESSAGE_REOPENED = "message.reopened", INFO, "the service accepted a dequeued event that it had refused"
-    MESSAGE_IN_DOUBT = "message.in_doubt", WARNING, "an attempt left and nobody knows what became of it"
-    ATTEMPT_RETRY = "attempt.retry", DEBUG, "an attempt surely failed and another one follows"
-    CHANNEL_MISCONFIGURED = "channel.misconfigured", ERROR, "a provider rejects how it is set up"
+    MESSAGE_WAITING = "message.waiting", DEBUG, "the message is retried at its due time"
+    MESSAGE_SET_ASIDE = (
+        "message.set_aside",
+        WARNING,
+        "the service refused the message's dequeued event, so it isn't sent",
+    )
+    MESSAGE_REOPENED = (
+        "message.reopened",
+        INFO,
+        "the service accepted a dequeued event that it had refused before",
+    )
+    MESSAGE_IN_DOUBT = "message.in_doubt", WARNING, "an attempt was sent and its outcome is unknown"
+    ATTEMPT_RETRY = "attempt.retry", DEBUG, "an attempt certainly failed and another follows"
+    CHANNEL_MISCONFIGURED = "channel.misconfigured", ERROR, "a provider rejects the channel's configuration"
     CHANNEL_REFUSES_SETTINGS = (
         "channel.refuses_settings",
         WARNING,
-        "a provider refuses all messages of a settings id, which waits there; only probes are sent",
+        "a provider refuses all messages of a settings ID; they wait, and only probes are sent",
     )
     CHANNEL_ACCEPTS_SETTINGS = (
         "channel.accepts_settings",
         INFO,
-        "a provider accepted a message of a settings id that waited; the others follow",
+        "a provider accepted a message of a waiting settings ID; the others follow",
     )
     CHANNEL_UNAVAILABLE = "channel.unavailable", WARNING, "a provider keeps failing; only probes are sent"
-    CHANNEL_PROBE_FAILED = "channel.probe_failed", DEBUG, "a provider that was tried again failed again"
-    CHANNEL_RECOVERED = "channel.recovered", INFO, "a provider that couldn't be used can be used again"
+    CHANNEL_PROBE_FAILED = "channel.probe_failed", DEBUG, "a probe of a failing provider failed"
+    CHANNEL_RECOVERED = "channel.recovered", INFO, "a provider works again"
 
-    SETTINGS_FETCHED = "settings.fetched", DEBUG, "settings came from the service"
-    SETTINGS_UNAVAILABLE = "settings.unavailable", WARNING, "settings can't be had now; their messages wait"
+    SETTINGS_FETCHED = "settings.fetched", DEBUG, "settings were fetched from the service"
+    SETTINGS_UNAVAILABLE = "settings.unavailable", WARNING, "settings are unavailable; their messages wait"
     SETTINGS_UNUSABLE = "settings.unusable", WARNING, "settings don't exist or can't be read"
-    SETTINGS_FLAWED = "settings.flawed", WARNING, "blocks of the settings can't be read and are passed over"
+    SETTINGS_FLAWED = "settings.flawed", WARNING, "blocks of the settings can't be read and are skipped"
     CACHE_BROKEN = "cache.broken", WARNING, "a disk cache fails and is bypassed"
-    CACHE_ROW_REFUSED = "cache.row_refused", WARNING, "a disk cache held a row that deliveryd didn't write"
+    CACHE_ROW_REFUSED = (
+        "cache.row_refused",
+        WARNING,
+        "a disk cache contained a row that deliveryd didn't write",
+    )
 
     EVENTS_ACCEPTED = "events.accepted", INFO, "the service accepted a batch of status events"
-    EVENTS_REFUSED = "events.refused", ERROR, "the service refuses a status event, which was set aside"
-    EVENTS_REFUSED_AGAIN = "events.refused_again", WARNING, "events refused before were refused once more"
+    EVENTS_REFUSED = "events.refused", ERROR, "the service refused a status event, which was set aside"
+    EVENTS_REFUSED_AGAIN = (
+        "events.refused_again",
+        WARNING,
+        "events that were refused before were refused again",
+    )
     EVENTS_UNAVAILABLE = "events.unavailable", WARNING, "status events can't be posted; the outbox keeps them"
     EVENTS_RECOVERED = "events.recovered", INFO, "status events can be posted again"
 
-    CUSTOMERS_UNAVAILABLE = "customers.unavailable", WARNING, "the directory can't answer; its messages wait"
+    CUSTOMERS_UNAVAILABLE = (
+        "customers.unavailable",
+        WARNING,
+        "the directory is unavailable; messages that need it wait",
+    )
     CUSTOMERS_RECOVERED = "customers.recovered", INFO, "the directory answers again"
-    CUSTOMERS_FILE_PROBLEM = "customers.file_problem", WARNING, "the customer file or a row of it is wrong"
+    CUSTOMERS_FILE_PROBLEM = (
+        "customers.file_problem",
+        WARNING,
+        "the customer file, or a row in it, is invalid",
+    )
 
-    RECEIPT_ACCEPTED = "receipt.accepted", DEBUG, "a provider's update moved a message"
-    RECEIPT_REPEATED = "receipt.repeated", DEBUG, "a provider's update was known already"
-    RECEIPT_UNMATCHED = "receipt.unmatched", INFO, "a provider's update fits no message yet; it is kept"
-    RECEIPT_MALFORMED = "receipt.malformed", WARNING, "a provider's update can't be read"
-    RECEIPT_FORGED = "receipt.forged", WARNING, "a provider's update isn't signed as it must be"
+    RECEIPT_ACCEPTED = "receipt.accepted", DEBUG, "a provider's receipt changed a message's state"
+    RECEIPT_REPEATED = "receipt.repeated", DEBUG, "a provider's receipt was already known"
+    RECEIPT_UNMATCHED = "receipt.unmatched", INFO, "a provider's receipt matches no message yet; it is kept"
+    RECEIPT_MALFORMED = "receipt.malformed", WARNING, "a provider's receipt can't be read"
+    RECEIPT_FORGED = "receipt.forged", WARNING, "a provider's receipt has no valid signature"
     RECEIPT_TURNED_AWAY = (
         "receipt.turned_away",
         WARNING,
-        "a request to the address of receipts was no report to a channel, or too large",
+        "a request to the receipts server was not a report to a channel, or too large",
     )
 
     SECRET_RENEWED = "secret.renewed", INFO, "a secret or certificate was replaced; the new one is used"
     SECRET_UNUSABLE = (
         "secret.unusable",
         WARNING,
-        "the files of a secret or certificate changed and can't be used; the one before is kept",
+        "the changed files of a secret or certificate can't be used; the previous one stays in use",
     )
 
-    JOURNAL_RECOVERED = "journal.recovered", INFO, "the journal was opened and holds work from before"
-    JOURNAL_AWAITED = "journal.awaited", INFO, "a command works on the journal; the start waits for it"
-    JOURNAL_ACCOUNT = "journal.account", INFO, "where all messages are that were ever taken"
-    JOURNAL_GAP = "journal.gap", ERROR, "messages are missing from the journal; deliveryd audit says which"
-    JOURNAL_MISPLACED = "journal.misplaced", ERROR, "the open journal isn't what its name leads to any more"
-    JOURNAL_IN_PLACE = "journal.in_place", INFO, "the journal is back in its place; the line goes on"
+    JOURNAL_RECOVERED = "journal.recovered", INFO, "the journal was opened and holds unfinished work"
+    JOURNAL_AWAITED = "journal.awaited", INFO, "a command is using the journal; the start waits for it"
+    JOURNAL_ACCOUNT = "journal.account", INFO, "totals, by outcome, of all messages ever taken"
+    JOURNAL_GAP = "journal.gap", ERROR, "messages are missing from the journal; run: deliveryd audit"
+    JOURNAL_MISPLACED = "journal.misplaced", ERROR, "the open journal is no longer the file at its path"
+    JOURNAL_IN_PLACE = "journal.in_place", INFO, "the journal is back at its path; work continues"
     JOURNAL_FILLING = (
         "journal.filling",
         WARNING,
-        "half, or four fifths, of queue.max_waiting wait, and for what",
+        "waiting messages reached half, or four fifths, of queue.max_waiting, and why",
     )
-    JOURNAL_FULL = "journal.full", ERROR, "the journal's disk has no room; the line waits for it"
-    JOURNAL_ROOM = "journal.room", INFO, "the journal's disk has room again; the line goes on"
-    JOURNAL_EXPOSED = "journal.exposed", WARNING, "others could read the journal or change its folder"
+    JOURNAL_FULL = "journal.full", ERROR, "the journal's disk is full; work is paused"
+    JOURNAL_ROOM = "journal.room", INFO, "the journal's disk has space again; work continues"
+    JOURNAL_EXPOSED = "journal.exposed", WARNING, "other users could read the journal or change its folder"
     JOURNAL_CLEANED = "journal.cleaned", INFO, "messages older than the retention were removed"
 
-    CLOCK_STEPPED = "clock.stepped", WARNING, "the computer's clock was put right; what waits follows it"
+    CLOCK_STEPPED = "clock.stepped", WARNING, "the system clock was stepped; due times follow it"
 
     DESK_DECIDED = "desk.decided", INFO, "an operator's order was carried out"
-    DESK_CLOSED = "desk.closed", WARNING, "operators can't give orders while the worker runs"
+    DESK_CLOSED = "desk.closed", WARNING, "the worker can't accept operators' orders"
 
     LIBRARY_MESSAGE = "library.message", WARNING, "a library logged something"
 
@@ -167,10 +203,10 @@ class Event(StrEnum):
 
 
 class Fields(TypedDict, total=False):
-    """Every field that a line may have. A name that is missing here can't be logged, and mypy says so.
+    """Every field that a line may have; mypy rejects others.
 
-    Strings are names and rules out of deliveryd or its configuration, never anything a customer or a template
-    brought along. Lengths of time are seconds.
+    Strings are names and rules from deliveryd or its configuration, never data of customers or templates.
+    Durations are in seconds.
     """
 
     accepted: int
@@ -229,18 +265,18 @@ class Fields(TypedDict, total=False):
 
 
 FIELDS = frozenset(Fields.__annotations__)
-"""The names that pass redaction."""
+"""The field names that pass redaction."""
 
 _gate = logging.getLogger("deliveryd")
 
 
 def enabled(level: int) -> bool:
-    """Whether lines of this level are written: for callers that would have to compute a field first."""
+    """Whether lines of this level are written, for callers that would compute a field first."""
     return _gate.isEnabledFor(level) and structlog.is_configured()
 
 
 def log(event: Event, /, **fields: Unpack[Fields]) -> None:
-    """Write one line at the event's own level. Never raises for what happens to the output.
+    """Write one line at the event's level. Never raises for failures of the output.
 
     Before `configure` nothing is written.
     """
@@ -249,11 +285,10 @@ def log(event: Event, /, **fields: Unpack[Fields]) -> None:
 
 
 def configure(level: str, layout: Layout = "auto", stream: TextIO | None = None) -> None:
-    """Send all lines from `level` ("debug" to "error") upwards to `stream`, by default standard error.
+    """Write all lines of `level` ("debug" to "error") and above to `stream`, by default standard error.
 
     `auto` is `journal` when the stream goes to systemd's journal, `console` on a terminal, `json` otherwise.
-    Calling it again replaces what was configured before. Other libraries' log records follow the same way
-    when they are warnings or worse.
+    Calling it again replaces the earlier configuration. Other libraries' warnings and errors are included.
     """
     stream = sys.stderr if stream is None else stream
     lowest = logging.getLevelNamesMapping()[level.upper()]
@@ -272,18 +307,18 @@ def configure(level: str, layout: Layout = "auto", stream: TextIO | None = None)
 
 
 def choose_layout(stream: TextIO, environ: Mapping[str, str]) -> Layout:
-    """What `auto` means for this stream."""
+    """Return the layout that `auto` selects for this stream."""
     try:
         status = os.fstat(stream.fileno())
         if environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}":
             return "journal"
         return "console" if stream.isatty() else "json"
-    except (OSError, ValueError):  # closed, or no file at all
+    except (OSError, ValueError):  # closed, or not a file
         return "json"
 
 
 def describe(error: BaseException) -> str:
-    """Name an exception and its causes without letting out what a library wrote into its message."""
+    """Name an exception and its causes, without the messages of other libraries."""
     return " <- ".join(_name(link) for link in _causes(error))
 
 
@@ -308,7 +343,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _trace(error: BaseException, depth: int = 0) -> Iterator[str]:
-    """Where an exception came from, as files, lines and functions; locals and messages stay inside."""
+    """Yield an exception's traceback as files, lines and functions, without locals and messages."""
     for link in _causes(error):
         yield f"{'  ' * depth}{_one_line(_name(link))}"
         for frame in traceback.extract_tb(link.__traceback__, limit=-_MOST_FRAMES):
@@ -319,7 +354,7 @@ def _trace(error: BaseException, depth: int = 0) -> Iterator[str]:
 
 
 def _redact(_logger: object, level: str, raw: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Build the line anew from the fields that may be seen; of the others only their number is told."""
+    """Copy the allowed fields to a new line, with the number of those left out."""
     line: dict[str, Any] = {"level": level, "event": raw.pop("event")}
     error = raw.get("error")
     line |= {name: _plain(value) for name, value in raw.items() if name in FIELDS}
@@ -347,13 +382,13 @@ def _plain(value: object) -> object:
 
 
 def _one_line(text: str) -> str:
-    """Bound a text and take from it what could forge a second line or steer a terminal."""
+    """Truncate a text, and replace characters that could forge a line or control a terminal."""
     short = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
     return short if short.isprintable() else "".join(c if c.isprintable() else " " for c in short)
 
 
 class _Sink:
-    """Writes whole lines; an output that is gone or full costs the line, never the worker."""
+    """Writes whole lines; if the output is closed or full, the line is lost and the worker goes on."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -371,7 +406,7 @@ class _Sink:
 
 
 class _Foreign(logging.Handler):
-    """Takes the log records of libraries into the same output, by the same rules."""
+    """Writes the log records of libraries to the same output, under the same rules."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = ERROR if record.levelno >= ERROR else WARNING
@@ -384,16 +419,16 @@ class _Foreign(logging.Handler):
             structlog.get_logger().log(level, str(Event.LIBRARY_MESSAGE), **fields)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
-        """Stay silent: logging's own report would print the arguments of the record."""
+        """Do nothing: logging's own report would print the record's arguments."""
 
 
 def _constant_words(record: logging.LogRecord) -> str | None:
-    """The record's unformatted message if it stands literally in the code that logged it.
+    """Return the record's unformatted message if it is a constant of the function that logged it.
 
-    Many libraries build their messages with f-strings, so that the text before formatting can hold an address
-    already. Only a constant of the calling function surely holds no data.
+    Many libraries build messages with f-strings, so even the text before formatting can hold an address. Only
+    a constant of the calling function certainly holds no data.
     """
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the way logging itself finds its caller
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - logging finds its caller the same way
     while frame is not None:
         code = frame.f_code
         if code.co_filename == record.pathname and code.co_name == record.funcName:
@@ -430,7 +465,7 @@ def _console(stream: TextIO) -> _Renderer:
 
 
 def _journal(_stream: TextIO) -> _Renderer:
-    """Lines for journald, which keeps the time and reads the level from the prefix."""
+    """Return a renderer for journald, which adds the time and reads the level from the prefix."""
     encode = structlog.processors.LogfmtRenderer(bool_as_flag=False)
 
     def render(logger: object, level: str, line: MutableMapping[str, Any]) -> str:

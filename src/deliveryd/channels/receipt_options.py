@@ -1,4 +1,4 @@
-"""How a provider's receipts are read and verified: `[channels.NAME.receipt]`."""
+"""Parsing and verification of a provider's receipts: `[channels.NAME.receipt]`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from deliveryd.options.units import SecretPaths
 
 
 class SignatureOptions(BaseModel):
-    """How a receipt proves where it comes from: a keyed hash of its raw body in a header, after `prefix`.
+    """The signature of a receipt: a keyed hash of its raw body in a header, after `prefix`.
 
-    Each of the secrets in `secret_file` is valid: there are two while the provider goes over to a new one.
+    All secrets in `secret_file` are valid, so that they can be rotated.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -25,20 +25,20 @@ class SignatureOptions(BaseModel):
     prefix: str = ""
 
     def secrets(self) -> list[str]:
-        """The secrets, read from their files now. Raises ValueError."""
+        """Read the secrets from their files. Raises ValueError."""
         return [secret.read() for secret in self.secret_file]
 
     @property
     def problems(self) -> list[str]:
-        """Why secrets can't be used."""
+        """Return why secrets can't be used."""
         return [problem for secret in self.secret_file if (problem := secret.problem()) is not None]
 
 
 class ReceiptOptions(BaseModel):
-    """Where in a receipt's JSON its values stand, and which statuses mean what; others change nothing.
+    """The JSON Pointers of a receipt's values, and the meaning of its statuses; others are ignored.
 
-    `reference` is where the gateway echoes the message's key or its id, whichever it was given. By it a
-    receipt settles a message of which no acceptance, and so no id of the provider, is known.
+    `reference` is where the gateway echoes the message's key or ID, whichever it was given. With it, a
+    receipt settles a message whose acceptance, and so whose provider ID, is unknown.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -55,5 +55,5 @@ class ReceiptOptions(BaseModel):
     def _one_meaning(self) -> Self:
         both = sorted(set(self.delivered) & set(self.failed))
         if both:
-            raise ValueError(f"both delivered and failed: {', '.join(both)}")
+            raise ValueError(f"in both delivered and failed: {', '.join(both)}")
         return self

@@ -1,4 +1,4 @@
-"""The table `[customers]`: what all sources have, and what the one that is named needs besides."""
+"""The table `[customers]`: the common keys, and those of the configured source."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from deliveryd.options.units import Positive
 
 
 class CustomersOptions(BaseModel):
-    """The issuer's own customer directory; what else stands in its table belongs to its source."""
+    """The issuer's own customer directory; other keys of the table belong to the source."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
-    source: str = Field("none", description='"none", "file", "http", "sql", or one that a package brings')
-    cache_ttl: Positive = Field(300.0, description="how long an answer of a remote directory is kept")
-    timeout: Positive = Field(5.0, description="for one question to a remote directory")
-    concurrency: StrictInt = Field(10, ge=1, le=1000, description="questions to it at a time")
+    source: str = Field("none", description='"none", "file", "http", "sql", or a source from another package')
+    cache_ttl: Positive = Field(300.0, description="how long answers of a remote directory are kept")
+    timeout: Positive = Field(5.0, description="for one query of a remote directory")
+    concurrency: StrictInt = Field(10, ge=1, le=1000, description="concurrent queries")
     options: BaseModel = Field(NoOptions.model_construct(), exclude=True)
 
     @property
     def terms(self) -> Terms:
-        """What is common to all remote directories."""
+        """Return the options common to all remote directories."""
         return Terms(self.cache_ttl, self.timeout, self.concurrency)
 
 
 def read_customers(file: ConfigFile, table: object) -> CustomersOptions:
-    """Read the table; of one with mistakes, which are noted, what is left without them."""
+    """Read the table; note its mistakes, and return it without the invalid values."""
     if not isinstance(table, dict):
         file.complain("customers", "expected a table")
         return CustomersOptions()
@@ -40,7 +40,7 @@ def read_customers(file: ConfigFile, table: object) -> CustomersOptions:
     if customers is None:
         return CustomersOptions()
     if customers.source == "none" and own:
-        text = f'is "none", which takes no {min(own)}: name the source that it is for'
+        text = f'is "none", which has no key {min(own)}: set the source that the key is for'
         file.complain("customers.source", text)
         return customers
     try:

@@ -330,7 +330,7 @@ def test_all_mistakes_of_a_channel_are_told_at_once(path: Path) -> None:
         ),
         ('[content]\nlanguages = ["en", "x y"]', "content.languages.1: not a language tag: 'x y'"),
         ('[customers]\nsource = "file"', "customers.path: is missing"),
-        ('[customers]\npath = "x"', 'customers.source: is "none", which has no key path: name the source'),
+        ('[customers]\npath = "x"', 'customers.source: is "none", which has no key path: set the source'),
         ('[admin]\nlisten = "9470"', "admin.listen: expected HOST:PORT"),
         (
             '[receipts]\nlisten = "127.0.0.1:99999"',

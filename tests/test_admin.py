@@ -219,7 +219,7 @@ def test_what_is_no_address_names_the_key(listen: str) -> None:
 @pytest.mark.parametrize("port", [65536, 10**19])
 def test_a_port_that_there_cannot_be_is_told_as_such(port: int) -> None:
     """The address is written well otherwise, so its form isn't blamed."""
-    with pytest.raises(ConfigError, match=r": the port of an address lies between 0 and 65535$"):
+    with pytest.raises(ConfigError, match=r": the port must be between 0 and 65535$"):
         bind("admin.listen", f"127.0.0.1:{port}")
 
 

@@ -53,7 +53,7 @@ def test_the_journal_of_a_worker_is_balanced(world: World) -> None:
     assert answered.status == 0, answered.out
     sums = dict(re.findall(r"^[ =+]*([a-z, ']+?) {2,}(\d+)$", answered.out, re.MULTILINE))
     assert sums == {
-        "taken": "35", "ended": "33", "waiting": "0", "in the line's hands": "0", "in doubt": "1",
+        "taken": "35", "ended": "33", "waiting": "0", "in progress": "0", "in doubt": "1",
         "set aside": "1", "forgotten, ids kept": "0", "missing": "0",
     }  # fmt: skip
     assert "the journal is balanced" in answered.out

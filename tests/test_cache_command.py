@@ -54,9 +54,9 @@ def test_what_is_kept(filled: World) -> None:
     status, out, err = cache(filled, "info")
     settings, entities = out.splitlines()
     assert (status, err) == (0, "")
-    assert settings.startswith("settings  2 kept, ")
+    assert settings.startswith("settings  2 entries, ")
     assert settings.endswith(" bytes of at most 256MiB, in DIR/cache")
-    assert entities.startswith("entities  3 kept, ")
+    assert entities.startswith("entities  3 entries, ")
     assert entities.endswith(" bytes of at most 64MiB, in DIR/cache/entities")
     assert cache(filled, "info")[1] == out
     assert cache(filled, "info", "--entities")[1] == f"{entities}\n"
@@ -65,8 +65,8 @@ def test_what_is_kept(filled: World) -> None:
 def test_nothing_is_kept_yet(world: World) -> None:
     """Nothing is made by looking or clearing."""
     assert cache(world, "info")[1].splitlines() == [
-        "settings  0 kept, 0 bytes of at most 256MiB, in DIR/cache",
-        "entities  0 kept, 0 bytes of at most 64MiB, in DIR/cache/entities",
+        "settings  0 entries, 0 bytes of at most 256MiB, in DIR/cache",
+        "entities  0 entries, 0 bytes of at most 64MiB, in DIR/cache/entities",
     ]
     assert cache(world, "clear")[0] == 0
     assert not world.folder.joinpath("cache").exists()
@@ -77,12 +77,12 @@ def test_one_of_the_settings(filled: World) -> None:
     status, out, _ = cache(filled, "info", "--settings", 1)
     assert status == 0
     assert out.startswith("settings 1  ")
-    assert out.endswith(" bytes, kept until they are cleared or pushed out\n")
-    assert cache(filled, "clear", "--settings", 1) == (0, "settings 1  forgotten\n", "")
+    assert out.endswith(" bytes, kept until they are cleared or evicted\n")
+    assert cache(filled, "clear", "--settings", 1) == (0, "settings 1  removed\n", "")
     for verb in ("info", "clear"):
         told = f"deliveryd: settings 1 aren't in the cache {filled.folder}/cache\n"
         assert cache(filled, verb, "--settings", 1) == (1, "", told)
-    assert cache(filled, "info")[1].startswith("settings  1 kept, ")
+    assert cache(filled, "info")[1].startswith("settings  1 entry, ")
     requested = filled.state.settings_requests.copy()
     filled.state.enqueue(message(1003), message(1004, 2))
     filled.run_until_idle()
@@ -102,18 +102,22 @@ def test_how_long_settings_are_kept(filled: World) -> None:
 
 def test_configurations_are_forgotten(filled: World) -> None:
     """Only they; the next reading asks their hosts again."""
-    assert cache(filled, "clear", "--entities") == (0, "entities  3 forgotten, in DIR/cache/entities\n", "")
-    assert cache(filled, "info")[1].startswith("settings  2 kept, ")
+    assert cache(filled, "clear", "--entities") == (
+        0,
+        "entities  3 entries removed from DIR/cache/entities\n",
+        "",
+    )
+    assert cache(filled, "info")[1].startswith("settings  2 entries, ")
     read_configurations(filled)
     assert filled.state.requests["entities"] == 6
 
 
 def test_everything_is_forgotten(filled: World) -> None:
     """Without options both caches are cleared, and work on afterwards."""
-    out = "settings  2 forgotten, in DIR/cache\nentities  3 forgotten, in DIR/cache/entities\n"
+    out = "settings  2 entries removed from DIR/cache\nentities  3 entries removed from DIR/cache/entities\n"
     assert cache(filled, "clear") == (0, out, "")
     read_configurations(filled)
-    assert "entities  3 kept" in cache(filled, "info")[1]
+    assert "entities  3 entries" in cache(filled, "info")[1]
 
 
 def test_a_worker_at_work_keeps_what_it_has_in_memory(filled: World) -> None:
@@ -124,7 +128,7 @@ def test_a_worker_at_work_keeps_what_it_has_in_memory(filled: World) -> None:
     filled.state.wait_for(lambda state: state.requests["queue"] > before, 30.0)
     status, _, err = cache(filled, "clear")
     assert status == 0
-    assert err == f"deliveryd: process {worker.pid} still has settings in memory, until it is restarted\n"
+    assert err == f"deliveryd: process {worker.pid} keeps the settings in its memory until it is restarted\n"
     assert cache(filled, "clear", "--entities")[2] == ""
 
 
@@ -149,9 +153,9 @@ def test_root_works_as_the_user_whose_cache_it_is(filled: World) -> None:
     for parent in filled.folder.parents[:3]:
         parent.chmod(0o755)
     done = filled.command("cache", "info", "--config", str(filled.config))
-    assert done.stdout.startswith("settings  2 kept"), done.stderr
+    assert done.stdout.startswith("settings  2 entries"), done.stderr
     done = filled.command("cache", "clear", "--config", str(filled.config))
-    assert done.stdout.startswith("settings  2 forgotten"), done.stderr
+    assert done.stdout.startswith("settings  2 entries removed"), done.stderr
     owners = {path.stat().st_uid for path in filled.folder.joinpath("cache").rglob("*")}
     assert owners == {nobody}
 

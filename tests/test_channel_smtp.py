@@ -431,8 +431,8 @@ async def test_whom_the_channel_reaches() -> None:
     ("options", "problem"),
     [
         ({"sender": "nobody"}, "the mail address isn't valid"),
-        ({"sender": "новини@shop.example"}, "has to be ASCII"),
-        ({"username": "u"}, "go together"),
+        ({"sender": "новини@shop.example"}, "must be ASCII"),
+        ({"username": "u"}, "must be given together"),
         ({"to": "{content.text}"}, "String should match"),
         ({"headers": {"Bcc": "a@b.example"}}, "set by the adapter"),
         ({"headers": {"Content-Type": "a"}}, "set by the adapter"),

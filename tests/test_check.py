@@ -40,7 +40,7 @@ def test_where_all_is_well_each_thing_has_a_line_and_nothing_is_taken(world: Wor
     assert f"{world.sandbox.base_url} can be reached" in line(answered, "service.base_url")
     assert f"{world.sandbox.base_url} can be reached" in line(answered, "channels.sms")
     assert "customers.jsonl was read" in line(answered, "customers.path")
-    assert "journal.db will be made" in line(answered, "journal.url")
+    assert "journal.db will be created" in line(answered, "journal.url")
     assert "turned off" in line(answered, "admin.listen")
     assert set(world.state.requests) == {"settings"}
     assert world.state.offers.waiting == 1
@@ -138,7 +138,7 @@ def test_an_unusable_customer_file_names_the_line(world: World) -> None:
     world.folder.joinpath("customers.jsonl").write_text('{"id": 1}\n{"id": "Ann"}\n')
     answered = check(world, "--offline")
     assert answered.status == 78
-    assert "customers.jsonl:2: the id is no integer" in line(answered, "customers.path")
+    assert "customers.jsonl:2: the id isn't an integer" in line(answered, "customers.path")
     assert "Ann" not in answered.out
 
 
@@ -218,7 +218,7 @@ def test_folders_that_cannot_be_made_are_named(world: World) -> None:
     world.change("sqlite:///journal.db", "sqlite:///file/journal.db")
     answered = check(world, "--offline")
     assert answered.status == 78
-    assert "file is no folder" in line(answered, "settings.cache_dir")
+    assert "file isn't a folder" in line(answered, "settings.cache_dir")
     assert "Not a directory" in line(answered, "journal.url")
 
 
@@ -253,7 +253,7 @@ async def test_somebody_without_tls_is_told_apart_from_nobody(world: World) -> N
 def test_a_field_that_no_customer_of_the_file_has_is_compared_with_those_there(world: World) -> None:
     world.change("{customer.phone}", "{customer.phon}")
     assert warned(check(world, "--offline")) == {
-        "channels.sms": "{customer.phon} has no value for any customer, so nobody is reached here:"
+        "channels.sms": "{customer.phon} has no value for any customer, so no one is reached:"
         " customers.jsonl has email, id, name, phone; did you mean {customer.phone}?"
     }
 
@@ -264,7 +264,7 @@ def test_a_field_is_compared_with_those_of_a_directory_over_http(world: World) -
         f'source = "http"\nurl = "{world.sandbox.base_url}/c/{{customerId}}"\nfields = {{ fone = "/p" }}',
     )
     assert warned(check(world, "--offline")) == {
-        "channels.sms": "{customer.phone} has no value for any customer, so nobody is reached here:"
+        "channels.sms": "{customer.phone} has no value for any customer, so no one is reached:"
         " customers.fields has fone, id; did you mean {customer.fone}?"
     }
 
@@ -276,7 +276,7 @@ def test_a_field_is_compared_with_the_columns_of_a_query(world: World) -> None:
     people.execute("CREATE TABLE people (id INTEGER, name TEXT, telephone TEXT)")
     people.close()
     assert warned(check(world)) == {
-        "channels.sms": "{customer.phone} has no value for any customer, so nobody is reached here:"
+        "channels.sms": "{customer.phone} has no value for any customer, so no one is reached:"
         " the query selects id, name, telephone; did you mean {customer.telephone}?"
     }
 
@@ -284,6 +284,6 @@ def test_a_field_is_compared_with_the_columns_of_a_query(world: World) -> None:
 def test_without_a_directory_a_channel_that_needs_an_address_reaches_nobody(world: World) -> None:
     in_place_of_the_file(world, "")
     assert warned(check(world, "--offline")) == {
-        "channels.sms": "{customer.phone} has no value for any customer, so nobody is reached here:"
+        "channels.sms": "{customer.phone} has no value for any customer, so no one is reached:"
         ' customers.source is "none"'
     }

@@ -176,9 +176,9 @@ def test_the_environment_alone_can_configure_a_channel_in_its_right_spelling(pat
     ("variable", "value", "problem"),
     [
         ("DELIVERYD_QUEUE__BATCH_SIZE", "many", "input should be a valid integer"),
-        ("DELIVERYD_QUEUE__POLL_INTERVAL", "5", "expected a text such as"),
+        ("DELIVERYD_QUEUE__POLL_INTERVAL", "5", "expected a string such as"),
         ("DELIVERYD_CONTENT__LANGUAGES", '["en", "!"]', "not a language tag: '!'"),
-        ("DELIVERYD_CHANNELS__SMS__RATE", "5", "expected a text such as"),
+        ("DELIVERYD_CHANNELS__SMS__RATE", "5", "expected a string such as"),
         ("DELIVERYD_CHANNELS__SMS__URL", "ftp://x", "expected http:// or https://"),
         ("DELIVERYD_QUEU__BATCH_SIZE", "5", "unknown key; did you mean queue?"),
         ("DELIVERYD_QUEUE__BATCHSIZE", "5", "unknown key; did you mean batch_size?"),
@@ -217,13 +217,13 @@ def test_a_file_that_may_not_be_read_is_named(path: Path) -> None:
 
 def test_what_is_no_toml_is_told_with_its_line(path: Path) -> None:
     (told,) = problems(path, SERVICE + 'timeout = "10s\n')
-    assert told.startswith("config.toml: isn't TOML: ")
+    assert told.startswith("config.toml: invalid TOML: ")
     assert "line 3" in told
 
 
 def test_what_is_no_text_is_told(path: Path) -> None:
     path.write_bytes(b"[service]\nbase_url = '\xff'\n")
-    with pytest.raises(ConfigError, match=r"isn't UTF-8 text$"):
+    with pytest.raises(ConfigError, match=r"not UTF-8 text$"):
         load(path, {})
 
 
@@ -293,7 +293,7 @@ def test_a_misspelt_word_is_told_with_the_one_that_was_meant(path: Path, text: s
 
 def test_a_longest_pause_is_no_shorter_than_the_first(path: Path) -> None:
     (told,) = problems(path, f'{SERVICE}{SMS}breaker.pause = "2m"\n')
-    assert told == "config.toml:channels.sms.breaker: max_pause is shorter than pause"
+    assert told == "config.toml:channels.sms.breaker: max_pause must not be shorter than pause"
 
 
 def test_all_mistakes_of_a_channel_are_told_at_once(path: Path) -> None:
@@ -308,40 +308,40 @@ def test_all_mistakes_of_a_channel_are_told_at_once(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('[queue]\npoll_interval = "1 week"', 'queue.poll_interval: expected a text such as "10s"'),
-        ("[queue]\npoll_interval = 1", 'queue.poll_interval: expected a text such as "10s"'),
-        ("[queue]\npoll_interval = 1.5", 'queue.poll_interval: expected a text such as "10s"'),
-        ("[queue]\npoll_interval = inf", 'queue.poll_interval: expected a text such as "10s"'),
+        ('[queue]\npoll_interval = "1 week"', 'queue.poll_interval: expected a string such as "10s"'),
+        ("[queue]\npoll_interval = 1", 'queue.poll_interval: expected a string such as "10s"'),
+        ("[queue]\npoll_interval = 1.5", 'queue.poll_interval: expected a string such as "10s"'),
+        ("[queue]\npoll_interval = inf", 'queue.poll_interval: expected a string such as "10s"'),
         ('[queue]\npoll_interval = "0s"', "queue.poll_interval: must be greater than 0"),
-        ('[queue]\npoll_interval = "1m"', "queue: max_poll_interval is shorter than poll_interval"),
+        ('[queue]\npoll_interval = "1m"', "queue: max_poll_interval must not be shorter than poll_interval"),
         ("[queue]\nbatch_size = true", "queue.batch_size: input should be a valid integer"),
         ("[queue]\nbatch_size = '50'", "queue.batch_size: input should be a valid integer"),
         ("[content]\ngreeting_fallback = 'no'", "content.greeting_fallback: input should be a valid boolean"),
         ("queue = 3", "queue: expected a table"),
-        ('[settings]\nsize_limit = "256mb"', 'settings.size_limit: expected a text such as "256MiB"'),
-        ("[settings]\nsize_limit = 1000000000", 'settings.size_limit: expected a text such as "256MiB"'),
+        ('[settings]\nsize_limit = "256mb"', 'settings.size_limit: expected a string such as "256MiB"'),
+        ("[settings]\nsize_limit = 1000000000", 'settings.size_limit: expected a string such as "256MiB"'),
         ('[settings]\nsize_limit = "1KiB"', "settings.size_limit: input should be greater than or equal to"),
         ('[settings]\ncache_dir = ""', "settings.cache_dir: expected a path"),
         ('[receipts]\nmax_body = "0B"', "receipts.max_body: input should be greater than or equal to 1"),
-        ('[events]\ndetails_field = "status"', "events.details_field: is the name of another field"),
+        ('[events]\ndetails_field = "status"', "events.details_field: is already the name of another field"),
         (
             '[events]\nintermediate = ["sent"]',
             "events.intermediate.0: input should be 'sending' or 'accepted'",
         ),
         ('[content]\nlanguages = ["en", "x y"]', "content.languages.1: not a language tag: 'x y'"),
         ('[customers]\nsource = "file"', "customers.path: is missing"),
-        ('[customers]\npath = "x"', 'customers.source: is "none", which takes no path: name the source'),
+        ('[customers]\npath = "x"', 'customers.source: is "none", which has no key path: set the source'),
         ('[admin]\nlisten = "9470"', "admin.listen: expected HOST:PORT"),
         (
             '[receipts]\nlisten = "127.0.0.1:99999"',
-            "receipts.listen: the port of an address lies between 0 and 65535",
+            "receipts.listen: the port must be between 0 and 65535",
         ),
         ('[journal]\nurl = "sqlite:journal.db"', 'journal.url: must look like "sqlite:////var/lib/'),
         ('[journal]\nurl = "sqlite:///"', 'journal.url: must look like "sqlite:////var/lib/'),
         ('[journal]\nurl = "sqlite:///x.db?mode=ro"', 'journal.url: must look like "sqlite:////var/lib/'),
         ('[journal]\nurl = "postgresql://x/y"', 'journal.url: must look like "sqlite:////var/lib/'),
         ("[journal]\nurl = 1", 'journal.url: must look like "sqlite:////var/lib/'),
-        ('[service.auth]\nusername = "x"', "service.auth: username and password_file go together"),
+        ('[service.auth]\nusername = "x"', "service.auth: username and password_file must be given together"),
         ('[service.tls]\nkey_file = "x"', "service.tls: key_file needs cert_file"),
         (
             '[service.tls]\nca_file = "absent.pem"',
@@ -368,10 +368,10 @@ def test_a_value_that_cannot_be_used_is_told_with_its_key(path: Path, text: str,
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("127.0.0.1:8080", "an address starts with http:// or https:// and a host"),
-        ("http://user:pw@127.0.0.1", "an address carries no user name or password"),
-        ("http://127.0.0.1/?x=1", "has neither a query nor a fragment"),
-        ("http://127.0.0.1/#x", "has neither a query nor a fragment"),
+        ("127.0.0.1:8080", "an address must start with http:// or https:// and a host"),
+        ("http://user:pw@127.0.0.1", "an address must not contain a user name or password"),
+        ("http://127.0.0.1/?x=1", "must have no query and no fragment"),
+        ("http://127.0.0.1/#x", "must have no query and no fragment"),
     ],
 )
 def test_an_address_of_the_service_must_be_one_that_paths_can_be_put_behind(
@@ -393,14 +393,14 @@ def test_a_channel_that_the_order_leaves_out_and_one_that_only_the_order_has(pat
     told = problems(path, f'{SERVICE}[channels]\norder = ["email", "sns"]\n{SMS}')
     assert told == [
         "config.toml:channels.order: there is no [channels.sns]; did you mean sms?",
-        "config.toml:channels.order: sms is configured, but isn't in the order: nothing would take it",
+        "config.toml:channels.order: sms is configured but missing from the order, so it would never be used",
     ]
 
 
 def test_receipts_without_a_server_for_them_are_a_mistake(path: Path) -> None:
     receipt = 'provider_id = "/id"\nreceipt = { provider_id = "/id", status = "/s", delivered = ["ok"] }\n'
     assert problems(path, f'{SERVICE}[receipts]\nlisten = ""\n{SMS}{receipt}') == [
-        "config.toml:channels.sms.receipt: receipts.listen is empty: nothing would come in"
+        "config.toml:channels.sms.receipt: receipts.listen is empty, so no receipt could arrive"
     ]
 
 

@@ -144,14 +144,14 @@ async def test_where_clouds_hand_out_credentials_is_never_asked(address: str) ->
     written = f"[{address}]" if ":" in address else address
     for name in ("config.example", written):
         listed = hosts(name, networks=["0.0.0.0/0", "::/0"], found=[address])
-        with pytest.raises(ServiceRefused, match="where a cloud hands out credentials, which is never asked"):
+        with pytest.raises(ServiceRefused, match="of a cloud's credentials service, which is always refused"):
             await listed.addresses(target_of(f"https://{name}/a"))
 
 
 async def test_a_scope_leads_past_nothing() -> None:
     """Through whichever interface it is reached, the address is the same."""
     listed = hosts("config.example", networks=["fe80::/10"], found=["fe80::a9fe:a9fe%1"])
-    with pytest.raises(ServiceRefused, match="where a cloud hands out credentials"):
+    with pytest.raises(ServiceRefused, match="of a cloud's credentials service"):
         await listed.addresses(target_of("https://config.example/a"))
 
 
@@ -215,7 +215,7 @@ async def test_nothing_of_the_services_own_interface_is_a_configuration(path: st
     """However a path is spelled, and on every host of the list: any may be the service by another name."""
     listed = HostRules([parse_host("service.example"), parse_host("alias.example")], allow_http=True)
     access = ConfigurationAccess(listed, build_client(timeout=1.0))
-    reason = "belongs to the service's own" if path in OWN_PATHS else "isn't written plainly"
+    reason = "belongs to the service's own" if path in OWN_PATHS else "is ambiguous"
     async with ServiceClient(
         build_client(timeout=1.0), "https://service.example/api/v1/", configurations=access
     ) as client:

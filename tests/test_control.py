@@ -90,7 +90,7 @@ def test_a_running_worker_takes_a_resent_message_at_once_under_its_key(world: Wo
     assert desk(world, "in-doubt", "list", "--json").data == []
     end(worker)
     told = command("explain", "--config", world.config, 1).out
-    assert "an operator decided: resend" in told
+    assert "operator's order: resend" in told
     assert f"key {first.idempotency_key}, try 2 under it" in told
     assert '"event": "desk.decided"' in world.log()
     audited(world)
@@ -106,7 +106,7 @@ def test_what_is_held_is_logged_once_and_keeps_its_reason_and_time_at_later_star
     world.change('on_in_doubt = "hold"', 'on_in_doubt = "resend"')
     world.run_until_idle()
     told = command("explain", "--config", world.config, 1).out
-    assert f"in doubt: nobody knows what became of it: {before[0]['reason']}" in told
+    assert f"in doubt: the outcome is unknown: {before[0]['reason']}" in told
     assert world.state.statuses(1) == ["dequeued", "sent"]
 
 
@@ -175,9 +175,9 @@ def test_what_isnt_in_doubt_is_skipped_and_said(world: World) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("in-doubt", "list", "--older-than", "soon"), "'--older-than': expected a text such as"),
-        (("in-doubt", "resend", "--all", "--older-than", "9999999d"), "'--older-than': is longer than a"),
-        (("dead", "list", "--since", "2 days"), "'--since': expected a text such as"),
+        (("in-doubt", "list", "--older-than", "soon"), "'--older-than': expected a string such as"),
+        (("in-doubt", "resend", "--all", "--older-than", "9999999d"), "'--older-than': must be at most 100"),
+        (("dead", "list", "--since", "2 days"), "'--since': expected a string such as"),
         (("dead", "drop", "--all", "--since", "2026-13-01T00:00:00Z"), "'--since': month must be in 1..12"),
     ],
 )
@@ -305,7 +305,7 @@ def test_what_is_dropped_is_asked_about_no_more_and_stays_on_record(world: World
     assert desk(world, "dead", "drop", *by_kind.values()).status == 1
     told = command("explain", "--config", world.config, 1).out
     assert "refused by the service" in told
-    assert f"an operator decided: drop event {by_kind['event'].partition(':')[2]}" in told
+    assert f"operator's order: drop event {by_kind['event'].partition(':')[2]}" in told
     assert "set aside" in command("explain", "--config", world.config, 3).out
     world.run_until_idle()
     assert world.state.statuses(1) == ["dequeued"]
@@ -357,7 +357,7 @@ def talk(world: World, line: bytes) -> dict[str, object]:
 def test_what_is_no_order_is_refused_and_the_worker_goes_on(world: World, line: bytes) -> None:
     hold(world, 1)
     worker = running(world)
-    assert "doesn't know such an order" in str(talk(world, line))
+    assert "unknown order" in str(talk(world, line))
     assert desk(world, "in-doubt", "resend", 1).status == 0
     end(worker)
 
@@ -413,7 +413,7 @@ def test_where_no_socket_can_be_the_worker_works_and_the_command_says_why(
     answered = desk(world, "in-doubt", "resend", 1)
     assert answered.status == 1
     place = world.folder / "journal.db.sock"
-    assert answered.err == f"deliveryd: no order is given: {place} is no socket: remove it\n"
+    assert answered.err == f"deliveryd: can't send the order: {place} isn't a socket: remove it\n"
     assert '"event": "desk.closed"' in world.log()
     end(worker)
 

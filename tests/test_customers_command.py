@@ -158,7 +158,7 @@ def test_one_configuration_shown(world: World) -> None:
     assert shown.data == {"id": 1, "marketName": "Shop 1", "category": "Food"}
     absent = command("customers", "entity", _address(world, 2), "--config", world.config)
     assert (absent.status, absent.out) == (1, "")
-    assert absent.err == "deliveryd: the configuration can't be had: the service answered 404\n"
+    assert absent.err == "deliveryd: the configuration is unavailable: the service answered 404\n"
 
 
 def _address(world: World, number: int) -> str:
@@ -171,15 +171,15 @@ def _address(world: World, number: int) -> str:
         ("https://foreign.example/x", "foreign.example isn't a host that configurations come from"),
         ("http://169.254.169.254/latest", "169.254.169.254 isn't a host that configurations come from"),
         ("http://127.0.0.1:1/x", "127.0.0.1:1 isn't a host that configurations come from"),
-        ("file:///etc/passwd", "the configuration's address isn't one"),
-        ("http://user:pw@127.0.0.1/", "the configuration's address isn't one"),
-        ("", "the configuration's address isn't one"),
+        ("file:///etc/passwd", "the configuration's address is invalid"),
+        ("http://user:pw@127.0.0.1/", "the configuration's address is invalid"),
+        ("", "the configuration's address is invalid"),
     ],
 )
 def test_an_address_anywhere_else_is_refused_with_its_reason(world: World, url: str, reason: str) -> None:
     """Asked for alone it is an error; among others it costs only itself its configuration."""
     alone = command("customers", "entity", url, "--config", world.config)
-    assert (alone.status, alone.err) == (1, f"deliveryd: the configuration can't be had: {reason}\n")
+    assert (alone.status, alone.err) == (1, f"deliveryd: the configuration is unavailable: {reason}\n")
     shops(world, 1, 2)
     world.state.customers[CUSTOMER]["merchants"][0]["configUrl"] = url
     among = read_all(world, "--include", "merchants", "--language", "en", "--with-config")
@@ -187,7 +187,7 @@ def test_an_address_anywhere_else_is_refused_with_its_reason(world: World, url: 
     assert (first["configProblem"], "config" in first) == (reason, False)
     assert second["config"]["marketName"] == "Shop 2"
     assert among.status == 1
-    assert among.err == f"deliveryd: 1 configuration couldn't be had:\n  1: {reason}\n"
+    assert among.err == f"deliveryd: 1 configuration unavailable:\n  1: {reason}\n"
 
 
 def test_a_page_of_hostile_addresses_reaches_nothing_of_the_services_own(world: World) -> None:
@@ -221,7 +221,7 @@ def test_a_name_on_the_list_that_leads_inward_is_refused(world: World) -> None:
     assert command("customers", "entity", url, "--config", world.config).data["id"] == 1
     world.change("allow_http = true\n", "")
     plain = command("customers", "entity", f"{url}?b", "--config", world.config)
-    assert plain.err.endswith(f"localhost:{port} is asked without TLS, which isn't allowed\n")
+    assert plain.err.endswith(f"localhost:{port} would be called without TLS, which isn't allowed\n")
 
 
 def test_a_redirect_is_refused(world: World) -> None:
@@ -240,7 +240,7 @@ def test_a_host_that_is_down_ends_the_reading(world: World) -> None:
     assert written.status == 1
     assert len(written.data["merchants"]) == 50
     assert (
-        "configurations in a row couldn't be had: the service answered 503; 50 entities were read"
+        "configurations in a row were unavailable: the service answered 503; 50 entities were read"
         in written.err
     )
 
@@ -262,8 +262,8 @@ def test_a_token_that_comes_again_is_an_error_after_what_was_read(world: World, 
     written = read_all(world, "--include", "offers", "--format", form)
     assert written.status == 1
     assert written.err == (
-        "deliveryd: customer 7: offers: the continuation token of page 2 came before: this would never end;"
-        " 3 entities were read (offers 3) from 2 pages\n"
+        "deliveryd: customer 7: offers: the continuation token of page 2 was used before:"
+        " the chain would never end; 3 entities were read (offers 3) from 2 pages\n"
     )
     read = written.data["offers"] if form == "json" else lines(written.out)
     assert [entity["id"] for entity in read] == [1, 2, 3]
@@ -274,7 +274,7 @@ def test_a_chain_without_end(world: World) -> None:
     fill(world.state, 600, page_size=1)
     written = read_all(world, "--include", "offers", "--max-pages", 9, "--format", "jsonl")
     assert (written.status, len(lines(written.out))) == (1, 9)
-    assert "offers: there are still more after 9 pages; 9 entities were read" in written.err
+    assert "offers: there are more than 9 pages; 9 entities were read" in written.err
 
 
 def test_an_outage_in_the_middle(world: World) -> None:
@@ -303,7 +303,7 @@ def test_an_answer_without_any_group_is_no_customer_without_data(world: World) -
     world.state.fail("customers", FaultAnswer(200, b'{"value": {}}'))
     answered = read_all(world)
     assert (answered.status, answered.out) == (1, "")
-    assert "the service told none of the groups; it may not know this customer" in answered.err
+    assert "the service returned no group; it may not have this customer" in answered.err
     world.state.customers[CUSTOMER] = {}
     assert read_all(world).data == {group: [] for group in GROUPS}
 
@@ -319,8 +319,8 @@ def test_json_can_be_asked_for_as_in_every_command(world: World) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["all", "seven"], "Invalid value for 'ID': 'seven' is no integer"),
-        (["all", 2**63], "Invalid value for 'ID': 9223372036854775808 is no integer of 64 bits"),
+        (["all", "seven"], "Invalid value for 'ID': 'seven' isn't an integer"),
+        (["all", 2**63], "Invalid value for 'ID': 9223372036854775808 isn't a 64-bit integer"),
         (["all", "9" * 5000], "Invalid value for 'ID': "),
         (["all", 7, "--include", "merchant"], "there is no group 'merchant'; did you mean merchants?; "),
         (["all", 7, "--include", "\x1b[31m"], "there is no group '\\x1b[31m'"),
@@ -396,7 +396,7 @@ def test_a_full_disk_is_told(world: World) -> None:
         ended = start(world, "--format", "jsonl", stdout=full, stderr=subprocess.PIPE)
         _, told = ended.communicate(timeout=PATIENCE)
     assert (ended.returncode, told) == (
-        1, "deliveryd: the output can't be written: No space left on device\n"
+        1, "deliveryd: can't write the output: No space left on device\n"
     )  # fmt: skip
 
 
@@ -514,7 +514,7 @@ def test_the_table_fits_the_terminal(world: World, width: int) -> None:
     assert "Linden Market" in out
     assert "not known" in out
     assert "level gold" in out
-    assert told == "deliveryd: 1 configuration couldn't be had:\r\n  1: the service answered 404\r\n"
+    assert told == "deliveryd: 1 configuration unavailable:\r\n  1: the service answered 404\r\n"
 
 
 # the sheets alone

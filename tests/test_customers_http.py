@@ -73,12 +73,12 @@ async def test_values_are_texts_as_they_were_written(crm: Crm) -> None:
 
 
 UNREADABLE = {
-    "no JSON": (b"<html>", "the answer isn't JSON"),
-    "no UTF-8": (b'"\xff"', "the answer isn't JSON"),
-    "nested without end": (b"[" * 50_000, "the answer isn't JSON"),
+    "no JSON": (b"<html>", "the answer isn't valid JSON"),
+    "no UTF-8": (b'"\xff"', "the answer isn't valid JSON"),
+    "nested without end": (b"[" * 50_000, "the answer isn't valid JSON"),
     "a list for a text": (
         b'{"names": [["Ann"]]}',
-        "fields.name leads to something that is no text and no number",
+        "fields.name points to a value that is neither a string nor a number",
     ),
 }
 
@@ -96,9 +96,9 @@ async def test_an_answer_that_cannot_be_read_is_no_answer(crm: Crm, body: bytes,
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b'{"items": 5}', "the answer holds no list of customers, nor an object of them"),
-        (b"{}", "the answer holds no list of customers, nor an object of them"),
-        (b'{"items": [{"name": "Ann"}]}', "fields.id leads to no id in an entry of the answer"),
+        (b'{"items": 5}', "the answer contains neither a list nor an object of customers"),
+        (b"{}", "the answer contains neither a list nor an object of customers"),
+        (b'{"items": [{"name": "Ann"}]}', "fields.id doesn't point to an id in an entry of the answer"),
     ],
 )
 async def test_an_answer_for_many_without_their_list_or_ids_is_no_answer(
@@ -190,17 +190,20 @@ async def test_credentials_are_shown_and_read_again_when_they_are_refused(crm: C
 
 
 MISTAKES = {
-    "no placeholder": ({"url": "http://h/customers"}, "{customerId} has to stand in its path or its query"),
-    "in the host": ({"url": "http://{customerId}/x"}, "{customerId} has to stand in its path or its query"),
-    "in the fragment": ({"url": "http://h/x#{customerId}"}, "has a fragment, which isn't sent"),
-    "no address": ({"url": "{customerId}"}, "an address starts with http:// or https:// and a host"),
-    "a password": ({"url": "http://u:secret@h/{customerId}"}, "an address carries no user name or password"),
+    "no placeholder": ({"url": "http://h/customers"}, "must contain {customerId} in its path or query"),
+    "in the host": ({"url": "http://{customerId}/x"}, "must contain {customerId} in its path or query"),
+    "in the fragment": ({"url": "http://h/x#{customerId}"}, "must have no fragment, since it isn't sent"),
+    "no address": ({"url": "{customerId}"}, "an address must start with http:// or https:// and a host"),
+    "a password": (
+        {"url": "http://u:secret@h/{customerId}"},
+        "an address must not contain a user name or password",
+    ),
     "no fields": ({"fields": {}}, "at least 1 item"),
-    "no pointer": ({"fields": {"name": "name"}}, 'a JSON Pointer starts with "/"'),
+    "no pointer": ({"fields": {"name": "name"}}, 'a JSON Pointer must start with "/"'),
     "many without ids": ({"batch_url": "http://h/?{customerIds}"}, "batch_url needs fields.id"),
-    "many without a place": ({"batch_url": "http://h/all"}, "{customerIds} has to stand in its path"),
+    "many without a place": ({"batch_url": "http://h/all"}, "must contain {customerIds} in its path"),
     "nobody at once": ({"batch_size": 0}, "greater than or equal to 1"),
-    "two ways to authenticate": ({"auth": {"token_file": "a", "header": "b"}}, "go together"),
+    "two ways to authenticate": ({"auth": {"token_file": "a", "header": "b"}}, "must be given together"),
     "unknown": ({"methd": "GET"}, "Extra inputs are not permitted"),
 }
 

@@ -286,8 +286,8 @@ def test_a_source_that_does_not_answer_in_time_is_unavailable() -> None:
 
 BROKEN: Mapping[str, tuple[object, str]] = {
     "an error of its own": (KeyError("Secret"), "the directory failed with KeyError"),
-    "no mapping": ([person(1)], "the directory answered with a list"),
-    "no customers": ({1: {"name": "Secret"}}, "the directory answered with a dict for a customer"),
+    "no mapping": ([person(1)], "the directory returned a list"),
+    "no customers": ({1: {"name": "Secret"}}, "the directory returned a dict for a customer"),
 }
 
 

@@ -92,7 +92,7 @@ async def test_a_server_without_tls_is_told_nothing(kind: str, tmp_path: Path) -
         problem = await asked(kind, fake.port, tmp_path)
     assert fake.connections == 1
     assert fake.heard == (SSL_REQUEST if kind == "postgresql" else b"")
-    assert problem.endswith("(it offers no TLS, and customers.allow_plain_text isn't set)")
+    assert problem.endswith("(the server offers no TLS, and customers.allow_plain_text isn't set)")
 
 
 async def test_the_environment_does_not_turn_tls_off(
@@ -117,7 +117,7 @@ async def test_a_server_with_the_wrong_certificate_is_told_nothing(
     assert fake.connections == 1
     assert not fake.has_the_password
     assert "TLS with the database failed: " in problem
-    assert problem.endswith("; customers.tls.ca_file names who is trusted")
+    assert problem.endswith("; customers.tls.ca_file names the trusted authorities")
 
 
 async def test_the_server_that_is_meant_is_told_over_tls(
@@ -184,9 +184,9 @@ MISTAKES = {
     "local files": ({"url": "mysql://h/d?local_infile=1"}, "has the parameter local_infile"),
     "a file that says more": ({"url": "mysql://h/d?read_default_file=/a"}, "has the parameter read_default"),
     "another address": ({"url": "postgresql://h/d?dsn=postgresql://g/d"}, "has the parameter dsn"),
-    "a driver of another make": ({"url": "mysql+asyncmy://h/d"}, "names the driver asyncmy, which isn't"),
-    "both": ({"tls": {"ca_file": "ca.pem"}, "allow_plain_text": True}, "exclude each other"),
-    "a file of SQLite": ({"url": "sqlite:////a.db", "allow_plain_text": True}, "asked over the network"),
+    "a driver of another make": ({"url": "mysql+asyncmy://h/d"}, "unknown driver asyncmy; use one of"),
+    "both": ({"tls": {"ca_file": "ca.pem"}, "allow_plain_text": True}, "can't be combined"),
+    "a file of SQLite": ({"url": "sqlite:////a.db", "allow_plain_text": True}, "on the network"),
 }  # fmt: skip
 
 

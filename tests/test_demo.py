@@ -236,9 +236,9 @@ def test_on_a_terminal_it_shows_its_progress_stays_up_with_its_inbox_and_ends_wi
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 0
         assert "Traceback" not in terminal.seen
-        assert "deliveryd: ending; no more is taken. " in terminal.seen
-        assert "That takes 20s at most." in terminal.seen
-        assert "Ctrl-C once more ends at once" in terminal.seen
+        assert "deliveryd: stopping; no more messages are taken. " in terminal.seen
+        assert "This takes 20s at most." in terminal.seen
+        assert "press Ctrl-C again to exit at once" in terminal.seen
 
 
 def test_a_dumb_terminal_gets_plain_text() -> None:

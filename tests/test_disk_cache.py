@@ -115,7 +115,7 @@ async def test_what_others_could_write_is_not_trusted(cache: Cache) -> None:
         assert cache.folder.stat().st_mode & 0o777 == 0o700
         await cache.disk.set("a", b"planted?", None)
     assert len(cache.problems) == 3
-    assert "others could write" in cache.problems[0]
+    assert "other users could write" in cache.problems[0]
 
 
 async def test_a_folder_of_somebody_else_is_bypassed(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ async def test_a_planted_pickle_is_never_loaded(cache: Cache, tmp_path: Path, mo
     cache.write("UPDATE Cache SET mode = ?, value = ?", mode, pickle.dumps(Planted(proof)))
     assert await cache.disk.get("a") is None
     assert not proof.exists()
-    assert "thrown away" in cache.problems[0]
+    assert "discarded" in cache.problems[0]
     assert await cache.works_again()
 
 

@@ -48,13 +48,13 @@ def test_ctrl_c_says_what_is_under_way_for_how_long_and_that_a_second_one_ends_a
         os.close(slave)
         world.sandbox.wait_for(lambda state: state.requests["provider.sms"], PATIENCE)
         worker.send_signal(signal.SIGINT)
-        seen = said(master, "what was left.")
+        seen = said(master, "unfinished work.")
         worker.send_signal(signal.SIGINT)
         assert worker.wait(PATIENCE) == 1
         os.close(master)
-    assert "ending; no more is taken. 1 message is being sent" in seen
-    assert "That takes 45s at most." in seen
-    assert "Ctrl-C once more ends at once" in seen
+    assert "stopping; no more messages are taken. 1 message is being sent" in seen
+    assert "This takes 45s at most." in seen
+    assert "press Ctrl-C again to exit at once" in seen
     assert "\x1b" not in seen
 
 

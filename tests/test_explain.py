@@ -93,7 +93,7 @@ def test_a_message_that_was_retried_fell_back_and_was_delivered(world: World) ->
     [sms] = world.state.accepted("sms")
     assert f"the provider's id {sms.provider_id}" in stopped.out
     assert f"key {sms.idempotency_key}\n" in stopped.out
-    assert "by its clock" in stopped.out
+    assert "reported as of" in stopped.out
 
 
 def test_names_of_variables_are_shown_and_values_only_when_asked_for(world: World) -> None:
@@ -136,9 +136,9 @@ def test_a_waiting_message_says_until_when_and_for_what(world: World) -> None:
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE) == 0
     told = explain(world, 5).out
-    assert told.startswith("message 5: waiting for its time\n")
+    assert told.startswith("message 5: waiting until it is due\n")
     assert "channel    sms, tries so far: 1" in told
-    assert re.search(r"\+\S+  due: goes on with sms then, or as soon as there is room$", told.strip())
+    assert re.search(r"\+\S+  due: goes on with sms then, or as soon as there is capacity$", told.strip())
 
 
 def test_an_attempt_in_doubt_that_is_held(world: World) -> None:
@@ -151,8 +151,8 @@ def test_an_attempt_in_doubt_that_is_held(world: World) -> None:
     told = explain(world, 5).out
     [attempt] = world.state.attempts
     assert told.startswith('message 5: in doubt and held (on_in_doubt = "hold")')
-    assert f"in doubt   {attempt.idempotency_key}: repeated under this key, if at all" in told
-    assert "attempt 1 on sms: in doubt: nobody knows what became of it: " in told
+    assert f"in doubt   {attempt.idempotency_key}: any repeat uses this key" in told
+    assert "attempt 1 on sms: in doubt: the outcome is unknown: " in told
 
 
 def test_a_message_that_was_tried_again_under_its_key(world: World) -> None:
@@ -164,7 +164,7 @@ def test_a_message_that_was_tried_again_under_its_key(world: World) -> None:
     told = explain(world, 5).out
     assert [what for what in whats(told) if what.startswith("attempt")] == [
         "attempt 1 on sms: begins",
-        "attempt 1 on sms: in doubt: nobody knows what became of it: no whole answer within 0.2 s",
+        "attempt 1 on sms: in doubt: the outcome is unknown: no whole answer within 0.2 s",
         "attempt 2 on sms: begins",
         "attempt 2 on sms: accepted by the provider",
     ]
@@ -194,9 +194,9 @@ def test_a_doubt_that_a_receipt_settled_stays_in_sight(world: World) -> None:
     told = explain(world, held).out
     attempts = [what for what in whats(told) if what.startswith("attempt")]
     assert attempts[0] == "attempt 1 on sms: begins"
-    assert attempts[1].startswith("attempt 1 on sms: in doubt: nobody knows what became of it: ")
+    assert attempts[1].startswith("attempt 1 on sms: in doubt: the outcome is unknown: ")
     assert attempts[2:] == ["attempt 1 on sms: accepted by the provider: settled by the provider's receipt"]
-    assert "by its clock" not in told
+    assert "reported as of" not in told
     [first, *_] = explain(world, 11 - held).out.splitlines()
     assert first.endswith("sent; a channel accepted it, and a provider's receipt may still follow")
 
@@ -217,7 +217,7 @@ def test_an_event_that_the_service_has_not_accepted_yet(world: World) -> None:
     worker.kill()
     worker.wait()
     assert told.startswith("message 5: taken; nothing is sent before the service has accepted")
-    assert "event dequeued: the service hasn't accepted it yet" in told
+    assert "event dequeued: not yet accepted by the service" in told
 
 
 def test_a_message_that_the_queue_gave_twice(world: World) -> None:
@@ -227,7 +227,7 @@ def test_a_message_that_the_queue_gave_twice(world: World) -> None:
     world.state.enqueue(message(5))
     world.run_until_idle()
     told = explain(world, 5).out
-    again = "reported again, as the queue gave the message once more: accepted by the service"
+    again = "reported again, since the queue delivered the message again: accepted by the service"
     assert f"event dequeued {again}" in told
     assert f"event sent {again}" in told
     assert told.count("event sent: to be reported") == 1

@@ -56,7 +56,7 @@ def test_what_answers_and_is_not_deliveryd_is_told(world: World) -> None:
         answered = command("health", "--url", url)
         assert (answered.status, answered.out) == (1, "")
         assert (
-            f"what answers at {url} isn't deliveryd's admin server: GET /livez was answered with"
+            f"the server at {url} isn't deliveryd's admin server: GET /livez was answered with"
             in answered.err
         )
 

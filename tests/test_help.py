@@ -76,8 +76,8 @@ def test_an_id_that_is_none_is_told_in_words() -> None:
     """Not in those of the library that reads options."""
     answered = terminal.command("explain", "9223372036854775808")
     assert answered.status == 2
-    assert "9223372036854775808 is no integer of 64 bits" in answered.err
-    assert "'ten' is no integer" in terminal.command("explain", "ten").err
+    assert "9223372036854775808 isn't a 64-bit integer" in answered.err
+    assert "'ten' isn't an integer" in terminal.command("explain", "ten").err
 
 
 def test_completion_knows_every_command(capfd: pytest.CaptureFixture[str]) -> None:

@@ -201,7 +201,7 @@ async def test_another_user_is_told_which_user_to_run_the_command_as(open_folder
             in _problem_as_nobody(path)
         )
     else:
-        assert f"{path} belongs to the user root, and this process runs as nobody" in _problem_as_nobody(path)
+        assert f"{path} belongs to the user root, but this process runs as nobody" in _problem_as_nobody(path)
 
 
 def _problem_as_nobody(path: Path) -> str:

@@ -58,7 +58,7 @@ def test_members_are_counted() -> None:
     decoder = Decoder("gzip", 1 << 20)
     assert all_of(decoder, member * MOST_GZIP_MEMBERS) == b""
     decoder.end()
-    with pytest.raises(Undecodable, match="more follows"):
+    with pytest.raises(Undecodable, match="followed by more data"):
         all_of(decoder, member)
 
 

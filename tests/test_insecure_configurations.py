@@ -35,20 +35,20 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 INSECURE = {
     "service.base_url": (
-        "the secret of service.auth would cross the network to queue.example.com unencrypted: give an https://"
-        " address, or set allow_plain_text = true in this table where the network is trusted"
+        "the secret of service.auth would be sent to queue.example.com unencrypted: give an https://"
+        " address, or set allow_plain_text = true in this table if the network is trusted"
     ),
     "channels.sms.url": (
-        "the secret token would cross the network to sms.example.com unencrypted: give an https:// address,"
-        " or set allow_plain_text = true in this table where the network is trusted"
+        "the secret token would be sent to sms.example.com unencrypted: give an https:// address,"
+        " or set allow_plain_text = true in this table if the network is trusted"
     ),
     "channels.email.tls": (
-        'the password would cross the network to mail.example.com unencrypted: set tls = "starttls",'
-        " or set allow_plain_text = true in this table where the network is trusted"
+        'the password would be sent to mail.example.com unencrypted: set tls = "starttls",'
+        " or set allow_plain_text = true in this table if the network is trusted"
     ),
     "customers.url": (
-        "the secret of auth would cross the network to crm.example.com unencrypted: give an https:// address,"
-        " or set allow_plain_text = true in this table where the network is trusted"
+        "the secret of auth would be sent to crm.example.com unencrypted: give an https:// address,"
+        " or set allow_plain_text = true in this table if the network is trusted"
     ),
 }
 """By key, what is said where a secret would leave the machine in plain text."""
@@ -115,7 +115,7 @@ def test_a_password_for_a_proxy_counts_as_well(world: World, table: str) -> None
     there = f"[{table}]\n"
     world.write_config(text.replace(there, there + keys) if there in text else f"{text}{there}{keys}")
     answered = check(world, "--offline")
-    said = "the password for the proxy would cross the network to proxy.example.com:3128 unencrypted"
+    said = "the password for the proxy would be sent to proxy.example.com:3128 unencrypted"
     assert answered.status == 78
     assert answered.err.startswith(f"{world.config}:{table}.proxy: {said}")
     world.change("http://proxy", "https://proxy")
@@ -157,7 +157,7 @@ def test_a_header_that_is_for_secrets_counts_as_one_and_loopback_does_not(world:
     world.change(f'url = "{world.sandbox.base_url}/sms"', 'url = "http://127.0.0.1.example.com/sms"')
     answered = check(world, "--offline")
     assert answered.status == 78
-    assert "the header Authorization would cross the network to 127.0.0.1.example.com" in answered.err
+    assert "the header Authorization would be sent to 127.0.0.1.example.com" in answered.err
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,9 @@ def test_a_cache_that_cannot_be_used_is_done_without(world: World) -> None:
     world.change('cache_dir = "cache"', 'cache_dir = "file/cache"')
     answered = check(world, "--offline")
     assert answered.status == 0
-    assert "file is no folder, so settings aren't kept on disk" in warned(answered)["settings.cache_dir"]
+    assert (
+        "file isn't a folder, so settings won't be cached on disk" in warned(answered)["settings.cache_dir"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_what_was_whole_of_a_batch_that_breaks_off_is_sent_and_the_rest_is_told(
     assert (line["level"], line["asked"], line["kept"]) == ("error", 100, len(sent))
     audited = world.command("audit", "--config", str(world.config))
     assert audited.returncode == 0
-    assert "queue: 1 batch may be lost, in part or as a whole, the last at 20" in audited.stdout
+    assert "queue: 1 batch may be lost, partly or entirely, most recently at 20" in audited.stdout
     counted = json.loads(world.command("audit", "--json", "--config", str(world.config)).stdout)
     assert counted["batches_lost"]["count"] == 1
 

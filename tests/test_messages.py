@@ -65,22 +65,22 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
-NO_CERTIFICATE = "holds no certificate in PEM form (-----BEGIN CERTIFICATE-----)"
-NO_KEY = "holds no private key in PEM form (-----BEGIN PRIVATE KEY-----)"
+NO_CERTIFICATE = "contains no certificate in PEM form (-----BEGIN CERTIFICATE-----)"
+NO_KEY = "contains no private key in PEM form (-----BEGIN PRIVATE KEY-----)"
 
 
 @pytest.mark.parametrize(
     ("names", "told"),
     [
         (("absent",), "ca_file: FOLDER/absent can't be read: No such file or directory"),
-        (("junk",), "ca_file: FOLDER/junk holds no certificate in PEM form (-----BEGIN CERTIFICATE-----)"),
+        (("junk",), "ca_file: FOLDER/junk contains no certificate in PEM form (-----BEGIN CERTIFICATE-----)"),
         (("key.pem",), f"ca_file: FOLDER/key.pem {NO_CERTIFICATE}"),
         ((None, "junk", "key.pem"), f"cert_file: FOLDER/junk {NO_CERTIFICATE}"),
         ((None, "cert.pem", "junk"), f"key_file: FOLDER/junk {NO_KEY}"),
         ((None, "cert.pem"), f"cert_file: FOLDER/cert.pem {NO_KEY}"),
         (
             (None, "cert.pem", "other.pem"),
-            "key_file: FOLDER/other.pem holds the key of another certificate than the one in cert_file",
+            "key_file: FOLDER/other.pem contains the key of a certificate other than the one in cert_file",
         ),
         (
             (None, "cert.pem", "locked.pem"),
@@ -211,7 +211,7 @@ async def test_a_certificate_for_another_name_is_not_blamed_on_the_authority(
 def test_a_name_server_that_fails_is_no_missing_name() -> None:
     error = socket.gaierror(socket.EAI_AGAIN, "Temporary failure")
     assert connect_reason("h.example", 443, error, "KEY") == (
-        "no connection to h.example:443: its name can't be looked up now (Temporary failure)"
+        "no connection to h.example:443: its name can't be resolved now (Temporary failure)"
     )
 
 
@@ -222,8 +222,8 @@ async def test_tls_to_a_server_that_begins_without_it_says_so() -> None:
         problem = await by_mail("127.0.0.1", server.port, True)
     assert problem == (
         f"TLS with 127.0.0.1:{server.port} failed:"
-        " what answers there doesn't speak TLS (WRONG_VERSION_NUMBER);"
-        ' servers that begin without TLS take tls = "starttls"'
+        " the peer doesn't speak TLS (WRONG_VERSION_NUMBER);"
+        ' servers that start without TLS need tls = "starttls"'
     )
 
 

@@ -70,23 +70,23 @@ def asked(world: World, *words: str) -> subprocess.CompletedProcess[str]:
 
 def a_link(place: Path, victim: Path) -> str:
     place.symlink_to(victim)
-    return f"{place} is a symbolic link, which isn't followed: remove it"
+    return f"{place} is a symbolic link, which is not followed: remove it"
 
 
 def a_second_name(place: Path, victim: Path) -> str:
     place.hardlink_to(victim)
-    return f"{place} has 2 names (hard links), and what is done under one is done to all: remove the other"
+    return f"{place} has 2 names (hard links), so changes would affect all of them: remove the other"
 
 
 def a_pipe(place: Path, victim: Path) -> str:
     os.mkfifo(place)
-    return f"{place} is no regular file: remove it"
+    return f"{place} isn't a regular file: remove it"
 
 
 def another_users_file(place: Path, victim: Path) -> str:
     place.write_text("4711\n")
     os.chown(place, USER, USER)
-    return f"{place} belongs to the user {USER}, and this process runs as"
+    return f"{place} belongs to the user {USER}, but this process runs as"
 
 
 Plant = Callable[[Path, Path], str]
@@ -130,7 +130,7 @@ def test_no_order_is_given_through_a_link_that_was_planted_as_the_socket(
 ) -> None:
     said = a_link(state / "journal.db.sock", victim)
     answered = asked(world, "in-doubt", "resend", "1")
-    assert (answered.returncode, answered.stderr) == (1, f"deliveryd: no order is given: {said}\n")
+    assert (answered.returncode, answered.stderr) == (1, f"deliveryd: can't send the order: {said}\n")
 
 
 def test_a_worker_leaves_alone_what_was_planted_as_its_socket(
@@ -176,7 +176,7 @@ async def test_a_link_in_place_of_the_caches_folder_is_not_followed(tmp_path: Pa
     assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755
     assert list(elsewhere.iterdir()) == []
     assert problems == [
-        f"the cache is bypassed: {tmp_path / 'cache'} is a symbolic link, which isn't followed: remove it"
+        f"the cache is bypassed: {tmp_path / 'cache'} is a symbolic link, which is not followed: remove it"
     ]
 
 
@@ -219,7 +219,7 @@ def test_what_root_does_it_does_as_the_owner_of_the_journals_folder(world: World
     for words in (*COMMANDS.values(), ["cache", "info"]):
         answered = asked(world, *words)
         assert "can't" not in answered.stderr, answered.stderr
-    assert "1 kept" in asked(world, "cache", "info").stdout
+    assert "1 entry" in asked(world, "cache", "info").stdout
     assert '"sent"' in asked(world, "explain", "1", "--json").stdout
     files = [file for folder in (theirs, world.folder / "private/cache") for file in folder.rglob("*")]
     assert {"journal.db", "journal.db.lock", "cache.db"} <= {file.name for file in files}
@@ -251,7 +251,7 @@ def test_root_leaves_nothing_in_a_folder_that_a_link_of_the_owners_leads_to(
     os.chown(theirs / "journal.db", USER, USER, follow_symlinks=False)
     answered = asked(world, *words)
     assert answered.returncode == 1
-    assert f"{theirs / 'journal.db'} is a symbolic link that leads to {target}" in answered.stderr
+    assert f"{theirs / 'journal.db'} is a symbolic link to {target}" in answered.stderr
     assert list(target.iterdir()) == []
 
 

@@ -65,7 +65,7 @@ def test_variables_are_gone_from_the_disk_once_a_message_is_sent_and_stay_when_i
     world.run_until_idle()
     there = on_disk(world.folder)
     assert (SENT.encode() in there, FAILED.encode() in there) == (False, True)
-    assert "variables  emptied, since it was sent" in of(world, "explain", 1, "--show-variables").out
+    assert "variables  removed after sending" in of(world, "explain", 1, "--show-variables").out
     assert of(world, "explain", 1, "--json").data["message"]["variables"] is None
     assert FAILED in of(world, "explain", 2, "--show-variables").out
 
@@ -193,11 +193,11 @@ CANARIES = (SENT, FAILED, "canary-malformed", "canary-without-id")
 def test_erasing_a_customer_leaves_nothing_of_them_on_the_disk_and_all_of_others(filled: World) -> None:
     """It says what it did; the journal still adds up, and a second time there is nothing left to do."""
     assert all(canary.encode() in on_disk(filled.folder) for canary in CANARIES)
-    assert of(filled, "erase", "--customer", 1, "--dry-run").out.startswith("would erase of customer 1: 5\n")
+    assert of(filled, "erase", "--customer", 1, "--dry-run").out.startswith("would erase for customer 1: 5\n")
     erased = of(filled, "erase", "--customer", 1)
     assert (erased.status, erased.err) == (0, "")
     assert erased.out == (
-        "erased of customer 1: 5\n"
+        "erased for customer 1: 5\n"
         "  messages, with their variables, attempts, events and receipts: 3\n"
         "  malformed elements of the queue: 2\n"
     )
@@ -283,8 +283,8 @@ def test_explain_says_who_erased_a_message_and_on_whose_behalf(
     monkeypatch.setenv("SUDO_USER", "anna")
     of(filled, "erase", "--customer", 1)
     told = of(filled, "explain", 1).out
-    assert told.startswith("message 1: erased by an operator's order; only these events are kept\n")
-    assert "an operator decided: erase\n" in told
+    assert told.startswith("message 1: erased by an operator; only these events are kept\n")
+    assert "operator's order: erase\n" in told
     assert f"by the user {me}, on behalf of anna, as claimed\n" in told
     [decision] = of(filled, "explain", 1, "--json").data["decisions"]
     assert (decision["user"], decision["caller"]) == (me, "anna")

@@ -182,7 +182,7 @@ async def test_no_other_table_uses_it(tmp_path: Path) -> None:
 async def test_metadata_services_are_not_asked_through_a_proxy_either(tmp_path: Path) -> None:
     async with open_gateway() as proxy:
         async with open_service(configured(tmp_path, "entities", proxy.url)) as client:
-            with pytest.raises(ServiceRefused, match="which is never asked"):
+            with pytest.raises(ServiceRefused, match="which is always refused"):
                 await client.configuration("http://169.254.169.254/latest")
         assert proxy.seen == []
 
@@ -196,12 +196,12 @@ def test_a_login_shows_in_nothing_that_is_printed(tmp_path: Path) -> None:
 
 
 MISTAKES: dict[str, tuple[Sequence[str], str]] = {
-    "no password": (['proxy = "http://p"', 'proxy_username = "u"'], "go together"),
-    "no name": (['proxy = "http://p"', 'proxy_password_file = "token"'], "go together"),
-    "no proxy": (['proxy_username = "u"', 'proxy_password_file = "token"'], "is given, but no proxy"),
+    "no password": (['proxy = "http://p"', 'proxy_username = "u"'], "must be given together"),
+    "no name": (['proxy = "http://p"', 'proxy_password_file = "token"'], "must be given together"),
+    "no proxy": (['proxy_username = "u"', 'proxy_password_file = "token"'], "needs proxy"),
     "a colon": (
         ['proxy = "http://p"', 'proxy_username = "a:b"', 'proxy_password_file = "token"'],
-        "without a colon",
+        "must not contain a colon",
     ),
     "a password in it": (['proxy = "http://u:s3cret-word@p"'], "those are proxy_username and"),
     "a path": (['proxy = "http://p/x"'], "expected http://host:port"),
@@ -235,7 +235,7 @@ def test_check_says_that_the_environments_proxy_is_not_used(
     monkeypatch.setenv("HTTPS_PROXY", "http://user:s3cret@127.0.0.1:1")
     configured(tmp_path, "none", "http://127.0.0.1:1")
     answered = command("check", "--offline", "--config", tmp_path / "config.toml")
-    assert "HTTPS_PROXY of the environment isn't used" in answered.out
+    assert "the environment variable HTTPS_PROXY is ignored" in answered.out
     assert "s3cret" not in answered.out + answered.err
     configured(tmp_path, "channel", "http://127.0.0.1:1")
     assert "HTTPS_PROXY" not in command("check", "--offline", "--config", tmp_path / "config.toml").out

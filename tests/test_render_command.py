@@ -91,7 +91,7 @@ def test_the_chosen_channel_is_marked_and_the_others_follow(world: World) -> Non
     assert "1 SMS (45 units of GSM-7)" in answered.out
     assert "Subject: Paid at Rad & Tour" in answered.out
     assert "<p>Hello Ann Whitfield, 10.50 at Rad &amp; Tour</p>" in answered.out
-    assert "further languages, which --language shows: pt" in answered.out
+    assert "other languages (see --language): pt" in answered.out
 
 
 def test_files_are_enough_without_any_network(world: World) -> None:
@@ -132,13 +132,13 @@ def test_what_cannot_be_read_is_named_and_passed_over(world: World) -> None:
     path.write_text(json.dumps(settings))
     answered = render(world, "--customer", 1, "--variables", VARIABLES, settings=path)
     assert (answered.status, answered.err) == (0, "")
-    assert "can't be read, and is passed over: content.en.sms.text: is missing" in answered.out
+    assert "unreadable and skipped: content.en.sms.text: is missing" in answered.out
     assert "email, en (chosen)" in headings(answered)
     data = render(world, "--customer", 1, "--variables", VARIABLES, "--json", settings=path).data
     assert data["unreadable"] == ["content.en.sms.text: is missing"]
     answered = render(world, "--channel", "sms", "--language", "en", settings=path)
     assert answered.status == 1
-    assert "hold nothing for that in en; content.en.sms.text: is missing" in answered.err
+    assert "have no such content in en; content.en.sms.text: is missing" in answered.err
 
 
 def test_one_language_and_one_channel(world: World) -> None:
@@ -155,7 +155,7 @@ def test_without_a_customer_the_texts_are_for_somebody_unknown(world: World) -> 
     """The general greeting, no addresses, and still no error."""
     answered = render(world, "--variables", VARIABLES, "--language", "en")
     assert answered.status == 0
-    assert "customer unknown: name one with --customer" in answered.out
+    assert "customer unknown: give one with --customer" in answered.out
     assert "text: Hello, 10.50 paid at Rad & Tour" in answered.out
     assert "Authorization" not in answered.out
 
@@ -169,7 +169,7 @@ def test_a_customer_without_any_address(world: World) -> None:
 def test_a_customer_whom_nobody_knows_is_named_as_such(world: World) -> None:
     answered = render(world, "--variables", VARIABLES, "--customer", 99)
     assert answered.status == 1
-    assert "customer 99, whom the directory doesn't know" in answered.out
+    assert "customer 99, not in the directory" in answered.out
 
 
 def test_expired_settings_are_not_sent_on_any_channel(world: World) -> None:
@@ -214,9 +214,9 @@ def test_the_message_id_is_the_one_that_is_asked_for(world: World) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--variables", '{"amount": 1,}'), "--variables: isn't JSON: "),
+        (("--variables", '{"amount": 1,}'), "--variables: invalid JSON: "),
         (("--variables", "[1]"), "--variables: expected a JSON object"),
-        (("--variables", '{"amount": null}'), "--variables: expected a text or a number: amount"),
+        (("--variables", '{"amount": null}'), "--variables: expected a string or a number: amount"),
         (("--variables", "absent.json"), "absent.json can't be read: No such file or directory"),
         (("--language", "fr"), "there is no language fr in these settings; there are: en, de, pt"),
         (("--language", "!"), "not a language tag"),
@@ -234,7 +234,7 @@ def test_a_number_beyond_the_ids_of_settings_is_told_as_such(world: World, numbe
     """It is taken neither for a file nor to the service."""
     answered = render(world, "--variables", VARIABLES, settings=number)
     assert (answered.status, answered.out) == (1, "")
-    assert answered.err.startswith("deliveryd: --settings: ids are integers of 64 bits; ")
+    assert answered.err.startswith("deliveryd: --settings: IDs are 64-bit integers; ")
     assert not world.state.requests
 
 
@@ -248,7 +248,8 @@ def test_settings_that_cannot_be_used_are_named_with_the_place(world: World) -> 
     broken = world.folder / "broken.json"
     broken.write_text('{\n  "content": {\n    "en": }\n}')
     assert (
-        "broken.json: isn't JSON: Expecting value at line 3, column 11" in render(world, settings=broken).err
+        "broken.json: invalid JSON: Expecting value at line 3, column 11"
+        in render(world, settings=broken).err
     )
     broken.write_text('{"content": {"en": {"sms": {}}}}')
     assert "broken.json: content.en.sms.text: is missing" in render(world, settings=broken).err

@@ -130,7 +130,7 @@ def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     tmp_path.joinpath("try").touch()
     answered = command("sandbox", "--port", "0", "--smtp-port", "0", "--folder", tmp_path / "try")
     assert answered.status == 1
-    assert answered.err == f"deliveryd: {tmp_path}/try can't be used: File exists; give another --folder\n"
+    assert answered.err == f"deliveryd: {tmp_path}/try can't be used: File exists; choose another --folder\n"
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_files_that_are_there_are_left_as_they_are(tmp_path: Path) -> None:
         told = dict(process.stdout.readline().split(maxsplit=1) for _ in range(6))
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0
-    assert told["config"] == f"{tmp_path / 'config.toml'}, as it was\n"
-    assert "won't send them again" in told["note"]
+    assert told["config"] == f"{tmp_path / 'config.toml'}, unchanged\n"
+    assert "won't be sent again" in told["note"]
     assert tmp_path.joinpath("config.toml").read_text(encoding="utf-8") == "# mine\n"
     assert tmp_path.joinpath("service-token").stat().st_mode & 0o777 == 0o600

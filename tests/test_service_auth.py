@@ -45,16 +45,16 @@ def test_basic_authentication_is_utf8(secret: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"username": "ada"}, "go together"),
-        ({"password_file": "S"}, "go together"),
-        ({"header": "x-key"}, "go together"),
+        ({"username": "ada"}, "must be given together"),
+        ({"password_file": "S"}, "must be given together"),
+        ({"header": "x-key"}, "must be given together"),
         ({"token_file": "S", "username": "ada", "password_file": "S"}, "give one of"),
         ({"token_file": "S", "header": "x", "value_file": "S"}, "give one of"),
-        ({"header": "x key", "value_file": "S"}, "no name of"),
-        ({"header": "x\r\ny", "value_file": "S"}, "no name of"),
+        ({"header": "x key", "value_file": "S"}, "isn't a name of"),
+        ({"header": "x\r\ny", "value_file": "S"}, "isn't a name of"),
         ({"header": "Host", "value_file": "S"}, "written by the client itself"),
         ({"header": "content-length", "value_file": "S"}, "written by the client itself"),
-        ({"username": "ada:x", "password_file": "S"}, "without a colon"),
+        ({"username": "ada:x", "password_file": "S"}, "must not contain a colon"),
         ({"token": "s3cret"}, "Extra inputs"),
     ],
 )

@@ -140,7 +140,7 @@ def test_ten_in_a_batch_one_of_them_malformed_in_ten_ways() -> None:
     assert malformed.id == 99
     assert malformed.raw == elements[4]
     assert malformed.reason == (
-        "settingsId: expected an integer of 64 bits; customerId: expected an integer of 64 bits;"
+        "settingsId: expected a 64-bit integer; customerId: expected a 64-bit integer;"
         " variables: expected a text or a number"
     )
 
@@ -307,7 +307,7 @@ def test_a_body_cut_anywhere_gives_what_was_whole_and_nothing_else(cut: int) -> 
     ],
 )
 def test_an_answer_of_which_nothing_can_be_read(body: bytes) -> None:
-    """What isn't a JSON array is told without quoting it, since it may have been a batch."""
+    """What is not a JSON array is told without quoting it, since it may have been a batch."""
     batch = read_queue(body)
     assert batch.size == 0
     assert isinstance(batch.fault, ServiceUnreadable)

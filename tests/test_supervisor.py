@@ -105,8 +105,8 @@ def test_systemd_hears_of_the_start_of_life_and_of_the_end(
     assert sentences
     assert all(re.fullmatch(pattern, sentence) for sentence in sentences)
     worker.terminate()
-    heard = hear(listener, lambda heard: "STATUS=Finishing what is under way" in heard)
-    assert heard[-2:] == ["STOPPING=1", "STATUS=Finishing what is under way"]
+    heard = hear(listener, lambda heard: "STATUS=Finishing work in progress" in heard)
+    assert heard[-2:] == ["STOPPING=1", "STATUS=Finishing work in progress"]
     assert worker.wait(PATIENCE) == 0
 
 
@@ -184,7 +184,9 @@ def test_with_hold_the_next_start_leaves_it_and_until_idle_says_how_many_are_hel
     assert worker.wait(30) == 0
     world.state.enqueue(message(2))
     assert world.start("--until-idle").wait(PATIENCE) == 1
-    assert world.log().splitlines()[-1] == "deliveryd: messages held in doubt, for a person to settle: 1"
+    assert (
+        world.log().splitlines()[-1] == "deliveryd: messages held in doubt, to be settled by an operator: 1"
+    )
     assert world.state.statuses(1) == ["dequeued"]
     assert world.state.statuses(2) == ["dequeued", "sent"]
     assert len(keys(world)) == 2

@@ -92,7 +92,7 @@ def test_an_idle_worker_is_alive_and_takes_messages(world: VirtualWorld) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("path", "words"), [("/queue", "the queue gives no usable answer"), ("/events", "takes no events")]
+    ("path", "words"), [("/queue", "the queue gives no usable answer"), ("/events", "accepts no events")]
 )
 def test_an_endpoint_that_is_down_takes_readiness_and_never_life(
     world: VirtualWorld, path: str, words: str
@@ -152,7 +152,10 @@ def test_settings_that_a_provider_refuses_are_named_and_cost_no_readiness(world:
 
     async def play(health: WorkerHealth, _parts: Parts) -> None:
         await trio.sleep(50)
-        assert health.ready() == (True, "taking messages, but a provider refuses all of some settings")
+        assert health.ready() == (
+            True,
+            "taking messages, but a provider refuses all messages of some settings",
+        )
         assert '"open": false, "refused_settings": [1]' in json.dumps(health.status()["lanes"])
         await trio.sleep(120)
         assert health.ready() == (True, "taking messages")
@@ -184,7 +187,7 @@ def test_a_worker_that_ends_is_not_ready(world: VirtualWorld) -> None:
 
     async def play(health: WorkerHealth, _parts: Parts) -> None:
         health.draining = True
-        assert health.ready() == (False, "finishing what is under way; no more is taken")
+        assert health.ready() == (False, "finishing work in progress; no more messages are taken")
 
     scene(world, play)
 

@@ -1,6 +1,6 @@
-"""The configuration: its tables as models, and `load`, which tells every mistake of a file at once.
+"""The configuration: its tables as models, and `load`, which reports all mistakes of a file at once.
 
-Defaults stand here and in the adapters' options, nowhere else; `config.example.toml` shows all of them.
+Defaults are defined here and in the adapters' options only; `config.example.toml` shows all of them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63}){0,126}")
 def _address(url: str) -> str:
     target_of(url)
     if "?" in url or "#" in url:
-        raise ValueError("paths are put behind this address, so it has neither a query nor a fragment")
+        raise ValueError("must have no query and no fragment, since paths are appended")
     return url
 
 
@@ -106,10 +106,10 @@ JournalUrl = Annotated[str, BeforeValidator(_journal_url)]
 
 
 class Section(BaseModel):
-    """A table of the file: unknown keys are mistakes.
+    """A table of the file; unknown keys are errors.
 
-    Models are built when something is read with them, most of them only as parts of others. A table that is
-    left out is therefore constructed: reading nothing with a model of its own would build it once more.
+    Models are built when they are first used, most of them as parts of others. The default of an omitted
+    table is therefore constructed without validation, which would build its model a second time.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, defer_build=True)
@@ -142,7 +142,7 @@ class QueueOptions(Section):
     @model_validator(mode="after")
     def _fits(self) -> QueueOptions:
         if self.max_poll_interval < self.poll_interval:
-            raise ValueError("max_poll_interval is shorter than poll_interval")
+            raise ValueError("max_poll_interval must not be shorter than poll_interval")
         return self
 
 
@@ -160,7 +160,7 @@ class EventsOptions(Section):
     @classmethod
     def _own_name(cls, name: str) -> str:
         if name in {"timestamp", "messageId", "status", "channel", "reportedAt"}:
-            raise ValueError("is the name of another field of an event")
+            raise ValueError("is already the name of another field of an event")
         return name
 
 
@@ -186,7 +186,7 @@ class EntitiesOptions(ProxyOptions, Section):
 
 
 class ContentOptions(Section):
-    """How messages are rendered."""
+    """Rendering of messages."""
 
     languages: tuple[Tag, ...] = Field(("en",), min_length=1, description="tried after the customer's own")
     greeting_fallback: StrictBool = Field(
@@ -196,11 +196,11 @@ class ContentOptions(Section):
 
 
 class RetryOptions(Section):
-    """How often a channel is tried for one message."""
+    """Retries of one message on one channel."""
 
-    attempts: StrictInt = Field(15, ge=1, le=1000, description="tries for one message on this channel")
-    base: Positive = Field(2.0, description="pause after the first failed try, doubled after each")
-    max: Positive = Field(600.0, description="longest pause between tries")
+    attempts: StrictInt = Field(15, ge=1, le=1000, description="attempts per message on this channel")
+    base: Positive = Field(2.0, description="pause after the first failed attempt, then doubled")
+    max: Positive = Field(600.0, description="longest pause between attempts")
 
 
 class BreakerOptions(Section):
@@ -215,7 +215,7 @@ class BreakerOptions(Section):
     @model_validator(mode="after")
     def _fits(self) -> BreakerOptions:
         if self.max_pause < self.pause:
-            raise ValueError("max_pause is shorter than pause")
+            raise ValueError("max_pause must not be shorter than pause")
         return self
 
 
@@ -246,7 +246,7 @@ class ChannelTable(BaseModel):
 
 
 class ChannelConfig(BaseModel):
-    """One channel: its name, what every channel has, and what its adapter needs."""
+    """One channel: its name, its common options and those of its adapter."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, defer_build=True)
 
@@ -257,7 +257,7 @@ class ChannelConfig(BaseModel):
 
 
 class ChannelsOptions(Section):
-    """The channels, in the order in which they are tried."""
+    """The channels and their order."""
 
     order: tuple[str, ...] = Field(
         BLOCKS,
@@ -268,7 +268,7 @@ class ChannelsOptions(Section):
 
     @property
     def reporting(self) -> Mapping[str, ReceiptOptions]:
-        """The channels whose providers send receipts."""
+        """Return the channels whose providers send receipts."""
         return {
             name: options
             for name, channel in self.configured.items()
@@ -290,12 +290,12 @@ class JournalOptions(Section):
 
     @property
     def named(self) -> Path:
-        """The file as the url names it, which may be a link."""
+        """Return the file that the URL names, which may be a link."""
         return Path(self.url.removeprefix(SQLITE))
 
     @cached_property
     def path(self) -> Path:
-        """The file that the url leads to by links, found out once: all files of the journal lie beside it."""
+        """Return the file with links resolved, once: all files of the journal are beside it."""
         return Path(os.path.realpath(self.named))
 
 
@@ -307,7 +307,7 @@ class AdminOptions(Section):
 
 
 class ReceiptsOptions(Section):
-    """Where providers report deliveries."""
+    """The server for providers' delivery reports."""
 
     listen: Listen = Field("127.0.0.1:9471", description="address; port 0: any free one; empty: off")
     max_body: Size = Field(64 << 10, ge=1, description="largest report accepted")
@@ -326,7 +326,7 @@ class LogOptions(Section):
 class RunOptions(Section):
     """How the process ends."""
 
-    drain_timeout: Duration = Field(20.0, description="time to finish what is under way after SIGTERM")
+    drain_timeout: Duration = Field(20.0, description="time to finish work in progress after SIGTERM")
 
 
 class Config(Section):
@@ -348,14 +348,14 @@ class Config(Section):
 
 
 class Examined(NamedTuple):
-    """A configuration file: its problems, and what of it can be used in spite of them, if anything."""
+    """A configuration file's problems, and the configuration without the faulty parts, if there is one."""
 
     config: Config | None
     problems: list[str]
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
-    """Read a configuration file. Raises ConfigError with every problem, each as `file:key: what to do`."""
+    """Read a configuration file. Raises ConfigError with all problems, each as `file:key: what to do`."""
     config, problems = examine(path, environ)
     if problems or config is None:
         raise ConfigError(problems)
@@ -363,7 +363,7 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
 
 
 def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
-    """Read a configuration file, as far as it can be read."""
+    """Read as much of a configuration file as possible."""
     try:
         file = ConfigFile(path, environ, BLOCKS)
     except ConfigError as error:
@@ -379,7 +379,7 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
 
 
 def _check(file: ConfigFile, config: Config) -> None:
-    """What only the files that a configuration names can tell, and its tables together."""
+    """Check the files that a configuration names, and its tables against each other."""
     for key, secret in _secrets(config):
         if (problem := secret.problem()) is not None:
             file.complain(key, problem)
@@ -395,11 +395,11 @@ def _check(file: ConfigFile, config: Config) -> None:
         file.complain("journal.url", shared)
     for name in config.channels.reporting:
         if not config.receipts.listen:
-            file.complain(f"channels.{name}.receipt", "receipts.listen is empty: nothing would come in")
+            file.complain(f"channels.{name}.receipt", "receipts.listen is empty, so no receipt could arrive")
 
 
 def _plain_text(config: Config) -> Iterator[tuple[str, str]]:
-    """Which secrets of the service and the entities would be sent in plain text, by the key that says so."""
+    """Yield the secrets of the service and the entities that would be sent in plain text, by key."""
     service = config.service
     is_plain = goes_out_plain(service.base_url, service.proxy)
     if service.auth.is_given and not service.allow_plain_text and is_plain:
@@ -412,7 +412,7 @@ def _plain_text(config: Config) -> Iterator[tuple[str, str]]:
 
 def _read_channels(file: ConfigFile, tables: object) -> ChannelsOptions:
     if not isinstance(tables, dict):
-        file.complain("channels", "expected tables such as [channels.sms]")
+        file.complain("channels", "expected tables, such as [channels.sms]")
         return ChannelsOptions()
     given = {name: table for name, table in tables.items() if name != "order"}
     configured = {
@@ -428,7 +428,7 @@ def _read_channels(file: ConfigFile, tables: object) -> ChannelsOptions:
             file.complain("channels.order", text)
     for name in given:
         if name not in options.order:
-            text = f"{name} is configured, but isn't in the order: nothing would take it"
+            text = f"{name} is configured but missing from the order, so it would never be used"
             file.complain("channels.order", text)
     if not given:
         file.complain("channels", "no channel is configured; add a table such as [channels.sms]")
@@ -438,17 +438,17 @@ def _read_channels(file: ConfigFile, tables: object) -> ChannelsOptions:
 def _read_channel(file: ConfigFile, name: str, table: object) -> ChannelConfig | None:
     place = f"channels.{name}"
     if not isinstance(table, dict):
-        file.complain(place, "unknown key; a channel is a table such as [channels.sms]")
+        file.complain(place, "unknown key; a channel is a table, such as [channels.sms]")
         return None
     if not _CHANNEL_NAME.fullmatch(name):
-        file.complain(place, "a channel's name consists of letters, digits, _ and -")
+        file.complain(place, "a channel's name may hold letters, digits, _ and -")
     common = file.validate(ChannelTable, table, place)
     options = _read_own(file, place, table)
     if common is None or options is None:
         return None
     block = common.block or name
     if block not in BLOCKS:
-        text = f"{block!r} is no block of the settings: give one of {', '.join(BLOCKS)}"
+        text = f"{block!r} isn't a content block; use one of {', '.join(BLOCKS)}"
         file.complain(f"{place}.block", text)
         return None
     for problem in check_channel(name, block, common.adapter, options):
@@ -457,9 +457,9 @@ def _read_channel(file: ConfigFile, name: str, table: object) -> ChannelConfig |
 
 
 def _read_own(file: ConfigFile, place: str, table: Mapping[str, Any]) -> BaseModel | None:
-    """What belongs to the channel's adapter."""
+    """Read the options of the channel's adapter."""
     adapter = table.get("adapter")
-    if not isinstance(adapter, str):  # told of with the keys that every channel has
+    if not isinstance(adapter, str):  # reported with the common keys
         return None
     try:
         kind = find_adapter(adapter)
@@ -477,7 +477,7 @@ def _taken_apart(problem: str) -> tuple[str, str]:
 
 
 def _secrets(value: object, key: str = "") -> Iterator[tuple[str, SecretFile]]:
-    """The secrets' files below a model, with their keys; channels and customers check their own."""
+    """Yield the secret files below a model, with their keys; channels and customers check their own."""
     if isinstance(value, SecretFile):
         yield key, value
     elif isinstance(value, BaseModel):

@@ -1,29 +1,29 @@
-"""The error tree: everything that deliveryd raises on purpose.
+"""The tree of all errors that deliveryd raises on purpose.
 
     DeliverydError
     ├── ConfigError               the configuration can't be used: exit status 78
-    ├── AddressInUse              an address to listen on can't be had now
+    ├── AddressInUse              an address to listen on is unavailable now
     ├── WireError                 an HTTP exchange gave no answer
     │   ├── NotSent               nothing of the request left: safe to send again
-    │   │   ├── TooLate           its time ran out before the first byte
-    │   │   └── ProxyRefused      the proxy answered that it makes no connection
-    │   └── OutcomeUnknown        it left, and no whole answer came back
-    │       └── BrokenOff         the head of the answer came back whole, its body didn't
+    │   │   ├── TooLate           its time ran out before the first byte was sent
+    │   │   └── ProxyRefused      the proxy refused to connect
+    │   └── OutcomeUnknown        it was sent, and no complete response came back
+    │       └── BrokenOff         the response's head was complete, its body wasn't
     ├── ServiceError              the remote service
-    │   ├── ServiceUnavailable    no usable answer, in spite of the retries inside one call: try later
-    │   ├── ServiceRefused        it answered that this very request is wrong: don't repeat it
-    │   └── ServiceUnreadable     it answered with something that isn't what the interface describes
-    ├── SettingsUnusable          these settings don't exist or can't be read: their messages end in an error
-    ├── LanguageUnreadable        a customer's language is no language tag
-    ├── DirectoryUnavailable      the customer directory can't answer now: its messages wait
+    │   ├── ServiceUnavailable    no usable answer after the retries of one call: try later
+    │   ├── ServiceRefused        it rejected this request: don't repeat it
+    │   └── ServiceUnreadable     its answer doesn't match the interface
+    ├── SettingsUnusable          the settings don't exist or can't be read: their messages end in an error
+    ├── LanguageUnreadable        a customer's language isn't a language tag
+    ├── DirectoryUnavailable      the customer directory is unavailable: messages that need it wait
     ├── JournalError              the journal can't be used
-    │   ├── JournalUnusable       its file or its folder has to be changed: exit status 78
-    │   ├── JournalLocked         another process works on it
-    │   └── JournalFull           there is no room left on its disk
-    ├── IllegalTransition         a message was about to take a step that the state table doesn't have
-    └── OutOfOrder                an event was about to be settled before another one that waits ahead of it
+    │   ├── JournalUnusable       its file or folder must be changed: exit status 78
+    │   ├── JournalLocked         another process uses it
+    │   └── JournalFull           its disk is full
+    ├── IllegalTransition         a transition that the state table doesn't allow
+    └── OutOfOrder                an event would be settled before an earlier one
 
-Errors of libraries are translated into these once, at the edge where the library is called.
+Errors of libraries are translated into these where the library is called.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DeliverydError(Exception):
 class ConfigError(DeliverydError):
     """The configuration can't be used.
 
-    `problems` holds one line for each mistake, each naming where it stands and what to do.
+    `problems` holds one line per mistake, each with its location and what to do.
     """
 
     def __init__(self, problems: list[str]) -> None:
@@ -47,23 +47,23 @@ class ConfigError(DeliverydError):
 
 
 class AddressInUse(DeliverydError):
-    """An address to listen on that another process has, or that this machine doesn't have yet."""
+    """An address to listen on is used by another process, or isn't assigned to this machine yet."""
 
 
 class WireError(DeliverydError):
-    """An HTTP exchange gave no answer; the text says why, without addresses' secrets or bodies."""
+    """An HTTP exchange gave no answer; the text says why, without secrets of addresses and without bodies."""
 
 
 class NotSent(WireError):
-    """Nothing of the request left this process, so it can be sent again without doubling anything."""
+    """No byte of the request left this process, so it can safely be sent again."""
 
 
 class TooLate(NotSent):
-    """The time until which the request may be sent ran out before its first byte was written."""
+    """The time for sending the request ran out before its first byte was written."""
 
 
 class ProxyRefused(NotSent):
-    """The proxy was asked for a connection and answered with another status than 2xx."""
+    """The proxy answered a connection request with a status other than 2xx."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -71,13 +71,13 @@ class ProxyRefused(NotSent):
 
 
 class OutcomeUnknown(WireError):
-    """The request left, and no whole answer came back: the other side may have acted on it."""
+    """The request was sent, and no complete response came back: the peer may have acted on it."""
 
 
 class BrokenOff(OutcomeUnknown):
-    """The head of the answer arrived whole; its body was cut off, late, too large or wrongly encoded.
+    """The response's head was complete; its body was cut off, late, too large or wrongly encoded.
 
-    `headers` have lower-case names; `body` is what had arrived of it, or had fit into the bound.
+    `headers` have lower-case names; `body` is what had arrived within the size limit.
     """
 
     def __init__(self, message: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -88,13 +88,13 @@ class BrokenOff(OutcomeUnknown):
 
 
 class ServiceError(DeliverydError):
-    """The remote service didn't do what was asked."""
+    """The remote service didn't fulfil a request."""
 
 
 class ServiceUnavailable(ServiceError):
-    """No usable answer, in spite of the retries inside one call. Worth trying again, in `after` seconds.
+    """No usable answer after the retries of one call. Retry in `after` seconds.
 
-    `status` is that of the answer, if there was one.
+    `status` is the answer's status, if there was one.
     """
 
     def __init__(self, message: str, after: float | None = None, status: int | None = None) -> None:
@@ -104,7 +104,7 @@ class ServiceUnavailable(ServiceError):
 
 
 class ServiceRefused(ServiceError):
-    """The service answered that this request is wrong; repeating it would change nothing."""
+    """The service rejected the request; repeating it would give the same result."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -112,19 +112,19 @@ class ServiceRefused(ServiceError):
 
 
 class ServiceUnreadable(ServiceError):
-    """The service answered with something that isn't what the interface describes."""
+    """The service's answer doesn't match the interface."""
 
 
 class SettingsUnusable(DeliverydError):
-    """Settings that don't exist or can't be read: each of their messages ends in an `error` event."""
+    """Settings don't exist or can't be read: each of their messages ends in an `error` event."""
 
 
 class LanguageUnreadable(DeliverydError):
-    """A language that is no language tag (BCP 47)."""
+    """A language isn't a language tag (BCP 47)."""
 
 
 class DirectoryUnavailable(DeliverydError):
-    """The customer directory can't answer now; messages that need it wait, `after` seconds if it said so."""
+    """The customer directory is unavailable; messages that need it wait, for `after` seconds if given."""
 
     def __init__(self, message: str, after: float | None = None) -> None:
         super().__init__(message)
@@ -136,20 +136,20 @@ class JournalError(DeliverydError):
 
 
 class JournalUnusable(JournalError):
-    """Somebody has to change the journal's file, its folder or `journal.url`; waiting doesn't mend it."""
+    """The journal's file, its folder or `journal.url` must be changed; retrying doesn't help."""
 
 
 class JournalLocked(JournalError):
-    """Another process works on this journal."""
+    """Another process uses this journal."""
 
 
 class JournalFull(JournalError):
-    """There is no room left on the journal's disk."""
+    """The journal's disk is full."""
 
 
 class IllegalTransition(DeliverydError):
-    """A message was about to take a step that the table of states doesn't have."""
+    """A transition that the state table doesn't allow."""
 
 
 class OutOfOrder(DeliverydError):
-    """An event was about to be settled before another one that waits ahead of it."""
+    """An event would be settled before an earlier one."""

@@ -1,7 +1,7 @@
-"""The worker's numbers, as numbers: admin/exposition.py puts them into words for Prometheus when it asks.
+"""The worker's metrics as plain numbers; admin/exposition.py formats them for Prometheus on each scrape.
 
-Labels hold names of configured channels and words of fixed sets, never ids, so that the number of series is
-known in advance; all of them start at 0.
+Labels are names of configured channels and values of fixed sets, never IDs, so the number of series is
+known in advance. All series start at 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from deliveryd.channels.base import Accepted, Expired, InDoubt, Misconfigured, R
 from deliveryd.states import ENDED, State
 
 FailureKind = Literal["unavailable", "refused", "unreadable"]
-"""The three ways in which the service doesn't do what was asked."""
+"""The three ways in which a request to the service fails."""
 
 SettingsAnswer = Literal["found", "unusable", "unavailable"]
 CacheLayer = Literal["memory", "disk"]
@@ -35,7 +35,7 @@ _VERDICTS: dict[type[Verdict], str] = {
 }
 
 _ALONE = ()
-"""The labels of a family that has none."""
+"""The labels of a family without labels."""
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _DELAYS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 6 * _HOUR, _DAY)
@@ -45,8 +45,8 @@ _COMMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What there is right now: messages per state, events not yet accepted, bytes of the journal's files,
-    and of each channel whether its breaker is open.
+    """Current values: messages per state, events not yet accepted, bytes of the journal's files, and
+    whether each channel's breaker is open.
     """
 
     messages: Mapping[State, int]
@@ -56,7 +56,7 @@ class Levels:
 
 
 class Durations:
-    """How often which lengths of time (seconds) occurred: a bound belongs to what is below it."""
+    """A histogram of durations in seconds; each bound is inclusive."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -66,14 +66,14 @@ class Durations:
         self.total = 0.0
 
     def observe(self, seconds: float) -> None:
-        """One more of this length."""
+        """Count one duration."""
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.total += seconds
 
 
 @dataclass(frozen=True, slots=True)
 class MetricCounts:
-    """A family of counters: its name, what it means, the names of its labels; each series by their values."""
+    """A family of counters: name, meaning, label names, and the series by label values."""
 
     name: str
     meaning: str
@@ -83,7 +83,7 @@ class MetricCounts:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """The same of histograms."""
+    """A family of histograms."""
 
     name: str
     meaning: str
@@ -92,7 +92,7 @@ class Lengths:
 
 
 class Metrics:
-    """Everything that is counted. Each method is cheap enough to be called once per message."""
+    """All metrics. Each method is cheap enough to be called once per message."""
 
     def __init__(self, channels: Iterable[str], version: str) -> None:
         self.version = version
@@ -101,14 +101,16 @@ class Metrics:
         plain, by = self._counted, self._counted_by
 
         self._taken = plain("messages_taken", "Messages taken from the queue for the first time.")
-        self._repeated = plain("messages_repeated", "Messages that the queue gave again.")
-        self._malformed = plain("messages_malformed", "Elements of the queue that are no messages.")
-        self._lost = plain("queue_batches_lost", "Batches that may be lost, in part or as a whole.")
+        self._repeated = plain("messages_repeated", "Messages that the queue delivered again.")
+        self._malformed = plain("messages_malformed", "Malformed elements of the queue.")
+        self._lost = plain("queue_batches_lost", "Batches that may be lost, partly or entirely.")
         self._take_failures = by(
-            "queue_take_failures", "Takes without a usable answer.", reason=get_args(FailureKind)
+            "queue_take_failures",
+            "Requests to the queue without a usable answer.",
+            reason=get_args(FailureKind),
         )
         self._ended = by(
-            "messages_ended", "Messages that came to a state of rest.", state=map(_word, sorted(ENDED))
+            "messages_ended", "Messages that reached an end state.", state=map(_word, sorted(ENDED))
         )
         self._delay = self._timed("delivery_delay", "From take to acceptance by a channel.", _DELAYS)
 
@@ -123,7 +125,7 @@ class Metrics:
             "settings_cache_hits", "Settings found in a cache.", cache=get_args(CacheLayer)
         )
         self._customers = by("customer_lookups", "Lookups in the directory.", result=get_args(CustomerAnswer))
-        self._receipts = by("receipts", "Updates that providers sent in.", result=get_args(ReceiptResult))
+        self._receipts = by("receipts", "Receipts from providers.", result=get_args(ReceiptResult))
         self._commits = self._timed("journal_commit", "Time for one durable commit.", _COMMITS)
         names = tuple(channels)
         self._attempts = self._tally(
@@ -137,79 +139,79 @@ class Metrics:
         )
 
     def taken(self, fresh: int, repeated: int, malformed: int) -> None:
-        """A batch from the queue is in the journal."""
+        """Count a batch recorded in the journal."""
         self._taken[_ALONE] += fresh
         self._repeated[_ALONE] += repeated
         self._malformed[_ALONE] += malformed
 
     def take_failed(self, reason: FailureKind) -> None:
-        """The queue gave no usable answer."""
+        """Count a request to the queue without a usable answer."""
         self._take_failures[reason,] += 1
 
     def batch_lost(self) -> None:
-        """A batch was asked for, and didn't come whole."""
+        """Count a batch that was not received completely."""
         self._lost[_ALONE] += 1
 
     def ended(self, state: State, count: int = 1) -> None:
-        """Messages came to one of the states in which the line is done with them."""
+        """Count messages that reached an end state."""
         self._ended[_word(state),] += count
 
     def attempted(self, channel: str, verdict: Verdict, seconds: float) -> None:
-        """An attempt took so long and came to this."""
+        """Count an attempt with its verdict and its duration."""
         self._attempts[channel, _VERDICTS[type(verdict)]] += 1
         self._attempt_seconds[channel].observe(seconds)
 
     def accepted_after(self, seconds: float) -> None:
-        """A channel accepted a message that was taken so many seconds ago."""
+        """Record the time from a message's take to its acceptance by a channel."""
         self._delay.observe(seconds)
 
     def events_accepted(self, count: int) -> None:
-        """The service accepted status events."""
+        """Count status events accepted by the service."""
         self._events_accepted[_ALONE] += count
 
     def events_refused(self, count: int) -> None:
-        """The service refused status events for good."""
+        """Count status events refused for good by the service."""
         self._events_refused[_ALONE] += count
 
     def post_failed(self, reason: FailureKind) -> None:
-        """A post of status events failed."""
+        """Count a failed post of status events."""
         self._post_failures[reason,] += 1
 
     def settings_requested(self, result: SettingsAnswer) -> None:
-        """The service was asked for settings."""
+        """Count a request for settings."""
         self._settings[result,] += 1
 
     def settings_cached(self, cache: CacheLayer) -> None:
-        """Settings were found without asking the service."""
+        """Count settings found in a cache."""
         self._settings_hits[cache,] += 1
 
     def customers_looked_up(self, found: int, asked: int) -> None:
-        """The customer directory was asked for so many customers, and knew some of them."""
+        """Count customers looked up in the directory, and those found."""
         self._customers["found",] += found
         self._customers["unknown",] += asked - found
 
     def customers_unavailable(self, asked: int) -> None:
-        """The customer directory gave no answer."""
+        """Count customers for whom the directory gave no answer."""
         self._customers["unavailable",] += asked
 
     def receipt(self, result: ReceiptResult) -> None:
-        """A provider's update came in."""
+        """Count a receipt from a provider."""
         self._receipts[result,] += 1
 
     def committed(self, seconds: float) -> None:
-        """The journal made a commit durable."""
+        """Record the duration of a durable commit."""
         self._commits.observe(seconds)
 
     def follow(self, levels: Callable[[], Levels]) -> None:
-        """Show these levels as gauges; they are asked for once per scrape and have to be at hand."""
+        """Export these levels as gauges. `levels` is called on each scrape and must not block."""
         self.levels = levels
 
     def _counted(self, name: str, meaning: str) -> Counter[Labels]:
-        """A counter without labels."""
+        """Add a counter without labels."""
         return self._tally(name, meaning, (), [_ALONE])
 
     def _counted_by(self, name: str, meaning: str, **label: Iterable[str]) -> Counter[Labels]:
-        """A counter with one label, given with all the words it may have; each of them starts at 0."""
+        """Add a counter with one label and all of its values."""
         [(label_name, words)] = label.items()
         return self._tally(name, meaning, (label_name,), [(word,) for word in words])
 
@@ -219,7 +221,7 @@ class Metrics:
         return counts
 
     def _timed(self, name: str, meaning: str, bounds: Sequence[float]) -> Durations:
-        """A histogram of lengths of time."""
+        """Add a histogram of durations."""
         durations = Durations(bounds)
         self.families.append(Lengths(f"deliveryd_{name}_seconds", meaning, (), {_ALONE: durations}))
         return durations
@@ -227,7 +229,7 @@ class Metrics:
     def _timed_by(
         self, name: str, meaning: str, bounds: Sequence[float], **label: Iterable[str]
     ) -> Mapping[str, Durations]:
-        """Histograms of lengths of time, one for each word of a label."""
+        """Add histograms of durations, one for each value of a label."""
         [(label_name, words)] = label.items()
         durations = {word: Durations(bounds) for word in words}
         series: dict[Labels, Durations] = {(word,): each for word, each in durations.items()}

@@ -1,7 +1,7 @@
-"""The log: the one list of event names, the one list of fields, and the way from there to a line of output.
+"""The log: the list of event names, the list of fields, and their output as lines.
 
-What isn't on the lists doesn't get out: texts, names, addresses, variables and secrets have no field here,
-and of foreign exceptions and foreign log records only the parts that can't carry data are kept (design 4.7).
+Only what is on the lists is logged: texts, names, addresses, variables and secrets have no field. Of other
+libraries' exceptions and log records, only parts that can't carry data are kept (design 4.7).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from deliveryd.errors import DeliverydError
 
 @contextmanager
 def absent(*names: str) -> Iterator[None]:
-    """What is imported meanwhile finds none of the packages `names`, as where they aren't installed.
+    """Hide the packages `names` from imports meanwhile, as if they weren't installed.
 
-    Only for a library that has a way of its own to do without them.
+    Only for libraries that have a fallback without them.
     """
     before = {name: sys.modules[name] for name in names if name in sys.modules}
     sys.modules |= dict.fromkeys(names)  # type: ignore[arg-type]  # None is how Python marks a missing module
@@ -38,7 +38,7 @@ def absent(*names: str) -> Iterator[None]:
         sys.modules |= before
 
 
-with absent("rich"):  # it would draw traces, which have no way into our lines, and takes a fifth of the start
+with absent("rich"):  # it renders traces, which our lines never hold, and takes a fifth of the start-up time
     import structlog
 
 Layout = Literal["auto", "console", "json", "journal"]
@@ -52,9 +52,9 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 
 class Event(StrEnum):
-    """Everything that deliveryd ever logs: name, level, meaning.
+    """Everything that deliveryd logs: name, level, meaning.
 
-    What happens to every single message is debug, what happens to batches and parts is info or worse.
+    Events of single messages are debug; those of batches and components are info or above.
     """
 
     WORKER_STARTED = "worker.started", INFO, "the process is up and opens its parts"
@@ -89,12 +89,12 @@ class Event(StrEnum):
     CHANNEL_REFUSES_SETTINGS = (
         "channel.refuses_settings",
         WARNING,
-        "a provider refuses all messages of a settings id, which waits there; only probes are sent",
+        "a provider refuses all messages of a settings ID; they wait, and only probes are sent",
     )
     CHANNEL_ACCEPTS_SETTINGS = (
         "channel.accepts_settings",
         INFO,
-        "a provider accepted a message of a settings id that waited; the others follow",
+        "a provider accepted a message of a waiting settings ID; the others follow",
     )
     CHANNEL_UNAVAILABLE = "channel.unavailable", WARNING, "a provider keeps failing; only probes are sent"
     CHANNEL_PROBE_FAILED = "channel.probe_failed", DEBUG, "a probe of a failing provider failed"
@@ -112,8 +112,12 @@ class Event(StrEnum):
     CACHE_ROW_REFUSED = "cache.row_refused", WARNING, "a disk cache held a row that deliveryd didn't write"
 
     EVENTS_ACCEPTED = "events.accepted", INFO, "the service accepted a batch of status events"
-    EVENTS_REFUSED = "events.refused", ERROR, "the service refuses a status event, which was set aside"
-    EVENTS_REFUSED_AGAIN = "events.refused_again", WARNING, "events refused before were refused once more"
+    EVENTS_REFUSED = "events.refused", ERROR, "the service refused a status event, which was set aside"
+    EVENTS_REFUSED_AGAIN = (
+        "events.refused_again",
+        WARNING,
+        "events that were refused before were refused again",
+    )
     EVENTS_UNAVAILABLE = "events.unavailable", WARNING, "status events can't be posted; the outbox keeps them"
     EVENTS_RECOVERED = "events.recovered", INFO, "status events can be posted again"
 
@@ -187,10 +191,10 @@ class Event(StrEnum):
 
 
 class Fields(TypedDict, total=False):
-    """Every field that a line may have. A name that is missing here can't be logged, and mypy says so.
+    """Every field that a line may have; mypy rejects others.
 
-    Strings are names and rules out of deliveryd or its configuration, never anything a customer or a template
-    brought along. Lengths of time are seconds.
+    Strings are names and rules from deliveryd or its configuration, never data of customers or templates.
+    Durations are in seconds.
     """
 
     accepted: int
@@ -249,18 +253,18 @@ class Fields(TypedDict, total=False):
 
 
 FIELDS = frozenset(Fields.__annotations__)
-"""The names that pass redaction."""
+"""The field names that pass redaction."""
 
 _gate = logging.getLogger("deliveryd")
 
 
 def enabled(level: int) -> bool:
-    """Whether lines of this level are written: for callers that would have to compute a field first."""
+    """Whether lines of this level are written, for callers that would compute a field first."""
     return _gate.isEnabledFor(level) and structlog.is_configured()
 
 
 def log(event: Event, /, **fields: Unpack[Fields]) -> None:
-    """Write one line at the event's own level. Never raises for what happens to the output.
+    """Write one line at the event's level. Never raises for failures of the output.
 
     Before `configure` nothing is written.
     """
@@ -269,11 +273,10 @@ def log(event: Event, /, **fields: Unpack[Fields]) -> None:
 
 
 def configure(level: str, layout: Layout = "auto", stream: TextIO | None = None) -> None:
-    """Send all lines from `level` ("debug" to "error") upwards to `stream`, by default standard error.
+    """Write all lines of `level` ("debug" to "error") and above to `stream`, by default standard error.
 
     `auto` is `journal` when the stream goes to systemd's journal, `console` on a terminal, `json` otherwise.
-    Calling it again replaces what was configured before. Other libraries' log records follow the same way
-    when they are warnings or worse.
+    Calling it again replaces the earlier configuration. Other libraries' warnings and errors are included.
     """
     stream = sys.stderr if stream is None else stream
     lowest = logging.getLevelNamesMapping()[level.upper()]
@@ -292,18 +295,18 @@ def configure(level: str, layout: Layout = "auto", stream: TextIO | None = None)
 
 
 def choose_layout(stream: TextIO, environ: Mapping[str, str]) -> Layout:
-    """What `auto` means for this stream."""
+    """Return the layout that `auto` selects for this stream."""
     try:
         status = os.fstat(stream.fileno())
         if environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}":
             return "journal"
         return "console" if stream.isatty() else "json"
-    except (OSError, ValueError):  # closed, or no file at all
+    except (OSError, ValueError):  # closed, or not a file
         return "json"
 
 
 def describe(error: BaseException) -> str:
-    """Name an exception and its causes without letting out what a library wrote into its message."""
+    """Name an exception and its causes, without the messages of other libraries."""
     return " <- ".join(_name(link) for link in _causes(error))
 
 
@@ -328,7 +331,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _trace(error: BaseException, depth: int = 0) -> Iterator[str]:
-    """Where an exception came from, as files, lines and functions; locals and messages stay inside."""
+    """Yield an exception's traceback as files, lines and functions, without locals and messages."""
     for link in _causes(error):
         yield f"{'  ' * depth}{_one_line(_name(link))}"
         for frame in traceback.extract_tb(link.__traceback__, limit=-_MOST_FRAMES):
@@ -339,7 +342,7 @@ def _trace(error: BaseException, depth: int = 0) -> Iterator[str]:
 
 
 def _redact(_logger: object, level: str, raw: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Build the line anew from the fields that may be seen; of the others only their number is told."""
+    """Copy the allowed fields to a new line, with the number of those left out."""
     line: dict[str, Any] = {"level": level, "event": raw.pop("event")}
     error = raw.get("error")
     line |= {name: _plain(value) for name, value in raw.items() if name in FIELDS}
@@ -367,13 +370,13 @@ def _plain(value: object) -> object:
 
 
 def _one_line(text: str) -> str:
-    """Bound a text and take from it what could forge a second line or steer a terminal."""
+    """Truncate a text, and replace characters that could forge a line or control a terminal."""
     short = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
     return short if short.isprintable() else "".join(c if c.isprintable() else " " for c in short)
 
 
 class _Sink:
-    """Writes whole lines; an output that is gone or full costs the line, never the worker."""
+    """Writes whole lines; if the output is closed or full, the line is lost and the worker goes on."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -391,7 +394,7 @@ class _Sink:
 
 
 class _Foreign(logging.Handler):
-    """Takes the log records of libraries into the same output, by the same rules."""
+    """Writes the log records of libraries to the same output, under the same rules."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = ERROR if record.levelno >= ERROR else WARNING
@@ -404,16 +407,16 @@ class _Foreign(logging.Handler):
             structlog.get_logger().log(level, str(Event.LIBRARY_MESSAGE), **fields)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
-        """Stay silent: logging's own report would print the arguments of the record."""
+        """Do nothing: logging's own report would print the record's arguments."""
 
 
 def _constant_words(record: logging.LogRecord) -> str | None:
-    """The record's unformatted message if it stands literally in the code that logged it.
+    """Return the record's unformatted message if it is a constant of the function that logged it.
 
-    Many libraries build their messages with f-strings, so that the text before formatting can hold an address
-    already. Only a constant of the calling function surely holds no data.
+    Many libraries build messages with f-strings, so even the text before formatting can hold an address. Only
+    a constant of the calling function certainly holds no data.
     """
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the way logging itself finds its caller
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - logging finds its caller the same way
     while frame is not None:
         code = frame.f_code
         if code.co_filename == record.pathname and code.co_name == record.funcName:
@@ -450,7 +453,7 @@ def _console(stream: TextIO) -> _Renderer:
 
 
 def _journal(_stream: TextIO) -> _Renderer:
-    """Lines for journald, which keeps the time and reads the level from the prefix."""
+    """Return a renderer for journald, which adds the time and reads the level from the prefix."""
     encode = structlog.processors.LogfmtRenderer(bool_as_flag=False)
 
     def render(logger: object, level: str, line: MutableMapping[str, Any]) -> str:

@@ -239,7 +239,7 @@ def waiting_forgotten_on_recovery(patch: Patch) -> None:
 
 
 def ready_lost_on_recovery(patch: Patch) -> None:
-    """What was in the line's hands when the worker died stays there for ever."""
+    """What was in progress when the worker died stays there for ever."""
     recover = upkeep.recover
 
     def blind(db: sqlite3.Connection, *args: Any) -> Recovery:

@@ -29,17 +29,17 @@ _HEADERS = {
 _INDEX = """\
 deliveryd
 
-/livez    200 while the loops turn
-/readyz   200 while work is being taken
-/metrics  numbers for Prometheus
-/status   what is going on, as JSON
+/livez    200 while all loops are turning
+/readyz   200 while messages are being taken
+/metrics  metrics for Prometheus
+/status   the worker's state, as JSON
 """
 
 
 def admin_app(health: HealthSource, metrics: Metrics, allowed_hosts: Collection[str] = ()) -> ASGIApp:
-    """The pages over the signs of life and the numbers of one worker. They only read.
+    """Build the read-only pages on the health and the metrics of one worker.
 
-    They are shown to those who ask by address, by `localhost` or by a name of `allowed_hosts`.
+    Requests must use an address, `localhost` or a name of `allowed_hosts` as their host.
     """
 
     async def index(_request: Request) -> Response:
@@ -74,5 +74,5 @@ def admin_app(health: HealthSource, metrics: Metrics, allowed_hosts: Collection[
 
 
 def _answer(body: str | bytes, status: int = 200, media_type: str = _TEXT) -> Response:
-    # The media type goes in as a header: Starlette would add a second charset to the one of the metrics.
+    # Set as a header, since Starlette would add a second charset to that of the metrics.
     return Response(body, status, headers={**_HEADERS, "Content-Type": media_type})

@@ -1,4 +1,4 @@
-"""What the administrative pages need to know of the running worker."""
+"""The interface between the administrative pages and the running worker."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Protocol
 
 
 class HealthSource(Protocol):
-    """The worker's signs of life. Every answer is at hand: none of them waits for anything."""
+    """The worker's health. No method blocks."""
 
     def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:
-        """Whether all loops turn, and per loop its name and the seconds since it last turned.
+        """Return whether all loops are turning, and each loop's name and seconds since its last turn.
 
-        A provider or a service that is down doesn't make it false (design 6).
+        An outage of a provider or of the service doesn't make it false (design 6).
         """
 
     def ready(self) -> tuple[bool, str]:
-        """Whether work is being taken, and a sentence that says why or why not."""
+        """Return whether messages are being taken, and the reason as a sentence."""
 
     def status(self) -> Mapping[str, object]:
-        """All there is to know at a glance, as JSON; without texts, names, addresses or secrets."""
+        """Return the state as JSON, without texts, names, addresses or secrets."""

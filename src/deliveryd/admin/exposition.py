@@ -1,4 +1,4 @@
-"""The worker's numbers in the formats of Prometheus, whose library is loaded for nothing else."""
+"""The worker's metrics in the formats of Prometheus; only this module loads its library."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from deliveryd.states import State
 
 
 def expose(metrics: Metrics, accept: str) -> tuple[bytes, str]:
-    """All numbers and their content type, in the format that an Accept header prefers."""
+    """Return all metrics and their content type, in the format that an Accept header prefers."""
     encode, content_type = choose_encoder(accept)
     return encode(_Everything(metrics)), content_type
 
 
 class _Everything(Collector):
-    """What is counted, told to the library as it asks for it."""
+    """A collector of all metrics, for the library."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -57,7 +57,7 @@ def _histograms(family: Lengths) -> Metric:
 
 
 def _buckets(durations: Durations) -> list[tuple[str, float]]:
-    """How many were no longer than each bound."""
+    """Return the number of durations up to each bound."""
     bounds = [*map(floatToGoString, durations.bounds), "+Inf"]
     return list(zip(bounds, accumulate(durations.counts), strict=True))
 

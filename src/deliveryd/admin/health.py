@@ -1,4 +1,4 @@
-"""The client of /livez, for health checks of containers: no more than the standard library."""
+"""The client of /livez, for container health checks. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _LONGEST_QUOTE = 120
 
 
 def health_url(listen: str) -> str:
-    """Where a worker that listens on `listen` is asked from the same machine.
+    """Return the URL of a worker that listens on `listen`, as seen from the same machine.
 
-    Raises ValueError when `listen` is no address or its port isn't known beforehand.
+    Raises ValueError if `listen` isn't an address, or its port isn't fixed.
     """
     host, port = parse_listen(listen)
     if port == 0:
-        raise ValueError("port 0 means any free port, so there is no telling where to ask")
+        raise ValueError("port 0 means any free port, so the actual port is unknown")
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -31,7 +31,7 @@ def health_url(listen: str) -> str:
 
 
 def check_health(url: str) -> tuple[bool, str]:
-    """Ask /livez of the worker at `url`: whether it is alive, and its answer or why there is none."""
+    """Request /livez; return whether the worker is alive, and its answer or why there is none."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT)
     try:
@@ -44,7 +44,7 @@ def check_health(url: str) -> tuple[bool, str]:
     else:
         if first not in ("alive", "stuck"):
             said = f"GET /livez was answered with {answer.status} {first[:_LONGEST_QUOTE]!r}"
-            return False, f"what answers at {url} isn't deliveryd's admin server: {said}"
+            return False, f"the server at {url} isn't deliveryd's admin server: {said}"
         return answer.status == 200, text
     finally:
         connection.close()

@@ -1,7 +1,7 @@
-"""Which names of this server a request may use, so that a web page can't read what it says.
+"""Checks the `Host` header, so that web pages can't read this server.
 
-A page reaches a server in its reader's network by having its own name lead there (DNS rebinding); the `Host`
-header is then the page's name. So whoever comes by an address, or by a name that an operator gave, is let in.
+A page can reach a server in its reader's network by resolving its own name to the server's address (DNS
+rebinding); the `Host` header is then the page's name. So only addresses and configured names are accepted.
 """
 
 from __future__ import annotations
@@ -50,6 +50,6 @@ def _is_address(text: str, version: int) -> bool:
 
 def _refusal(hosts: Collection[str]) -> PlainTextResponse:
     if len(hosts) != 1:
-        return PlainTextResponse("a request has one Host header\n", 400, _CLOSE)
-    text = "requests for this name aren't answered; ask by address, or add the name to admin.allowed_hosts\n"
+        return PlainTextResponse("a request must have one Host header\n", 400, _CLOSE)
+    text = "unknown host name; use an address, or add the name to admin.allowed_hosts\n"
     return PlainTextResponse(text, 421, _CLOSE)

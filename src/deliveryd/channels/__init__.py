@@ -1,4 +1,4 @@
-"""Channel adapters: they turn a rendered message into a provider's request, its answer into an outcome.
+"""Channel adapters: they send rendered messages to providers, and map the answers to verdicts.
 
 Imports options, http, network and the model. When and how often a message is tried belongs to delivery.
 """

@@ -1,4 +1,4 @@
-"""What a channel adapter is: it makes one attempt and says, in one of six verdicts, what became of it."""
+"""The protocol of a channel adapter: it makes one attempt and returns one of six verdicts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from deliveryd.model import Clock, Customer, Entry, Rendered
 
 
 class Dispatch(NamedTuple):
-    """All that an adapter needs for one attempt.
+    """Everything that an adapter needs for one attempt.
 
-    `key` is the idempotency key: the same for all tries of the message on this channel, unless an operator
-    has it begin anew. After `expires_at` nothing may be sent any more, by `clock`: an adapter calls
-    `check_time` immediately before the first byte that can't be taken back.
+    `key` is the idempotency key: the same for all attempts of the message on this channel, unless an operator
+    restarts the message. Nothing may be sent after `expires_at` by `clock`: an adapter calls `check_time`
+    immediately before the first byte that can't be withdrawn.
     """
 
     key: str
@@ -24,23 +24,23 @@ class Dispatch(NamedTuple):
     clock: Clock
 
     def check_time(self) -> None:
-        """Raise TooLate when the message may not be sent any more."""
+        """Raise TooLate if the message has expired."""
         if self.expires_at is not None and self.clock.now() > self.expires_at:
             raise TooLate("the message expired before it was sent")
 
 
 class Accepted(NamedTuple):
-    """The provider has the message. `provider_id` is its own name for it, if it gave one."""
+    """The provider accepted the message. `provider_id` is its ID there, if it returned one."""
 
     provider_id: str | None = None
 
 
 class Refused(NamedTuple):
-    """The provider won't ever take this message; the next channel of the order may.
+    """The provider refused this message for good; the next channel in the order may accept it.
 
-    `by` names the host whose answer said so. Such refusals are counted for each settings id: many in a row
-    mean that the template or the channel's set-up is at fault. None: it is about this message or its
-    recipient alone, as with an address that is missing, or an SMTP server's answer to RCPT.
+    `by` is the host that refused. Such refusals are counted per settings ID: many in a row mean that the
+    template or the channel's configuration is at fault. None: the refusal concerns only this message or its
+    recipient, such as a missing address or an SMTP server's answer to RCPT.
     """
 
     reason: str
@@ -48,11 +48,11 @@ class Refused(NamedTuple):
 
 
 class TryAgain(NamedTuple):
-    """The provider says that it doesn't have the message, and may take it later, in `after` seconds at least.
+    """The provider doesn't have the message and may accept it later, after at least `after` seconds.
 
-    `only_this` says that it is about this message or its recipient alone, such as a mailbox that is full: the
-    provider works, and others go on. `may_have_arrived` says that its word isn't certain: the next try there
-    says the same, and another channel may take the message after the last one all the same.
+    `only_this`: the reason concerns only this message or its recipient, such as a full mailbox; the provider
+    works for others. `may_have_arrived`: the answer isn't certain, so a repeat there has the same content;
+    another channel may still take the message after the last attempt.
     """
 
     reason: str
@@ -62,9 +62,9 @@ class TryAgain(NamedTuple):
 
 
 class InDoubt(NamedTuple):
-    """The attempt left, and nobody knows what became of it: settled by the channel's `on_in_doubt`.
+    """The attempt was sent and its outcome is unknown: the channel's `on_in_doubt` decides.
 
-    It isn't repeated before `after` seconds.
+    It isn't repeated for at least `after` seconds.
     """
 
     reason: str
@@ -72,9 +72,9 @@ class InDoubt(NamedTuple):
 
 
 class Misconfigured(NamedTuple):
-    """The adapter's own configuration is at fault, for any message: no attempt is used up by it.
+    """The channel's configuration is at fault, for any message: the attempt isn't counted.
 
-    `by` names the host that said so, for the log.
+    `by` is the host that answered so, for the log.
     """
 
     reason: str
@@ -82,39 +82,39 @@ class Misconfigured(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """The message's time ran out before the provider could have it: `check_time` raised TooLate."""
+    """The message expired before it was sent: `check_time` raised TooLate."""
 
     reason: str = "expired"
 
 
 Attempted = Accepted | Refused | TryAgain | InDoubt | Misconfigured
-"""What became of an attempt that was made."""
+"""The outcome of an attempt that was made."""
 
 Verdict = Attempted | Expired
-"""What became of an attempt. A reason names statuses and rules, never text, names, addresses or secrets."""
+"""The outcome of an attempt. Reasons name statuses and rules, never texts, names, addresses or secrets."""
 
 
 class Channel(Protocol):
-    """One configured adapter. It is opened once, sends many messages at the same time, and is closed once."""
+    """One configured adapter: opened once, used for many messages concurrently, closed once."""
 
     @property
     def customer_fields(self) -> frozenset[str]:
-        """Which of a customer's values it sends: a repeat of what may have arrived has the same ones."""
+        """Return the customer fields that it sends, which must be the same in a repeat."""
 
     def reaches(self, customer: Customer | None) -> bool:
-        """Whether there is an address for this customer, if the adapter needs one. Pure and cheap."""
+        """Whether the customer has the address that the adapter needs. Pure and cheap."""
 
     async def send(self, dispatch: Dispatch) -> Verdict:
-        """Make one attempt. Never raises for anything the provider or the content does.
+        """Make one attempt. Never raises because of the provider or the content.
 
-        When it is cancelled, the attempt counts as in doubt.
+        If it is cancelled, the attempt is in doubt.
         """
 
     def preview(self, dispatch: Dispatch) -> str:
-        """What would be sent, as text for a person, with secrets masked; nothing is sent."""
+        """Return what would be sent as readable text, with secrets masked. Sends nothing."""
 
     async def probe(self) -> str | None:
-        """Whether the provider can be reached: None, or what is wrong. Sends no message."""
+        """Return why the provider can't be reached, or None. Sends no message."""
 
     async def aclose(self) -> None:
-        """Close what the adapter holds open."""
+        """Release the adapter's resources."""

@@ -1,7 +1,7 @@
-"""The text alternative of an HTML body: links, lists and line breaks as plain text has them.
+"""The plain-text alternative of an HTML body, with links, lists and line breaks.
 
-The standard library's HTML parser needs time by the square of a body's length on broken markup, seconds
-for 20 KB of it, and would hold up every other message meanwhile. The expression here never looks back.
+The standard library's HTML parser takes quadratic time on broken markup, seconds for 20 KB, and would delay
+all other messages. The expression here never backtracks.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _ATTRIBUTE = re.compile(r"""\s(href|alt)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"']+)
 
 
 def looks_like_html(text: str) -> bool:
-    """Whether a text holds anything that reads as a tag."""
+    """Whether a text contains anything that looks like a tag."""
     return re.search(r"<(?:!doctype\b|/?[a-zA-Z][a-zA-Z0-9]*[\s/>])", text, re.IGNORECASE) is not None
 
 
 def unescape(text: str) -> str:
-    """The text without its character references; one whose number has thousands of digits stays."""
+    """Decode character references, except those with thousands of digits."""
     try:
         return standard_unescape(text)
     except ValueError:
@@ -41,7 +41,7 @@ def unescape(text: str) -> str:
 
 
 def html_to_text(html: str) -> str:
-    """Plain text that says the same as an HTML body. Takes any markup, in time by its length."""
+    """Convert an HTML body to plain text. Accepts any markup, in linear time."""
     writer = _Writer()
     end = 0
     for match in _MARKUP.finditer(html):
@@ -62,7 +62,7 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 class _Writer:
-    """Writes text as it is met, with line breaks where blocks begin and end."""
+    """Collects text, with line breaks where blocks begin and end."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -72,18 +72,18 @@ class _Writer:
         self._link: tuple[str, int] | None = None  # the open link's address, and where its text begins
 
     def text(self) -> str:
-        """All that was written."""
+        """Return the text."""
         lines = [re.sub(r"[ \xa0]+", " ", line).strip() for line in "".join(self._pieces).split("\n")]
         return "\n".join(lines).strip()
 
     def write(self, data: str) -> None:
-        """Write text; any white space in it is a space."""
+        """Write text; runs of white space become one space."""
         if data and not self._silent and (data.strip() or not self._breaks):
             self._pieces.append(re.sub(r"\s+", " ", data))
             self._breaks = 0
 
     def meet(self, tag: str, attributes: str) -> None:
-        """Take notice of a tag, an end tag with its slash."""
+        """Process a tag; the name of an end tag begins with a slash."""
         if tag.startswith("/"):
             self._end(tag[1:])
         elif tag in _SILENT:

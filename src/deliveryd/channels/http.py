@@ -1,4 +1,4 @@
-"""The http adapter: speaks to any HTTP gateway as its configuration says, without code (design 6)."""
+"""The http adapter: sends to any HTTP gateway, by configuration only (design 6)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MASK = "***"
 
 _LATER = frozenset({408, 425, 429})
 _NOT_ALLOWED = frozenset({401, 403})
-"""Statuses by which a provider says that it takes nothing from whom these secrets stand for."""
+"""Statuses that mean rejected credentials."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequests:
-    """What requests are written with, which is the same as long as the secrets are."""
+    """The parts of requests that depend only on the secrets."""
 
     secrets: Mapping[str, str] = field(repr=False)
     writer: RequestWriter = field(compare=False)
@@ -87,7 +87,7 @@ class HttpChannel:
         return verdict._replace(by=self._host) if isinstance(verdict, Refused | Misconfigured) else verdict
 
     def _prepared_after(self, shown: PreparedRequests) -> PreparedRequests:
-        """What the secrets are now that the provider didn't accept these: another may have renewed them."""
+        """Reread rejected secrets, unless another request has done so already."""
         if self._prepared.current() == shown:
             self._prepared.renew()
         return self._prepared.current()
@@ -105,7 +105,7 @@ class HttpChannel:
         return "\n".join([*lines, "", body] if body else lines)
 
     async def probe(self) -> str | None:
-        """Connect, with TLS where the address has it, and hang up: no request is made."""
+        """Connect, with TLS for https, and disconnect without a request."""
         return await connect_problem(*self._endpoint)
 
     async def aclose(self) -> None:
@@ -114,14 +114,14 @@ class HttpChannel:
 
 
 def _not_sent(error: NotSent) -> Verdict:
-    """What it means that nothing left. A proxy that refuses won't do otherwise until somebody mends it."""
+    """Return the verdict on a request that was not sent. A proxy's refusal is a misconfiguration."""
     if isinstance(error, ProxyRefused) and error.status < 500 and error.status not in _LATER:
         return Misconfigured(str(error))
     return TryAgain(str(error))
 
 
 def _unknown(error: OutcomeUnknown) -> Verdict:
-    """What it means that no whole answer came: a status other than 2xx counts for what it says."""
+    """Return the verdict on an incomplete answer; a status other than 2xx counts as usual."""
     if isinstance(error, BrokenOff) and not 200 <= error.status < 300:
         return failure(error.status, error.headers.get("retry-after"))
     return InDoubt(str(error))

@@ -1,4 +1,4 @@
-"""The address of a provider's request: placeholders stand in path segments and query values, encoded."""
+"""The address of a provider's request, with percent-encoded values in path segments and query values."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ QueryPairs = Mapping[str, object]
 encode_component = partial(quote, safe="")
 
 _ADDRESS = re.compile(r"(https?://[^/?#{}\s]+)([^?#]*)(?:\?([^#]*))?")
-_NOT_A_SEGMENT = frozenset({"", ".", ".."})  # each would lead to another address than the one configured
+_NOT_A_SEGMENT = frozenset({"", ".", ".."})  # each would change the address
 
 
 def address_problem(url: str) -> str | None:
-    """Why an address with placeholders can't be used, or None."""
+    """Return why an address with placeholders is invalid, or None."""
     match = _ADDRESS.fullmatch(url)
     if match is None:
-        return "expected http:// or https://, a host, and placeholders in the path and the query only"
+        return (
+            "expected http:// or https:// and a host; placeholders are allowed in the path and the query only"
+        )
     keys = [pair.partition("=")[0] for pair in (match[3] or "").split("&")]
     if any(isinstance(piece, Name) for key in keys for piece in split(key)):
-        return "in the query, placeholders can stand in values only"
+        return "in the query, placeholders are allowed in values only"
     without = "".join("x" if isinstance(piece, Name) else piece for piece in split(url))
     if not (without.isascii() and without.isprintable()) or " " in without:
-        return "what isn't ASCII, and spaces, have to be percent-encoded"
+        return "spaces and non-ASCII characters must be percent-encoded"
     try:
         target_of(without)
     except ValueError as error:
@@ -80,7 +82,7 @@ def _fill_segment(segment: TextTemplate, dispatch: Dispatch) -> str:
         return segment.constant
     filled = segment.fill(dispatch)
     if filled is ABSENT or filled in _NOT_A_SEGMENT:
-        raise Unfit("a value doesn't fit into the address")
+        raise Unfit("a value can't be part of the address")
     return filled
 
 

@@ -1,4 +1,4 @@
-"""The options of the http adapter, and everything that can be wrong with them before a message is sent."""
+"""The options of the http adapter, and their validation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OWN_HTTP_HEADERS = frozenset(
     | {"expect", "upgrade", "te", "trailer", "keep-alive", "proxy-authorization", "proxy-connection"}
 )
 SECRET_HEADERS = frozenset({"authorization", "cookie", "api-key", "x-api-key", "x-auth-token"})
-"""Headers that carry a secret, whatever their value is."""
+"""Headers whose value is always a secret."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
@@ -121,7 +121,7 @@ class HttpChannelOptions(ProxyOptions):
         try:
             json.dumps(value, allow_nan=False)
         except TypeError:
-            raise ValueError("a date or time has to be written as text in quotes") from None
+            raise ValueError("a date or time must be a string in quotes") from None
         return value
 
     @field_validator("headers")
@@ -135,17 +135,17 @@ class HttpChannelOptions(ProxyOptions):
     @model_validator(mode="after")
     def _carries_the_message(self) -> Self:
         if self.json_body is not None and self.form is not None:
-            raise ValueError("json and form exclude each other: a request has one body")
+            raise ValueError("json and form can't be combined: a request has one body")
         if self.method == "GET" and (self.json_body is not None or self.form is not None):
-            raise ValueError('method = "GET" takes query, not json or form')
+            raise ValueError('method = "GET" needs query instead of json or form')
         if self.json_body is None and self.form is None and not any(names_in([self.url, self.query])):
-            raise ValueError("nothing carries the message: give json, form or query")
+            raise ValueError("the request wouldn't contain the message: set json, form or query")
         if self.receipt is not None and self.provider_id is None:
-            raise ValueError("receipt needs provider_id: a receipt is matched by the provider's id")
+            raise ValueError("receipt needs provider_id, since receipts are matched by the provider's id")
         return self
 
     def mapped(self) -> dict[str, object]:
-        """Everything that is filled in per message, by configuration key."""
+        """Return everything that is filled in per message, by configuration key."""
         return {
             "url": self.url,
             "json": self.json_body,
@@ -155,7 +155,7 @@ class HttpChannelOptions(ProxyOptions):
         }
 
     def problems(self, block: str) -> list[str]:
-        """What only its place in the configuration and its files can tell, as `key: what`."""
+        """Return the problems with its block and its files, as `key: what`."""
         found = content_problems(self.mapped(), block)
         for name, secret in self.secrets.items():
             problem = secret.problem()
@@ -172,7 +172,7 @@ class HttpChannelOptions(ProxyOptions):
         return found + tls_problems("tls", self.tls.files() if self.tls else None)
 
     def _secret_sent(self) -> str | None:
-        """A secret that a request carries: one from a file, or a header that is for nothing else."""
+        """Return a secret that requests carry: one from a file, or a header for secrets."""
         for _, name in names_in(self.mapped()):
             if name.root == "secret":
                 return f"the secret {name.field}"
@@ -180,17 +180,17 @@ class HttpChannelOptions(ProxyOptions):
 
 
 def header_problems(headers: Mapping[str, str]) -> list[str]:
-    """Header names that can't be sent or are the adapter's own, and values with control characters."""
+    """Return header names that are invalid or reserved, and values with control characters."""
     problems = []
     seen = set()
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
-            problems.append(f"{name!r} is no header name")
+            problems.append(f"{name!r} isn't a header name")
         elif name.lower() in OWN_HTTP_HEADERS:
             problems.append(f"{name} is set by the adapter")
         elif name.lower() in seen:
             problems.append(f"{name} is given twice")
         elif not (value.isascii() and value.isprintable()):
-            problems.append(f"{name}: a header value is printable ASCII")
+            problems.append(f"{name}: a header value must be printable ASCII")
         seen.add(name.lower())
     return problems

@@ -1,4 +1,4 @@
-"""Turns a dispatch into a provider's HTTP request; what is the same for every message is prepared once."""
+"""Turns a dispatch into an HTTP request; constant parts are prepared once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HttpRequest(NamedTuple):
 
 
 class RequestWriter:
-    """Writes the requests of one channel. Raises ValueError when a secret can't stand where it is put."""
+    """Writes the requests of one channel. Raises ValueError if a secret is invalid where it is used."""
 
     def __init__(self, options: HttpChannelOptions, secrets: Mapping[str, str]) -> None:
         self._method = options.method
@@ -42,7 +42,7 @@ class RequestWriter:
         self._fixed, self._filled = _compile_headers(options, secrets)
 
     def write(self, dispatch: Dispatch) -> HttpRequest:
-        """The request for one attempt. Raises Unfit."""
+        """Return the request for one attempt. Raises Unfit."""
         headers = [*self._fixed, (_KEY, dispatch.key.encode("ascii"))]
         for name, text in self._filled:
             value = text.fill(dispatch)
@@ -77,7 +77,7 @@ def _compile_headers(
         elif text.constant.isascii() and text.constant.isprintable():
             fixed.append((name, text.constant))
         else:
-            raise ValueError(f"headers.{name}: a secret in a header is printable ASCII")
+            raise ValueError(f"headers.{name}: a secret in a header must be printable ASCII")
     given = {name.lower() for name in options.headers}
     fixed += [(name, value) for name, value in _own_headers(options) if name.lower() not in given]
     return [raw_header(name, value) for name, value in fixed], filled

@@ -1,4 +1,4 @@
-"""What a provider's HTTP answer means: one table of statuses, and what a 2xx says of itself."""
+"""Verdicts on providers' HTTP answers: a table of statuses, and the content of 2xx answers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from deliveryd.http.retry_after import retry_after
 from deliveryd.http.wire import WireResponse
 
 LONGEST_RETRY_AFTER = 3600.0
-"""Seconds that a provider is believed when it asks to be left alone."""
+"""Most seconds for which a provider's Retry-After is honoured."""
 
 _NOT_TAKEN = frozenset({425, 429, 503})
-_SAID_BY_OTHERS = 503  # also by a gateway whose provider took the message
+_SAID_BY_OTHERS = 503  # also sent by gateways whose provider took the message
 _IN_DOUBT = frozenset({408, 409})
 _NOT_FOR_US = frozenset({401, 403, 405, 407})
 
@@ -26,7 +26,7 @@ class AnswerReader:
         self._said = compile_finder(options.success.pointer) if options.success else None
 
     def verdict(self, answer: WireResponse) -> Verdict:
-        """What became of the attempt. No verdict carries anything of the body but the provider's id."""
+        """Return the verdict. Of the body, it contains only the provider's ID."""
         if not 200 <= answer.status < 300:
             return failure(answer.status, answer.headers.get("retry-after"))
         return self._doubt(answer) or Accepted(self._provider_id(answer.body) if self._provider_id else None)
@@ -48,11 +48,11 @@ class AnswerReader:
 
 
 def failure(status: int, wait: str | None) -> Verdict:
-    """What a status other than 2xx means; `wait` is the answer's Retry-After.
+    """Return the verdict on a status other than 2xx; `wait` is the answer's Retry-After.
 
-    Any 5xx but 503 is in doubt: who failed may have taken the message before, and a gateway doesn't know what
-    those behind it did. So are 408, and 409, the usual answer to a repeated request whose first one is still
-    being worked on.
+    Any 5xx but 503 is in doubt: the server may have taken the message before it failed, and a gateway doesn't
+    know what its upstream did. So are 408, and 409, the usual answer to a repeat while the first request is
+    still in progress.
     """
     reason = f"provider answered {status}"
     if status in _NOT_TAKEN:

@@ -1,4 +1,4 @@
-"""Mail addresses: parsed and checked by syntax alone, with domain names in the form that is sent."""
+"""Mail addresses: parsed and checked by syntax only, with ASCII domain names."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 from email_validator import EmailNotValidError, validate_email
 
 LONGEST_ADDRESS = 1000
-"""Characters of a mail address with its name."""
+"""Most characters of a mail address with its name."""
 
 
 class Mailbox(NamedTuple):
-    """Whom a mail is from or for: a name to show, and the address's two sides, the domain always ASCII."""
+    """A sender or recipient: display name, local part, and domain in ASCII."""
 
     display: str
     local: str
@@ -20,28 +20,28 @@ class Mailbox(NamedTuple):
 
     @property
     def address(self) -> str:
-        """The address alone, as it stands in the envelope."""
+        """The bare address, for the envelope."""
         return f"{self.local}@{self.domain}"
 
     @property
     def header(self) -> Address:
-        """The mailbox as a message's header takes it."""
+        """Return the mailbox for a message's header."""
         return Address(self.display, self.local, self.domain)
 
 
 def parse_mailbox(text: str) -> Mailbox:
-    """Read `name@example.com` or `Name <name@example.com>`; raises ValueError that doesn't quote it.
+    """Parse `name@example.com` or `Name <name@example.com>`. Raises ValueError, which doesn't quote it.
 
-    Domains inside a network (`shop.local`) are good: the server knows what it can deliver to.
+    Local domains (`shop.local`) are valid: the server decides what it can deliver to.
     """
     # A line break in an address is cut silently by aiosmtplib, and would start a header in a message.
     if not text.isprintable():
-        raise ValueError("the mail address holds control characters")
+        raise ValueError("the mail address contains control characters")
     if len(text) > LONGEST_ADDRESS:
         raise ValueError("the mail address is too long")
     # Python's headers decode what looks encoded, line breaks too, and write it as they decoded it.
     if "=?" in text:
-        raise ValueError("the mail address holds an encoded word")
+        raise ValueError("the mail address contains an encoded word")
     try:
         checked = validate_email(
             text.strip(), check_deliverability=False, allow_display_name=True, globally_deliverable=False

@@ -1,4 +1,4 @@
-"""Mappings: strings with placeholders, filled as data into a structure that is parsed already (design 6)."""
+"""Mappings: strings with placeholders in a parsed structure, filled in as data (design 6)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deliveryd.options.suggestion import closest, suggestion
 
 
 class Unfit(DeliverydError):
-    """This message can't be put into a provider's request; the text is safe to report."""
+    """The message can't be turned into a provider's request; the text is safe to report."""
 
 
 class Absent(Enum):
@@ -47,7 +47,7 @@ BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
     ),
     "email": frozenset({"subject", "body", "format"}),
 }
-"""What a rendered block may hold (interface 2.2), and the e-mail's `format`, which rendering adds."""
+"""The fields of rendered blocks (interface 2.2), and the e-mail's `format`, which rendering adds."""
 
 _GETTERS: Mapping[Name, Getter] = {
     Name("message", "id"): lambda dispatch: dispatch.entry.id,
@@ -62,7 +62,7 @@ _PLACEHOLDER = re.compile(r"\{((?:" + "|".join(ROOTS) + r")\.[^{}]+|[A-Za-z_][\w
 
 
 def split(text: str) -> Iterator[str | Name]:
-    """Take a string apart into literals and placeholders, known ones and others."""
+    """Split a string into literals and placeholders, known or not."""
     for index, piece in enumerate(_PLACEHOLDER.split(text)):
         if index % 2:
             root, _, field = piece.partition(".")
@@ -72,7 +72,7 @@ def split(text: str) -> Iterator[str | Name]:
 
 
 def names_in(value: object, path: str = "") -> Iterator[tuple[str, Name]]:
-    """Every placeholder below a parsed value, with the path that leads to it (`to`, `button.url`)."""
+    """Yield every placeholder in a parsed value, with its path (`to`, `button.url`)."""
     if isinstance(value, str):
         yield from ((path, piece) for piece in split(value) if isinstance(piece, Name))
     elif isinstance(value, Mapping):
@@ -84,7 +84,7 @@ def names_in(value: object, path: str = "") -> Iterator[tuple[str, Name]]:
 
 
 def keys_with_placeholders(value: object) -> Iterator[str]:
-    """Keys below a parsed value that hold a placeholder, which only values may."""
+    """Yield the keys in a parsed value that contain placeholders, which only values may."""
     if isinstance(value, Mapping):
         for key, member in value.items():
             if _PLACEHOLDER.search(key):
@@ -96,8 +96,8 @@ def keys_with_placeholders(value: object) -> Iterator[str]:
 
 
 def mapping_problems(value: object, secrets: Mapping[str, object]) -> list[str]:
-    """What is wrong with the placeholders below a parsed value, a line for each."""
-    problems = [f"{key!r}: a placeholder can stand in a value only" for key in keys_with_placeholders(value)]
+    """Return the problems of the placeholders in a parsed value, one line each."""
+    problems = [f"{key!r}: placeholders are allowed in values only" for key in keys_with_placeholders(value)]
     for path, name in names_in(value):
         problem = _name_problem(name, secrets)
         if problem:
@@ -112,7 +112,7 @@ def _name_problem(name: Name, secrets: Mapping[str, object]) -> str | None:
     if name.root == "secret":
         if name.field in secrets:
             return None
-        return f"{written} isn't among the secrets{suggestion(name.field, secrets)}"
+        return f"{written} isn't defined in secrets{suggestion(name.field, secrets)}"
     if name in _GETTERS:
         return None
     return f"unknown placeholder {written}{_meant(name, secrets) or _THERE_ARE}"
@@ -140,7 +140,7 @@ _EXAMPLES = {"customer": "{customer.phone}", "content": "{content.text}"}
 
 
 def content_problems(value: object, block: str) -> list[str]:
-    """Placeholders `{content.FIELD}` whose field a block never has, a line for each."""
+    """Return the placeholders `{content.FIELD}` whose field the block never has, one line each."""
     known = BLOCK_FIELDS.get(block)
     if known is None:
         return []
@@ -152,20 +152,20 @@ def content_problems(value: object, block: str) -> list[str]:
 
 
 def customer_fields(value: object) -> frozenset[str]:
-    """The customer fields without which a mapping can't be filled."""
+    """Return the customer fields that a mapping needs."""
     return frozenset(name.field for _, name in names_in(value) if name.root == "customer")
 
 
 def as_is(text: str) -> str:
-    """The encoding that changes nothing."""
+    """Return the text unchanged."""
     return text
 
 
 class TextTemplate:
-    """A string with its placeholders, compiled: secrets are part of it, all else is filled in per message.
+    """A compiled string with placeholders: secrets are built in, all other values come per message.
 
-    `literal` encodes what stands in the configuration, `value` what is filled in, secrets among it;
-    `prefix` is put before it as it is.
+    `literal` encodes text of the configuration, `value` encodes values, secrets included; `prefix` is
+    prepended unencoded.
     """
 
     __slots__ = ("_pieces", "_value", "constant")
@@ -197,7 +197,7 @@ class TextTemplate:
             self._pieces.append(text)
 
     def fill(self, dispatch: Dispatch) -> str | Absent:
-        """The string for one message, or ABSENT when one of its content fields is. Raises Unfit."""
+        """Return the string for one message, or ABSENT if a content field is absent. Raises Unfit."""
         filled: list[str] = []
         for piece in self._pieces:
             if isinstance(piece, str):
@@ -222,7 +222,7 @@ def _only_text(pieces: list[str | Getter]) -> str | None:
 
 
 def getter(name: Name) -> Getter:
-    """What reads a placeholder's value from a dispatch; a customer field that isn't there raises Unfit."""
+    """Return a function that reads a placeholder's value; it raises Unfit for a missing customer field."""
     if name.root == "content":
         return lambda dispatch: dispatch.rendered.fields.get(name.field, ABSENT)
     if name.root == "customer":
@@ -242,7 +242,7 @@ def _customer_value(dispatch: Dispatch, field: str) -> str | int:
 
 
 def compile_tree(value: object, secrets: Mapping[str, str]) -> Callable[[Dispatch], object]:
-    """Compile a parsed value into a function that fills it; a string that is one placeholder keeps the type.
+    """Compile a parsed value into a function that fills it; a string of one placeholder keeps the type.
 
     A string with an absent content field is ABSENT. An object or a list leaves absent members out, and is
     ABSENT itself when that leaves none.

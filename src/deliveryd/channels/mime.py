@@ -1,4 +1,4 @@
-"""Composes mails; what is sent again under the same key is the same mail, to the letter."""
+"""Composes mails; with the same key and content, the mail is byte for byte the same."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from deliveryd.channels.mailbox import Mailbox
 from deliveryd.model import SECOND
 
 # An 8-bit body would need a server with 8BITMIME; these policies write quoted-printable or base64 instead.
-# No header is folded anew: a subject is encoded here already.
+# Headers aren't refolded: a subject is already encoded here.
 _ASCII_POLICY = SMTP.clone(cte_type="7bit", refold_source="none")
 _UTF8_POLICY = SMTPUTF8.clone(cte_type="7bit", refold_source="none")
 
 LONGEST_SUBJECT = 10_000
 
 LONGEST_PLAIN = 60
-"""Characters of an ASCII subject that stand on the header's line as they are."""
+"""Most characters of an ASCII subject that fits on the header's line unencoded."""
 
 _UNFIT_IN_SUBJECT = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -52,21 +52,21 @@ class Mail(NamedTuple):
 
     @property
     def needs_utf8(self) -> bool:
-        """Whether only a server with SMTPUTF8 can take it."""
+        """Whether the server needs SMTPUTF8."""
         return not self.recipient.local.isascii()
 
     def content(self) -> bytes:
-        """The mail as it follows DATA: CRLF line ends, leading dots doubled, without the final dot."""
+        """Return the mail as sent after DATA: CRLF line ends, leading dots doubled, without the final dot."""
         policy = _UTF8_POLICY if self.needs_utf8 else _ASCII_POLICY
         lines = self.message.as_bytes(policy=policy)
         return re.sub(rb"(?m)^\.", b"..", lines if lines.endswith(b"\r\n") else lines + b"\r\n")
 
 
 def compose(letter: Letter) -> Mail:
-    """Compose the mail. Raises ValueError, which quotes no content, when it can't become one."""
+    """Compose the mail. Raises ValueError, which quotes no content."""
     subject = letter.fields.get("subject", "")
     if _UNFIT_IN_SUBJECT.search(subject):
-        raise ValueError("the subject holds a line break or control characters")
+        raise ValueError("the subject contains a line break or control characters")
     if len(subject) > LONGEST_SUBJECT:
         raise ValueError(f"the subject is longer than {LONGEST_SUBJECT} characters")
     name = message_name(letter.key, letter.sender.domain)
@@ -80,7 +80,7 @@ def compose(letter: Letter) -> Mail:
 
 
 def message_name(key: str, domain: str) -> str:
-    """The Message-ID of all tries under a key, with its angle brackets."""
+    """Return the Message-ID of all attempts with a key, with angle brackets."""
     return f"<{quote(key, safe='')}@{domain}>"
 
 
@@ -93,17 +93,17 @@ def _put_headers(message: EmailMessage, letter: Letter, subject: str, name: str)
     message.set_raw("Subject", _encoded(subject))
     message["Date"] = format_datetime(datetime.fromtimestamp(letter.at // SECOND, UTC))
     message["Message-ID"] = name
-    message["Auto-Submitted"] = "auto-generated"  # RFC 3834: keeps absence notices from answering
+    message["Auto-Submitted"] = "auto-generated"  # RFC 3834: suppresses automatic replies
     message["X-Deliveryd-Message"] = str(letter.message_id)
     for header, value in letter.headers.items():
         message[header] = value
 
 
 def _encoded(subject: str) -> str:
-    """The subject as it stands on the wire.
+    """Encode the subject for the wire.
 
-    Python's own subject header decodes what a text holds of encoded words, line breaks too, and writes them
-    as decoded: `=?utf-8?q?=0D=0ABcc:_x?=` would become a header of its own.
+    Python's subject header decodes encoded words in a text, line breaks included, and writes the result:
+    `=?utf-8?q?=0D=0ABcc:_x?=` would become a separate header.
     """
     plain = subject.isascii() and "=?" not in subject and len(subject) < LONGEST_PLAIN
     return subject if plain else Header(subject, "utf-8", header_name="Subject").encode(linesep="\r\n")
@@ -117,12 +117,12 @@ def _put_body(message: EmailMessage, letter: Letter) -> None:
         return
     message.set_content(html_to_text(body), charset="utf-8")
     message.add_alternative(body, subtype="html", charset="utf-8")
-    # Python would draw a boundary at random; what is repeated is the same mail.
+    # Python chooses random boundaries, but repeats must be identical.
     message.set_boundary(f"=_{hashlib.sha256(letter.key.encode()).hexdigest()[:32]}")
 
 
 def readable(message: EmailMessage) -> str:
-    """A mail as text for a person: its headers and its bodies, decoded."""
+    """Return a mail as readable text: headers and decoded bodies."""
     shown = ((name, value) for name, value in message.items() if name.lower() != "content-transfer-encoding")
     lines = [f"{name}: {value}" for name, value in shown]
     for part in message.walk():

@@ -1,4 +1,4 @@
-"""How a provider's receipts are read and verified: `[channels.NAME.receipt]`."""
+"""Parsing and verification of a provider's receipts: `[channels.NAME.receipt]`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class SignatureOptions(BaseModel):
     prefix: str = Field("", description='text before the hash, such as "sha256="')
 
     def secrets(self) -> list[str]:
-        """The secrets, read from their files now. Raises ValueError."""
+        """Read the secrets from their files. Raises ValueError."""
         return [secret.read() for secret in self.secret_file]
 
     @property
     def problems(self) -> list[str]:
-        """Why secrets can't be used."""
+        """Return why secrets can't be used."""
         return [problem for secret in self.secret_file if (problem := secret.problem()) is not None]
 
 
@@ -59,5 +59,5 @@ class ReceiptOptions(BaseModel):
     def _one_meaning(self) -> Self:
         both = sorted(set(self.delivered) & set(self.failed))
         if both:
-            raise ValueError(f"both delivered and failed: {', '.join(both)}")
+            raise ValueError(f"in both delivered and failed: {', '.join(both)}")
         return self

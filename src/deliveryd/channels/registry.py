@@ -1,4 +1,4 @@
-"""Which adapters there are: one explicit table, and entry points of other packages for further names."""
+"""The adapters: a table of built-in ones, and entry points of other packages."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def _nothing_wrong(_options: Any, _block: str) -> list[str]:
 
 
 class AdapterKind(NamedTuple):
-    """An adapter as a package offers it; the value of an entry point in the group `deliveryd.channels`.
+    """An adapter from a package: the value of an entry point in the group `deliveryd.channels`.
 
-    `options` is the model of its own keys in `[channels.NAME]`, with `extra="forbid"`. `open` takes the
-    channel's name, its block, the options and the time-out of an attempt in seconds; it runs within the event
-    loop and raises ConfigError. `check` takes the options and the block, and names what is wrong with them
-    beyond their model, such as files that can't be read, as `key: what`.
+    `options` is the model of its keys in `[channels.NAME]`, with `extra="forbid"`. `open` takes the channel's
+    name, its block, the options and the time-out of an attempt in seconds, runs within the event loop and
+    raises ConfigError. `check` takes valid options and the block, and returns further problems, such as
+    unreadable files, as `key: what`.
     """
 
     options: type[BaseModel]
@@ -52,15 +52,15 @@ ADAPTERS: Mapping[str, AdapterKind] = {
 
 
 def find_adapter(adapter: str) -> AdapterKind:
-    """The kind that `adapter` names, a built-in one first.
+    """Return the adapter of this name, a built-in one first.
 
-    Raises ValueError, with a suggestion, when there is none or it can't be loaded.
+    Raises ValueError, with a suggestion, if there is none or it can't be loaded.
     """
     return plugins.find_kind(adapter, ADAPTERS, AdapterKind, what="adapter", group=ADAPTER_ENTRY_POINTS)
 
 
 def check_channel(name: str, block: str, adapter: str, options: BaseModel) -> list[str]:
-    """What is wrong with valid options at their place, as `channels.NAME.key: what`; connects to nothing."""
+    """Return further problems of valid options, as `channels.NAME.key: what`. Makes no connections."""
     return [f"channels.{name}.{problem}" for problem in find_adapter(adapter).check(options, block)]
 
 

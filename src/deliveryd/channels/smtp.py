@@ -1,4 +1,4 @@
-"""The smtp adapter: hands e-mail to a server of the issuer's over a few kept connections, on asyncio only."""
+"""The smtp adapter: sends e-mail to the issuer's server over a few pooled connections, on asyncio only."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ PROBE_SECONDS = 5.0
 
 
 class Credentials:
-    """What a session logs in with and shows, as it is in its files now.
+    """The login and the certificate of sessions, as currently in their files.
 
-    Raises ValueError or OSError when they can't be used at the start.
+    Raises ValueError or OSError if they can't be used at the start.
     """
 
     def __init__(self, options: SmtpOptions) -> None:
@@ -53,21 +53,21 @@ class Credentials:
         )
 
     def account(self) -> MailAccount:
-        """The account; the same one as long as nothing was replaced."""
+        """Return the account; the same object as long as no file was replaced."""
         password, tls = self._password.current(), self._tls.current()
         if password != self._account.password or tls is not self._account.tls:
             self._account = self._account._replace(password=password, tls=tls)
         return self._account
 
     def account_after(self, refused: MailAccount) -> MailAccount:
-        """The account now that the server didn't let this one in; another mail may have renewed it."""
+        """Reread a rejected account, unless another mail has done so already."""
         if self.account() is refused:
             self._password.renew()
         return self.account()
 
 
 class IdleSessions:
-    """Connections that wait for their next mail, the latest first, so that the oldest may age and go."""
+    """Idle connections, reused latest first, so that surplus ones expire."""
 
     def __init__(self, keep: int, idle_timeout: float) -> None:
         self._keep = keep
@@ -75,7 +75,7 @@ class IdleSessions:
         self._idle: list[Session] = []
 
     def take(self, account: MailAccount) -> Session | None:
-        """A connection of this account that seems to stand, or None."""
+        """Return a connection of this account that seems alive, or None."""
         oldest = monotonic() - self._idle_timeout
         while self._idle:
             session = self._idle.pop()
@@ -85,7 +85,7 @@ class IdleSessions:
         return None
 
     def put_back(self, session: Session) -> None:
-        """Keep a connection for later, or close it when there are enough."""
+        """Keep a connection for later, or close it if there are enough."""
         if len(self._idle) >= self._keep:
             session.leave()
             return
@@ -93,7 +93,7 @@ class IdleSessions:
         self._idle.append(session)
 
     async def aclose(self) -> None:
-        """Close the idle connections, and keep none from now on."""
+        """Close the idle connections, and keep no more."""
         self._keep = 0
         idle, self._idle = self._idle, []
         async with anyio.create_task_group() as group:
@@ -120,11 +120,11 @@ class SmtpChannel:
         self._idle = IdleSessions(options.connections, options.idle_timeout)
 
     def reaches(self, customer: Customer | None) -> bool:
-        """Whether the customer has something in the field that `to` names."""
+        """Whether the customer has a value in the field that `to` names."""
         return customer is not None and bool(customer.fields.get(self._address_field))
 
     async def send(self, dispatch: Dispatch) -> Verdict:
-        """Hand one mail over; the provider's id is its Message-ID, which follows from the key."""
+        """Send one mail; the provider's ID is its Message-ID, which is derived from the key."""
         try:
             mail = self._compose(dispatch)
             content = mail.content()
@@ -147,7 +147,7 @@ class SmtpChannel:
         return verdict_on_failure(stage, error, self._options, self._ca_key)
 
     def _named(self, failure: SmtpFailure, stage: Stage) -> SmtpFailure:
-        """The failure with the server's name, unless it refused this recipient alone."""
+        """Add the server's name to a failure, unless it refused only this recipient."""
         if isinstance(failure, Refused) and stage is Stage.RCPT:
             return failure
         if isinstance(failure, Refused | Misconfigured):
@@ -172,7 +172,7 @@ class SmtpChannel:
         return compose(letter)
 
     def preview(self, dispatch: Dispatch) -> str:
-        """The mail as text, its bodies decoded."""
+        """Return the mail as text, with decoded bodies."""
         try:
             mail = self._compose(dispatch)
         except ValueError as error:
@@ -181,7 +181,7 @@ class SmtpChannel:
         return f"{envelope}\n\n{readable(mail.message)}"
 
     async def probe(self) -> str | None:
-        """Connect, with TLS and log-in as configured, and leave: no mail is sent."""
+        """Connect, with TLS and login as configured, and quit without sending a mail."""
         session = Session(self._credentials.account())
         try:
             with anyio.fail_after(PROBE_SECONDS):
@@ -199,7 +199,7 @@ class SmtpChannel:
 
 
 class _Attempt:
-    """One mail on its way, with the stage that a failure is judged by."""
+    """One attempt to send a mail, with the stage reached, by which a failure is judged."""
 
     def __init__(
         self,
@@ -221,16 +221,16 @@ class _Attempt:
         return self._session.stage if self._session else Stage.CONNECT
 
     async def make(self) -> None:
-        """Hand the mail over; the connection is kept when the server is in a known state afterwards."""
+        """Send the mail; keep the connection if the server is in a known state afterwards."""
         try:
             session = await self._begin_on_kept() or await self._begin_on_new()
             await session.transmit(self._mail, self._content, self._check)
         except BaseException as error:
-            self._part_after(error)
+            self._release_after(error)
             raise
         self._idle.put_back(session)
 
-    def _part_after(self, error: BaseException) -> None:
+    def _release_after(self, error: BaseException) -> None:
         session = self._session
         understood = isinstance(error, SMTPResponseException) and 400 <= error.code < 600
         if session is not None and session.alive and (understood or isinstance(error, NeedsUtf8)):
@@ -239,7 +239,7 @@ class _Attempt:
             session.abort()
 
     async def _begin_on_kept(self) -> Session | None:
-        """Begin on a kept connection; None when there is none, or the server gave it up meanwhile."""
+        """Begin on a pooled connection; return None if there is none, or the server has closed it."""
         self._session = session = self._idle.take(self._credentials.account())
         if session is None:
             return None

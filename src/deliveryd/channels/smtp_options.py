@@ -1,4 +1,4 @@
-"""The options of the smtp adapter, in a file of its own so that reading them loads no e-mail library."""
+"""The options of the smtp adapter, in a separate module, so that they load no e-mail library."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SmtpOptions(BaseModel):
         from deliveryd.channels.mailbox import parse_mailbox  # noqa: PLC0415  # loads a library
 
         if text is not None and not parse_mailbox(text).local.isascii():
-            raise ValueError("what stands before the @ has to be ASCII")
+            raise ValueError("the part before the @ must be ASCII")
         return text
 
     @field_validator("headers")
@@ -70,7 +70,7 @@ class SmtpOptions(BaseModel):
             if name.lower() in OWN_MAIL_HEADERS or name.lower().startswith("content-")
         ]
         problems += [
-            f"{name}: no placeholder is filled here" for name, value in headers.items() if "{" in value
+            f"{name}: placeholders aren't supported here" for name, value in headers.items() if "{" in value
         ]
         if problems:
             raise ValueError("; ".join(problems))
@@ -79,19 +79,19 @@ class SmtpOptions(BaseModel):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if (self.username is None) != (self.password_file is None):
-            raise ValueError("username and password_file go together")
+            raise ValueError("username and password_file must be given together")
         if self.key_file is not None and self.cert_file is None:
             raise ValueError("key_file needs cert_file")
         return self
 
     @property
     def actual_port(self) -> int:
-        """The configured port, or the usual one for this kind of TLS."""
+        """Return the configured port, or the default for this TLS mode."""
         return self.port or SMTP_PORTS[self.tls]
 
     @property
     def tls_hint(self) -> str:
-        """That the port is usually one for another kind of TLS, to be put behind a reason; or nothing."""
+        """Return a hint to append to a reason if the port is usual for another TLS mode; else nothing."""
         usual = _USUAL_TLS.get(self.actual_port)
         if usual is None or self.tls not in _SECURE or self.tls == usual:
             return ""
@@ -99,19 +99,19 @@ class SmtpOptions(BaseModel):
 
     @property
     def address_field(self) -> str:
-        """The customer field that `to` names."""
+        """Return the customer field that `to` names."""
         match = re.fullmatch(r"\{customer\.(.+)\}", self.to)
         return match[1] if match else ""
 
     def tls_files(self) -> TlsFiles:
-        """The TLS files as the connection takes them."""
+        """Return the TLS files in the form that connections take."""
         return TlsFiles(self.ca_file, self.cert_file, self.key_file)
 
     def problems(self, block: str) -> list[str]:
-        """What only its place in the configuration and its files can tell, as `key: what`."""
+        """Return the problems with its block and its files, as `key: what`."""
         found = []
         if block != "email":
-            found.append(f'block: smtp sends e-mail: block = "email" instead of {block!r}')
+            found.append(f'block: smtp sends e-mail only: set block = "email" instead of {block!r}')
         problem = self.password_file.problem() if self.password_file else None
         if problem:
             found.append(f"password_file: {problem}")

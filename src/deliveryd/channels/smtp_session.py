@@ -1,4 +1,4 @@
-"""One SMTP connection: opened, secured and logged in, then used for one mail after another."""
+"""One SMTP connection: opened, secured and logged in, then used for one mail after the other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DRAIN_STEP = 0.005
 
 
 class MailAccount(NamedTuple):
-    """Where the sessions go, and who they are: one for each channel."""
+    """The server and the login of a channel's sessions."""
 
     options: SmtpOptions
     sender: str
@@ -37,10 +37,10 @@ class NeedsUtf8(Exception):
 
 
 class Session:
-    """A connection. `stage` says how far it came; aiosmtplib's own errors pass through.
+    """A connection. `stage` is the stage reached; aiosmtplib's errors pass through.
 
-    aiosmtplib's `sendmail` and `data` don't tell a mail that never left from one whose answer was lost, so
-    the commands are driven one by one, and the final dot is written apart from the content.
+    aiosmtplib's `sendmail` and `data` don't distinguish a mail that was never sent from one whose answer was
+    lost, so commands are sent one by one, and the final dot is written separately from the content.
     """
 
     def __init__(self, account: MailAccount) -> None:
@@ -51,7 +51,7 @@ class Session:
             port=None,  # it gets a connected socket
             local_hostname=options.helo or _own_name(),
             use_tls=options.tls == "tls",
-            start_tls=False,  # done by hand: whoever asks for STARTTLS gets it or no session
+            start_tls=False,  # done explicitly: with STARTTLS configured, there is no session without it
             tls_context=account.tls,
             timeout=None,  # the attempt has one deadline
         )
@@ -62,11 +62,11 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether the connection still seems to stand."""
+        """Whether the connection still seems alive."""
         return self._smtp.is_connected
 
     async def open(self) -> None:
-        """Connect, secure the connection and log in. On any failure the connection is closed."""
+        """Connect, secure the connection and log in. Any failure closes the connection."""
         options = self.account.options
         try:
             made = await connect(self.account.resolver, options.host, options.actual_port)
@@ -88,18 +88,18 @@ class Session:
             raise
 
     def _current_transport(self) -> asyncio.WriteTransport:
-        # aiosmtplib forgets its transport when it closes it, but a TLS one has to be aborted to be gone.
+        # aiosmtplib drops its transport on close, but a TLS transport must be aborted to be released.
         return cast("asyncio.WriteTransport", self._smtp.transport)
 
     async def reset(self) -> None:
-        """Clear what a refused mail left behind, before the connection is used again."""
+        """Reset the transaction of a refused mail, before the connection is used again."""
         self.stage = Stage.RSET
         if self._in_transaction:
             await self._smtp.rset()
             self._in_transaction = False
 
     async def begin(self, mail: Mail, size: int) -> None:
-        """Start a transaction. Raises NeedsUtf8; until it returns the server knows nothing of the mail."""
+        """Start a transaction. Raises NeedsUtf8. Until it returns, the server has nothing of the mail."""
         self.stage = Stage.MAIL
         if mail.needs_utf8 and not self._smtp.supports_extension("smtputf8"):
             raise NeedsUtf8
@@ -111,9 +111,9 @@ class Session:
         return [*options, "BODY=8BITMIME", "SMTPUTF8"] if mail.needs_utf8 else options
 
     async def transmit(self, mail: Mail, content: bytes, check: Callable[[], None]) -> None:
-        """Name the recipient and hand the mail over; returns when the server has taken it.
+        """Send the recipient and the mail; return when the server has accepted it.
 
-        `check` may raise before the final dot: without it the server has no mail.
+        `check` may raise before the final dot: until then the server has no mail.
         """
         self.stage = Stage.RCPT
         encoding = "utf-8" if mail.needs_utf8 else "ascii"
@@ -140,7 +140,7 @@ class Session:
         protocol = self._smtp.protocol
         if protocol is None:
             raise SMTPServerDisconnected("Connection lost")
-        protocol.write(b".\r\n")  # raises when the connection is gone already: nothing was sent then
+        protocol.write(b".\r\n")  # raises if the connection is already lost: nothing was sent then
         self.stage = Stage.DOT
         reply = await protocol.read_response()
         if not 200 <= reply.code < 300:
@@ -154,7 +154,7 @@ class Session:
             self._transport.abort()
 
     def leave(self) -> None:
-        """Say QUIT and close, without waiting for the answer: an outcome may be waiting to be recorded."""
+        """Send QUIT and close without waiting for the answer, since an outcome may wait to be recorded."""
         try:
             if self._smtp.protocol is not None:
                 self._smtp.protocol.write(b"QUIT\r\n")
@@ -163,7 +163,7 @@ class Session:
         self._smtp.close()
 
     async def quit(self) -> None:
-        """Say QUIT, wait a little for the answer, and close."""
+        """Send QUIT, wait briefly for the answer, and close."""
         try:
             with anyio.move_on_after(GOODBYE_SECONDS):
                 await self._smtp.quit()
@@ -174,5 +174,5 @@ class Session:
 
 
 def _own_name() -> str:
-    name = socket.gethostname()  # not getfqdn: it asks the name servers
+    name = socket.gethostname()  # not getfqdn, which queries name servers
     return name if re.fullmatch(r"[A-Za-z0-9.-]+", name) else "localhost"

@@ -1,4 +1,4 @@
-"""What an SMTP failure means: which stage the session had reached, and what the server said there."""
+"""Verdicts on SMTP failures, by the stage reached and the server's reply."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SmtpFailure = Refused | TryAgain | InDoubt | Misconfigured
 
 
 class Stage(StrEnum):
-    """How far a session came, named by the command whose answer is awaited."""
+    """The stage of a session, named by the command whose answer is awaited."""
 
     CONNECT = "connect"
     EHLO = "EHLO"
@@ -25,7 +25,7 @@ class Stage(StrEnum):
     MAIL = "MAIL FROM"
     RCPT = "RCPT TO"
     DATA = "DATA"
-    CONTENT = "content"  # the mail is being written, its final dot isn't
+    CONTENT = "content"  # the mail is being written, but not its final dot
     DOT = "end of data"  # the final dot was written: from here on the server may have the mail
 
 
@@ -37,9 +37,7 @@ _OUR_FAULT = frozenset({Stage.STARTTLS, Stage.AUTH, Stage.MAIL})
 
 
 def verdict_on_code(stage: Stage, code: int) -> SmtpFailure:
-    """What a reply other than the expected one means. The server's own words may echo the address: no reason
-    carries them.
-    """
+    """Return the verdict on an unexpected reply. Its text may echo the address, so no reason contains it."""
     reason = f"{code} at {stage}"
     if 400 <= code < 500:
         return TryAgain(reason, only_this=stage in _OF_THE_MAIL and code != _CLOSING)
@@ -56,7 +54,7 @@ def verdict_on_code(stage: Stage, code: int) -> SmtpFailure:
 
 
 def verdict_on_failure(stage: Stage, error: BaseException, options: SmtpOptions, ca_key: str) -> SmtpFailure:
-    """What an error of the session means: the server's reply, a broken connection, a failed TLS handshake.
+    """Return the verdict on an error: a reply, a broken connection, or a failed TLS handshake.
 
     `ca_key` is the configuration key that names the trusted authorities.
     """
@@ -75,15 +73,15 @@ def verdict_on_failure(stage: Stage, error: BaseException, options: SmtpOptions,
     return TryAgain(reason if stage is Stage.CONNECT else f"the connection failed at {stage}")
 
 
-_BEGINS_WITHOUT_TLS = '; servers that begin without TLS take tls = "starttls"'
+_BEGINS_WITHOUT_TLS = '; servers that start without TLS need tls = "starttls"'
 _UNSUPPORTED = {
     Stage.STARTTLS: "the server offers no STARTTLS",
-    Stage.AUTH: "the server offers no way to log in that is known here",
+    Stage.AUTH: "the server offers no supported login method",
 }
 
 
 def verdict_on_timeout(stage: Stage, seconds: float, options: SmtpOptions) -> SmtpFailure:
-    """What it means that an attempt's time was up."""
+    """Return the verdict on an attempt that timed out."""
     reason = f"no answer at {stage} within {seconds:g} s"
     if stage is Stage.CONNECT:
         reason += options.tls_hint

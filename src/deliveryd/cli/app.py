@@ -1,4 +1,4 @@
-"""`deliveryd`: the table of commands, and what every command does about errors."""
+"""The `deliveryd` command line: the table of commands, and error handling common to all of them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from deliveryd.cli.printable import printable
 from deliveryd.runtime.hardening import protect_memory
 
 INTERRUPTED = 130
-"""What typer makes of Ctrl-C where no command hears it; here it is a failure like any other (design 6)."""
+"""Typer's exit status for a Ctrl-C that no command handles; reported as a plain failure (design 6)."""
 
 COMMANDS = (
     "run", "demo", "sandbox", "check", "render", "explain", "audit", "in-doubt", "dead", "erase", "customers",
     "cache", "config", "health",
 )  # fmt: skip
-"""Each is a function, or a group of commands, of that name in the module of that name; "-" is "_" there."""
+"""Each names a module and, in it, a function or a command group; "-" becomes "_"."""
 MODULES = {"config": "config_file"}
 """The exceptions: `deliveryd.config` is the model of the configuration."""
 
@@ -47,32 +47,32 @@ def _options(
 
 
 class Program(TyperGroup):
-    """All commands. What is said about wrong usage repeats arguments, which may come from anywhere."""
+    """All commands. Usage errors quote arguments, so they are made printable first."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words before the command."""
-        with _told_harmlessly():
+        """Parse the arguments before the command."""
+        with _printable_errors():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> object:
-        """Read the command's own words, and run it."""
-        with _told_harmlessly():
+        """Parse the command's arguments and run it."""
+        with _printable_errors():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _told_harmlessly() -> Iterator[None]:
+def _printable_errors() -> Iterator[None]:
     try:
         yield
     except TyperException as error:
-        is_help = error.message.startswith("Usage: ")  # told as an error where a command is missing
+        is_help = error.message.startswith("Usage: ")  # raised as an error when the command is missing
         lines = error.message.split("\n") if is_help else [error.message]
         error.message = "\n".join(map(printable, lines))
         raise
 
 
 def build_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The command line with these commands."""
+    """Build the command line with these commands."""
     app = typer.Typer(
         name="deliveryd",
         cls=Program,
@@ -93,16 +93,16 @@ def build_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def _needed(arguments: Sequence[str]) -> Iterable[str]:
-    """The commands that have to be loaded: only the one asked for, since loading all takes a second."""
+    """Return the commands to load: only the requested one, since loading all takes a second."""
     asked = arguments[:1]
     return asked if asked and asked[0] in COMMANDS and "_DELIVERYD_COMPLETE" not in os.environ else COMMANDS
 
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """Keep Python from looking for garbage in what is being loaded: all of it is there to stay.
+    """Disable garbage collection while modules load, and exempt what was loaded from later collections.
 
-    It would go through it dozens of times, and once more at the end: a fifth of the time of a short command.
+    Collections would otherwise take a fifth of the time of a short command.
     """
     gc.disable()
     try:
@@ -123,5 +123,5 @@ def main() -> None:
         if end.code == INTERRUPTED:
             complain("deliveryd: interrupted")
         raise SystemExit(FAILED if end.code == INTERRUPTED else end.code) from None
-    except Exception as error:  # the last place where an error can be put into words
+    except Exception as error:  # last resort: print any error as one line
         sys.exit(exit_status(error))

@@ -1,4 +1,4 @@
-"""`deliveryd audit`: does the journal add up."""
+"""`deliveryd audit`: check the journal's consistency."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ END_STATES = (State.SENT, State.DELIVERED, State.FAILED)
 
 
 def audit(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> None:
-    """Check that the journal adds up, and count its messages.
+    """Check that the journal accounts for every message.
 
-    Only reads, while the worker runs or not. Exit status: 0 balanced, 1 not.
+    Also counts the messages by outcome. Read-only; works with or without a running worker. Exit status: 0
+    balanced, 1 not.
     """
     path = load_as_owner(config).journal.path
     result = reconcile(path)
@@ -35,22 +36,25 @@ def audit(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> No
         raise typer.Exit(FAILED)
 
 
+_TEXTS = {"in_the_line_hands": "in progress", "forgotten": "forgotten, ids kept"}
+
+
 def _sums(result: Audit) -> Mapping[str, int]:
     states = result.states
     return {
         "ended": sum(states.get(state, 0) for state in END_STATES),
         "waiting": states.get(State.WAITING, 0),
-        "in the line's hands": sum(states.get(state, 0) for state in IN_HAND),
-        "in doubt": states.get(State.IN_DOUBT, 0),
-        "set aside": states.get(State.SET_ASIDE, 0),
-        "forgotten, ids kept": result.ids_kept,
+        "in_the_line_hands": sum(states.get(state, 0) for state in IN_HAND),
+        "in_doubt": states.get(State.IN_DOUBT, 0),
+        "set_aside": states.get(State.SET_ASIDE, 0),
+        "forgotten": result.ids_kept,
     }
 
 
 def _as_lines(result: Audit) -> Iterator[str]:
     yield _line("taken", result.account.taken)
     for sign, (name, number) in zip("=+++++", _sums(result).items(), strict=True):
-        yield _line(f"  {sign} {name}", number)
+        yield _line(f"  {sign} {_TEXTS.get(name) or name.replace('_', ' ')}", number)
     yield _line("missing", result.gap)
     yield ""
     yield f"events: {result.events_waiting} wait for the service, {result.events_refused} were refused"
@@ -59,7 +63,7 @@ def _as_lines(result: Audit) -> Iterator[str]:
     for finding in result.findings:
         yield f"  broken: {finding.check}: {_named(finding)}"
     if result.account.gap != result.gap:
-        yield f"  broken: the counters that a run looks at are off by {result.account.gap - result.gap}"
+        yield f"  broken: the running counters are off by {result.account.gap - result.gap}"
     yield f"the journal is {'balanced' if result.is_balanced else 'NOT balanced'}"
 
 
@@ -69,9 +73,9 @@ def _line(name: str, number: int) -> str:
 
 def _lost_line(lost: LostBatches) -> str:
     if lost.last_at is None:
-        return "queue: every batch came whole"
+        return "queue: all batches were received completely"
     times = "1 batch" if lost.batches == 1 else f"{lost.batches} batches"
-    return f"queue: {times} may be lost, in part or as a whole, the last at {format_instant(lost.last_at)}"
+    return f"queue: {times} may be lost, partly or entirely, most recently at {format_instant(lost.last_at)}"
 
 
 def _named(finding: AuditFinding) -> str:
@@ -84,7 +88,7 @@ def _as_json(result: Audit) -> Mapping[str, object]:
         "balanced": result.is_balanced,
         "taken": result.account.taken,
         "gap": result.gap,
-        "sums": {_key(name): number for name, number in _sums(result).items()},
+        "sums": _sums(result),
         "states": {state.name.lower(): number for state, number in result.states.items()},
         "events": {"waiting": result.events_waiting, "refused": result.events_refused},
         "batches_lost": {
@@ -93,7 +97,3 @@ def _as_json(result: Audit) -> Mapping[str, object]:
         },
         "broken": [finding._asdict() for finding in result.findings],
     }
-
-
-def _key(name: str) -> str:
-    return name.partition(",")[0].replace("'s", "").replace(" ", "_")

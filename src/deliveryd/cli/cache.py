@@ -1,4 +1,4 @@
-"""`deliveryd cache`: what is kept on disk of settings and configurations, and forgetting it."""
+"""`deliveryd cache`: show and clear the disk caches of settings and entity configurations."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ from deliveryd.worker.wiring import open_cache, open_entities_cache
 
 cache = typer.Typer(
     no_args_is_help=True,
-    help="Show or forget what is kept on disk of the service's answers.\n\n"
-    "Settings and entity configurations may be forgotten at any time. They are asked for again when they are"
-    " needed.",
+    help="Show or clear the disk caches of the service's answers.\n\n"
+    "Settings and entity configurations can be cleared at any time. They are fetched again when needed.",
 )
 
 SettingsOption = Annotated[
     int | None,
-    typer.Option("--settings", metavar="ID", parser=identifier, help="Only the settings with this id."),
+    typer.Option("--settings", metavar="ID", parser=identifier, help="Only the settings with this ID."),
 ]
 Entities = Annotated[bool, typer.Option("--entities", help="Only the entity configurations.")]
 
 
 class _CachePart(NamedTuple):
-    """One of the caches: its name, how large it may become, what went wrong with it."""
+    """One of the caches: its name, its size limit, and its problems so far."""
 
     name: str
     limit: int
@@ -47,23 +46,23 @@ class _CachePart(NamedTuple):
 
     @property
     def is_there(self) -> bool:
-        """Whether there is a cache; raises DeliverydError when that can't be told."""
+        """Whether the cache exists. Raises DeliverydError if that can't be determined."""
         try:
             self.folder.joinpath("cache.db").lstat()
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            raise DeliverydError(f"{self.folder} can't be looked at: {error.strerror}") from None
+            raise DeliverydError(f"{self.folder} can't be inspected: {error.strerror}") from None
         return True
 
     def check(self) -> None:
-        """Raise what went wrong, if anything did."""
+        """Raise DeliverydError for the first problem, if there is one."""
         if self.problems:
             raise DeliverydError(f"{self.folder}: {self.problems[0]}")
 
 
 class _Report(NamedTuple):
-    """What is told about one cache or one entry, for a person and for a program."""
+    """The facts about one cache or one entry, as text and as JSON."""
 
     text: str
     data: Mapping[str, object]
@@ -77,7 +76,7 @@ def info(
     entities: Entities = False,
     as_data: AsData = False,
 ) -> None:
-    """Show what is kept. With --settings: whether these settings are."""
+    """Show the size of the caches or, with --settings, one cached entry."""
     loaded = load_as_owner(config)
 
     async def look() -> AsyncIterator[_Report]:
@@ -97,9 +96,9 @@ def clear(
     entities: Entities = False,
     as_data: AsData = False,
 ) -> None:
-    """Forget what is kept: all of it, or what the options name.
+    """Clear the caches, or only the part that the options select.
 
-    A running worker keeps the settings that it has in memory until it is restarted.
+    A running worker keeps the settings in its memory until it is restarted.
     """
     loaded = load_as_owner(config)
 
@@ -112,11 +111,11 @@ def clear(
     anyio.run(_tell, forget(), as_data)
     holder = lock_owner(loaded.journal.path)
     if holder is not None and (settings is not None or not entities):
-        complain(f"deliveryd: process {holder} still has settings in memory, until it is restarted")
+        complain(f"deliveryd: process {holder} keeps the settings in its memory until it is restarted")
 
 
 async def _tell(reports: AsyncIterator[_Report], as_data: bool) -> None:
-    """Tell each as soon as it is there, or all of them as one JSON array."""
+    """Print each report as it arrives, or all of them as one JSON array."""
     told = []
     async for report in reports:
         told.append(report.data)
@@ -151,7 +150,7 @@ async def _show(part: _CachePart) -> _Report:
     entries, size = extent if extent is not None else (0, 0)
     limit = format_size(part.limit)
     return _Report(
-        f"{part.name}  {entries:,} kept, {size:,} bytes of at most {limit}, in {part.folder}",
+        f"{part.name}  {_entries(entries)}, {size:,} bytes of at most {limit}, in {part.folder}",
         _data(part, kept=entries, bytes=size, limit=part.limit),
     )
 
@@ -160,7 +159,11 @@ async def _clear(part: _CachePart) -> _Report:
     count = (await part.disk.clear() if part.is_there else 0) or 0
     await part.disk.aclose()
     part.check()
-    return _Report(f"{part.name}  {count:,} forgotten, in {part.folder}", _data(part, forgotten=count))
+    return _Report(f"{part.name}  {_entries(count)} removed from {part.folder}", _data(part, forgotten=count))
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count:,} entries"
 
 
 async def _about(part: _CachePart, settings_id: int) -> _Report:
@@ -170,7 +173,7 @@ async def _about(part: _CachePart, settings_id: int) -> _Report:
     if found is None:
         raise DeliverydError(f"settings {settings_id} aren't in the cache {part.folder}")
     size, left = len(found.value), found.seconds_left
-    until = "until they are cleared or pushed out" if left is None else f"for {format_duration(left // 1)}"
+    until = "until they are cleared or evicted" if left is None else f"for {format_duration(left // 1)}"
     return _Report(
         f"settings {settings_id}  {size:,} bytes, kept {until}",
         _data(part, settings=settings_id, bytes=size, seconds_left=left),
@@ -186,7 +189,7 @@ async def _forget(part: _CachePart, settings_id: int) -> _Report:
     part.check()
     if not there:
         raise DeliverydError(f"settings {settings_id} aren't in the cache {part.folder}")
-    return _Report(f"settings {settings_id}  forgotten", _data(part, settings=settings_id, forgotten=1))
+    return _Report(f"settings {settings_id}  removed", _data(part, settings=settings_id, forgotten=1))
 
 
 def _data(part: _CachePart, **facts: object) -> Mapping[str, object]:

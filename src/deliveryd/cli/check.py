@@ -1,4 +1,4 @@
-"""`deliveryd check`: is the configuration right, and can everything be used that it names."""
+"""`deliveryd check`: verify the configuration and everything that it names."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ STRICT = EXIT | {Level.WARNING: CONFIGURATION}
 def check(
     *,
     config: ConfigOption = USUAL_CONFIG,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Connect to nothing: only read the configuration and files.")
-    ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Make no connections; read only files.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     as_data: AsData = False,
 ) -> None:
-    """Check the configuration, and what it names. Nothing is sent.
+    """Check the configuration and everything that it names.
 
-    Exit status: 0 deliveryd can run, 1 something can't be used now, 78 the configuration has to be changed.
+    Sends no messages. Exit status: 0 deliveryd can run, 1 something is unavailable now, 78 the
+    configuration must be changed.
     """
     examined = examine(config)
     if examined.config is not None:

@@ -1,4 +1,4 @@
-"""What a command begins with that opens the worker's files."""
+"""Loading the configuration for commands that open the worker's files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from deliveryd.runtime.privileges import work_as_owner
 
 
 def load_as_owner(path: Path) -> Config:
-    """Read the configuration and, as root, become the journal's owner before anything there is opened.
+    """Read the configuration; as root, switch to the journal's owner before opening any of its files.
 
     Raises ConfigError, DeliverydError.
     """

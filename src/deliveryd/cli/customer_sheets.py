@@ -1,4 +1,4 @@
-"""How a customer's data is written for programs: one JSON object, or one line for each entity."""
+"""Machine-readable output of a customer's data: one JSON object, or one JSON line per entity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OWN_COLUMNS = ("group", "config", "configProblem")
 
 
 class LinesSheet:
-    """JSON Lines: each entity with its group, written as soon as it is there."""
+    """JSON Lines: each entity with its group, written as soon as it is read."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -32,9 +32,9 @@ class LinesSheet:
 
 
 class ObjectSheet:
-    """One JSON object: group → list, with all pages joined. Closed early it holds what there was.
+    """One JSON object: group → list, with all pages joined. Closed early, it holds what was read.
 
-    Where nothing was begun, nothing is written: an empty object would look like a customer without data.
+    If no group was begun, nothing is written: an empty object would look like a customer without data.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -68,9 +68,9 @@ class ObjectSheet:
 
 
 def _written(row: Row) -> Mapping[str, Any]:
-    """An entity as the service gave it, with its configuration beside its own fields.
+    """Return an entity as the service sent it, with its configuration beside its own fields.
 
-    A field of its own that has a name of ours stands as `entity.NAME`.
+    A field whose name clashes with one of ours is written as `entity.NAME`.
     """
     fields = {
         f"entity.{name}" if name in OWN_COLUMNS else name: value for name, value in row.entity.fields.items()

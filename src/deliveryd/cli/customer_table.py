@@ -1,4 +1,4 @@
-"""How a customer's data is shown to people: a table for each group, with names from the configurations."""
+"""Customer data as tables, one per group, with names from the configurations."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LONGEST_CELL = 60
 
 class TableConsole(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to the command that its reader has gone; rich itself would end the program."""
+        """Let the command handle a closed pipe; rich would exit the process."""
         raise BrokenPipeError
 
 
 class TableSheet:
-    """Tables, each printed when its group is complete, or when the reading ends."""
+    """Tables, each printed when its group is complete or the export ends."""
 
     def __init__(self, out: TextIO) -> None:
         self._console = TableConsole(file=out, markup=False, highlight=False, emoji=False)
@@ -35,12 +35,12 @@ class TableSheet:
         self._rows: list[Row] = []
 
     def begin(self, group: str) -> None:
-        """Print the group before, and begin a table."""
+        """Print the previous group, and begin a table."""
         self._print()
         self._group = group
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Keep rows: the widths of columns are known at the end."""
+        """Collect rows; column widths are only known at the end."""
         self._rows += rows
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""`deliveryd customers`: the customer data that the service holds."""
+"""`deliveryd customers`: show the customer data that the service holds."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from deliveryd.worker.wiring import open_service
 
 MOST_ERROR_REASONS = 5
 NOT_FOUND = 404
-UNKNOWN_CUSTOMER = ": it doesn't know this customer, or service.base_url leads elsewhere"
+UNKNOWN_CUSTOMER = ": the service has no such customer, or service.base_url is wrong"
 
 customers = typer.Typer(
     no_args_is_help=True,
-    help="Show what the service holds about a customer.\n\n"
-    "Merchants, offers, privileges and the like, and what is configured for each of them.",
+    help="Show the service's data about a customer.\n\n"
+    "Merchants, offers, privileges and other groups, with the configuration of each entity.",
 )
 
 
 class OutputFormat(StrEnum):
-    """How it is written."""
+    """The output format."""
 
     JSON = "json"
     JSONL = "jsonl"
@@ -46,7 +46,7 @@ class OutputFormat(StrEnum):
 
 
 def _table(out: TextIO) -> Sheet:
-    sheet: Sheet = import_module("deliveryd.cli.customer_table").TableSheet(out)  # rich takes a while
+    sheet: Sheet = import_module("deliveryd.cli.customer_table").TableSheet(out)  # rich is slow to load
     return sheet
 
 
@@ -63,34 +63,34 @@ def read_all(
     config: ConfigOption = USUAL_CONFIG,
     customer_id: Annotated[
         int,
-        typer.Argument(metavar="ID", parser=identifier, help="The customer's id at the service."),
+        typer.Argument(metavar="ID", parser=identifier, help="The customer's ID at the service."),
     ],
     include: Annotated[
         list[str] | None,
-        typer.Option(metavar="GROUP", help="Read only this group; may be given again.", show_default="all"),
+        typer.Option(metavar="GROUP", help="Read only this group; can be repeated.", show_default="all"),
     ] = None,
     language: Annotated[
         str | None,
-        typer.Option(metavar="L", help='Language to ask for; the service knows "*", all others are its own.'),
+        typer.Option(metavar="L", help='Language to request: "*", or one that the service defines.'),
     ] = None,
     with_config: Annotated[
-        bool, typer.Option("--with-config", help="Bring each entity's configuration; a table always does.")
+        bool, typer.Option("--with-config", help="Include each entity's configuration; tables always do.")
     ] = False,
     output: Annotated[
         OutputFormat,
-        typer.Option("--format", metavar="FORMAT", help="json, jsonl or table: how it is written."),
+        typer.Option("--format", metavar="FORMAT", help="Output format: json, jsonl or table."),
     ] = OutputFormat.JSON,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     max_pages: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Pages after which a group is taken for endless.")
+        int, typer.Option(metavar="N", min=1, help="Most pages to read of one group before giving up.")
     ] = MOST_PAGES,
 ) -> None:
-    """Show a customer's groups, all pages of them.
+    """Show all pages of a customer's groups.
 
-    As json it is one object with a list for each group; as jsonl one entity a line with its group, as soon as
-    it is there; as a table it is for people, with names from the configurations.
+    Formats: json is one object with a list per group; jsonl is one entity per line with its group, written
+    as it is read; table is for reading, with names from the configurations.
 
-    Exit status 1: it ended early, or configurations couldn't be had. What was read has been written then.
+    Exit status 1: reading ended early, or configurations were unavailable. What was read is still written.
     """
     groups = _known(include or GROUPS)
     output = OutputFormat.JSON if as_json else output
@@ -100,7 +100,7 @@ def read_all(
 
     async def read(out: TextIO) -> None:
         nonlocal progress
-        async with open_service(loaded, _told_once()) as client:
+        async with open_service(loaded, _print_once()) as client:
             data = client.customer_data(customer_id, groups, language=language, most_pages=max_pages)
             reading = Reading(client, data, with_config=with_config or output is OutputFormat.TABLE)
             progress = reading.progress
@@ -118,14 +118,14 @@ def read_all(
         with standard_output() as out:
             anyio.run(read, out)
     except KeyboardInterrupt:
-        raise DeliverydError(f"interrupted: {progress.told()}") from None
+        raise DeliverydError(f"interrupted: {progress.text()}") from None
     except ServiceError as error:
         unknown = isinstance(error, ServiceRefused) and error.status == NOT_FOUND and not progress.entities
         why = UNKNOWN_CUSTOMER if unknown else ""
-        raise DeliverydError(f"customer {customer_id}: {error}{why}; {progress.told()}") from None
+        raise DeliverydError(f"customer {customer_id}: {error}{why}; {progress.text()}") from None
     finally:
         watcher.close()
-    _tell_of(progress.problems)
+    _print_problems(progress.problems)
 
 
 @customers.command()
@@ -133,23 +133,25 @@ def entity(
     *,
     config: ConfigOption = USUAL_CONFIG,
     url: Annotated[str, typer.Argument(metavar="URL", help="The configUrl of an entity.")],
-    _as_json: Annotated[bool, typer.Option("--json", help="As it does in any case.")] = False,
+    _as_json: Annotated[
+        bool, typer.Option("--json", help="Has no effect: the output is always JSON.")
+    ] = False,
 ) -> None:
     """Show the configuration of one entity as JSON.
 
-    It comes from the cache where that is still good.
+    A cached copy is used if it is still valid.
     """
     loaded = load_as_owner(config)
     with standard_output() as out:
         try:
             found = anyio.run(_configuration, loaded, url)
         except ServiceError as error:
-            raise DeliverydError(f"the configuration can't be had: {error}") from None
+            raise DeliverydError(f"the configuration is unavailable: {error}") from None
         out.write(f"{json_text(found, indent=2)}\n")
 
 
 async def _configuration(config: Config, url: str) -> Mapping[str, object]:
-    async with open_service(config, _told_once()) as client:
+    async with open_service(config, _print_once()) as client:
         return await client.configuration(url)
 
 
@@ -161,8 +163,8 @@ def _known(include: list[str] | tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(include))
 
 
-def _told_once() -> Callable[[str], None]:
-    """What tells each problem of a cache once, on standard error."""
+def _print_once() -> Callable[[str], None]:
+    """Return a function that prints each distinct problem of a cache once, on standard error."""
     told: set[str] = set()
 
     def tell(problem: str) -> None:
@@ -173,13 +175,13 @@ def _told_once() -> Callable[[str], None]:
     return tell
 
 
-def _tell_of(problems: Mapping[str, int]) -> None:
-    """Tell which configurations couldn't be had; exit with 1 when there are any."""
+def _print_problems(problems: Mapping[str, int]) -> None:
+    """Print which configurations were unavailable, and exit with status 1 if any were."""
     if not problems:
         return
     count = sum(problems.values())
     what = "1 configuration" if count == 1 else f"{count:,} configurations"
-    complain(f"deliveryd: {what} couldn't be had:")
+    complain(f"deliveryd: {what} unavailable:")
     most_first = sorted(problems.items(), key=lambda item: -item[1])
     for reason, times in most_first[:MOST_ERROR_REASONS]:
         complain(f"  {times:,}: {reason}")

@@ -1,4 +1,4 @@
-"""`deliveryd dead`: what goes no further by itself, and its decision."""
+"""`deliveryd dead`: list the dead letters, and retry or drop them."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from deliveryd.model import format_instant
 
 dead = typer.Typer(
     no_args_is_help=True,
-    help="List what goes no further by itself, and decide about it.\n\n"
-    "Status events that the service refused, messages whose dequeued it refused, malformed elements of the"
-    " queue, receipts that fit no attempt. While the worker runs, it carries a decision out at once.",
+    help="List dead letters, and retry or drop them.\n\n"
+    "Dead letters are status events that the service refused, messages whose dequeued event it refused,"
+    " malformed queue elements, and receipts that match no attempt. A running worker acts at once.",
 )
 
 
 def _parsed(name: str) -> tuple[ItemKind, str]:
     kind, _, key = name.partition(":")
     if kind not in set(ItemKind) or not key:
-        raise typer.BadParameter(f"{name!r} is no name such as event:12; deliveryd dead list shows them")
+        raise typer.BadParameter(f"{name!r} isn't a name such as event:12; run: deliveryd dead list")
     return ItemKind(kind), key
 
 
 class _Filter(NamedTuple):
-    """Which of all: of these kinds, set aside since then, with this in the reason."""
+    """Selects dead letters by kind, by when they were set aside, and by text in the reason."""
 
     kinds: Sequence[ItemKind]
     since: int | None
@@ -54,13 +54,13 @@ class _Filter(NamedTuple):
 
 NO_FILTER = _Filter(tuple(ItemKind), None, "")
 
-Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Which, by name: event:12.")]
+Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Names, such as event:12.")]
 Kinds = Annotated[
     list[ItemKind] | None,
     typer.Option(
         "--kind",
         metavar="KIND",
-        help=f"Only this kind: {', '.join(ItemKind)}; may be given again.",
+        help=f"Only this kind: {', '.join(ItemKind)}; can be repeated.",
     ),
 ]
 Since = Annotated[
@@ -68,10 +68,10 @@ Since = Annotated[
     typer.Option(
         parser=parse_instant_option,
         metavar="TIME",
-        help='Only what was set aside since this instant, or in the last "2h".',
+        help='Only those set aside since this instant, or within this time, such as "2h".',
     ),
 ]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Only what has this in its reason.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")]
 
 
 @dead.command("list")
@@ -83,7 +83,7 @@ def list_dead(
     reason: Reason = "",
     as_data: AsData = False,
 ) -> None:
-    """List what lies aside, the oldest first."""
+    """List the dead letters, oldest first."""
     found = _Filter(kind or tuple(ItemKind), since, reason).apply(load_as_owner(config))
     if as_data:
         say_json([_as_data(each) for each in found])
@@ -98,13 +98,13 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in the list, such as event:12.")],
     as_data: AsData = False,
 ) -> None:
-    """Show all about one of them.
+    """Show one dead letter in full.
 
-    That includes the event's JSON or the raw element, which may tell about a customer.
+    That includes the event's JSON or the raw element, which may contain personal data.
     """
     record = read_dead_letter(load_as_owner(config).journal.path, *_parsed(name))
     if record is None:
-        raise DeliverydError(f"{name} doesn't wait for a decision")
+        raise DeliverydError(f"{name} isn't a dead letter")
     written = {
         field: format_instant(value) if field.endswith("_at") and isinstance(value, int) else value
         for field, value in record.items()
@@ -127,9 +127,9 @@ def retry(
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
-    """Try again what was refused or fitted nothing.
+    """Retry dead letters.
 
-    Events are reported again, messages begin anew, receipts are matched again.
+    Events are reported again, messages start over, receipts are matched again.
     """
     loaded = load_as_owner(config)
     chosen = _choose(loaded, names or (), everything, _Filter(kind or _RETRIED, since, reason))
@@ -148,9 +148,9 @@ def drop(
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
-    """Give up: what is dropped is no longer listed or counted.
+    """Drop dead letters, so that they are no longer listed or counted.
 
-    It stays in the journal, marked so.
+    They stay in the journal, marked as dropped.
     """
     loaded = load_as_owner(config)
     chosen = _choose(loaded, names or (), everything, _Filter(kind or tuple(ItemKind), since, reason))
@@ -161,7 +161,7 @@ _RETRIED = (
     ItemKind.EVENT,
     ItemKind.MESSAGE,
     ItemKind.RECEIPT,
-)  # what was malformed once can't be read the second time
+)  # a malformed element stays malformed
 
 
 def _choose(

@@ -1,4 +1,4 @@
-"""`deliveryd demo`: sandbox and worker together, with nothing to configure."""
+"""`deliveryd demo`: run the sandbox and a worker together, without configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deliveryd import telemetry
 from deliveryd.cli.customer_table import TableConsole
 from deliveryd.cli.printable import printable
 from deliveryd.cli.sandbox_files import aim_receipts, write_files
-from deliveryd.cli.shutdown import tell_of_ending
+from deliveryd.cli.shutdown import announce_shutdown
 from deliveryd.cli.standard_output import standard_output
 from deliveryd.config import load
 from deliveryd.sandbox.scenario import Scenario, demo_scenario
@@ -27,7 +27,7 @@ from deliveryd.sandbox.state import ReportedEvent, SandboxState
 from deliveryd.worker.supervisor import Addresses, Supervisor
 
 DEMO_TIMEOUT = 120.0
-"""Seconds after which a demo that didn't come to its end is called failed."""
+"""Seconds after which an unfinished demo fails."""
 
 DEMO_ENVIRONMENT: Mapping[str, str] = {
     "DELIVERYD_QUEUE__POLL_INTERVAL": "200ms",
@@ -39,14 +39,14 @@ DEMO_ENVIRONMENT: Mapping[str, str] = {
     for channel in ("sms", "messenger", "inApp", "email")
     for key, value in {"ATTEMPTS": "4", "BASE": "200ms", "MAX": "1s"}.items()
 }
-"""What differs from the configuration that `deliveryd sandbox` writes: short pauses, free ports."""
+"""Overrides of the configuration that `deliveryd sandbox` writes: short pauses, free ports."""
 
 
 def demo() -> None:
-    """Send 42 messages through a sandbox, and show their outcomes.
+    """Send 42 messages through a sandbox and show their outcomes.
 
-    Needs no configuration and leaves nothing behind. On a terminal it stays up until Ctrl-C, and so does its
-    inbox page.
+    Needs no configuration and leaves no files behind. On a terminal, the demo and its inbox page stay up
+    until Ctrl-C.
     """
     telemetry.configure("error", "auto")
     with standard_output(), tempfile.TemporaryDirectory(prefix="deliveryd-demo-") as folder:
@@ -58,7 +58,7 @@ def demo() -> None:
 
 
 async def _play(folder: Path) -> bool | None:
-    """Whether every message came to its end; None when nobody reads what became of them."""
+    """Return whether every message reached its end; None if standard output was closed."""
     scenario = demo_scenario()
     console = TableConsole(width=None if sys.stdout.isatty() else 150)
     async with Sandbox() as sandbox:
@@ -70,7 +70,7 @@ async def _play(folder: Path) -> bool | None:
             if addresses.receipts is not None:
                 aim_receipts(sandbox, addresses.receipts)
 
-        supervisor = Supervisor(config, on_ready=when_ready, on_ending=tell_of_ending)
+        supervisor = Supervisor(config, on_ready=when_ready, on_ending=announce_shutdown)
         done: bool | None = False
 
         async def show() -> None:
@@ -88,13 +88,13 @@ async def _play(folder: Path) -> bool | None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(show)
-            await supervisor.run()  # hears Ctrl-C, at any time
+            await supervisor.run()  # handles Ctrl-C at any time
             tasks.cancel_scope.cancel()
     return done
 
 
 async def _watch(state: SandboxState, scenario: Scenario, console: Console) -> bool:
-    """Show the progress until every message came to its end; False when that takes too long."""
+    """Show progress until every message has reached its end; return False on time-out."""
     started = time.monotonic()
     ids = [exhibit.id for exhibit in scenario.exhibits]
     with console.status("") as progress:
@@ -117,11 +117,11 @@ def _has_ended(state: SandboxState, message_id: int) -> bool:
 
 
 def _table(state: SandboxState, scenario: Scenario) -> Table:
-    table = Table(title="What became of each message", title_justify="left", expand=True)
+    table = Table(title="Outcome of each message", title_justify="left", expand=True)
     table.add_column("message", no_wrap=True)
     table.add_column("shows", ratio=3)
     table.add_column("channel", no_wrap=True)
-    table.add_column("what was sent", ratio=5)
+    table.add_column("content sent", ratio=5)
     table.add_column("statuses", ratio=4)
     received = {message.message_id: message for message in state.accepted()}
     for exhibit in scenario.exhibits:
@@ -137,7 +137,7 @@ def _table(state: SandboxState, scenario: Scenario) -> Table:
 
 
 def _words(payload: Mapping[str, object]) -> str:
-    """What a customer reads first, in one line."""
+    """Return the first text of a payload in one line."""
     notification = payload.get("notification")
     known = {**notification, **payload} if isinstance(notification, Mapping) else payload
     for field in ("text", "body", "description", "subject"):

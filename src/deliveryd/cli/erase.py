@@ -1,4 +1,4 @@
-"""`deliveryd erase`: removes what is held of a person."""
+"""`deliveryd erase`: remove a person's data from the journal."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from deliveryd.options.units import format_duration
 ERASED_KINDS: Mapping[ItemKind, tuple[str, str]] = {
     ItemKind.MESSAGE: ("messages, with their variables, attempts, events and receipts", "messages"),
     ItemKind.MALFORMED: ("malformed elements of the queue", "malformed"),
-    ItemKind.RECEIPT: ("receipts that fitted nothing", "receipts"),
+    ItemKind.RECEIPT: ("receipts that matched nothing", "receipts"),
 }
-"""What there can be of a person: in words, and as a field of the JSON."""
+"""The kinds of data that are removed: as text, and as a JSON field."""
 
 
 def erase(
@@ -35,24 +35,23 @@ def erase(
     customer: Annotated[
         int,
         typer.Option(
-            "--customer", metavar="ID", parser=identifier, help="The customer's id, as messages name it."
+            "--customer", metavar="ID", parser=identifier, help="The customer's ID as it appears in messages."
         ),
     ],
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:  # fmt: skip
-    """Remove what the journal holds of a customer. It can't be undone.
+    """Remove a customer's data from the journal. This can't be undone.
 
-    It works while the worker runs or not. Messages that haven't ended are refused and listed. The ids and
-    the last events of erased ones stay, so that a repeat isn't sent. Caches on disk hold nothing of
-    customers.
+    Works with or without a running worker. Messages that haven't ended are refused and listed. The IDs and
+    last events of erased messages stay, so that repeats aren't sent. Disk caches hold no customer data.
 
-    Exit status: 0 nothing is left, 1 something was refused.
+    Exit status: 0 no data is left, 1 some messages were refused.
     """
     loaded = load_as_owner(config)
     held = find_personal_data(loaded.journal.path, customer)
     wanted = {
-        ItemKind.MALFORMED: held.malformed,  # before the messages that some of them are
+        ItemKind.MALFORMED: held.malformed,  # before messages, since some of them are messages
         ItemKind.RECEIPT: [str(seq) for seq in held.receipts],
         ItemKind.MESSAGE: [str(id_) for id_ in held.messages],
     }
@@ -65,14 +64,14 @@ def erase(
     is_asked = not isinstance(loaded.customers.options, FileOptions | NoOptions)
     if holder is not None and is_asked and not dry_run:
         ttl = format_duration(loaded.customers.terms.cache_ttl)
-        note = f"may have the directory's answer about the customer in memory, for {ttl} at most"
+        note = f"may keep the customer's directory entry in memory, for {ttl} at most"
         complain(f"deliveryd: process {holder} {note}")
     if answer.skipped:
         raise typer.Exit(FAILED)
 
 
 def _preview(config: Config, wanted: Mapping[ItemKind, Sequence[str]]) -> ControlReply:
-    """What would be done, and what refused, as things stand."""
+    """Return what an order would do and refuse now."""
     ids = [int(key) for key in wanted[ItemKind.MESSAGE]]
     refused = {
         name_of(ItemKind.MESSAGE, str(id_)): why
@@ -87,7 +86,7 @@ def _count(answer: ControlReply, kind: ItemKind) -> int:
 
 
 def _as_lines(customer: int, answer: ControlReply, dry_run: bool) -> Iterator[str]:
-    yield f"{'would erase' if dry_run else 'erased'} of customer {customer}: {len(answer.done)}"
+    yield f"{'would erase' if dry_run else 'erased'} for customer {customer}: {len(answer.done)}"
     for kind, (words, _) in ERASED_KINDS.items():
         if number := _count(answer, kind):
             yield f"  {words}: {number:,}"

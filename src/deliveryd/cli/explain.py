@@ -1,4 +1,4 @@
-"""`deliveryd explain`: the life of one message."""
+"""`deliveryd explain`: show the history of one message."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ def explain(
     config: ConfigOption = USUAL_CONFIG,
     message_id: Annotated[
         int,
-        typer.Argument(metavar="MESSAGE_ID", parser=identifier, help="The id that the queue gave it."),
+        typer.Argument(metavar="MESSAGE_ID", parser=identifier, help="The message's ID from the queue."),
     ],
     show_variables: Annotated[
-        bool, typer.Option("--show-variables", help="Show the values of variables, not just their names.")
+        bool, typer.Option("--show-variables", help="Show the values of variables, not only their names.")
     ] = False,
     as_data: AsData = False,
 ) -> None:
-    """Tell the life of one message, from the queue to its last event.
+    """Show the history of one message.
 
-    Only reads the journal, while the worker runs or not. Exit status 1: the journal doesn't know the message.
+    It covers the time from the queue to the last event. Read-only; works with or without a running
+    worker. Exit status 1: the message isn't in the journal.
     """
     loaded = load_as_owner(config)
     path = loaded.journal.path

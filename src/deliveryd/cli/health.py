@@ -1,4 +1,4 @@
-"""`deliveryd health`: asks a running worker whether its loops turn."""
+"""`deliveryd health`: check that a running worker is alive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _url_of(config: Path) -> str:
     try:
         return health_url(listen)
     except ValueError as error:
-        reason = str(error) if listen else "it is empty, so that server is turned off"
+        reason = str(error) if listen else "it is empty, so the admin server is turned off"
         raise ConfigError(
             [f"{config}:admin.listen: {reason}; give --url, or an address with a port"]
         ) from None
@@ -46,22 +46,23 @@ def health(
         Path | None,
         typer.Option(
             "--config", "-c", metavar="FILE", envvar="DELIVERYD_CONFIG",
-            help=f"The worker's configuration, for admin.listen. Otherwise {USUAL_CONFIG}, if it is there.",
+            help=f"The worker's configuration, for admin.listen. Default: {USUAL_CONFIG}, if it exists.",
         ),
     ] = None,
     url: Annotated[
         str | None,
         typer.Option(
             metavar="URL", callback=_checked_url,
-            help=f"Where the worker's admin server is, instead of asking the configuration. "
-            f"Without either: {USUAL_URL}.",
+            help=f"Address of the worker's admin server, instead of the configured one. "
+            f"Default without a configuration: {USUAL_URL}.",
         ),
     ] = None,
     as_data: AsData = False,
 ) -> None:  # fmt: skip
-    """Ask a running worker whether it works. Made for health checks of containers.
+    """Check that a running worker is alive.
 
-    Exit status: 0 it does, 1 it doesn't or gives no answer, 78 the configuration doesn't say where to ask.
+    Intended for container health checks. Exit status: 0 alive, 1 not alive or no answer, 78 the
+    configuration gives no usable address.
     """
     if url is None and config is None:
         config = USUAL_CONFIG if USUAL_CONFIG.exists() else None

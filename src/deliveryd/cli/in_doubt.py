@@ -1,4 +1,4 @@
-"""`deliveryd in-doubt`: the messages whose attempt is in doubt and held, and what is decided about them."""
+"""`deliveryd in-doubt`: list the messages held in doubt, and resend or settle them."""
 
 from __future__ import annotations
 
@@ -30,33 +30,32 @@ from deliveryd.options.suggestion import suggestion
 
 in_doubt = typer.Typer(
     no_args_is_help=True,
-    help="List messages that are held in doubt, and decide about them.\n\n"
-    'These are messages of channels with on_in_doubt = "hold". While the worker runs, it carries a decision'
-    " out at once.",
+    help="List messages held in doubt, and resend or settle them.\n\n"
+    'Messages are held on channels with on_in_doubt = "hold". A running worker acts at once.',
 )
 
-Ids = Annotated[list[int] | None, typer.Argument(metavar="MESSAGE_ID", help="Which messages.")]
-ChannelOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this channel.")]
+Ids = Annotated[list[int] | None, typer.Argument(metavar="MESSAGE_ID", help="IDs of messages.")]
+ChannelOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only messages of this channel.")]
 Until = Annotated[
     int | None,
     typer.Option(
         "--older-than",
         parser=ago,
         metavar="DURATION",
-        help='Only those that are in doubt for longer than this, such as "1h".',
+        help='Only messages in doubt for longer than this, such as "1h".',
     ),
 ]
 
 
 class Known(StrEnum):
-    """What somebody found out about an attempt."""
+    """The outcome of an attempt, as an operator determined it."""
 
     SENT = "sent"
     FAILED = "failed"
 
 
 class _Choice(NamedTuple):
-    """Messages by their ids; or, without, all of a channel that have been in doubt since `until` at least."""
+    """Selects messages by ID, or all of a channel that have been in doubt since `until` at the latest."""
 
     ids: Sequence[int]
     channel: str | None
@@ -68,7 +67,7 @@ class _Choice(NamedTuple):
         return cls(ids or (), channel, until)
 
 
-DOUBLES = "deliveryd: warning: under a new key, whoever had one of these messages already gets it twice"
+DOUBLES = "deliveryd: warning: with a new key, whoever already received one of these messages gets it twice"
 
 VERBS: Mapping[Known, Action] = {Known.SENT: Action.SETTLE_SENT, Known.FAILED: Action.SETTLE_FAILED}
 
@@ -81,10 +80,9 @@ def list_held(
     until: Until = None,
     as_data: AsData = False,
 ) -> None:
-    """List the messages that are held in doubt.
+    """List messages held in doubt.
 
-    Each with the key under which its provider may have it.
-    """
+    Each with its idempotency key at the provider."""
     held = _held(load_as_owner(config), channel, until)
     if as_data:
         say_json([_as_data(each) for each in held])
@@ -104,16 +102,16 @@ def resend(
         bool,
         typer.Option(
             "--new-key",
-            help="Begin anew under a new key, with what the templates say now: whoever had the message"
+            help="Start over with a new key and the current templates: whoever received the message"
             " already gets it twice.",
         ),
     ] = False,
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
-    """Try messages again under their keys, with the same content.
+    """Resend messages with the same key and the same content.
 
-    A provider that had one can tell by its key.
+    A provider that already has the message recognizes it by the key.
     """
     choice = _Choice.of(ids, everything, channel, until)
     if new_key:
@@ -131,7 +129,7 @@ def settle(
         typer.Option(
             "--as",
             metavar="OUTCOME",
-            help="sent or failed: what became of the attempts, as somebody found out.",
+            help="The outcome of the attempts: sent or failed.",
         ),
     ],
     ids: Ids = None,
@@ -141,7 +139,7 @@ def settle(
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
-    """Settle attempts as sent or as failed, without repeating them."""
+    """Settle attempts as sent or failed, without repeating them."""
     choice = _Choice.of(ids, everything, channel, until)
     _decide(config, VERBS[as_], choice, dry_run=dry_run, as_data=as_data)
 
@@ -156,7 +154,7 @@ def _decide(config: Path, verb: Action, choice: _Choice, *, dry_run: bool, as_da
 
 
 def _held(config: Config, channel: str | None, until: int | None) -> Sequence[InDoubtMessage]:
-    """What is held; a channel that isn't configured any more may have some, of any other it is a mistake."""
+    """Return the held messages. A channel must be configured now, or have held messages from before."""
     path = config.journal.path
     held = held_in(path, channel, until)
     if channel is not None and not held:
@@ -172,10 +170,10 @@ def _held(config: Config, channel: str | None, until: int | None) -> Sequence[In
 
 def _lines(held: Sequence[InDoubtMessage]) -> Iterator[str]:
     for each in held:
-        repeats = f", tried {each.tries} times by now" if each.tries > 1 else ""
+        repeats = f", tried {each.tries} times" if each.tries > 1 else ""
         yield f"{each.message_id}  {each.channel}, since {moment(each.since)}{repeats}"
         yield f"    key {each.key}"
-        yield f"    {each.reason or 'nothing is known of it'}"
+        yield f"    {each.reason or 'no reason recorded'}"
     yield f"{len(held)} held in doubt"
 
 

@@ -15,17 +15,17 @@ ConfigOption = Annotated[
         "--config", "-c", metavar="FILE", help="The configuration file (TOML).", envvar="DELIVERYD_CONFIG"
     ),
 ]
-AsData = Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only say what would be.")]
-Everything = Annotated[bool, typer.Option("--all", help="Everything that the other options leave.")]
+AsData = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, without changing anything.")]
+Everything = Annotated[bool, typer.Option("--all", help="Select everything that the other options match.")]
 
 
 def identifier(text: str) -> int:
-    """An id as the service gives them, an integer of 64 bits; raises BadParameter for any other text."""
+    """Parse a 64-bit integer ID. Raises BadParameter."""
     try:
         value = int(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!a} is no integer") from None
+        raise typer.BadParameter(f"{text!a} isn't an integer") from None
     if not -(2**63) <= value < 2**63:
-        raise typer.BadParameter(f"{value} is no integer of 64 bits")
+        raise typer.BadParameter(f"{value} isn't a 64-bit integer")
     return value

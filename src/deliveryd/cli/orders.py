@@ -1,4 +1,4 @@
-"""What the commands on the operators' desk have in common: choosing, ordering, telling what came of it."""
+"""Shared parts of the commands that give orders: selection, execution, reporting the reply."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deliveryd.options.units import parse_duration
 
 
 def ago(text: str) -> int:
-    """The instant that lies a duration before now; raises BadParameter."""
+    """Parse a duration and return the instant that long before now. Raises BadParameter."""
     try:
         return time.time_ns() // 1000 - int(parse_duration(text) * SECOND)
     except ValueError as error:
@@ -26,7 +26,7 @@ def ago(text: str) -> int:
 
 
 def parse_instant_option(text: str) -> int:
-    """An instant, written as one or as a duration before now; raises BadParameter."""
+    """Parse an instant, or a duration before now. Raises BadParameter."""
     if "T" not in text.upper():
         return ago(text)
     try:
@@ -36,18 +36,18 @@ def parse_instant_option(text: str) -> int:
 
 
 def insist_on_a_choice(names: Sequence[object], everything: bool) -> None:
-    """Raise BadParameter unless there are either names or --all."""
+    """Raise BadParameter unless exactly one of names and --all is given."""
     if bool(names) == everything:
-        raise typer.BadParameter("name what it is to be done for, or give --all; not both")
+        raise typer.BadParameter("give either names or --all")
 
 
 def name_of(kind: ItemKind, key: object) -> str:
-    """How a thing that lies aside is called at the command line."""
+    """Return the name of a dead letter or message on the command line."""
     return f"{kind}:{key}"
 
 
 def carry_out(config: Config, verb: Action, wanted: Mapping[ItemKind, Sequence[str]]) -> ControlReply:
-    """Give the orders, to the worker or, without one, to the journal itself; answered by names."""
+    """Execute the orders, through the worker or directly on the journal; the reply holds names."""
     client = ControlClient(
         config.journal.path,
         config.events.details_field,
@@ -64,14 +64,14 @@ def carry_out(config: Config, verb: Action, wanted: Mapping[ItemKind, Sequence[s
 
 
 def expected_reply(wanted: Mapping[ItemKind, Sequence[str]], there: Collection[str]) -> ControlReply:
-    """The answer that an order would get, by what is there now."""
+    """Return the reply that an order would get now."""
     names = [name_of(kind, key) for kind, keys in wanted.items() for key in keys]
-    absent = {name: "it doesn't wait for a decision" for name in names if name not in there}
+    absent = {name: "nothing to decide: not held and not set aside" for name in names if name not in there}
     return ControlReply(tuple(name for name in names if name in there), absent)
 
 
 def report_reply(heading: str, answer: ControlReply, *, as_data: bool) -> None:
-    """Show what came of an order; exit with 1 when something that was asked for wasn't done."""
+    """Print the reply to an order; exit with status 1 if anything was skipped."""
     if as_data:
         say_json({"what": heading, "done": answer.done, "skipped": answer.skipped})
     else:

@@ -1,4 +1,4 @@
-"""What an error means for the person at the terminal: some lines on standard error, and an exit status."""
+"""Errors at the command line: lines on standard error, and the exit status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FAILED, CONFIGURATION = 1, 78
 
 
 def exit_status(error: BaseException) -> int:
-    """Tell what went wrong on standard error, and return the exit status (design 6)."""
+    """Print an error on standard error, and return the exit status (design 6)."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, ConfigError):
@@ -21,5 +21,5 @@ def exit_status(error: BaseException) -> int:
         complain(f"deliveryd: {error}")
         return CONFIGURATION if isinstance(error, JournalUnusable) else FAILED
     log(Event.WORKER_DIED, error=error)
-    complain(f"deliveryd: ended by an error that nobody foresaw: {describe(error)}")
+    complain(f"deliveryd: unexpected error: {describe(error)}")
     return FAILED

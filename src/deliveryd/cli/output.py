@@ -1,4 +1,4 @@
-"""The edge where commands write: whatever came from outside leaves it harmless to a terminal."""
+"""Output of commands. Text from outside is escaped, so that it can't control a terminal."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _UNESCAPED_BY_JSON = re.compile(
 
 
 def say(*lines: str) -> None:
-    """Write lines on standard output. Only their ends are line breaks."""
+    """Write lines to standard output; line breaks inside them are escaped."""
     typer.echo("\n".join(map(printable, lines)))
 
 
 def complain(*lines: str) -> None:
-    """Write lines on standard error."""
+    """Write lines to standard error."""
     typer.echo("\n".join(map(printable, lines)), err=True)
 
 
 def say_json(value: object) -> None:
-    """Write a value as JSON on standard output."""
+    """Write a value as JSON to standard output."""
     typer.echo(json_text(value, indent=2))
 
 
 def json_text(value: object, indent: int | None = None) -> str:
-    """JSON in which a terminal is shown nothing that steers it: more is escaped, which changes no value."""
+    """Encode JSON with everything escaped that could control a terminal; the value stays the same."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return _UNESCAPED_BY_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

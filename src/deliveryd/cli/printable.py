@@ -1,4 +1,4 @@
-"""Text from outside, written so that a terminal only shows it: nothing in it moves, colours or hides."""
+"""Escapes text from outside, so that a terminal displays it and obeys nothing in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def printable(text: str) -> str:
-    r"""One line of text in which what could steer a terminal, or begin a second line, is written as \x1b."""
+    r"""Return one line of text, with control characters and line breaks escaped, such as \x1b."""
     return text if text.isprintable() else _STEERING.sub(_escaped, text)
 
 

@@ -1,4 +1,4 @@
-"""A line on standard error that says how far a long reading came, for a person who waits at a terminal."""
+"""A progress line on standard error for long exports."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TextIO
 from deliveryd.inspection.customer_export import Progress
 
 QUIET = 1.0
-"""Seconds before anything is shown: most readings are over by then."""
+"""Seconds before the line appears; most exports are finished by then."""
 
 REDRAW_PAUSE = 0.2
 _BLANK = "\r\x1b[K"
 
 
 class ProgressLine:
-    """Shows progress on `stream` when that is a terminal, and nothing otherwise."""
+    """Shows progress on `stream` if it is a terminal."""
 
     def __init__(
         self, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic, *, beside_output: bool
@@ -31,15 +31,15 @@ class ProgressLine:
         self._shown = False
 
     def came_to(self, progress: Progress) -> None:
-        """Show it, now and then."""
+        """Show the progress, at a limited rate."""
         if self._wanted and self._now() >= self._due:
             self._due = self._now() + REDRAW_PAUSE
             self._shown = True
-            self._stream.write(f"{_BLANK}{progress.told()} ...")
+            self._stream.write(f"{_BLANK}{progress.text()} ...")
             self._stream.flush()
 
     def close(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._shown:
             self._stream.write(_BLANK)
             self._stream.flush()

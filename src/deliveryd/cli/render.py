@@ -1,4 +1,4 @@
-"""`deliveryd render`: what a message would look like, without sending it."""
+"""`deliveryd render`: preview a message without sending it."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ def render(
     settings: Annotated[
         str,
         typer.Option(
-            metavar="FILE|ID", help="Settings: a JSON file as the service writes it, or the id of some."
+            metavar="FILE|ID", help="Settings: a JSON file in the service's format, or a settings ID."
         ),
     ],
     variables: Annotated[
         str | None,
-        typer.Option(metavar="FILE|JSON", help="Variables: a file with a JSON object, or the object."),
+        typer.Option(metavar="FILE|JSON", help="Variables: a JSON object, or a file that holds one."),
     ] = None,
     customer: Annotated[
         int | None,
-        typer.Option(metavar="ID", parser=identifier, help="A customer of the configured directory."),
+        typer.Option(metavar="ID", parser=identifier, help="ID of a customer in the configured directory."),
     ] = None,
     language: Annotated[
-        str | None, typer.Option(metavar="TAG", help="Show this language only, whatever the customer's is.")
+        str | None, typer.Option(metavar="TAG", help="Show only this language, regardless of the customer's.")
     ] = None,
-    channel: Annotated[str | None, typer.Option(metavar="NAME", help="Show this channel only.")] = None,
+    channel: Annotated[str | None, typer.Option(metavar="NAME", help="Show only this channel.")] = None,
     message_id: Annotated[
-        int, typer.Option(metavar="N", parser=identifier, help="The id that the message shall have.")
+        int, typer.Option(metavar="N", parser=identifier, help="ID of the previewed message.")
     ] = 1,
     as_data: AsData = False,
 ) -> None:
-    """Show what a message would look like. Nothing is sent.
+    """Preview a message without sending it.
 
-    All channels are shown, and which one would be chosen. Secrets are masked.
+    Shows every channel and which one would be chosen. Secrets are masked.
 
-    Exit status 1: a placeholder has no value, or something else keeps it from being sent.
+    Exit status 1: the message can't be sent, for example because a placeholder has no value.
     """
     loaded = load_as_owner(config)
 

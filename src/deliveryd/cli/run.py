@@ -1,4 +1,4 @@
-"""`deliveryd run`: the daemon."""
+"""`deliveryd run`: run the worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deliveryd import telemetry
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, ConfigOption
 from deliveryd.cli.output import complain, say, say_json
-from deliveryd.cli.shutdown import tell_of_ending
+from deliveryd.cli.shutdown import announce_shutdown
 from deliveryd.journal.base import Account
 from deliveryd.states import State
 from deliveryd.worker.supervisor import Supervisor
@@ -27,7 +27,7 @@ SUMMARY_STATES = {
 }
 
 YOUNG = 50_000
-"""Objects made after which Python looks for garbage in circles: messages under way are many, circles few."""
+"""Allocations between garbage collections: messages in flight are many, reference cycles few."""
 
 
 def run(
@@ -37,25 +37,25 @@ def run(
         bool,
         typer.Option(
             "--until-idle",
-            help="End when the queue is empty, every message is at its end and every event is accepted.",
+            help="Exit when the queue is empty, every message has ended and every event is accepted.",
         ),
     ] = False,
     as_data: Annotated[
-        bool, typer.Option("--json", help="With --until-idle: tell the sums of the journal as JSON.")
+        bool, typer.Option("--json", help="With --until-idle: print the journal's totals as JSON.")
     ] = False,
 ) -> None:
-    """Run the worker: take messages, send them, report them.
+    """Run the worker: take, send and report messages.
 
-    SIGTERM or Ctrl-C ends it when what is under way has ended, after run.drain_timeout at the latest;
-    a second one ends it at once.
+    On SIGTERM or Ctrl-C it finishes what is in progress, for run.drain_timeout at most, and exits. A second
+    signal exits at once.
     """
     if as_data and not until_idle:
-        raise typer.BadParameter("--json tells the numbers at the end, with --until-idle")
+        raise typer.BadParameter("--json needs --until-idle")
     loaded = load_as_owner(config)
     telemetry.configure(loaded.log.level, loaded.log.format)
 
     async def work() -> Supervisor:
-        supervisor = Supervisor(loaded, on_ending=tell_of_ending)
+        supervisor = Supervisor(loaded, on_ending=announce_shutdown)
         await supervisor.run(until_idle=until_idle)
         return supervisor
 
@@ -67,12 +67,12 @@ def run(
         else:
             say(_sums(ended.account))
     if until_idle and ended.held_in_doubt:
-        complain(f"deliveryd: messages held in doubt, for a person to settle: {ended.held_in_doubt}")
+        complain(f"deliveryd: messages held in doubt, to be settled by an operator: {ended.held_in_doubt}")
         raise typer.Exit(1)
 
 
 def _sums(account: Account) -> str:
-    """What became of all messages that the journal has, for a person."""
+    """Return the journal's totals by outcome as text."""
     taken, *others = _numbers(account).items()
     sums = ", ".join(f"{number} {words.replace('_', ' ')}" for words, number in others)
     return f"deliveryd: of {taken[1]} messages ever taken: {sums}"
@@ -86,6 +86,6 @@ def _numbers(account: Account) -> Mapping[str, int]:
 
 
 def _collect_less_often() -> None:
-    """Leave what is loaded out of all collections, and make those of the rest rarer."""
+    """Exempt loaded modules from garbage collection, and collect the rest less often."""
     gc.freeze()
     gc.set_threshold(YOUNG, 20, 20)

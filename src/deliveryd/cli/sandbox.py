@@ -1,4 +1,4 @@
-"""`deliveryd sandbox`: the stand-in service and providers alone."""
+"""`deliveryd sandbox`: run a stand-in for the service and the providers."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ def sandbox(
     port: Annotated[
         int,
         typer.Option(
-            metavar="PORT", min=0, max=65535, help="Port of service and HTTP providers; 0: any free one."
+            metavar="PORT", min=0, max=65535, help="Port of the service and HTTP providers; 0: any free port."
         ),
     ] = 8080,
     smtp_port: Annotated[
-        int, typer.Option(metavar="PORT", min=0, max=65535, help="Port of the mail server; 0: any free one.")
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="Port of the mail server; 0: any free port.")
     ] = 8025,
-    empty: Annotated[bool, typer.Option("--empty", help="Begin without messages in the queue.")] = False,
+    empty: Annotated[bool, typer.Option("--empty", help="Start with an empty queue.")] = False,
     folder: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Write config.toml and all that it names here, for a worker beside the sandbox. A file that"
-            " is there already is left as it is.",
+            help="Write config.toml and the files that it names to this folder, for a worker. Existing files"
+            " aren't changed.",
         ),
     ] = None,
     receipts_port: Annotated[
         int,
         typer.Option(
-            metavar="PORT", min=1, max=65535, help="Port of the worker's receipts server on this machine."
+            metavar="PORT", min=1, max=65535, help="Port of the worker's receipts server, on this machine."
         ),
     ] = 9471,
     as_data: AsData = False,
 ) -> None:
-    """Serve a stand-in for the remote service and the providers.
+    """Run a stand-in for the remote service and the providers.
 
-    Its queue holds the messages of the demo. An inbox page shows what arrived. It runs until Ctrl-C.
+    Its queue holds the messages of the demo. An inbox page shows what arrived. Runs until Ctrl-C.
     """
     scenario = demo_scenario()
 
@@ -74,11 +74,11 @@ def sandbox(
         anyio.run(serve)
     except CannotListen as error:
         option = PORT_OPTIONS[error.server]
-        raise AddressInUse(f"{error}; give another with {option} (0: any free one) or --host") from None
+        raise AddressInUse(f"{error}; choose another with {option} (0: any free port) or --host") from None
 
 
 def _places(server: Sandbox) -> dict[str, str]:
-    """Where it listens, by what a person would look for."""
+    """Return the addresses by label."""
     return {
         "service": server.base_url,
         "providers": f"{server.base_url}/sms, /messenger, /inApp",
@@ -88,15 +88,15 @@ def _places(server: Sandbox) -> dict[str, str]:
 
 
 def _write(folder: Path, server: Sandbox, scenario: Scenario, receipts_port: int) -> dict[str, str]:
-    """Write what a worker beside the sandbox needs; the configuration's path, and what to know about it."""
+    """Write the files for a worker beside the sandbox; return the configuration's path and notes."""
     try:
         written = {path.name for path in write_files(folder, server, scenario, receipts_port)}
         server.state.token = (folder / TOKEN_FILE).read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise DeliverydError(f"{folder} can't be used: {error.strerror}; give another --folder") from None
+        raise DeliverydError(f"{folder} can't be used: {error.strerror}; choose another --folder") from None
     config = folder / "config.toml"
-    told = {"config": f"{config}" if config.name in written else f"{config}, as it was"}
+    told = {"config": f"{config}" if config.name in written else f"{config}, unchanged"}
     journal = folder / "journal.db"
     if journal.exists():
-        told["note"] = f"{journal} knows these messages and won't send them again; remove it to begin anew"
+        told["note"] = f"{journal} has these messages, so they won't be sent again; remove it to start over"
     return told

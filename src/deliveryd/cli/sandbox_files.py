@@ -1,4 +1,4 @@
-"""The files of an operator who tries deliveryd against a sandbox: configuration, customers, secrets."""
+"""The files for trying deliveryd against a sandbox: configuration, customers, secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deliveryd.sandbox.server import Sandbox
 
 CONFIG = Template("""\
 [service]
-base_url = "$base_url"       # the sandbox; in earnest something like https://queue.example.com
+base_url = "$base_url"       # the sandbox; in production something like https://queue.example.com
 auth = { token_file = "service-token" }
 
 [content]
@@ -78,7 +78,7 @@ $receipt
 adapter = "smtp"
 host = "$smtp_host"
 port = $smtp_port
-tls = "none"                    # the sandbox has no certificate; left out, TLS is insisted on
+tls = "none"                    # the sandbox has no certificate; by default TLS is required
 sender = "Linden Club <club@example.com>"
 """)
 
@@ -94,11 +94,11 @@ REPORTING = ("sms", "messenger", "inApp")
 """The channels whose providers send receipts."""
 
 TOKEN_FILE, TOKEN = "service-token", "sandbox"
-"""The file of the token that the service of a sandbox with a folder asks for, and what is in it at first."""
+"""The token file for the service of a sandbox with a folder, and its initial content."""
 
 
 def configuration(base_url: str, smtp_host: str, smtp_port: int, receipts_port: int) -> str:
-    """A whole configuration for a worker beside a sandbox that listens there."""
+    """Return a complete configuration for a worker beside a sandbox at these addresses."""
     return CONFIG.substitute(
         base_url=base_url,
         smtp_host=smtp_host,
@@ -109,13 +109,13 @@ def configuration(base_url: str, smtp_host: str, smtp_port: int, receipts_port: 
 
 
 def aim_receipts(sandbox: Sandbox, receipts: str) -> None:
-    """Have the sandbox's providers report to a worker whose receipts server has this address."""
+    """Make the sandbox's providers report to the receipts server at this address."""
     targets = {name: f"{receipts}/receipts/{name}" for name in REPORTING}
     sandbox.state.receipt_targets.update(targets)
 
 
 def write_files(folder: Path, sandbox: Sandbox, scenario: Scenario, receipts_port: int) -> Iterator[Path]:
-    """Write what isn't there yet, the configuration last; yields each file that was written."""
+    """Write the files that don't exist, the configuration last; yield each file written."""
     config = configuration(sandbox.base_url, sandbox.host, sandbox.smtp_port, receipts_port)
     files = {
         "customers.jsonl": scenario.customers_jsonl,
@@ -132,7 +132,7 @@ def write_files(folder: Path, sandbox: Sandbox, scenario: Scenario, receipts_por
 
 
 def _write(path: Path, text: str) -> bool:
-    """Make a file for its owner alone; tell whether there was none, nor a link that leads nowhere."""
+    """Create a file readable by its owner only; return False if it exists, dangling links included."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""What a person at a terminal is told who pressed Ctrl-C while a worker runs."""
+"""The notice on a terminal after Ctrl-C while a worker runs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from deliveryd.options.units import format_duration
 from deliveryd.worker.supervisor import Ending
 
 
-def tell_of_ending(ending: Ending) -> None:
-    """Say what is still under way, for how long at most, and how to end at once.
+def announce_shutdown(ending: Ending) -> None:
+    """Print what is still in progress, for how long at most, and how to exit at once.
 
-    Where standard error is no terminal, the log alone says it.
+    Prints nothing if standard error isn't a terminal; the log has the same facts.
     """
     if not sys.stderr.isatty():
         return
     if ending.under_way:
         messages = "1 message is" if ending.under_way == 1 else f"{ending.under_way:,} messages are"
-        what = f"{messages} being sent, and what became of them is reported"
+        what = f"{messages} being sent, and the outcomes are reported"
     else:
-        what = "What became of the last messages is reported"
+        what = "The last outcomes are reported"
     complain(
         "",
-        f"deliveryd: ending; no more is taken. {what}. That takes {format_duration(ending.seconds)} at most.",
-        "deliveryd: Ctrl-C once more ends at once: the next start takes up what was left.",
+        f"deliveryd: stopping; no more messages are taken. {what}."
+        f" This takes {format_duration(ending.seconds)} at most.",
+        "deliveryd: press Ctrl-C again to exit at once; the next start resumes unfinished work.",
     )

@@ -1,4 +1,4 @@
-"""Standard output as a stream of UTF-8 that may be closed by whoever reads it, or be full."""
+"""Standard output as a UTF-8 stream whose reader may close it, or whose disk may be full."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from deliveryd.errors import DeliverydError
 
 @contextmanager
 def standard_output() -> Iterator[TextIO]:
-    """What is written goes to standard output.
+    """Yield standard output for writing.
 
-    When its reader has gone (`| head`), the command ends quietly with status 0: the reader has had enough.
-    Raises DeliverydError when it can't be written otherwise.
+    If the reader closes the pipe (`| head`), the command exits quietly with status 0. Raises DeliverydError
+    for any other failure to write.
     """
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper):
@@ -32,11 +32,11 @@ def standard_output() -> Iterator[TextIO]:
         raise typer.Exit from None
     except OSError as error:
         _give_up(out)
-        raise DeliverydError(f"the output can't be written: {error.strerror}") from None
+        raise DeliverydError(f"can't write the output: {error.strerror}") from None
 
 
 def _give_up(out: TextIO) -> None:
-    """Let what is still in the buffer go nowhere, or the interpreter would complain of it at its end."""
+    """Discard the rest of the buffer, so that the interpreter reports no error at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, out.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""A command's side of the desk: orders go to the worker that has the journal, or are done right here."""
+"""The client side of orders: sent to the worker that has the journal, or executed directly without one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from deliveryd.runtime.rights import user_name
 
 ANSWER_TIMEOUT = 30.0
 WORKER_TIMEOUT = 10.0
-"""Seconds to wait for a worker that is just starting or ending: it has the journal and takes no orders."""
+"""Seconds to wait for a worker that is starting or stopping: it has the journal and takes no orders."""
 
 CONNECT_PAUSE = 0.1
 
@@ -40,7 +40,7 @@ NOBODY_LOGGED_IN = 2**32 - 1
 
 
 class ControlClient(NamedTuple):
-    """What orders are about: a journal, and what its worker would know from the configuration."""
+    """A journal, and the parts of the configuration that orders need."""
 
     journal: Path
     details_field: str
@@ -49,13 +49,13 @@ class ControlClient(NamedTuple):
 
 
 class _NobodyThere(Exception):
-    """No worker takes orders."""
+    """No worker is listening for orders."""
 
 
 def order(client: ControlClient, verb: Action, kind: ItemKind, keys: Sequence[str]) -> ControlReply:
-    """Have something done with all that these keys name, in portions.
+    """Apply an action to everything that these keys name, in portions.
 
-    Raises JournalError; what was done before it stays done, and is skipped when asked for again.
+    Raises JournalError; portions completed before it stay done, and are skipped when repeated.
     """
     done: list[str] = []
     skipped: dict[str, str] = {}
@@ -79,7 +79,7 @@ def _order(client: ControlClient, portion: Order) -> ControlReply:
         except JournalLocked as error:
             if time.monotonic() > deadline:
                 place = socket_of(client.journal)
-                raise JournalError(f"a worker has the journal, and takes no orders at {place}") from error
+                raise JournalError(f"a worker has the journal, but takes no orders at {place}") from error
         time.sleep(CONNECT_PAUSE)
 
 
@@ -91,12 +91,12 @@ def _ask_worker(journal: Path, portion: Order) -> ControlReply:
             with socket_address(socket_of(journal)) as address:
                 connection.connect(address)
         except NotOwn as error:
-            raise JournalError(f"no order is given: {error.strerror}") from None
+            raise JournalError(f"can't send the order: {error.strerror}") from None
         except (FileNotFoundError, ConnectionRefusedError):
             raise _NobodyThere from None
         except PermissionError:
             raise JournalError(
-                f"{socket_of(journal)} is another user's: run this as the user that deliveryd runs as"
+                f"{socket_of(journal)} belongs to another user: run this as the user that deliveryd runs as"
             ) from None
         try:
             connection.sendall(write_order(portion))
@@ -104,10 +104,10 @@ def _ask_worker(journal: Path, portion: Order) -> ControlReply:
                 answer = read_reply(answers.readline(LONGEST_LINE))
         except (OSError, ValueError) as error:
             raise JournalError(
-                "the worker gave no answer; ask again: what was done already is skipped"
+                "no answer from the worker; repeat the command: what is already done will be skipped"
             ) from error
     if isinstance(answer, Failed):
-        raise JournalError(f"the worker refuses: {answer.reason}")
+        raise JournalError(f"the worker refused: {answer.reason}")
     return answer
 
 
@@ -121,7 +121,7 @@ async def _carry_out(client: ControlClient, portion: Order) -> ControlReply:
 
 
 def _caller() -> str | None:
-    """Who called the command, where they became another user for it: as sudo or their log-in says."""
+    """Return the user who called the command, if it runs as another one: by sudo or by the login."""
     caller = claim_of(os.environ.get("SUDO_USER") or _logged_in())
     return None if caller == user_name(os.geteuid()) else caller
 

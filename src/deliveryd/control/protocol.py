@@ -1,4 +1,4 @@
-"""How an order travels to a running worker: over a socket beside the journal, a line of JSON each way."""
+"""The protocol of orders: over a socket beside the journal, one line of JSON each way."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from deliveryd.journal.orders import Action, ItemKind, Order
 
 LONGEST_LINE = 256 * 1024
 MOST_KEYS = 500
-"""Keys in one order, so that a line and a transaction stay small."""
+"""Most keys in one order, so that lines and transactions stay small."""
 
 LONGEST_NAME = 64
 
-_LONGEST_PATH = 100  # of a socket's address, which the system bounds at 107 bytes
+_LONGEST_PATH = 100  # of a socket's address, which the system limits to 107 bytes
 
 
 class ControlReply(NamedTuple):
-    """What came of an order: what it was done for, and for the rest why it wasn't."""
+    """The reply to an order: the keys that it was done for, and why the others were skipped."""
 
     done: tuple[str, ...]
     skipped: Mapping[str, str]
 
 
 class Failed(NamedTuple):
-    """The order wasn't carried out, none of it."""
+    """No part of the order was executed."""
 
     reason: str
 
 
 def socket_of(journal: Path) -> Path:
-    """Where the worker on this journal takes orders."""
+    """Return the socket at which the worker on this journal takes orders."""
     return journal.with_name(journal.name + ".sock")
 
 
 @contextmanager
 def socket_address(path: Path) -> Iterator[str]:
-    """A socket's address for the system, short enough however deep its folder lies."""
+    """Provide an address of the socket that fits the system's limit, however deep its folder is."""
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         yield str(path)
         return
@@ -52,39 +52,39 @@ def socket_address(path: Path) -> Iterator[str]:
 
 
 def write_order(order: Order) -> bytes:
-    """An order as a line; who gives it is for the other side to find out."""
+    """Encode an order. The server determines its user."""
     return _line({"verb": order.verb, "kind": order.kind, "keys": order.keys, "caller": order.caller})
 
 
 def read_order(line: bytes) -> Order:
-    """An order from its line. Raises ValueError."""
+    """Decode an order. Raises ValueError."""
     match _object(line):
         case {"verb": str(verb), "kind": str(kind), "keys": list(keys), **rest} if len(keys) <= MOST_KEYS:
             if all(isinstance(key, str) for key in keys):
                 return Order(Action(verb), ItemKind(kind), tuple(keys), caller=claim_of(rest.get("caller")))
-    raise ValueError("no order")
+    raise ValueError("not an order")
 
 
 def claim_of(caller: object) -> str | None:
-    """Whom somebody says to act for, if that can be a user's name."""
+    """Return the user that a command claims to act for, if it can be a user name."""
     if isinstance(caller, str) and caller.isprintable() and 0 < len(caller) <= LONGEST_NAME:
         return caller
     return None
 
 
 def write_reply(answer: ControlReply | Failed) -> bytes:
-    """An answer as a line."""
+    """Encode a reply."""
     return _line(answer._asdict())
 
 
 def read_reply(line: bytes) -> ControlReply | Failed:
-    """An answer from its line. Raises ValueError."""
+    """Decode a reply. Raises ValueError."""
     match _object(line):
         case {"reason": str(reason)}:
             return Failed(reason)
         case {"done": list(done), "skipped": dict(skipped)}:
             return ControlReply(tuple(map(str, done)), {str(key): str(why) for key, why in skipped.items()})
-    raise ValueError("no answer")
+    raise ValueError("not a reply")
 
 
 def _line(value: object) -> bytes:

@@ -1,4 +1,4 @@
-"""Takes operators' orders: on a socket beside the journal, from its owner alone, one at a time."""
+"""The server side of orders: a socket beside the journal, for its owner only, one order at a time."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class ControlServer:
         self._channels = channels
 
     async def run(self) -> None:
-        """Take orders until cancelled. A socket that was removed is made anew.
+        """Take orders until cancelled. Recreate the socket if it was removed.
 
-        Where none can be made, log it once, and try again from time to time.
+        If it can't be created, log that once and retry at intervals.
         """
         is_logged = False
         while True:
@@ -68,16 +68,16 @@ class ControlServer:
                 await anyio.sleep(HEARTBEAT_INTERVAL)
 
     async def _take_orders(self, listener: socket.socket) -> None:
-        """Take orders for as long as the socket is where commands look for it."""
+        """Take orders as long as the socket is at its path."""
         socket_file = self._path.lstat().st_ino
         while self._path.lstat().st_ino == socket_file:
             with anyio.move_on_after(HEARTBEAT_INTERVAL):
                 await anyio.wait_readable(listener)
-            with suppress(OSError):  # there is no connection, or it was closed again
+            with suppress(OSError):  # no order arrived, or the client has disconnected
                 connection, _ = listener.accept()
-                await self._serve(connection)
+                await self._serve_one(connection)
 
-    async def _serve(self, connection: socket.socket) -> None:
+    async def _serve_one(self, connection: socket.socket) -> None:
         with connection:
             connection.setblocking(False)
             line = b""
@@ -90,11 +90,11 @@ class ControlServer:
     async def _reply(self, connection: socket.socket, line: bytes) -> ControlReply | Failed:
         user = _user_of(connection)
         if user not in (os.geteuid(), 0):
-            return Failed("only the user that deliveryd runs as may give orders")
+            return Failed("only the user that deliveryd runs as can give orders")
         try:
             return await self._carry_out(read_order(line)._replace(user=user_name(user)))
         except ValueError:
-            return Failed("this deliveryd doesn't know such an order; is it of another version?")
+            return Failed("unknown order; the command may be of another version than the worker")
         except JournalError as error:
             return Failed(str(error))
 
@@ -111,10 +111,12 @@ class ControlServer:
 
 @contextmanager
 def _listening(path: Path) -> Iterator[socket.socket]:
-    """The socket. The holder of the journal's lock may remove what a killed worker left. Raises OSError."""
+    """Provide the socket. The holder of the journal's lock may remove a killed worker's. Raises OSError."""
     _remove(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        os.fchmod(listener.fileno(), 0o600)  # the file gets this mode when it is made, so no name is changed
+        os.fchmod(
+            listener.fileno(), 0o600
+        )  # the file is created with this mode, so no chmod by name is needed
         with socket_address(path) as address:
             listener.bind(address)
         try:
@@ -127,14 +129,14 @@ def _listening(path: Path) -> Iterator[socket.socket]:
 
 
 def _remove(path: Path) -> None:
-    """Remove a socket of ours. Raises OSError where something else has its name."""
+    """Remove our socket. Raises OSError if something else has its name."""
     with suppress(FileNotFoundError):
         check_own_socket(path)
         path.unlink()
 
 
 def _user_of(connection: socket.socket) -> int:
-    """Which user is on the other side."""
+    """Return the user of the peer."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(raw)
     return int(user)

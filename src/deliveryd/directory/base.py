@@ -1,4 +1,4 @@
-"""What a customer directory is to the line, and what a source of customers is to a remote directory."""
+"""The protocols of a customer directory, and of a source behind a remote directory."""
 
 from __future__ import annotations
 
@@ -9,58 +9,58 @@ from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 
 DirectoryAnswer = Customer | None | DirectoryUnavailable
-"""Who a customer is; None: nobody knows them; or why that can't be said now."""
+"""A customer; None: unknown; or the error that keeps the directory from answering."""
 
 Answered = Callable[[Mapping[int, DirectoryAnswer]], Awaitable[None]]
-"""Is told who some customers are."""
+"""Called with answers about some customers."""
 
 
 class Directory(Protocol):
-    """Says who the customers of messages are, by their `customerId` (interface 2.6)."""
+    """Looks up customers by their `customerId` (interface 2.6)."""
 
     @property
     def is_down(self) -> bool:
-        """Whether the directory counts as down: what is asked now can't be answered, but for a probe."""
+        """Whether the directory counts as down: only probes are made."""
 
     def at_hand(self, ids: Collection[int]) -> Mapping[int, Customer | None]:
-        """Those of `ids` of whom it is known already who they are, or that nobody knows them."""
+        """Return answers about those of `ids` that are in memory, unknown customers included."""
 
     async def look_up(self, ids: Collection[int], answered: Answered) -> None:
-        """Tell `answered` of each of `ids` once, of some of them at a time, as it becomes known."""
+        """Call `answered` with each of `ids` once, some at a time, as answers arrive."""
 
     async def probe(self) -> str | None:
-        """Whether the directory can be used: None, or what is wrong."""
+        """Return why the directory can't be used, or None."""
 
     async def aclose(self) -> None:
-        """Close what the directory holds open."""
+        """Release the directory's resources."""
 
 
 class Source(Protocol):
-    """Where a remote directory asks for customers; a package may bring one.
+    """A source of customers for `RemoteDirectory`; packages may provide one.
 
-    It is asked by several tasks at the same time, keeps nothing, and never tries again by itself for long:
-    `RemoteDirectory` gathers, remembers, bounds and repeats.
+    It is used by several tasks concurrently, and should neither cache nor retry for long: `RemoteDirectory`
+    batches, caches, limits and retries.
     """
 
     @property
     def batch_size(self) -> int:
-        """How many customers can be asked for at once, at most."""
+        """Most customers in one query."""
 
     async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
-        """Those of `ids` who are known; the others are left out. `ids` are `batch_size` at most.
+        """Return the known customers among `ids`, of which there are `batch_size` at most.
 
-        Raises DirectoryUnavailable, whose text names rules and statuses, never what a customer is called.
+        Raises DirectoryUnavailable, whose text names rules and statuses, never customers' data.
         """
 
     async def probe(self) -> str | None:
-        """Whether the source can be reached: None, or what is wrong."""
+        """Return why the source can't be reached, or None."""
 
     async def aclose(self) -> None:
-        """Close what the source holds open."""
+        """Release the source's resources."""
 
 
 async def find(directory: Directory, customer_id: int) -> Customer | None:
-    """One customer; None when nobody knows them. Raises DirectoryUnavailable."""
+    """Return one customer, or None if unknown. Raises DirectoryUnavailable."""
     found: dict[int, DirectoryAnswer] = {}
 
     async def keep(answers: Mapping[int, DirectoryAnswer]) -> None:

@@ -1,4 +1,4 @@
-"""All customers of one file, held as its bytes and an index of ids."""
+"""All customers of one file, kept as its bytes and an index of IDs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class Unusable(NamedTuple):
-    """The file holds mistakes: what is wrong, one line each, by place and without values."""
+    """The file is invalid: one line per mistake, with its place and without values."""
 
     problems: list[str]
 
 
 class CustomerIndex:
-    """Finds a customer by id, in some 24 bytes of memory for each on top of the file's own.
+    """Finds a customer by ID, with about 24 bytes of memory per customer besides the file's bytes.
 
-    Those who were found are kept as they were read, up to 4,096 of them; one more, and all are dropped.
+    Customers that were found are cached, up to 4,096 of them; then the cache is cleared.
     """
 
     def __init__(self, source: RecordFormat, ids: array[int], spans: tuple[array[int], array[int]]) -> None:
@@ -38,7 +38,7 @@ class CustomerIndex:
         return len(self._ids)
 
     def find(self, customer_id: int) -> Customer | None:
-        """The customer with this id, if the file has one."""
+        """Return the customer with this ID, or None."""
         return self._found.get(customer_id) or self._read(customer_id)
 
     def _read(self, customer_id: int) -> Customer | None:
@@ -54,7 +54,7 @@ class CustomerIndex:
 
 
 def read_index(path: Path, data: bytes) -> CustomerIndex | Unusable:
-    """Read a customer file as a whole, or name its mistakes as `path:line: what`, up to 20 of them."""
+    """Read a whole customer file, or return its mistakes as `path:line: what`, up to 20 of them."""
     if not data:
         return Unusable([f"{path}: empty"])
     try:
@@ -71,7 +71,7 @@ def read_index(path: Path, data: bytes) -> CustomerIndex | Unusable:
 
 
 def fields_in(path: Path) -> frozenset[str]:
-    """The fields that at least one customer of a file has. Raises OSError; a file with mistakes has none."""
+    """Return the fields that any customer in a file has; none for an invalid file. Raises OSError."""
     try:
         records = format_of(path)(path.read_bytes()).records()
         return frozenset(name for record in records if isinstance(record, Record) for name in record.fields)
@@ -80,7 +80,7 @@ def fields_in(path: Path) -> frozenset[str]:
 
 
 class _Survey:
-    """What is learnt in one pass over the records, in the order of the file."""
+    """The results of one pass over the records, in the order of the file."""
 
     def __init__(self) -> None:
         self._ids = array("q")
@@ -101,11 +101,13 @@ class _Survey:
         self._ends.append(record.span.end)
 
     def order(self) -> list[int]:
-        """The records by id; what comes second with the same id becomes a flaw."""
+        """Return the records ordered by ID; the second record with an ID becomes a flaw."""
         order = sorted(range(len(self._ids)), key=self._ids.__getitem__)
         for before, after in pairwise(order):
             if self._ids[before] == self._ids[after]:
-                self.flaws.append(Flaw(self._starts[after], "the same id as on line", self._starts[before]))
+                self.flaws.append(
+                    Flaw(self._starts[after], "duplicate id, first on line", self._starts[before])
+                )
         return order
 
     def ids_in(self, order: list[int]) -> array[int]:
@@ -134,7 +136,7 @@ def _id_of(record: Record) -> int:
         raise RecordError("no id")
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()):
-        raise RecordError("the id is no integer")
+        raise RecordError("the id isn't an integer")
     if len(digits) > 19 or int(text) not in _INT64:
         raise RecordError("the id has more than 64 bits")
     return int(text)

@@ -1,4 +1,4 @@
-"""A customer directory in a file, which may be replaced while it is in use."""
+"""A customer directory in a file that may be replaced while in use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deliveryd.options.units import FilePath
 
 
 class FileOptions(BaseModel):
-    """What the source "file" needs."""
+    """Options of the source "file"."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
@@ -27,7 +27,7 @@ class FileOptions(BaseModel):
 
 
 class _Stamp(NamedTuple):
-    """What tells one state of a file from another; new rights or a time set back show in `changed`."""
+    """Identifies a version of a file; changes of rights or a time set back show in `changed`."""
 
     inode: int
     size: int
@@ -40,7 +40,7 @@ class _Stamp(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """A file that was read: its state before, whether it was still the same afterwards, and what it held."""
+    """A file that was read: its version before, whether it was unchanged afterwards, and its contents."""
 
     stamp: _Stamp
     steady: bool
@@ -50,9 +50,9 @@ class _Reading(NamedTuple):
 class FileDirectory:
     """Looks customers up in a JSON Lines or CSV file (design 6).
 
-    The look-up that finds the file changed waits until it has been read anew, so that its messages see what
-    the operator has just put in; those that come meanwhile are answered from what was known before. A file
-    that can't be used, or is gone, leaves the known customers as they are and is told to `on_problem`.
+    The look-up that detects a change waits until the file has been read again, so that its messages see the
+    change; concurrent look-ups use the previous contents. If the file is invalid or missing, the previous
+    contents stay and the problem is passed to `on_problem`.
     """
 
     is_down = False
@@ -76,9 +76,9 @@ class FileDirectory:
 
     @classmethod
     def load(cls, path: Path, on_problem: Callable[[str], None], check_interval: float = 1.0) -> Self:
-        """Read the file; look for changes no more often than every `check_interval` seconds.
+        """Read the file; check for changes at most every `check_interval` seconds.
 
-        Raises ConfigError, which names every mistake by line and none of the values (up to 20 of them).
+        Raises ConfigError, which lists up to 20 mistakes by line, without values.
         """
         try:
             reading = _read(path)
@@ -89,22 +89,22 @@ class FileDirectory:
         return cls(path, reading.contents, reading.stamp, on_problem, check_interval)
 
     def at_hand(self, ids: Collection[int]) -> Mapping[int, Customer | None]:
-        """All of `ids`, unless it is time to see whether the file has changed."""
+        """Answer all of `ids`, unless a check for changes is due."""
         return {} if self._check_is_due() else self._find(ids)
 
     async def look_up(self, ids: Collection[int], answered: Answered) -> None:
-        """Tell of all `ids` at once what the file says of them, as of the last time it could be read."""
+        """Answer all `ids` at once from the latest valid contents."""
         if self._check_is_due():
             self._next_check = anyio.current_time() + self._check_interval
             await self._check()
         await answered(self._find(ids))
 
     async def probe(self) -> str | None:
-        """It was read when it was loaded."""
+        """Return None: loading has read the file."""
         return None
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is open."""
 
     def _check_is_due(self) -> bool:
         return not self._checking and anyio.current_time() >= self._next_check
@@ -119,7 +119,7 @@ class FileDirectory:
                 _read_if_new, self._path, self._stamp, abandon_on_cancel=True
             )
         except OSError as error:
-            self._tell_unreachable(_unreachable(self._path, error))
+            self._report_unreachable(_unreachable(self._path, error))
         else:
             self._unreachable = None
             if reading is not None:
@@ -128,7 +128,7 @@ class FileDirectory:
             self._checking = False
 
     def _settle(self, reading: _Reading) -> None:
-        if not reading.steady:  # somebody is writing: the next check finds it changed again
+        if not reading.steady:  # being written: the next check finds another change
             return
         self._stamp = reading.stamp
         if isinstance(reading.contents, Unusable):
@@ -136,7 +136,7 @@ class FileDirectory:
         else:
             self._index = reading.contents
 
-    def _tell_unreachable(self, problem: str) -> None:
+    def _report_unreachable(self, problem: str) -> None:
         if problem != self._unreachable:
             self._unreachable = problem
             self._on_problem(problem)

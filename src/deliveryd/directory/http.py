@@ -1,4 +1,4 @@
-"""Customers who are asked for over HTTP: one at a time, or many with one request."""
+"""Customers from an HTTP source: one per request, or many."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from deliveryd.service import number_text
 from deliveryd.service.caller import Caller
 
 UNKNOWN_STATUSES = frozenset({404, 410})
-"""Statuses by which a source says that it doesn't know a customer."""
+"""Statuses that mean an unknown customer."""
 
 LARGEST_CUSTOMER = 64 << 10
 LARGEST_DIRECTORY_ANSWER = 8 << 20
-"""Bytes that are read of a customer, on an average, and of an answer."""
+"""Limits in bytes: of a customer on average, and of an answer."""
 
 
 class HttpSource:
-    """Asks with GET, and finds the fields in a JSON answer by their pointers (RFC 6901)."""
+    """Sends GET requests, and reads the fields of the JSON answer by JSON Pointer (RFC 6901)."""
 
     def __init__(self, options: HttpDirectoryOptions, caller: Caller) -> None:
         self._caller = caller
@@ -46,7 +46,7 @@ class HttpSource:
         self.batch_size = options.batch_size if self._many is not None else 1
 
     async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
-        """Who these are. Raises DirectoryUnavailable."""
+        """Look up customers. Raises DirectoryUnavailable."""
         try:
             if self._many is None or len(ids) == 1:
                 return {id_: found for id_ in ids if (found := await self._find(self._one, id_)) is not None}
@@ -57,7 +57,7 @@ class HttpSource:
             raise DirectoryUnavailable(str(error)) from None
 
     async def probe(self) -> str | None:
-        """Connect, with TLS where the address has it, and hang up: no request is made."""
+        """Connect, with TLS for https, and disconnect without a request."""
         return await connect_problem(*self._endpoint)
 
     async def aclose(self) -> None:
@@ -83,7 +83,7 @@ class HttpSource:
     def _id_of(self, entry: object) -> str:
         found = follow(entry, self._id)
         if not isinstance(found, str):
-            raise DirectoryUnavailable("fields.id leads to no id in an entry of the answer")
+            raise DirectoryUnavailable("fields.id doesn't point to an id in an entry of the answer")
         return found
 
     def _customer(self, customer_id: int, document: object) -> Customer:
@@ -92,7 +92,7 @@ class HttpSource:
 
 
 def _filled(target: Target, ids: Iterable[int]) -> Target:
-    """The address with the ids in it: digits, signs and commas, which need no escape."""
+    """Return the address with the IDs: digits, signs and commas, which need no escaping."""
     written = ",".join(map(str, ids)).encode()
     return target._replace(path=target.path.replace(PLACE, written))
 
@@ -101,27 +101,29 @@ def _parsed(body: bytes) -> Any:
     try:
         return number_text.loads_exact(body.decode("utf-8-sig"))
     except ValueError:
-        raise DirectoryUnavailable("the answer isn't JSON") from None
+        raise DirectoryUnavailable("the answer isn't valid JSON") from None
 
 
 def _entries(found: object) -> Sequence[object]:
-    """The customers of an answer: the members of a list, or the values of an object."""
+    """Return the customers of an answer: the members of a list, or the values of an object."""
     if isinstance(found, list | dict):
         members = list(found.values()) if isinstance(found, dict) else found
         return [member for member in members if member is not None]
-    raise DirectoryUnavailable("the answer holds no list of customers, nor an object of them")
+    raise DirectoryUnavailable("the answer contains neither a list nor an object of customers")
 
 
 def _text_of(name: str, value: object) -> str:
     match value:
-        case str():  # numbers too, as they were written
+        case str():  # numbers too, verbatim
             return value
         case None:
             return ""
         case bool():
             return "true" if value else "false"
         case _:
-            raise DirectoryUnavailable(f"fields.{name} leads to something that is no text and no number")
+            raise DirectoryUnavailable(
+                f"fields.{name} points to a value that is neither a string nor a number"
+            )
 
 
 def open_http_source(options: HttpDirectoryOptions, terms: Terms) -> HttpSource:

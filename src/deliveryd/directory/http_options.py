@@ -1,4 +1,4 @@
-"""The options of the source "http", and everything that can be wrong with them before it is asked."""
+"""The options of the source "http", and their validation."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ ID_PLACEHOLDER = "{customerId}"
 IDS_PLACEHOLDER = "{customerIds}"
 
 PLACE = b"deliveryd-customer"
-"""What stands for the ids in an address that was taken apart: nothing in it is ever escaped."""
+"""Stands for the IDs in a parsed address; needs no escaping."""
 
 
 def _address_with(placeholder: str, url: str) -> str:
     target = address_with_place(url, placeholder)
     if "#" in url:
-        raise ValueError("has a fragment, which isn't sent")
+        raise ValueError("must have no fragment, since it isn't sent")
     if PLACE not in target.path:
-        raise ValueError(f"{placeholder} has to stand in its path or its query")
+        raise ValueError(f"must contain {placeholder} in its path or query")
     return url
 
 
 def address_with_place(url: str, placeholder: str) -> Target:
-    """An address, taken apart, with `PLACE` where the placeholder stands. Raises ValueError."""
+    """Parse an address, with `PLACE` instead of the placeholder. Raises ValueError."""
     return target_of(url.replace(placeholder, PLACE.decode()))
 
 
@@ -43,31 +43,31 @@ class HttpDirectoryOptions(ProxyOptions):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     url: Annotated[str, AfterValidator(lambda url: _address_with(ID_PLACEHOLDER, url))] = Field(
-        description="address of one customer, with {customerId} in it"
+        description="address of one customer, with {customerId}"
     )
     fields: Annotated[dict[str, Pointer], Field(min_length=1)] = Field(
-        description="name, language, phone, email, ...: each with its JSON Pointer"
+        description="JSON Pointers of name, language, phone, email and further fields"
     )
     batch_url: Annotated[str, AfterValidator(lambda url: _address_with(IDS_PLACEHOLDER, url))] | None = Field(
-        None, description="address of many, with {customerIds} in it: ids, separated by commas"
+        None, description="address of many, with {customerIds}: IDs separated by commas"
     )
-    batch_size: StrictInt = Field(100, ge=1, le=1000, description="customers in one request, at most")
+    batch_size: StrictInt = Field(100, ge=1, le=1000, description="most customers per request")
     batch_entries: Pointer | None = Field(None, description="JSON Pointer to the customers; none: the answer")
-    auth: AuthOptions = Field(AuthOptions.model_construct(), description="as for the service")
+    auth: AuthOptions = Field(AuthOptions.model_construct(), description="authentication, as for the service")
     tls: TlsOptions = Field(TlsOptions.model_construct(), description="certificates")
 
     def tls_files(self) -> TlsFiles:
-        """The files of `tls` as the connection takes them."""
+        """Return the files of `tls` in the form that connections take."""
         return self.tls.files("customers.tls.ca_file")
 
     @model_validator(mode="after")
     def _ids_are_found(self) -> Self:
         if self.batch_url is not None and "id" not in self.fields:
-            raise ValueError("batch_url needs fields.id: where a customer of an answer has the id")
+            raise ValueError("batch_url needs fields.id: the JSON Pointer of a customer's id")
         return self
 
     def problems(self) -> list[str]:
-        """What only the files that are named can tell, as `key: what`."""
+        """Return the problems of the files that are named, as `key: what`."""
         secrets = {name: getattr(self.auth, name) for name in ("token_file", "password_file", "value_file")}
         found = [
             f"auth.{name}: {problem}"

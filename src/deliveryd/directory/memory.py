@@ -1,4 +1,4 @@
-"""What a remote directory has answered, kept for a while and within a bound."""
+"""A cache of a remote directory's answers, limited in time and size."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from deliveryd.model import Customer
 from deliveryd.runtime.waits import KEPT_FOR_WAITING
 
 CUSTOMER_MEMORY_BYTES = 32 << 20
-"""Memory that all kept answers may take, about; those that weren't used for longest go first."""
+"""Approximate limit of the cache in bytes; the least recently used answers are evicted first."""
 
 ANSWER_BYTES = 500
 FIELD_BYTES = 150
-"""What an answer, and a field of it, take besides their texts, about."""
+"""Approximate overhead in bytes of an answer, and of a field of it."""
 
 UNKNOWN_SECONDS = 30.0
-"""How long it is remembered, at most, that nobody knows a customer: who was added is found after that."""
+"""Most seconds to cache an unknown customer, so that one added since is found soon."""
 
 
 class _Kept(NamedTuple):
@@ -29,7 +29,7 @@ class _Kept(NamedTuple):
 
 
 class Memory:
-    """Keeps answers for `ttl` seconds."""
+    """Caches answers for `ttl` seconds."""
 
     def __init__(self, ttl: float) -> None:
         self._ttl = ttl
@@ -37,7 +37,7 @@ class Memory:
         self._size = 0
 
     def recall(self, ids: Collection[int]) -> dict[int, Customer | None]:
-        """Those of `ids` who were answered for and are still remembered."""
+        """Return the cached answers about `ids`."""
         now = anyio.current_time()
         found = {}
         for id_ in ids:
@@ -48,7 +48,7 @@ class Memory:
         return found
 
     def keep(self, answers: Mapping[int, Customer | None], late: Collection[int] = ()) -> None:
-        """Remember who these are; `late` are those for whose answer messages wait in the journal."""
+        """Cache answers; `late` are the customers for whose answer messages wait in the journal."""
         now = anyio.current_time()
         for id_, customer in answers.items():
             seconds = min(self._ttl, UNKNOWN_SECONDS) if customer is None else self._ttl
@@ -65,6 +65,6 @@ class Memory:
 def _size(customer: Customer | None) -> int:
     if customer is None:
         return ANSWER_BYTES
-    # Four bytes for each character: what Python needs for a text with a single emoji in it.
+    # Four bytes per character: what Python needs for a text with one emoji.
     texts = sum(len(name) + len(text) for name, text in customer.fields.items())
     return ANSWER_BYTES + FIELD_BYTES * len(customer.fields) + 4 * texts

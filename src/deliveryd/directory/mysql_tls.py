@@ -1,6 +1,6 @@
-"""Connections of aiomysql that are never without TLS.
+"""Connections of aiomysql that require TLS.
 
-By itself aiomysql goes on in plain text, password and all, where a server says that it has no TLS.
+By default aiomysql continues in plain text, and sends the password, if the server offers no TLS.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from deliveryd.directory.sql_connection import TLS_REFUSED
 
 
 class TlsConnection(Connection):  # type: ignore[misc]  # aiomysql has no types
-    """A connection to an address, with TLS for the name of the host."""
+    """A connection to an IP address whose TLS verifies the host name."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(**options)

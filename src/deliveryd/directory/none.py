@@ -1,4 +1,4 @@
-"""The directory of an issuer who keeps none: every customer is unknown."""
+"""The directory of an issuer without one: every customer is unknown."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from deliveryd.directory.base import Answered
 
 
 class NoOptions(BaseModel):
-    """The source "none" needs nothing."""
+    """The source "none" has no options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class NoDirectory:
-    """Knows nobody."""
+    """Has no customers."""
 
     is_down = False
 
     def at_hand(self, ids: Collection[int]) -> Mapping[int, None]:
-        """Nobody, whoever is asked for."""
+        """Return None for each of `ids`."""
         return dict.fromkeys(ids)
 
     async def look_up(self, ids: Collection[int], answered: Answered) -> None:
-        """The same."""
+        """Answer all `ids` with None."""
         await answered(dict.fromkeys(ids))
 
     async def probe(self) -> str | None:
-        """There is nothing that could be wrong."""
+        """Return None: nothing can fail."""
         return None
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is open."""

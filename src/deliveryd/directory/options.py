@@ -1,4 +1,4 @@
-"""The table `[customers]`: what all sources have, and what the one that is named needs besides."""
+"""The table `[customers]`: the common keys, and those of the configured source."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class CustomersOptions(BaseModel):
 
     @property
     def terms(self) -> Terms:
-        """What is common to all remote directories."""
+        """Return the options common to all remote directories."""
         return Terms(self.cache_ttl, self.timeout, self.concurrency)
 
 
 def read_customers(file: ConfigFile, table: object) -> CustomersOptions:
-    """Read the table; of one with mistakes, which are noted, what is left without them."""
+    """Read the table; note its mistakes, and return it without the invalid values."""
     if not isinstance(table, dict):
         file.complain("customers", "expected a table")
         return CustomersOptions()
@@ -42,7 +42,7 @@ def read_customers(file: ConfigFile, table: object) -> CustomersOptions:
     if customers is None:
         return CustomersOptions()
     if customers.source == "none" and own:
-        text = f'is "none", which takes no {min(own)}: name the source that it is for'
+        text = f'is "none", which has no key {min(own)}: set the source that the key is for'
         file.complain("customers.source", text)
         return customers
     try:

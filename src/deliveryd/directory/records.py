@@ -14,25 +14,25 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class RecordError(Exception):
-    """A record, or the header, can't be read. The text says why without quoting values."""
+    """A record, or the header, is invalid. The text says why, without values."""
 
 
 class Span(NamedTuple):
-    """Where a record stands in the file, in bytes."""
+    """The position of a record in the file, in bytes."""
 
     start: int
     end: int
 
 
 class Record(NamedTuple):
-    """A customer as the file has it: every field as text, `id` among them; blank ones are left out."""
+    """A customer in the file: every non-blank field as text, `id` included."""
 
     span: Span
     fields: Mapping[str, str]
 
 
 class Flaw(NamedTuple):
-    """A record that can't be used, by the place where it begins, and where it repeats another, that one's."""
+    """An invalid record: its position, the reason, and the position of the record that it repeats."""
 
     start: int
     reason: str
@@ -43,20 +43,20 @@ class RecordFormat(Protocol):
     """Reads the records of one file."""
 
     def records(self) -> Iterator[Record | Flaw]:
-        """Every record in turn, good or not. Raises RecordError when there can be none at all."""
+        """Yield every record, valid or not. Raises RecordError if the file as a whole is invalid."""
 
     def read(self, span: Span) -> Mapping[str, str]:
-        """The fields of a record that `records` found good; it may leave the id out."""
+        """Return the fields of a valid record, with or without the ID."""
 
 
 class JsonLines:
-    """One JSON object on each line; blank lines are passed over, numbers keep the text they have."""
+    """One JSON object per line; blank lines are skipped, numbers are kept verbatim."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
 
     def records(self) -> Iterator[Record | Flaw]:
-        """Every line in turn that isn't blank."""
+        """Yield every line that isn't blank."""
         start = _after_mark(self._data)
         while start < len(self._data):
             span = Span(start, _line_end(self._data, start))
@@ -68,34 +68,34 @@ class JsonLines:
             start = span.end
 
     def read(self, span: Span) -> Mapping[str, str]:
-        """The fields of a line; it may leave the id out."""
+        """Return the fields of a line, with or without the ID."""
         try:
             fields = orjson.loads(self._data[span.start : span.end])
         except orjson.JSONDecodeError:
             return self._checked(span)
         del fields["id"]
-        if set(map(type, fields.values())) != {str}:  # this parser doesn't keep a number as it was written
+        if set(map(type, fields.values())) != {str}:  # this parser doesn't keep numbers verbatim
             return self._checked(span)
         return {name: text for name, text in fields.items() if text and not text.isspace()}
 
     def _checked(self, span: Span) -> Mapping[str, str]:
-        """The fields of the line; raises RecordError when it isn't an object of plain values."""
+        """Return the fields of the line. Raises RecordError if it isn't an object of plain values."""
         record = _parse(self._data[span.start : span.end])
         if not isinstance(record, dict):
-            raise RecordError("expected one JSON object on each line")
+            raise RecordError("expected one JSON object per line")
         texts = {name: _text_of(name, value) for name, value in record.items()}
         return {name: text for name, text in texts.items() if text.strip()}
 
 
 class Csv:
-    """Comma-separated values below a row of column names; blank rows are passed over."""
+    """Comma-separated values below a row of column names; blank rows are skipped."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._columns: list[str] = []
 
     def records(self) -> Iterator[Record | Flaw]:
-        """Every row in turn that isn't blank, after the header was read."""
+        """Yield every row that isn't blank, after the header."""
         lines = _Lines(self._data, _after_mark(self._data))
         rows = csv.reader(lines, strict=True)
         self._columns = _columns(_next_row(rows))
@@ -109,7 +109,7 @@ class Csv:
                 yield Flaw(start, str(error))
 
     def read(self, span: Span) -> Mapping[str, str]:
-        """The fields of the row."""
+        """Return the fields of the row."""
         lines = _Lines(self._data[span.start : span.end], 0)
         return self._fields(_next_row(csv.reader(lines, strict=True)))
 
@@ -128,15 +128,15 @@ _FORMATS: Mapping[str, Callable[[bytes], RecordFormat]] = {
 
 
 def format_of(path: Path) -> Callable[[bytes], RecordFormat]:
-    """The format that the name of the file stands for; raises RecordError when it stands for none."""
+    """Return the format for a file's suffix. Raises RecordError for an unknown suffix."""
     try:
         return _FORMATS[path.suffix.lower()]
     except KeyError:
-        raise RecordError(f"expected a name that ends in one of {', '.join(_FORMATS)}") from None
+        raise RecordError(f"the file's name must end in one of {', '.join(_FORMATS)}") from None
 
 
 class _Lines:
-    """Lines of UTF-8, and the place behind the last one. Goes on after a line that can't be decoded."""
+    """Lines of UTF-8, and the position after the last one. Continues after a line that can't be decoded."""
 
     def __init__(self, data: bytes, place: int) -> None:
         self._data = data
@@ -174,7 +174,7 @@ def _columns(header: list[str]) -> list[str]:
     if "id" not in columns:
         raise RecordError("expected a first row of column names, separated by commas, with id among them")
     if "" in columns or len(set(columns)) < len(columns):
-        raise RecordError("every column needs a name of its own")
+        raise RecordError("column names must be unique")
     return columns
 
 
@@ -186,7 +186,7 @@ def _parse(line: bytes) -> object:
     except json.JSONDecodeError as error:
         raise RecordError(f"not JSON: {error.msg} (column {error.colno})") from None
     except RecursionError:
-        raise RecordError("nested too deep") from None
+        raise RecordError("nested too deeply") from None
 
 
 def _text_of(name: str, value: object) -> str:
@@ -198,18 +198,18 @@ def _text_of(name: str, value: object) -> str:
         case bool():
             return "true" if value else "false"
         case _:
-            raise RecordError(f"{name[:40]!r}: expected a text or a number, not a list or an object")
+            raise RecordError(f"{name[:40]!r}: expected a string or a number, not a list or an object")
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise RecordError("the same key twice in one object")
+        raise RecordError("duplicate key in an object")
     return members
 
 
 def _no_constant(_name: str) -> NoReturn:
-    raise RecordError("not JSON: NaN and Infinity are no numbers")
+    raise RecordError("not JSON: NaN and Infinity aren't numbers")
 
 
 _DECODER = json.JSONDecoder(

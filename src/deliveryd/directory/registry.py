@@ -1,4 +1,4 @@
-"""Which sources of customers there are: one explicit table, and entry points of other packages."""
+"""The sources of customers: a table of built-in ones, and entry points of other packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deliveryd.options import plugins
 SOURCE_ENTRY_POINTS = "deliveryd.customers"
 
 LOCAL: Mapping[str, type[BaseModel]] = {"none": NoOptions, "file": FileOptions}
-"""The sources that aren't asked from afar, and what they need."""
+"""The local sources, and their options."""
 
 
 def _nothing_wrong(_options: Any) -> list[str]:
@@ -27,11 +27,11 @@ def _nothing_wrong(_options: Any) -> list[str]:
 
 
 class SourceKind(NamedTuple):
-    """A source as a package offers it; the value of an entry point in the group `deliveryd.customers`.
+    """A source from a package: the value of an entry point in the group `deliveryd.customers`.
 
-    `options` is the model of its own keys in `[customers]`, with `extra="forbid"`. `open` takes those options
-    and the terms; it runs within the event loop and raises ConfigError. `check` takes the options, and names
-    what is wrong with them beyond their model, such as files that can't be read, as `key: what`.
+    `options` is the model of its keys in `[customers]`, with `extra="forbid"`. `open` takes the options and
+    the terms, runs within the event loop and raises ConfigError. `check` takes valid options and returns
+    further problems, such as unreadable files, as `key: what`.
     """
 
     options: type[BaseModel]
@@ -58,15 +58,15 @@ SOURCES: Mapping[str, SourceKind] = {
 
 
 def options_of(source: str) -> type[BaseModel]:
-    """The model of the keys that a source has of its own.
+    """Return the model of a source's own keys.
 
-    Raises ValueError, with a suggestion, when there is none of this name or it can't be loaded.
+    Raises ValueError, with a suggestion, if there is no source of this name or it can't be loaded.
     """
     return LOCAL[source] if source in LOCAL else _find_kind(source).options
 
 
 def check_source(source: str, options: BaseModel) -> list[str]:
-    """What is wrong with valid options beyond their model, as `key: what`; connects to nothing."""
+    """Return further problems of valid options, as `key: what`. Makes no connections."""
     return [] if source in LOCAL else _find_kind(source).check(options)
 
 

@@ -1,4 +1,4 @@
-"""A directory that has to be asked: the one front before every source, which asks it as little as can be."""
+"""A remote directory: caches, batches and limits the queries of a source."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from deliveryd.runtime.waiting import AutoResetEvent
 from deliveryd.runtime.waits import PROMPT
 
 QUESTION_LINGER = 0.005
-"""Seconds that a question which isn't full waits for more customers."""
+"""Seconds that a query with room left waits for more customers."""
 
 
 class Terms(NamedTuple):
-    """How long an answer is kept, how long it may take (seconds), and how many questions go at a time."""
+    """How long answers are cached and may take, in seconds, and the number of concurrent queries."""
 
     cache_ttl: float
     timeout: float
@@ -31,10 +31,10 @@ class Terms(NamedTuple):
 
 
 class RemoteDirectory:
-    """Asks a source, once for however many want to know the same, and for many together where it can be.
+    """Queries a source, once per customer for all concurrent look-ups, and in batches if it supports them.
 
-    A question that fails for many is asked again in halves, so that one customer over whom the source
-    stumbles holds up nobody else; a source that fails at everything is left alone for a while.
+    A failed query for many is repeated in halves, so that one customer on which the source fails delays no
+    other. A source that fails repeatedly is only probed.
     """
 
     def __init__(self, source: Source, terms: Terms) -> None:
@@ -42,27 +42,27 @@ class RemoteDirectory:
         self._terms = terms
         self._memory = Memory(terms.cache_ttl)
         self._outage = DirectoryOutage()
-        self._pending: dict[int, None] = {}  # nobody has asked for them yet
+        self._pending: dict[int, None] = {}  # not queried yet
         self._halves: deque[Sequence[int]] = deque()
         self._waits: dict[int, list[_Wait]] = {}
         self._askers = 0
 
     @property
     def is_down(self) -> bool:
-        """Whether the source keeps failing, and is left alone but for probes."""
+        """Whether the source keeps failing, so that only probes are made."""
         return self._outage.is_on
 
     def at_hand(self, ids: Collection[int]) -> Mapping[int, Customer | None]:
-        """Those of `ids` who are remembered."""
+        """Return the cached answers about `ids`."""
         return self._memory.recall(ids)
 
     async def look_up(self, ids: Collection[int], answered: Answered) -> None:
-        """Tell `answered` of each of `ids` once: who is remembered first, the others as answers come."""
+        """Call `answered` with each of `ids` once: cached ones first, the others as answers arrive."""
         known = self._memory.recall(ids)
         wait = _Wait(id_ for id_ in ids if id_ not in known)
         try:
             async with anyio.create_task_group() as askers:
-                self._want(wait)
+                self._register(wait)
                 for _ in range(self._missing_askers()):
                     self._askers += 1
                     askers.start_soon(self._ask)
@@ -71,10 +71,10 @@ class RemoteDirectory:
                 while wait.left:
                     await answered(await wait.next())
         finally:
-            self._want_no_more(wait)
+            self._unregister(wait)
 
     async def probe(self) -> str | None:
-        """Whether the source can be reached."""
+        """Return why the source can't be reached, or None."""
         try:
             with anyio.fail_after(self._terms.timeout):
                 return await self._source.probe()
@@ -87,15 +87,15 @@ class RemoteDirectory:
         """Close the source."""
         await self._source.aclose()
 
-    def _want(self, wait: _Wait) -> None:
+    def _register(self, wait: _Wait) -> None:
         for id_ in wait.left:
             if id_ not in self._waits:
                 self._waits[id_] = []
                 self._pending[id_] = None
             self._waits[id_].append(wait)
 
-    def _want_no_more(self, wait: _Wait) -> None:
-        """Who waited was cut off: what nobody wants isn't asked any more."""
+    def _unregister(self, wait: _Wait) -> None:
+        """End a cancelled wait; drop pending customers that no look-up waits for."""
         for id_ in wait.left:
             waits = self._waits.get(id_, [])
             if wait in waits:
@@ -108,7 +108,7 @@ class RemoteDirectory:
         return max(min(questions, self._terms.concurrency - self._askers), 0)
 
     async def _ask(self) -> None:
-        """Ask for all who are wanted, one question after the other, until nobody is left."""
+        """Query for pending customers, one query after the other, until none is left."""
         try:
             if len(self._pending) < self._source.batch_size and self._source.batch_size > 1:
                 await anyio.sleep(QUESTION_LINGER)
@@ -126,7 +126,7 @@ class RemoteDirectory:
         return question
 
     async def _answers_to(self, question: Sequence[int]) -> Mapping[int, DirectoryAnswer]:
-        """What the source says; nothing yet where it has to be asked in halves."""
+        """Return the answers to a query; none yet if it has to be split."""
         if (hindrance := self._outage.hindrance()) is not None:
             return dict.fromkeys(question, hindrance)
         self._outage.begin()
@@ -141,7 +141,7 @@ class RemoteDirectory:
             return {}
         except BaseException:
             self._outage.withdraw()
-            self._tell(dict.fromkeys(question, DirectoryUnavailable("the look-up was broken off")))
+            self._tell(dict.fromkeys(question, DirectoryUnavailable("the look-up was cancelled")))
             raise
         self._outage.answered()
         answers = {id_: found.get(id_) for id_ in question}
@@ -149,12 +149,12 @@ class RemoteDirectory:
         return answers
 
     def _late(self, question: Sequence[int]) -> Collection[int]:
-        """Those of a question whose messages wait in the journal by now."""
+        """Return the customers of a query whose messages wait in the journal by now."""
         since = anyio.current_time() - PROMPT
         return {id_ for id_ in question if any(wait.since <= since for wait in self._waits.get(id_, ()))}
 
     async def _found(self, question: Sequence[int]) -> Mapping[int, Customer]:
-        """Ask the source. Raises DirectoryUnavailable, also for what a package does that it mustn't."""
+        """Query the source. Raises DirectoryUnavailable, also for a package's faults."""
         try:
             found: object = await within(self._terms.timeout, partial(self._source.look_up, question))
         except DirectoryUnavailable:
@@ -164,9 +164,9 @@ class RemoteDirectory:
         except Exception as error:
             raise DirectoryUnavailable(_broken(error)) from error
         if not isinstance(found, Mapping):
-            raise DirectoryUnavailable(f"the directory answered with a {type(found).__name__}")
+            raise DirectoryUnavailable(f"the directory returned a {type(found).__name__}")
         if wrong := {type(value).__name__ for value in found.values() if not isinstance(value, Customer)}:
-            raise DirectoryUnavailable(f"the directory answered with a {min(wrong)} for a customer")
+            raise DirectoryUnavailable(f"the directory returned a {min(wrong)} for a customer")
         return found
 
     def _tell(self, answers: Mapping[int, DirectoryAnswer]) -> None:
@@ -176,7 +176,7 @@ class RemoteDirectory:
 
 
 class _Wait:
-    """One caller who waits for answers, and those that have come and weren't handed on yet."""
+    """A caller's wait for answers, with those that have arrived."""
 
     def __init__(self, ids: Iterable[int]) -> None:
         self.left = set(ids)
@@ -189,7 +189,7 @@ class _Wait:
         self._wakeup.set()
 
     async def next(self) -> Mapping[int, DirectoryAnswer]:
-        """What has come, as soon as there is something."""
+        """Wait for answers, and return all that have arrived."""
         while not self._answers:
             await self._wakeup.wait()
         answers, self._answers = self._answers, {}

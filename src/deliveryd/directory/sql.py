@@ -1,4 +1,4 @@
-"""Customers in a database, asked over SQLAlchemy and an asyncio driver; nothing is ever written there."""
+"""Customers in a database, queried with SQLAlchemy and an asyncio driver, read-only."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ READ_ONLY: Mapping[str, str] = {
     "mysql": "SET SESSION TRANSACTION READ ONLY",
     "mariadb": "SET SESSION TRANSACTION READ ONLY",
 }
-"""How each database is told that a connection only reads."""
+"""The statement that makes a connection read-only, per database."""
 
 INT64 = range(-(2**63), 2**63)
-"""Ids that a database can hold; others are unknown to it."""
+"""IDs that a database can store; others are unknown."""
 
 NOBODY = 0
-"""The id that `probe` asks for."""
+"""The ID that `probe` queries."""
 
 _WRITTEN = (str, int, float, Decimal, UUID)
 
 
 class SqlSource:
-    """Asks a database, for one customer or for many with each query."""
+    """Queries a database, for one customer or for many at a time."""
 
     def __init__(self, options: SqlOptions, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -57,12 +57,12 @@ class SqlSource:
         self.batch_size = options.batch_size if options.for_many else 1
 
     async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
-        """Who these are. Raises DirectoryUnavailable."""
+        """Look up customers. Raises DirectoryUnavailable."""
         known = [id_ for id_ in ids if id_ in INT64]
         return await (self._find_all(known) if self._for_many else self._find(known)) if known else {}
 
     async def probe(self) -> str | None:
-        """Run the query for nobody."""
+        """Run the query for an ID that doesn't exist."""
         try:
             await self.look_up([NOBODY])
         except DirectoryUnavailable as error:
@@ -70,7 +70,7 @@ class SqlSource:
         return None
 
     async def columns(self) -> frozenset[str]:
-        """The fields that the query selects. Raises DirectoryUnavailable."""
+        """Return the fields that the query selects. Raises DirectoryUnavailable."""
         try:
             async with self._engine.connect() as connection:
                 asked = {IDS_PARAMETER: [NOBODY]} if self._for_many else {ID_PARAMETER: NOBODY}
@@ -110,7 +110,7 @@ class SqlSource:
                 raise DirectoryUnavailable(_reason(error)) from None
         except (SQLAlchemyError, OSError) as error:
             raise DirectoryUnavailable(_reason(error)) from None
-        try:  # a kept connection was broken, by a restart of the database maybe: once more over a new one
+        try:  # a pooled connection was broken, maybe by a restart of the database: retry once on a new one
             return await self._ask(parameters)
         except (SQLAlchemyError, OSError) as error:
             raise DirectoryUnavailable(_reason(error)) from None
@@ -125,9 +125,9 @@ def _id_in(row: Mapping[str, Any]) -> int:
     try:
         return int(row["id"])
     except KeyError:
-        raise DirectoryUnavailable("a query for many customers has to select their id") from None
+        raise DirectoryUnavailable("a query for many customers must select their id") from None
     except (TypeError, ValueError):
-        raise DirectoryUnavailable("the column id holds no integer") from None
+        raise DirectoryUnavailable("the column id doesn't contain an integer") from None
 
 
 def _customer(customer_id: int, row: Mapping[str, Any]) -> Customer:
@@ -146,17 +146,19 @@ def _text_of(column: str, value: object) -> str:
         case _ if isinstance(value, _WRITTEN):
             return str(value)
         case _:
-            raise DirectoryUnavailable(f"the column {column} holds something that is no text and no number")
+            raise DirectoryUnavailable(
+                f"the column {column} contains a value that is neither a string nor a number"
+            )
 
 
 def _reason(error: SQLAlchemyError | OSError) -> str:
-    """What went wrong, mostly by the names of errors: what drivers write may quote a row."""
+    """Describe an error, mostly by its type: drivers' messages may quote rows."""
     cause: BaseException = error
     if isinstance(error, DBAPIError) and error.orig is not None:
-        cause = error.orig.__cause__ or error.orig  # drivers' own errors stand behind SQLAlchemy's likeness
+        cause = error.orig.__cause__ or error.orig  # SQLAlchemy wraps the driver's errors
     if isinstance(cause, ssl.SSLCertVerificationError):
         told = cause.verify_message
-        return f"TLS with the database failed: {told}; customers.tls.ca_file names who is trusted"
+        return f"TLS with the database failed: {told}; customers.tls.ca_file names the trusted authorities"
     if isinstance(cause, ssl.SSLError):
         return f"TLS with the database failed: {cause.reason or type(cause).__name__}"
     code = getattr(cause, "sqlstate", None) or getattr(cause, "sqlite_errorname", None)
@@ -204,7 +206,7 @@ def _read_only(engine: AsyncEngine) -> None:
 
 
 def _look_first(engine: AsyncEngine, file: Path) -> None:
-    # A connection that fails leaves a thread of the driver behind, which then complains about the loop's end.
+    # A failed connection leaves a driver thread behind, which logs an error when the loop ends.
     def look(*_connection: object) -> None:
         with file.open("rb"):
             pass

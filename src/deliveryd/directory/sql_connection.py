@@ -1,7 +1,7 @@
-"""Connections of a database's driver: to addresses that were looked up before, and to nobody who isn't meant.
+"""Connections of database drivers: to resolved addresses, and with verified TLS.
 
-Drivers look names up in a pool of threads that they share, where one silent name server holds up all. Left to
-themselves they try TLS, verify nothing, and without it tell the password to whoever answers.
+Drivers resolve names in a shared pool of threads, where one silent name server delays all. By default they
+try TLS without verification, and send the password in plain text if there is none.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.network.connection import by_turns, connect
 from deliveryd.network.resolver import Address, Resolver
 
-TLS_REFUSED = "it offers no TLS, and customers.allow_plain_text isn't set"
+TLS_REFUSED = "the server offers no TLS, and customers.allow_plain_text isn't set"
 
 
 def connect_safely(engine: AsyncEngine, options: SqlOptions) -> None:
-    """Have the engine's driver connect to addresses, over TLS as the options say."""
+    """Make the engine's driver connect to resolved addresses, with TLS as configured."""
     resolver = Resolver()
 
     def made(
@@ -46,9 +46,9 @@ def connect_safely(engine: AsyncEngine, options: SqlOptions) -> None:
 
 
 def tls_for(options: SqlOptions, hosts: Sequence[str]) -> ssl.SSLContext | None:
-    """TLS that verifies certificate and name; None for this computer, and where plain text is allowed.
+    """Return a TLS context that verifies certificate and name; None for this machine or allowed plain text.
 
-    The files are read for each connection, of which there are few: they may have been replaced.
+    The files are read for each of the few connections, since they may have been replaced.
     """
     files = options.tls.files()
     is_here = bool(hosts) and all(map(_is_here, hosts))
@@ -58,13 +58,13 @@ def tls_for(options: SqlOptions, hosts: Sequence[str]) -> ssl.SSLContext | None:
 
 
 def _hosts(named: Mapping[str, Any]) -> Sequence[str]:
-    """The hosts of a PostgreSQL; none where the environment may name them."""
+    """Return the hosts of a PostgreSQL URL; none if the environment may set them."""
     host = named.get("host") or ()
     return [host] if isinstance(host, str) else list(host)
 
 
 def _is_here(host: str) -> bool:
-    """Whether a host is this computer: the folder of a socket, a loopback address."""
+    """Whether a host is this machine: the folder of a socket, or a loopback address."""
     if host.startswith("/") or host.lower() == "localhost":
         return True
     try:
@@ -96,7 +96,7 @@ def _to_mysql(
     given: Sequence[Any],
     named: Mapping[str, Any],
 ) -> DBAPIConnection:
-    """A connection to the first address that gives one. Raises the driver's error for the last one."""
+    """Connect to the first address that accepts. Raises the driver's error for the last one."""
     options = {**named, "local_infile": False}
     if tls is not None:
         from deliveryd.directory.mysql_tls import connect_over_tls  # noqa: PLC0415 - an optional package
@@ -117,9 +117,9 @@ def _looked_up(resolver: Resolver, host: str) -> Sequence[Address]:
 
 
 class AddressedLoop:
-    """The running event loop for asyncpg, except that `create_connection` is given sockets, not names.
+    """The running event loop for asyncpg, with a `create_connection` that resolves names itself.
 
-    So asyncpg still knows the host's name, which TLS verifies.
+    asyncpg still has the host's name, which TLS verifies.
     """
 
     def __init__(self, resolver: Resolver) -> None:
@@ -130,7 +130,7 @@ class AddressedLoop:
         return getattr(self._loop, name)
 
     async def create_connection(self, factory: Any, host: str, port: int, **options: Any) -> Any:
-        """Connect as the event loop does."""
+        """Connect like the event loop's method."""
         if options.get("ssl"):
             options.setdefault("server_hostname", host)
         made = await connect(self._resolver, host, port)

@@ -1,6 +1,6 @@
-"""The options of the source "sql", and everything that can be wrong with them before it is asked.
+"""The options of the source "sql", and their validation.
 
-SQLAlchemy is loaded only where this source is configured.
+SQLAlchemy is loaded only if this source is configured.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ IDS_PARAMETER = "customer_ids"
 _SQLITE = re.compile(r"(sqlite(?:\+aiosqlite)?:///)([^?]+)")
 _SECRET_KEYS = frozenset({"password", "passwd", "pwd", "sslpassword"})
 _OTHER_KEYS = re.compile(r"ssl.*|direct_tls|dsn|service|servicefile|passfile|read_default_.*|local_infile")
-"""Parameters that would say past the other options who is connected to, how, and with which password."""
+"""URL parameters that would override host, TLS or password of the other options."""
 
 DRIVERS: Mapping[str, str] = {
     "sqlite": "sqlite+aiosqlite",
@@ -44,14 +44,14 @@ DRIVERS: Mapping[str, str] = {
     "mysql": "mysql+aiomysql",
     "mariadb": "mariadb+aiomysql",
 }
-"""The driver that is meant where the address names none."""
+"""The default driver of each database."""
 
 EXTRAS: Mapping[str, str] = {
     "aiosqlite": "deliveryd[sql]",
     "asyncpg": "deliveryd[postgresql]",
     "aiomysql": "deliveryd[mysql]",
 }
-"""What has to be installed for a driver."""
+"""The packages that a driver needs."""
 
 
 def _url(url: str, info: ValidationInfo) -> str:
@@ -72,51 +72,51 @@ class SqlOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
-    url: Annotated[str, AfterValidator(_url)] = Field(description="address of the database, without password")
+    url: Annotated[str, AfterValidator(_url)] = Field(
+        description="address of the database, without the password"
+    )
     password_file: SecretPath | None = Field(None, description="password of the database")
     query: Annotated[str, AfterValidator(_query)] = Field(
-        description="selects the fields, where id = :customer_id, or id in :customer_ids"
+        description="query for the fields, where id = :customer_id, or id in :customer_ids"
     )
-    batch_size: StrictInt = Field(100, ge=1, le=1000, description="customers in one query, at most")
+    batch_size: StrictInt = Field(100, ge=1, le=1000, description="most customers per query")
     tls: TlsOptions = Field(TlsOptions.model_construct(), description="certificates")
     allow_plain_text: StrictBool = Field(
-        False, description="whether a database on another computer is asked without TLS"
+        False, description="whether a database on another computer may be used without TLS"
     )
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         has_tls = self.tls != TlsOptions()
         if has_tls and self.allow_plain_text:
-            raise ValueError(
-                "tls and allow_plain_text exclude each other: the files would be used for nothing"
-            )
+            raise ValueError("tls and allow_plain_text can't be combined: the files wouldn't be used")
         if (has_tls or self.allow_plain_text) and _SQLITE.fullmatch(self.url):
-            raise ValueError("tls and allow_plain_text are for a database that is asked over the network")
+            raise ValueError("tls and allow_plain_text need a database on the network")
         return self
 
     def problems(self) -> list[str]:
-        """What only the files that are named can tell, as `key: what`."""
+        """Return the problems of the files that are named, as `key: what`."""
         problem = self.password_file.problem() if self.password_file is not None else None
         found = [f"password_file: {problem}"] if problem is not None else []
         return found + tls_problems("tls", self.tls.files())
 
     @property
     def for_many(self) -> bool:
-        """Whether the query asks for many customers at once."""
+        """Whether the query selects many customers at once."""
         return IDS_PARAMETER in _parameters(self.query)
 
 
 def missing_package(package: str, extra: str) -> str | None:
-    """That a package isn't there, and what brings it."""
+    """Return an error if a package isn't installed, with the extra that installs it."""
     if importlib.util.find_spec(package) is not None:
         return None
     return f'needs the package {package}, which isn\'t installed: pip install "{extra}"'
 
 
 def database_address(options: SqlOptions) -> URL:
-    """The address with its driver and its password; a SQLite file is opened to be read only.
+    """Return the address with driver and password; a SQLite file is opened read-only.
 
-    Raises ValueError when the password can't be read.
+    Raises ValueError if the password can't be read.
     """
     url = _with_driver(options.url)
     if options.password_file is not None:
@@ -127,14 +127,14 @@ def database_address(options: SqlOptions) -> URL:
 
 
 def sqlite_file(options: SqlOptions) -> Path | None:
-    """The file of a SQLite database; None for any other."""
+    """Return the file of a SQLite database; None for any other."""
     url = _with_driver(options.url)
     is_file = url.get_backend_name() == "sqlite" and url.database is not None
     return Path(url.database or "").absolute() if is_file else None
 
 
 def statement(options: SqlOptions) -> TextClause:
-    """The query, ready for its parameter."""
+    """Return the query with its parameter declared."""
     from sqlalchemy import BigInteger, bindparam, text  # noqa: PLC0415 - an optional package
 
     name = IDS_PARAMETER if options.for_many else ID_PARAMETER
@@ -154,24 +154,24 @@ def _url_problem(text: str) -> str | None:
     try:
         url = _with_driver(text)
         if url.password is not None or _SECRET_KEYS & {key.lower() for key in url.query}:
-            return "holds a password: put it into a file, and name that as password_file"
+            return "must not contain a password: put it into a file, and set password_file"
         if url.port is not None and not 0 < url.port < 65536:
-            return "the port of an address lies between 1 and 65535"
+            return "the port must be between 1 and 65535"
         if others := [key for key in url.query if _OTHER_KEYS.fullmatch(key.lower())]:
             return f"has the parameter {others[0]}: use tls, password_file and allow_plain_text instead"
         driver = url.get_driver_name()
         if driver not in EXTRAS:
             url.get_dialect()
             known = ", ".join(sorted(set(DRIVERS.values())))
-            return f"names the driver {driver}, which isn't one of {known}"
+            return f"unknown driver {driver}; use one of {known}"
         if problem := missing_package(driver, EXTRAS[driver]):
             return problem
     except (NoSuchModuleError, ImportError):
-        return f"begins with {text.partition(':')[0]!r}: there is no such database or driver here"
+        return f"unknown database or driver {text.partition(':')[0]!r}"
     except ArgumentError:
         return 'must look like "postgresql://user@host/database"'
     if url.get_backend_name() == "sqlite" and (url.database or ":memory:").startswith((":memory:", "file:")):
-        return 'must name a file: "sqlite:////var/lib/customers.db"'
+        return 'must name a file, such as "sqlite:////var/lib/customers.db"'
     return None
 
 
@@ -180,8 +180,8 @@ def _query_problem(query: str) -> str | None:
     if parameters in ({ID_PARAMETER}, {IDS_PARAMETER}):
         return None
     if unknown := parameters - {ID_PARAMETER, IDS_PARAMETER}:
-        return f"has the unknown parameter :{min(unknown)}; there are :{ID_PARAMETER} and :{IDS_PARAMETER}"
-    return f"needs one of :{ID_PARAMETER} and :{IDS_PARAMETER}"
+        return f"unknown parameter :{min(unknown)}; use :{ID_PARAMETER} or :{IDS_PARAMETER}"
+    return f"must contain :{ID_PARAMETER} or :{IDS_PARAMETER}"
 
 
 def _parameters(query: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Addresses to listen on: reading them, binding them, and telling where they can be reached."""
+"""Addresses to listen on: parsing, binding, and their URLs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _LISTEN = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:\s]+)):(?P<
 _BACKLOG = 128
 
 _MAY_PASS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, socket.EAI_AGAIN})
-"""Also an address that this machine doesn't have: it may be one that moves between machines."""
+"""Includes an address that this machine doesn't have: it may move between machines."""
 
 
 def parse_listen(listen: str) -> tuple[str, int]:
-    """Split `127.0.0.1:9470` or `[::1]:9470` into host and port; raises ValueError when it is neither."""
+    """Split `127.0.0.1:9470` or `[::1]:9470` into host and port. Raises ValueError."""
     match = _LISTEN.fullmatch(listen)
     if match is None:
         raise ValueError("expected HOST:PORT, for example 127.0.0.1:9470 or [::1]:9470")
     if int(match["port"]) > 65535:
-        raise ValueError("the port of an address lies between 0 and 65535")
+        raise ValueError("the port must be between 0 and 65535")
     return match["v6"] or match["host"], int(match["port"])
 
 
 def bind(key: str, listen: str) -> socket.socket:
-    """Bind and listen, so that nobody else can have the address; port 0 takes any free one.
+    """Bind and listen exclusively; port 0 takes any free port.
 
-    `key` is the configuration key that the address comes from. Raises AddressInUse for an address that may
-    become free or come to this machine, ConfigError for any other that can't be had; both name the key.
+    `key` is the configuration key of the address, named in errors. Raises AddressInUse if the address may
+    become available later, otherwise ConfigError.
     """
     try:
         host, port = parse_listen(listen)
@@ -62,6 +62,6 @@ def _refusal(key: str, listen: str, error: ValueError | OSError) -> AddressInUse
 
 
 def url_of(bound: socket.socket) -> str:
-    """Where a bound socket can be reached, as `http://host:port`."""
+    """Return a bound socket's URL, `http://host:port`."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,8 +1,8 @@
 """A wire on asyncio: llhttp's parser, one Protocol for each connection, one request on it at a time.
 
-It exists for its price: one provider request for each message makes the HTTP client the largest cost of the
-whole line (docs/decisions/0003-http-wire.md). A connection goes back to the idle ones only after a whole
-answer that allows it; everything else closes it.
+It exists for speed: with one provider request per message, the HTTP client is the largest cost of all
+(docs/decisions/0003-http-wire.md). A connection is reused only after a complete response that allows it; in
+all other cases it is closed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from deliveryd.network.reasons import connect_reason
 from deliveryd.network.resolver import Resolver
 
 IDLE_SECONDS = 4.0
-"""Less than common servers keep idle connections for, so that it is us who close them."""
+"""Shorter than the idle time-out of common servers, so that the client closes first."""
 
 MAX_HEAD = 64 * 1024
-"""Bytes of an answer at most without a byte of its body among them: its head, its trailers."""
+"""Most bytes of a response without body bytes: its head, its trailers."""
 
 LAST_LOOKS = 10_000
-"""Turns of the event loop after a deadline, at most, in which what lies in a socket is read."""
+"""Most turns of the event loop after a deadline in which data in the socket is still read."""
 
 Origin = tuple[str, str, int]
 
 
 class AsyncioWire:
-    """Carries requests over kept connections. `tls_context` is called once, at the first https request.
+    """Sends requests over pooled connections. `tls_context` is called once, at the first https request.
 
     `ca_key` is the configuration key that names the trusted authorities, for errors.
     """
@@ -58,7 +58,9 @@ class AsyncioWire:
         self._open: set[_Connection] = set()
         self._busy: set[_Connection] = set()
         self._deadline: asyncio.TimerHandle | None = None
-        self._deadline_at = 0.0  # when it rings: not later than the first one of the busy ends
+        self._deadline_at = (
+            0.0  # when the timer fires: at the first deadline of the busy connections at the latest
+        )
         self._loop = asyncio.get_running_loop()
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
@@ -79,7 +81,7 @@ class AsyncioWire:
         message = encode_request(method, target, headers, body, self._accept)
         origin = target[:3]
         connection = self._reuse(origin) or await self._connect(target, deadline)
-        if self._loop.time() >= ends:  # the process may have stood still meanwhile
+        if self._loop.time() >= ends:  # the process may have been suspended meanwhile
             self._put_back(origin, connection)
             raise NotSent(f"no time left of {deadline:g} s to send the request")
         connection.ends, connection.deadline = ends, deadline
@@ -93,14 +95,14 @@ class AsyncioWire:
             self._put_back(origin, connection)
 
     def _set_deadline(self, ends: float) -> None:
-        """Look at the deadlines then: one timer for all of them, since nearly none is ever reached."""
+        """Check the deadlines then. One timer serves all, since almost none is ever reached."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline, self._deadline_at = self._loop.call_at(ends, self._give_up_late), ends
 
     def _give_up_late(self) -> None:
-        """End the requests whose time is over. Where something lies in the socket, the loop reads it first:
-        this process may have stood still since it arrived.
+        """End the requests past their deadline. Data in the socket is read first: the process may have been
+        suspended since it arrived.
         """
         self._deadline = None
         now = self._loop.time()
@@ -130,7 +132,7 @@ class AsyncioWire:
             self._sweep = self._loop.call_later(IDLE_SECONDS, self._close_expired)
 
     def _close_expired(self) -> None:
-        """Close what was idle for too long, also where nobody asks for that origin any more."""
+        """Close connections that were idle for too long, also to origins no longer in use."""
         self._sweep = None
         oldest = self._loop.time() - IDLE_SECONDS
         for origin, idle in list(self._idle.items()):
@@ -172,7 +174,7 @@ class AsyncioWire:
         return self._context
 
     async def aclose(self) -> None:
-        """Close all connections and wait until their sockets are gone; requests under way end in an error."""
+        """Close all connections and wait until their sockets are closed; requests in progress fail."""
         self._closed = True
         self._idle.clear()
         for timer in (self._sweep, self._deadline):
@@ -186,7 +188,7 @@ class AsyncioWire:
 
 
 def encode_request(method: str, target: Target, headers: Headers, body: bytes, accept: bytes) -> bytes:
-    """The request as it stands on the wire."""
+    """Encode a request."""
     lines = [_head(method, target, accept), *[b"%b: %b\r\n" % header for header in headers]]
     if body or method in ("POST", "PUT", "PATCH"):
         lines.append(b"content-length: %d\r\n" % len(body))
@@ -197,13 +199,13 @@ def encode_request(method: str, target: Target, headers: Headers, body: bytes, a
 
 @lru_cache(maxsize=1024)
 def _head(method: str, target: Target, accept: bytes) -> bytes:
-    """The lines that are the same for all requests to one target."""
+    """Return the lines common to all requests to one target."""
     words = method.encode("ascii"), target.path, target.authority.encode("ascii"), accept
     return b"%b %b HTTP/1.1\r\nhost: %b\r\naccept-encoding: %b\r\n" % words
 
 
 class _Connection(asyncio.Protocol):
-    """One connection. The parser calls its `on_` methods while an answer comes in."""
+    """One connection. The parser calls its `on_` methods while a response arrives."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, register: set[_Connection]) -> None:
         self._loop = loop
@@ -221,12 +223,12 @@ class _Connection(asyncio.Protocol):
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing lies in the socket that the loop hasn't read yet, such as the other side's end."""
+        """Whether the socket has nothing to read, such as the peer's close."""
         return self._transport is not None and not self._unread.poll(0)
 
     @contextmanager
     def unless_given_up(self) -> Iterator[None]:
-        """Connecting: uvloop tells nobody that it closed what it had connected when its caller gave up."""
+        """Guard connecting: if the caller is cancelled, uvloop closes the socket without any call-back."""
         try:
             yield
         except BaseException:
@@ -235,7 +237,7 @@ class _Connection(asyncio.Protocol):
             raise
 
     async def request(self, message: bytes, max_body: int, check: BeforeSend | None) -> WireResponse:
-        """Write a request and wait for its whole answer. Raises NotSent or OutcomeUnknown."""
+        """Send a request and wait for the complete response. Raises NotSent or OutcomeUnknown."""
         transport = self._transport
         if transport is None or transport.is_closing():
             self.reusable = False
@@ -251,10 +253,10 @@ class _Connection(asyncio.Protocol):
         try:
             return await self._waiter
         finally:
-            self._waiter = None  # it holds the answer, and the connection outlives it
+            self._waiter = None  # release the response, since the connection outlives it
 
     def give_up_if_quiet(self) -> bool:
-        """End the request under way, whose time is over, unless something of an answer can still be read."""
+        """End the request past its deadline, unless data of a response can still be read."""
         if self._waiter is None or self._waiter.done():
             return True
         self._looks += 1
@@ -264,19 +266,19 @@ class _Connection(asyncio.Protocol):
         return True
 
     def close(self) -> None:
-        """Close the connection at once, without waiting for what isn't written yet."""
+        """Close the connection at once, without flushing."""
         self.reusable = False
         if self._transport is not None:
             self._transport.abort()
 
     def _start_answer(self) -> None:
         self._headers: dict[str, str] = {}
-        self._body = bytearray()  # a list would hold an object for each chunk of one byte
+        self._body = bytearray()  # a list would need an object per chunk, even of one byte
         self._decoder: Decoder | None = None
         self._head_done = False
 
     def _unknown(self, reason: str) -> OutcomeUnknown:
-        """What it means that there is no whole answer: its status counts if the head came whole."""
+        """Return the error for an incomplete response, with its status if the head was complete."""
         if not self._head_done or (status := self._parser.get_status_code()) < 200:
             return OutcomeUnknown(reason)
         return BrokenOff(reason, status, self._headers, bytes(self._body))
@@ -300,7 +302,7 @@ class _Connection(asyncio.Protocol):
             self._body = bytearray()
 
     def _may_be_kept(self) -> bool:
-        """Whether both sides have said all that they had to say, and the other one stays."""
+        """Whether both sides are done with the exchange, and the peer keeps the connection open."""
         transport = self._transport
         unsent = transport is None or transport.get_write_buffer_size() > 0
         return not unsent and bool(self._parser.should_keep_alive())
@@ -314,13 +316,13 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None or self._waiter.done():
-            self.close()  # nothing was asked for
+            self.close()  # no request is in progress
             return
         self._overhead += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail(self._unknown("the answer asks for another protocol"))
+            self._fail(self._unknown("the answer switches to another protocol"))
         except httptools.HttpParserError:
             self._fail(self._unknown("the answer isn't HTTP"))
         else:
@@ -346,10 +348,10 @@ class _Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._start_answer()
         if self._waiter is None or self._waiter.done():
-            self.close()  # a second answer, which nobody asked for
+            self.close()  # a second, unrequested response
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._head_done:  # else it is a trailer
+        if not self._head_done:  # otherwise a trailer
             self._headers[name.decode("latin-1").lower()] = value.strip(b" \t").decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -385,7 +387,9 @@ class _Connection(asyncio.Protocol):
         self._fail(self._unknown(f"the answer is larger than {self._max_body} bytes"))
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() < 200:  # 100 Continue and its like: the answer is still to come
+        if (
+            self._parser.get_status_code() < 200
+        ):  # 100 Continue and other 1xx: the final response is still to come
             self._start_answer()
         elif self._waiter is not None and not self._waiter.done():
             self.reusable = self._may_be_kept()

@@ -1,4 +1,4 @@
-"""The one place that builds HTTP clients: no redirects, no environment, total deadlines, bounded answers."""
+"""Builds all HTTP clients: no redirects, no environment, total deadlines, bounded responses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 
 
 class HttpClient:
-    """Sends requests over a wire, each within one total deadline (seconds) and one bound of its answer."""
+    """Sends requests over a wire, each with a total deadline in seconds and a limit on its response."""
 
     def __init__(self, wire: Wire, *, timeout: float, max_body: int = MAX_BODY) -> None:
         self._wire = wire
@@ -42,7 +42,7 @@ class HttpClient:
         timeout: float | None = None,
         check: BeforeSend | None = None,
     ) -> WireResponse:
-        """Send one request and return its whole answer, whatever the status.
+        """Send one request and return its complete response, whatever the status.
 
         `timeout` overrides the client's. Raises NotSent, TooLate if `check` does, or OutcomeUnknown, and
         ValueError for an address or a header that can't be sent.
@@ -56,16 +56,16 @@ class HttpClient:
     def exchange(
         self, method: str, target: Target, headers: Headers, body: bytes, check: BeforeSend | None = None
     ) -> Awaitable[WireResponse]:
-        """The same with an address and headers that were taken apart and checked before.
+        """Send a request with a parsed address and checked headers.
 
-        Awaiting it raises NotSent or OutcomeUnknown; TooLate if `check` does, before anything is written.
+        Awaiting raises NotSent, OutcomeUnknown, or TooLate if `check` does, before anything is written.
         """
         return self._wire.exchange(
             method, target, headers, body, deadline=self._timeout, max_body=self._max_body, check=check
         )
 
     def bounded(self, max_body: int) -> HttpClient:
-        """A client over the same connections, with another bound of its answers."""
+        """Return a client over the same connections, with another limit on responses."""
         return HttpClient(self._wire, timeout=self._timeout, max_body=max_body)
 
     async def aclose(self) -> None:
@@ -74,37 +74,37 @@ class HttpClient:
 
 
 def raw_header(name: str, value: str) -> Header:
-    """A header's bytes. Raises ValueError when it can't be sent as it is, without telling its value."""
+    """Encode a header. Raises ValueError, without the value, if it can't be sent as is."""
     try:
         raw = name.encode("ascii"), value.strip(" \t").encode("latin-1")
     except UnicodeEncodeError:
         raise ValueError(f"the header {name!a} can't be encoded") from None
     if not _NAME.fullmatch(raw[0]) or not _VALUE.fullmatch(raw[1]):
-        raise ValueError(f"the header {name!a} holds characters that no header may hold")
+        raise ValueError(f"the header {name!a} contains characters not allowed in headers")
     return raw
 
 
 @lru_cache(maxsize=4096)
 def target_of(url: str) -> Target:
-    """Take an absolute http or https address apart. Raises ValueError when it is anything else."""
+    """Parse an absolute http or https address. Raises ValueError for anything else."""
     return plain_target(url) or _any_target(url)
 
 
 def _any_target(url: str) -> Target:
-    import httpx  # noqa: PLC0415  # takes a while to load, and most workers meet plain addresses only
+    import httpx  # noqa: PLC0415  # slow to load, and most workers only use plain addresses
 
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise ValueError(f"not an address: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError("an address starts with http:// or https:// and a host")
+        raise ValueError("an address must start with http:// or https:// and a host")
     if parsed.userinfo:
-        raise ValueError("an address carries no user name or password")
+        raise ValueError("an address must not contain a user name or password")
     default = 443 if parsed.scheme == "https" else 80
     port = default if parsed.port is None else parsed.port
     if not 0 < port < 65536:
-        raise ValueError("the port of an address lies between 1 and 65535")
+        raise ValueError("the port of an address must be between 1 and 65535")
     host = parsed.raw_host.decode("ascii")
     return Target(parsed.scheme, host, port, parsed.netloc.decode("ascii"), parsed.raw_path)
 
@@ -117,9 +117,9 @@ def build_client(
     proxy: Proxy | None = None,
     accept_encoding: str = IDENTITY,
 ) -> HttpClient:
-    """A client for the running event loop. Must be called within it; raises OSError for unusable TLS files.
+    """Build a client for the running event loop. Raises OSError for unusable TLS files.
 
-    On asyncio without a proxy requests go over our own wire, else over httpx's transport.
+    On asyncio without a proxy it uses our own wire, otherwise httpx's transport.
     """
     wire = _build_wire(tls or TlsFiles(), proxy, accept_encoding)
     return HttpClient(wire, timeout=timeout, max_body=max_body)
@@ -141,7 +141,7 @@ def _build_wire(tls: TlsFiles, proxy: Proxy | None, accept_encoding: str) -> Wir
 
 
 def _build_our_wire(tls: TlsFiles, accept_encoding: str) -> Wire:
-    if tls.is_empty:  # nothing that could be wrong; reading the system's authorities takes a while
+    if tls.is_empty:  # nothing to check; reading the system's authorities is slow
         return AsyncioWire(tls.context, accept_encoding, tls.ca_key)
     return RenewingWire(
         RenewedValue(tls.paths, tls.context),
@@ -150,7 +150,7 @@ def _build_our_wire(tls: TlsFiles, accept_encoding: str) -> Wire:
 
 
 class _Shown(NamedTuple):
-    """What is read from files: certificates, and who asks the proxy."""
+    """Values read from files: certificates, and the login at the proxy."""
 
     context: ssl.SSLContext
     login: Login | None

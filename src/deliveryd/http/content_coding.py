@@ -1,4 +1,4 @@
-"""Compressed answers, decoded as they come in, within bounds: a few kB can stand for many GB."""
+"""Decoding of compressed responses as they arrive, within limits: a few kB can expand to many GB."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import zlib
 from collections.abc import Iterator
 
 PIECE = 256 * 1024
-"""Bytes that are decoded at a time, at most."""
+"""Most bytes decoded at a time."""
 
 LARGER_AT_MOST = 64 * 1024
-"""Bytes by which a compressed body may exceed its bound: it could be endless and yet stand for nothing."""
+"""Bytes by which a compressed body may exceed its limit: it could be endless and expand to nothing."""
 
 MOST_GZIP_MEMBERS = 1000
-"""Members that a gzip body may consist of."""
+"""Most members of a gzip body."""
 
 _GZIP = 16 + zlib.MAX_WBITS
 _ZLIB = zlib.MAX_WBITS
@@ -21,7 +21,7 @@ _GZIP_NAMES = frozenset({"gzip", "x-gzip"})
 
 
 class Undecodable(Exception):
-    """A body that can't be decoded, and why."""
+    """A body can't be decoded; the text says why."""
 
 
 class Decoder:
@@ -35,16 +35,16 @@ class Decoder:
         self._received = 0
         self._decoded = 0
         self._members = 0
-        self._head = b""  # too little yet to tell what begins with it
+        self._head = b""  # too short yet to detect its format
         self._stream: zlib._Decompress | None = None
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """What the next piece of the body stands for, in small pieces; of one too large, a byte too many."""
+        """Decode the next piece of the body, in small pieces; stop one byte beyond the limit."""
         self._received += len(data)
         if self._received > self._max_size + LARGER_AT_MOST:
             raise Undecodable(f"the compressed answer is larger than {self._max_size} bytes")
         data, self._head = self._head + data, b""
-        is_full = False  # then the stream holds more, though it has taken in all that there is
+        is_full = False  # the stream has more output, though all input is consumed
         while (data or is_full) and self._decoded <= self._max_size:
             stream = self._stream or self._begin(data)
             if stream is None:
@@ -62,17 +62,17 @@ class Decoder:
             yield piece
 
     def end(self) -> None:
-        """Check that nothing is missing at the end of the body; an empty one lacks nothing."""
+        """Check that the body is complete; an empty one is."""
         if self._stream is not None or self._head:
             raise Undecodable("the compressed answer breaks off")
 
     def _begin(self, data: bytes) -> zlib._Decompress | None:
-        """Begin a member of gzip, or the one stream of deflate, which some servers send without its header.
+        """Begin a gzip member, or the deflate stream, which some servers send without its header.
 
-        None: there isn't enough of it yet.
+        Returns None if more data is needed.
         """
         if self._members >= (MOST_GZIP_MEMBERS if self._is_gzip else 1):
-            raise Undecodable("more follows the compressed answer")
+            raise Undecodable("the compressed answer is followed by more data")
         if not self._is_gzip and len(data) < 2:
             return None
         self._members += 1

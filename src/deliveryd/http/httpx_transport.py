@@ -1,4 +1,4 @@
-"""httpx's own transport over connections that look names up without holding up others."""
+"""httpx's transport over connections that resolve names without blocking others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_IDLE = 100
 
 
 class ResolvingTransport(httpx.AsyncHTTPTransport):
-    """httpx's transport with a pool of our making: httpx offers no way to say how to connect."""
+    """httpx's transport with our own pool, since httpx has no option for how to connect."""
 
     def __init__(self, context: ssl.SSLContext, proxy: Proxy | None, login: Login | None) -> None:
         super().__init__(verify=context, trust_env=False)
@@ -51,7 +51,7 @@ def _pool(context: ssl.SSLContext, proxy: Proxy | None, login: Login | None) -> 
 
 
 class _Backend(httpcore.AsyncNetworkBackend):
-    """httpcore's connections, made to addresses that were looked up before."""
+    """A network backend for httpcore that connects to resolved addresses."""
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver

@@ -1,4 +1,4 @@
-"""A wire over any httpx transport: for trio, for proxies, and for tests that put a transport of their own."""
+"""A wire over any httpx transport: for trio, for proxies, and for tests with their own transport."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ leaks that of a cancelled TLS handshake."""
 def open_transport(
     context: ssl.SSLContext, proxy: Proxy | None = None, login: Login | None = None
 ) -> httpx.AsyncHTTPTransport:
-    """httpx's own transport, which keeps connections as ours does, and looks names up as ours does."""
+    """Return httpx's transport with the same pooling and name resolution as our wire."""
     return ResolvingTransport(context, proxy, login)
 
 
 class HttpxWire:
-    """Carries requests over an httpx transport, and translates its errors.
+    """Sends requests over an httpx transport, and translates its errors.
 
     `ca_key` is the configuration key that names the trusted authorities, for errors.
     """
@@ -76,7 +76,7 @@ class HttpxWire:
                 "trace": progress.follow, "timeout": {"connect": EARLIER * deadline}, **extensions
             },
         )  # fmt: skip
-        progress.check()  # for a transport that tells nothing of its steps
+        progress.check()  # for a transport that doesn't report its progress
         try:
             return await within(deadline, partial(self._receive, request, max_body, progress))
         except TimeoutError:
@@ -95,7 +95,7 @@ class HttpxWire:
         progress.answered(response)
         try:
             body = _Body(progress, max_body)
-            with anyio.CancelScope() as end:  # leaving the loop would leave httpcore's generators open
+            with anyio.CancelScope() as end:  # breaking out would leave httpcore's generators open
                 async for chunk in response.stream:  # type: ignore[union-attr]  # async transports stream async
                     if not body.take(chunk):
                         end.cancel()
@@ -110,9 +110,9 @@ class HttpxWire:
 
 
 def _connected_to(target: Target) -> tuple[str, Headers, dict[str, str]]:
-    """The URL to connect to, with what makes it a request for the target's own host.
+    """Return the URL to connect to, with the headers and extensions for the target's host name.
 
-    Such a connection isn't kept: httpcore would hand it to another host that has the same address.
+    Such a connection isn't reused: httpcore would use it for other hosts with the same address.
     """
     if target.address is None:
         return str(target), (), {}
@@ -128,7 +128,7 @@ def _headers_of(response: httpx.Response) -> dict[str, str]:
 
 
 def _refused_by_proxy(target: Target, error: httpx.ProxyError) -> NotSent:
-    """httpcore tells the proxy's status as the first word of its text."""
+    """Return the proxy's refusal; httpcore gives its status as the first word of the text."""
     status = str(error).partition(" ")[0]
     if status.isascii() and status.isdigit():
         return ProxyRefused(f"the proxy answered {status}", int(status))
@@ -136,7 +136,7 @@ def _refused_by_proxy(target: Target, error: httpx.ProxyError) -> NotSent:
 
 
 class _Progress:
-    """How far httpcore came with a request. A transport that tells nothing counts as one that sent it."""
+    """The progress of a request in httpcore. Without reports, the request counts as sent."""
 
     def __init__(self, check: BeforeSend | None) -> None:
         self.check = check or _nothing_to_check
@@ -146,7 +146,7 @@ class _Progress:
         self.body = bytearray()
 
     async def follow(self, event: str, details: Mapping[str, Any]) -> None:
-        """Hear of a step. Raises TooLate."""
+        """Process a trace event. Raises TooLate."""
         if event == "connection.connect_tcp.started":
             self.connecting = True
         elif event.endswith(".send_request_headers.started") and details["request"].method != b"CONNECT":
@@ -154,18 +154,18 @@ class _Progress:
             self.connecting = False
 
     def answered(self, response: httpx.Response) -> None:
-        """The head of the answer came whole."""
+        """Record that the response's head is complete."""
         self.status, self.headers = response.status_code, _headers_of(response)
 
     def unknown(self, reason: str) -> OutcomeUnknown:
-        """What it means that there is no whole answer: its status counts if the head came whole."""
+        """Return the error for an incomplete response, with its status if the head was complete."""
         if self.status is None:
             return OutcomeUnknown(reason)
         return BrokenOff(reason, self.status, self.headers, bytes(self.body))
 
 
 class _Body:
-    """The body of an answer as it comes in, decoded and within its bound. Raises OutcomeUnknown."""
+    """The body of a response, decoded as it arrives, within its limit. Raises OutcomeUnknown."""
 
     def __init__(self, progress: _Progress, max_size: int) -> None:
         self._progress = progress
@@ -178,7 +178,7 @@ class _Body:
             raise progress.unknown(str(error)) from None
 
     def take(self, chunk: bytes) -> bool:
-        """Take the next piece; False when no more is wanted."""
+        """Add the next piece; return False if no more is needed."""
         try:
             for data in self._decoder.decode(chunk) if self._decoder is not None else (chunk,):
                 self._append(data)
@@ -193,7 +193,7 @@ class _Body:
         received += data[: self._max_size - len(received)]
 
     def end(self) -> None:
-        """Check that it is whole."""
+        """Check that it is complete."""
         try:
             if self._problem is None and self._decoder is not None:
                 self._decoder.end()
@@ -204,4 +204,4 @@ class _Body:
 
 
 def _nothing_to_check() -> None:
-    """There is nothing that could make the request too late."""
+    """Do nothing: the request can't be too late."""

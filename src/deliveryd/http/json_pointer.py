@@ -1,4 +1,4 @@
-"""Finds one value in a provider's answer: by JSON Pointer (RFC 6901), or by a regular expression in text."""
+"""Extracts one value from a response: by JSON Pointer (RFC 6901), or by a regular expression from text."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Finder = Callable[[bytes], str | None]
 
 LONGEST_VALUE = 255
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
-SEARCHED_TEXT = 16 * 1024  # how much of a plain text is searched, so that no expression meets a huge one
+SEARCHED_TEXT = 16 * 1024  # searched part of a plain text, so that expressions stay fast
 
 
 def compile_finder(expression: str) -> Finder:
-    """What finds a value: after a leading "/" it is a JSON Pointer, else a regular expression.
+    """Compile a JSON Pointer, which begins with "/", or a regular expression. Raises ValueError.
 
-    A finder answers with text: of JSON a string, a number or true and false as JSON writes them; of an
-    expression its first group, or the whole match. It answers None when the value isn't there, or is longer
-    than 255 characters, or holds control characters. Raises ValueError when the expression is neither.
+    The finder returns text: for JSON, a string, a number, true or false as written; for an expression, its
+    first group or the whole match. It returns None for a value that is missing, longer than 255 characters,
+    or has control characters.
     """
     if expression.startswith("/"):
         return partial(_find_in_json, parse_pointer(expression))
@@ -36,16 +36,16 @@ def compile_finder(expression: str) -> Finder:
 
 @lru_cache(maxsize=256)
 def parse_pointer(pointer: str) -> tuple[str, ...]:
-    """The steps of a JSON Pointer. Raises ValueError when it isn't one."""
+    """Split a JSON Pointer into steps. Raises ValueError."""
     if not pointer.startswith("/"):
-        raise ValueError('a JSON Pointer starts with "/"')
+        raise ValueError('a JSON Pointer must start with "/"')
     if re.search(r"~(?![01])", pointer):
-        raise ValueError('in a JSON Pointer "~" is written "~0" and "/" within a name "~1"')
+        raise ValueError('in a JSON Pointer, write "~0" for "~", and "~1" for "/" in a name')
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/"))
 
 
 def follow(document: object, steps: tuple[str, ...]) -> object:
-    """The value that the steps lead to in a parsed document, or None."""
+    """Return the value at the steps in a parsed document, or None."""
     for step in steps:
         if isinstance(document, dict):
             document = document.get(step)
@@ -57,7 +57,7 @@ def follow(document: object, steps: tuple[str, ...]) -> object:
 
 
 def scalar_text(value: object) -> str | None:
-    """A string, an integer or a truth value as text; None for anything else, and for what is no fit name."""
+    """Return a string, integer or boolean as text; None for anything else, and for unsuitable text."""
     if isinstance(value, str):
         text = value
     elif isinstance(value, bool):
@@ -72,7 +72,7 @@ def scalar_text(value: object) -> str | None:
 def _find_in_json(steps: tuple[str, ...], body: bytes) -> str | None:
     try:
         found = follow(orjson.loads(body), steps)
-        if not isinstance(found, str):  # only the slower parser keeps a number as it was written
+        if not isinstance(found, str):  # only the slower parser keeps numbers verbatim
             found = follow(json.loads(body, parse_float=str), steps)
     except (ValueError, RecursionError):
         return None

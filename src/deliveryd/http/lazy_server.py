@@ -1,6 +1,6 @@
-"""Servers that are loaded when somebody first connects, since loading them is a tenth of a start.
+"""Servers that are loaded on the first connection, since loading takes a tenth of the start-up time.
 
-Until then the system keeps those who connect waiting, on an address that is bound from the beginning.
+The address is bound from the start; until the server is loaded, the system queues connections.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ async def serve_when_asked(
     stop: anyio.Event,
     trusted_proxies: Sequence[str] = (),
 ) -> None:
-    """Answer requests on `bound` with the application that `build` makes, from the first one until `stop`.
+    """Serve the application that `build` returns on `bound`, from the first connection until `stop`.
 
-    `build` is called in a thread, so that what it loads doesn't hold up the loop. Networks of
-    `trusted_proxies` are believed when they say whom a request comes from. The socket and all connections are
-    closed in the end, also when this call is cancelled.
+    `build` runs in a thread, so that its imports don't block the loop. Networks of `trusted_proxies` are
+    trusted to name the peer of a request. The socket and all connections are closed at the end, also on
+    cancellation.
     """
     with bound:
         await _first(lambda: anyio.wait_readable(bound), stop.wait)
@@ -51,7 +51,7 @@ async def _first(*events: Callable[[], Awaitable[None]]) -> None:
 
 
 def _load(build: Callable[[], ASGIApp], trusted_proxies: Sequence[str]) -> tuple[Serve, ASGIApp]:
-    from deliveryd.http.peers import Peers  # noqa: PLC0415  # needed no sooner
-    from deliveryd.http.server import serve  # noqa: PLC0415  # loads the server, see above
+    from deliveryd.http.peers import Peers  # noqa: PLC0415  # only needed here
+    from deliveryd.http.server import serve  # noqa: PLC0415  # loads the server
 
     return partial(serve, peers=Peers(trusted_proxies)), build()

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, or behind a proxy there: what bounds for a single peer go by."""
+"""The peer of a connection, or behind a proxy: the key for limits per peer."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _WITH_PORT = re.compile(r"\[([^\]]+)\](?::[0-9]+)?|([0-9.]+):[0-9]+")
 
 
 class Peers:
-    """Tells peers apart. Of a connection that a trusted proxy made, `X-Forwarded-For` names the peer.
+    """Identifies peers. On connections of a trusted proxy, `X-Forwarded-For` names the peer.
 
     `trusted` are addresses and networks of proxies. `Forwarded` (RFC 7239) isn't read: a proxy that writes
-    one of the two headers hands on the other as its client wrote it.
+    one of the two headers forwards the other from its client unchanged.
     """
 
     def __init__(self, trusted: Sequence[str] = ()) -> None:
         self._trusted = [ipaddress.ip_network(network) for network in trusted]
 
     def connected(self, host: str) -> str | None:
-        """The peer that a connection comes from; None for a trusted proxy, which speaks for many."""
+        """Return the peer of a connection; None for a trusted proxy, which serves many peers."""
         return self._outside(_address(host))
 
     def forwarded(self, values: Sequence[bytes]) -> str | None:
-        """The peer that these headers name: the rightmost address that isn't a trusted proxy's.
+        """Return the peer named by these headers: the rightmost address that isn't a trusted proxy's.
 
-        None when all are, or when one that stands before it can't be read.
+        None if all are trusted, or an address on the way can't be parsed.
         """
         named = b",".join(values).decode("latin-1").split(",")
         for text in reversed(named):
@@ -40,7 +40,7 @@ class Peers:
     def _outside(self, address: PeerAddress | None) -> str | None:
         if address is None or any(address in network for network in self._trusted):
             return None
-        if address.version == 6:  # whoever has one address has the 2**64 others of its network
+        if address.version == 6:  # one host can use all 2**64 addresses of its network
             return str(ipaddress.ip_network((address, 64), strict=False))
         return str(address)
 

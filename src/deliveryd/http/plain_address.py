@@ -1,4 +1,4 @@
-"""The plain form that nearly all addresses have, taken apart without the library that knows all forms."""
+"""Parses the plain form of almost all addresses, without the library for all forms."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def plain_target(url: str) -> Target | None:
-    """The parts of an address that needs no normalizing: lower case, nothing escaped, no dots to resolve.
+    """Parse an address that needs no normalization: lower case, no escapes, no dot segments.
 
-    None: the address has another form, or is none.
+    Returns None for any other text.
     """
     match = _PLAIN.fullmatch(url) if len(url) <= _LONGEST else None
     if match is None or "xn--" in match[2]:

@@ -1,4 +1,4 @@
-"""A forward proxy, as a client is told of it."""
+"""A forward proxy, in the form that clients take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deliveryd.runtime.secret_file import SecretFile
 
 
 class Login(NamedTuple):
-    """Who asks a proxy."""
+    """A login at a proxy."""
 
     username: str
     password: str
@@ -20,7 +20,7 @@ class Login(NamedTuple):
 
 
 class Proxy(NamedTuple):
-    """Where a proxy is, who asks it, and the file of the password."""
+    """A proxy's address, the user name there, and the file of the password."""
 
     url: str
     username: str | None = None
@@ -28,11 +28,11 @@ class Proxy(NamedTuple):
 
     @property
     def paths(self) -> Sequence[Path]:
-        """The file of the password, if there is one."""
+        """Return the file of the password, if there is one."""
         return [self.password_file.path] if self.password_file is not None else []
 
     def login(self) -> Login | None:
-        """Who asks, with the password as it stands in its file now. Raises ValueError."""
+        """Return the login, with the password read from its file now. Raises ValueError."""
         if self.username is None or self.password_file is None:
             return None
         return Login(self.username, self.password_file.read())

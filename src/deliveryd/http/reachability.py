@@ -1,4 +1,4 @@
-"""Whether somebody answers at an address: connects, with TLS where it is asked for, and hangs up."""
+"""Checks that an address can be reached: connects, with TLS if required, and disconnects."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from deliveryd.network.reasons import connect_reason
 from deliveryd.network.resolver import Address, Resolver
 
 CONNECT_TIMEOUT = 5.0
-"""Seconds until an address that doesn't answer counts as not reachable."""
+"""Seconds after which an address counts as unreachable."""
 
 
 class ConnectTarget(NamedTuple):
-    """Where a client connects to: the host that it asks, or the proxy before it. `tls` None: without TLS."""
+    """The host that a client connects to: the origin, or its proxy. `tls` None: without TLS."""
 
     host: str
     port: int
@@ -26,7 +26,7 @@ class ConnectTarget(NamedTuple):
 
 
 def endpoint_of(url: str, tls: TlsFiles, proxy: str | None) -> ConnectTarget:
-    """Where requests to an address, which may have placeholders in its path, connect to."""
+    """Return the host to connect to for an address, which may have placeholders in its path."""
     address = urlsplit(proxy or url)
     is_secure = address.scheme == "https"
     port = address.port or (443 if is_secure else 80)
@@ -35,7 +35,7 @@ def endpoint_of(url: str, tls: TlsFiles, proxy: str | None) -> ConnectTarget:
 
 
 async def connect_problem(host: str, port: int, tls: TlsFiles | None) -> str | None:
-    """Why there is no connection to `host`, or None. `tls` None: without TLS. No request is made."""
+    """Return why `host` can't be reached, or None. `tls` None: without TLS. Makes no request."""
     try:
         with anyio.fail_after(CONNECT_TIMEOUT):
             await _connect(host, port, tls)

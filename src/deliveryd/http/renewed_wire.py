@@ -1,4 +1,4 @@
-"""A wire whose certificates, or whose login at a proxy, are replaced while it carries requests."""
+"""A wire whose certificates, or login at a proxy, can be replaced while in use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Read = TypeVar("Read")
 
 @dataclass(slots=True, eq=False)
 class _Opened(Generic[Read]):
-    """A wire with what it was opened with, and how many requests are under way on it."""
+    """A wire, the values that it was opened with, and its number of requests in progress."""
 
     read: Read
     wire: Wire
@@ -24,10 +24,9 @@ class _Opened(Generic[Read]):
 
 
 class RenewingWire(Generic[Read]):
-    """Carries requests over a wire that `open_wire` opens with what is in the files now.
+    """Sends requests over a wire that `open_wire` opens with the current content of the files.
 
-    When they are replaced, the next requests take a new wire. The one before is closed as soon as the last
-    request on it has its answer.
+    When a file is replaced, new requests use a new wire. The previous one is closed after its last request.
     """
 
     def __init__(self, files: RenewedValue[Read], open_wire: Callable[[Read], Wire]) -> None:

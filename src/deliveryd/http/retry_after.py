@@ -1,4 +1,4 @@
-"""How long a server asks to be left alone: `Retry-After`, in either of its forms (RFC 9110, 10.2.3)."""
+"""Parses `Retry-After`, in both of its forms (RFC 9110, 10.2.3)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from email.utils import parsedate_to_datetime
 
 
 def retry_after(value: str | None, longest: float) -> float | None:
-    """Seconds from now, at most `longest`; None when there is no value, or none that can be read."""
+    """Return the seconds from now, at most `longest`; None for a missing or invalid value."""
     text = (value or "").strip()
     if text.isascii() and text.isdigit():
         return min(float(text), longest)
@@ -16,6 +16,6 @@ def retry_after(value: str | None, longest: float) -> float | None:
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         seconds = (moment - datetime.now(UTC)).total_seconds()
-    except (ValueError, TypeError, IndexError, OverflowError):  # the last for years that no clock knows
+    except (ValueError, TypeError, IndexError, OverflowError):  # OverflowError: for years out of range
         return None
     return min(max(seconds, 0.0), longest)

@@ -1,6 +1,6 @@
 """One small, bounded HTTP server for an ASGI application, embedded in the worker's own event loop.
 
-It runs on asyncio only, like the uvicorn below it, and leaves signals to the supervisor.
+It runs on asyncio only, like uvicorn. Signals belong to the supervisor.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ _EVERYBODY = Peers()
 
 
 async def serve(app: ASGIApp, bound: socket.socket, stop: anyio.Event, peers: Peers = _EVERYBODY) -> None:
-    """Answer requests on `bound` until `stop` is set, then let requests under way finish for a second.
+    """Serve requests on `bound` until `stop` is set, then give requests in progress a second to finish.
 
-    `peers` tells apart who sends them. The socket and all connections are closed in the end, also when this
-    call is cancelled.
+    `peers` identifies clients. The socket and all connections are closed at the end, also on cancellation.
     """
     server = _Server(_config(app, peers), stop)
     try:
@@ -46,7 +45,7 @@ async def serve(app: ASGIApp, bound: socket.socket, stop: anyio.Event, peers: Pe
 
 
 def _config(app: ASGIApp, peers: Peers) -> uvicorn.Config:
-    protocol = partial(_ImpatientProtocol, peers, Unfinished())
+    protocol = partial(_TimedProtocol, peers, Unfinished())
     return uvicorn.Config(
         app,
         http=cast("type[asyncio.Protocol]", protocol),
@@ -54,7 +53,7 @@ def _config(app: ASGIApp, peers: Peers) -> uvicorn.Config:
         lifespan="off",
         interface="asgi3",
         log_config=None,
-        log_level="error",  # what a stranger sends in must not fill the log
+        log_level="error",  # clients must not be able to fill the log
         access_log=False,
         proxy_headers=False,
         server_header=False,
@@ -88,7 +87,7 @@ class _Server(uvicorn.Server):
             await super().shutdown(sockets)
 
     def close(self, bound: socket.socket) -> None:
-        """Close at once whatever is still open."""
+        """Close all remaining connections at once."""
         for server in self.servers:
             server.close()
         for connection in list(self.server_state.connections):
@@ -98,20 +97,20 @@ class _Server(uvicorn.Server):
         bound.close()
 
 
-class _ImpatientProtocol(HttpToolsProtocol):
-    """Gives every request a limited time, from connecting or from the answer before to its own answer.
+class _TimedProtocol(HttpToolsProtocol):
+    """Limits the time of every request, from the connection or the previous response to its own response.
 
-    Without it, clients that send or read nothing would occupy all places for ever. It bounds as well what the
-    parser, which costs far less than h11, would collect without end: heads, requests before their turn, and
-    connections whose client lets the server wait.
+    Otherwise clients that send or read nothing could hold all connections forever. It also limits what the
+    parser, which costs far less than h11, would buffer without end: heads, pipelined requests, and
+    connections on which the server waits for the client.
     """
 
     _patience: asyncio.TimerHandle
     _deadline = 0.0
     _collected = 0
-    _owed = 0  # answers to requests that came whole
-    _begun = False  # a request, which hasn't come whole
-    _headed = False  # its head has come, and nobody looked at it yet
+    _owed = 0  # responses to complete requests
+    _begun = False  # an incomplete request
+    _headed = False  # its head is complete and not processed yet
     _is_offer = False  # of another protocol
     _state: Literal["new", "waited for", "idle", "at work"] = "new"
     _fault: str | None = None
@@ -143,7 +142,7 @@ class _ImpatientProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MOST_AHEAD:
-            raise self._wrong("There are too many requests before their turn.")
+            raise self._wrong("Too many pipelined requests.")
         self._begun, self._headed = True, False
         super().on_message_begin()
 
@@ -158,7 +157,7 @@ class _ImpatientProtocol(HttpToolsProtocol):
             if name == b"host":
                 hosts += 1
         if hosts != 1 and (hosts > 1 or self.parser.get_http_version() == "1.1"):
-            raise self._wrong("A request has one Host header.")
+            raise self._wrong("A request must have one Host header.")
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -190,7 +189,7 @@ class _ImpatientProtocol(HttpToolsProtocol):
         super().send_400_response(self._fault or msg)
 
     def pass_over(self, rest: bytes) -> None:
-        """Read a request again without its offer of another protocol, and go on with what came behind."""
+        """Parse a request again without its upgrade header, then continue with the data after it."""
         line = b"%b %b HTTP/%b" % (
             self.parser.get_method(),
             self.url,
@@ -201,23 +200,23 @@ class _ImpatientProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"\r\n".join([line, *kept, b"", rest]))
 
     def has_unread(self) -> bool:
-        """Whether the client sent something that wasn't read yet."""
+        """Whether the client sent data that wasn't read yet."""
         unread = select.poll()
         unread.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
         return bool(unread.poll(0))
 
-    def part(self) -> None:
+    def drop(self) -> None:
         """Close the connection at once."""
         self._unfinished.leave(self)
         self.transport.abort()
 
     def _wrong(self, fault: str) -> ValueError:
-        """What the parser is to stop with; the client is told the fault."""
+        """Return the error that stops the parser; the client gets its text."""
         self._fault = fault
         return ValueError(fault)
 
     def _place(self) -> None:
-        """Keep it known whether the client is waited for: for a request, its rest, or to read an answer."""
+        """Record whether the server waits for the client: for a request, its rest, or to read a response."""
         if self._owed and not self.flow.write_paused:
             if self._state != "at work":
                 self._state = "at work"
@@ -230,17 +229,17 @@ class _ImpatientProtocol(HttpToolsProtocol):
             self._place_unfinished()
 
     def _place_unfinished(self) -> None:
-        """Its peer has a share of those; behind a proxy the head of the request names the peer."""
+        """Record the connection under its peer; behind a proxy, the request's head names the peer."""
         if self._state != "waited for":
             self._state = "waited for"
             self._unfinished.enter(self, self._peer)
         if self._headed and self._peer is None:
             self._headed = False
             forwarded = [value for name, value in self.headers if name == b"x-forwarded-for"]
-            self._unfinished.belongs(self, self._peers.forwarded(forwarded) if forwarded else None)
+            self._unfinished.assign(self, self._peers.forwarded(forwarded) if forwarded else None)
 
     def _watch(self) -> None:
-        """Close the connection when its time is up. Answers move the deadline and leave the timer."""
+        """Close the connection at its deadline. Responses move the deadline, but not the timer."""
         if self.loop.time() < self._deadline:
             self._patience = self.loop.call_at(self._deadline, self._watch)
         else:
@@ -248,13 +247,13 @@ class _ImpatientProtocol(HttpToolsProtocol):
 
 
 class _Parser(httptools.HttpRequestParser):
-    """Passes over offers of another protocol, as every server may (RFC 9110, 7.8).
+    """Ignores `Upgrade`, as every server may (RFC 9110, 7.8).
 
-    The parser by itself takes what is offered for agreed upon, and the body for no part of the request. But
-    clients that would rather speak HTTP/2 offer it with a report that they want to be rid of.
+    The parser by itself takes an offered upgrade as accepted, and the body as not part of the request. But
+    clients that prefer HTTP/2 offer it with ordinary reports.
     """
 
-    def __init__(self, protocol: _ImpatientProtocol) -> None:
+    def __init__(self, protocol: _TimedProtocol) -> None:
         super().__init__(protocol)
         self._protocol = protocol
 

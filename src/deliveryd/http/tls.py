@@ -1,4 +1,4 @@
-"""TLS: which certificates are trusted, and which one is shown."""
+"""TLS: trusted authorities and client certificates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _NO_PASSWORD = ""
-"""For encrypted keys, which are refused: OpenSSL would ask for one at the terminal."""
+"""Given for encrypted keys, which are refused: OpenSSL would prompt on the terminal."""
 
 
 class TlsFiles(NamedTuple):
@@ -24,11 +24,11 @@ class TlsFiles(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no file is named, so that nothing can be wrong: reading the system's takes a while."""
+        """Whether no file is named, so that there is nothing to check: reading the system's is slow."""
         return self.ca_file is None and self.cert_file is None
 
     def problems(self) -> list[str]:
-        """Why the files can't be used, as `key: what`."""
+        """Return why the files can't be used, as `key: what`."""
         named = {"ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
         is_alone = self.key_file is None
         parts = [_Pem(key, file, is_alone) for key, file in named.items() if file is not None]
@@ -43,12 +43,12 @@ class TlsFiles(NamedTuple):
 
     @property
     def paths(self) -> Sequence[Path]:
-        """Those that are given."""
+        """Return the files that are named."""
         files = (self.ca_file, self.cert_file, self.key_file)
         return [file for file in files if file is not None]
 
     def context(self) -> ssl.SSLContext:
-        """A context that verifies certificates and host names. Raises OSError when a file can't be used."""
+        """Return a context that verifies certificates and host names. Raises OSError."""
         context = ssl.create_default_context(cafile=self.ca_file)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.cert_file is not None:
@@ -64,7 +64,7 @@ class _Pem(NamedTuple):
     is_alone: bool
 
     def problem(self) -> str | None:
-        """Why it can't hold what it has to, or None."""
+        """Return why the file can't be used, or None."""
         try:
             text = self.file.read_bytes()
         except OSError as error:
@@ -72,19 +72,23 @@ class _Pem(NamedTuple):
         if self.key == "key_file":
             return self._problem_of_key(text)
         if b"-----BEGIN CERTIFICATE-----" not in text and b"-----BEGIN TRUSTED CERTIFICATE-----" not in text:
-            return f"{self.key}: {self.file} holds no certificate in PEM form (-----BEGIN CERTIFICATE-----)"
+            return (
+                f"{self.key}: {self.file} contains no certificate in PEM form (-----BEGIN CERTIFICATE-----)"
+            )
         return self._problem_of_key(text) if self.key == "cert_file" and self.is_alone else None
 
     def _problem_of_key(self, text: bytes) -> str | None:
         if b"PRIVATE KEY-----" not in text:
-            return f"{self.key}: {self.file} holds no private key in PEM form (-----BEGIN PRIVATE KEY-----)"
+            return (
+                f"{self.key}: {self.file} contains no private key in PEM form (-----BEGIN PRIVATE KEY-----)"
+            )
         if b"ENCRYPTED" in text:
             return f"{self.key}: {self.file} is encrypted: store the key without a password"
         return None
 
 
 _UNUSABLE = {
-    "KEY_VALUES_MISMATCH": "holds the key of another certificate than the one in cert_file",
+    "KEY_VALUES_MISMATCH": "contains the key of a certificate other than the one in cert_file",
     "EE_KEY_TOO_SMALL": "belongs to a certificate whose key is too short",
-    "NO_CERTIFICATE_OR_CRL_FOUND": "holds a certificate that can't be read",
+    "NO_CERTIFICATE_OR_CRL_FOUND": "contains a certificate that can't be read",
 }

@@ -1,4 +1,4 @@
-"""The connections of a server on which it waits for the client: how many there may be, and which one goes."""
+"""Limits the connections on which a server waits for the client, by closing the oldest."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections.abc import Mapping
 from typing import Protocol
 
 MOST = 200
-"""Connections that wait for their client at a time."""
+"""Most connections that wait for their client."""
 
 MOST_OF_A_PEER = 100
-"""Connections of one peer that wait for the rest of a request."""
+"""Most connections of one peer that wait for the rest of a request."""
 
 _FACTOR = 2
-"""By how much those that have sent something unread may exceed a bound."""
+"""By how many connections with unread data may exceed a limit."""
 
 
 class Connection(Protocol):
-    """A connection, as far as it matters here."""
+    """The part of a connection used here."""
 
     def has_unread(self) -> bool:
-        """Whether the client sent something that wasn't read yet."""
+        """Whether the client sent data that wasn't read yet."""
 
-    def part(self) -> None:
+    def drop(self) -> None:
         """Close the connection at once."""
 
 
 class Unfinished:
     """Connections that wait for their client, the longest waiting first.
 
-    When there are too many, of one peer or in all, the one that has waited for longest is closed. So whoever
-    holds requests open shuts out nobody: others have until as many younger ones have come. A request that has
-    come whole isn't among them, nor is one chosen whose rest has arrived and only wasn't read yet.
+    If there are too many, of one peer or in total, the one that has waited longest is closed. So a client
+    that holds requests open can't block others, which last until that many newer ones have arrived. Complete
+    requests aren't included, and one whose rest has arrived unread isn't closed.
     """
 
     def __init__(self) -> None:
@@ -38,17 +38,17 @@ class Unfinished:
         self._of_peer: dict[str, dict[Connection, None]] = {}
 
     def enter(self, connection: Connection, peer: str | None) -> None:
-        """From now on the client of this connection is waited for; None: it counts as nobody's."""
+        """Add a connection whose client is waited for; `peer` None: not counted per peer."""
         if connection in self._all:
             self.leave(connection)
         self._all[connection] = None
         if peer is not None:
-            self.belongs(connection, peer)
+            self.assign(connection, peer)
         if len(self._all) > MOST:
-            _part_from_oldest(self._all, MOST, connection)
+            _drop_oldest(self._all, MOST, connection)
 
-    def belongs(self, connection: Connection, peer: str | None) -> None:
-        """One that is waited for turned out to be this peer's; it keeps its place among all."""
+    def assign(self, connection: Connection, peer: str | None) -> None:
+        """Assign a waiting connection to its peer; it keeps its place in the order."""
         if connection not in self._all:
             return
         if (before := self._all[connection]) is not None:
@@ -59,10 +59,10 @@ class Unfinished:
         others = self._of_peer.setdefault(peer, {})
         others[connection] = None
         if len(others) > MOST_OF_A_PEER:
-            _part_from_oldest(others, MOST_OF_A_PEER, connection)
+            _drop_oldest(others, MOST_OF_A_PEER, connection)
 
     def leave(self, connection: Connection) -> None:
-        """The client of this connection isn't waited for any more."""
+        """Remove a connection whose client isn't waited for any more."""
         peer = self._all.pop(connection, None)
         if peer is not None:
             self._disown(connection, peer)
@@ -74,9 +74,9 @@ class Unfinished:
             del self._of_peer[peer]
 
 
-def _part_from_oldest(among: Mapping[Connection, object], bound: int, newest: Connection) -> None:
+def _drop_oldest(among: Mapping[Connection, object], bound: int, newest: Connection) -> None:
     oldest = next((each for each in among if each is not newest and not each.has_unread()), None)
     if oldest is None and len(among) > _FACTOR * bound:
         oldest = next(iter(among))
     if oldest is not None:
-        oldest.part()
+        oldest.drop()

@@ -1,4 +1,4 @@
-"""What lies below the client: one exchange of a request for an answer."""
+"""The layer below the client: one exchange of a request and a response."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple, Protocol
 Header = tuple[bytes, bytes]
 Headers = Sequence[Header]
 IDENTITY = "identity"
-"""The `Content-Encoding` of what is as it is."""
+"""The `Content-Encoding` of an unencoded body."""
 
 BeforeSend = Callable[[], None]
-"""Called immediately before the first byte of a request is written; raises TooLate to have none written."""
+"""Called immediately before the first byte of a request is written; raises TooLate to prevent that."""
 
 
 class Target(NamedTuple):
-    """Where a request goes: scheme, host and port of the connection; the request's own path with query.
+    """A request's destination: scheme, host and port of the connection, and the path with the query.
 
-    `address` is the address to connect to, where the host's name was looked up before; None: look it up.
+    `address` is the resolved address to connect to; None: resolve the host's name.
     """
 
     scheme: str
@@ -32,7 +32,7 @@ class Target(NamedTuple):
 
 
 class WireResponse(NamedTuple):
-    """A whole answer. Header names are lower-case; of a repeated header the last one counts."""
+    """A complete response. Header names are lower-case; the last of repeated headers counts."""
 
     status: int
     headers: dict[str, str]
@@ -40,7 +40,7 @@ class WireResponse(NamedTuple):
 
 
 class Wire(Protocol):
-    """Carries requests. It tells apart: never sent; sent, outcome unknown; answered."""
+    """Sends requests, and distinguishes: never sent; sent, outcome unknown; answered."""
 
     async def exchange(
         self,
@@ -55,8 +55,8 @@ class Wire(Protocol):
     ) -> WireResponse:
         """Send a request and return the whole answer, within `deadline` seconds and `max_body` bytes.
 
-        What has arrived at the deadline is read first. Raises NotSent, or OutcomeUnknown: BrokenOff where the
-        head of an answer has come. When it is cancelled, its connection is closed, never reused.
+        Data that has arrived by the deadline is read first. Raises NotSent or OutcomeUnknown; BrokenOff if a
+        response's head has arrived. On cancellation the connection is closed, never reused.
         """
 
     async def aclose(self) -> None:

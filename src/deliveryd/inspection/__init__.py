@@ -1,4 +1,4 @@
-"""What check, explain, render and customers look at; it sends nothing.
+"""The logic behind check, explain, render and customers. Sends no messages.
 
-Imports worker, config and what lies below. How it is printed belongs to cli.
+Imports worker, config and the rooms below. Printing belongs to cli.
 """

@@ -1,4 +1,4 @@
-"""What `check` warns of: what works, and is unsafe or hardly what was meant. Connects to nothing."""
+"""Warnings of `check`: settings that work, but are unsafe or probably a mistake. Makes no connections."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _SECRET_NAME = re.compile(
     r"(?:.*[_.-])?(?:api-?key|access-?key|key|token|secret|password|passwd|pwd|auth|signature|sig|credentials?)",
     re.IGNORECASE,
 )
-_LOGGED = "servers and proxies write addresses into their logs"
+_LOGGED = "servers and proxies write addresses to their logs"
 
 
 def cautions(config: Config) -> list[Finding]:
-    """All of them, those about customers' fields aside."""
+    """Return all warnings except those about customer fields."""
     return [
         *_open_pages(config),
         *_unverified_receipts(config),
@@ -47,8 +47,8 @@ def _open_pages(config: Config) -> Iterator[Finding]:
     listen = config.admin.listen
     if _is_outside(listen):
         text = (
-            f"{listen} isn't this machine alone: whoever can connect to it reads status and metrics;"
-            ' listen on "127.0.0.1:9470", or let only your own machines through'
+            f"{listen} can be reached from other machines: anyone can read status and metrics;"
+            ' listen on "127.0.0.1:9470", or restrict access with a firewall'
         )
         yield Finding("admin.listen", Level.WARNING, text)
 
@@ -58,8 +58,8 @@ def _unverified_receipts(config: Config) -> Iterator[Finding]:
     for name, options in config.channels.reporting.items():
         if _is_outside(listen) and options.signature is None:
             text = (
-                f"whoever can connect to {listen} can report deliveries that never were:"
-                f" add [channels.{name}.receipt.signature], or listen on this machine alone"
+                f"anyone who can connect to {listen} can forge delivery reports:"
+                f" add [channels.{name}.receipt.signature], or listen on a loopback address"
             )
             yield Finding(f"channels.{name}.receipt", Level.WARNING, text)
 
@@ -80,7 +80,7 @@ def _secrets_in_addresses(config: Config) -> Iterator[Finding]:
 def _secret_in_url(key: str, url: str) -> Iterator[Finding]:
     path, _, query = url.partition("?")
     if any(name.root == "secret" for _, name in names_in(path)):
-        yield Finding(key, Level.WARNING, f"a secret stands in its path, and {_LOGGED}")
+        yield Finding(key, Level.WARNING, f"its path contains a secret, and {_LOGGED}")
     for pair in filter(None, query.split("&")):
         name, _, value = pair.partition("=")
         yield from _secret_in_pair(key, name, value)
@@ -89,12 +89,12 @@ def _secret_in_url(key: str, url: str) -> Iterator[Finding]:
 def _secret_in_pair(key: str, name: str, value: object) -> Iterator[Finding]:
     filled = {placeholder.root for _, placeholder in names_in(value)}
     if "secret" in filled:
-        text = f"the query's {name!a} is a secret, and {_LOGGED}: send it in a header, if it is taken there"
+        text = f"the query parameter {name!a} is a secret, and {_LOGGED}: use a header if possible"
         yield Finding(key, Level.WARNING, text)
     elif not filled and value and _SECRET_NAME.fullmatch(name):
         text = (
-            f"the query's {name!a} looks like a secret, which belongs into a file of its own; and {_LOGGED}:"
-            " send it in a header, if it is taken there"
+            f"the query parameter {name!a} looks like a secret; put it into a secret file, since {_LOGGED}:"
+            " use a header if possible"
         )
         yield Finding(key, Level.WARNING, text)
 
@@ -106,7 +106,7 @@ def _exposed_files(config: Config) -> Iterator[Finding]:
 
 
 def _private_files(config: Config) -> Mapping[str, tuple[Path | None, int]]:
-    """Files that hold keys or persons, and those by which others could choose whom to trust."""
+    """Return the files with keys, personal data or trusted authorities, with the rights that expose them."""
     tables: dict[str, object] = {"service.tls": config.service.tls}
     for name, channel in config.channels.configured.items():
         is_http = isinstance(channel.options, HttpChannelOptions)
@@ -122,7 +122,7 @@ def _private_files(config: Config) -> Mapping[str, tuple[Path | None, int]]:
     for table, options in tables.items():
         for name, rights in (("ca_file", WRITE), ("cert_file", WRITE), ("key_file", READ | WRITE)):
             files[f"{table}.{name}"] = getattr(options, name, None), rights
-        if getattr(options, "key_file", None) is None:  # the certificate's file holds the key
+        if getattr(options, "key_file", None) is None:  # the certificate's file also holds the key
             files[f"{table}.cert_file"] = getattr(options, "cert_file", None), READ | WRITE
     if isinstance(customers, FileOptions):
         files["customers.path"] = customers.path, READ | WRITE
@@ -136,16 +136,14 @@ def _unusual_ports(config: Config) -> Iterator[Finding]:
 
 
 def fields_without_values(config: Config, known: Collection[str], directory: str) -> list[Finding]:
-    """Fields that channels send and no customer has, so that nobody is reached there.
+    """Return a warning for each field that a channel sends and no customer has.
 
-    `known` are those that customers have, and `directory` says where they are from, as a clause.
+    `known` are the fields that customers have; `directory` is a clause that names their source.
     """
     found = []
     for name, channel in config.channels.configured.items():
         for field in sorted(_fields_sent(channel.options) - {"id", *known}):
-            text = (
-                f"{{customer.{field}}} has no value for any customer, so nobody is reached here: {directory}"
-            )
+            text = f"{{customer.{field}}} has no value for any customer, so no one is reached: {directory}"
             found.append(Finding(f"channels.{name}", Level.WARNING, text + _meant(field, known)))
     return found
 
@@ -156,7 +154,7 @@ def _meant(field: str, known: Collection[str]) -> str:
 
 
 def _fields_sent(options: BaseModel) -> frozenset[str]:
-    """What an adapter sends of a customer, as far as its options tell."""
+    """Return the customer fields that a built-in adapter sends."""
     match options:
         case HttpChannelOptions():
             return customer_fields(options.mapped())

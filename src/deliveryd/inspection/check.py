@@ -1,4 +1,4 @@
-"""Checks that all a configuration names can be used and reached; sends nothing, leaves nothing behind."""
+"""Checks that everything a configuration names can be used and reached. Sends and leaves nothing."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ ConfigurationCheck = Callable[[Config], Awaitable[list[Finding]]]
 
 
 async def check_examined(path: Path, examined: Examined, check: ConfigurationCheck) -> list[Finding]:
-    """Everything that there is to say of a configuration file, the good news first.
+    """Return all findings about a configuration file, the good ones first.
 
-    Of a file with mistakes all that is wrong is told, under `file:key`, as far as it can be checked. The
-    service isn't asked then: a mistake may be just what would keep its secret from going out.
+    For a file with mistakes, return every problem that can be found, as `file:key`. The service isn't
+    contacted then: the mistake may be the very setting that protects its secret.
     """
     config, problems = examined
     told = of_problems(problems)
@@ -69,7 +69,7 @@ async def check_examined(path: Path, examined: Examined, check: ConfigurationChe
 
 
 async def check_all(config: Config) -> list[Finding]:
-    """Files first, then what has to be reached. Must be called within an asyncio loop."""
+    """Check files first, then connections. Must be called within an asyncio loop."""
     asked = await _connections(config, [partial(_service, config), *_others(config)])
     return [*await check_files(config), *asked]
 
@@ -79,7 +79,7 @@ async def _check_all_but_service(config: Config) -> list[Finding]:
 
 
 async def check_files(config: Config) -> list[Finding]:
-    """What can be told without any connection. Must be called within an asyncio loop."""
+    """Check everything that needs no connection. Must be called within an asyncio loop."""
     return [
         *await _channels(config),
         *await _directory(config),
@@ -91,7 +91,7 @@ async def check_files(config: Config) -> list[Finding]:
 
 
 def _unused_proxy(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """That a proxy of the environment isn't used, where the configuration names none at all."""
+    """Warn of a proxy in the environment, which isn't used, if the configuration names none."""
     tables = [config.service, config.entities, config.customers.options]
     tables += [channel.options for channel in config.channels.configured.values()]
     if any(isinstance(table, ProxyOptions) and table.proxy for table in tables):
@@ -99,7 +99,7 @@ def _unused_proxy(config: Config, environ: Mapping[str, str]) -> Iterator[Findin
     for name in ENVIRONMENT:
         if environ.get(name):
             text = (
-                f"{name} of the environment isn't used; name a proxy here, if requests are to go through one"
+                f"the environment variable {name} is ignored; set proxy here if requests must go through one"
             )
             yield Finding("service.proxy", Level.HINT, text)
             return
@@ -115,7 +115,7 @@ async def _channels(config: Config) -> list[Finding]:
         else:
             await channel.aclose()
     order = [name for name in config.channels.order if name in config.channels.configured]
-    return found or [Finding("channels.order", Level.OK, f"{', '.join(order)} (those that are configured)")]
+    return found or [Finding("channels.order", Level.OK, f"{', '.join(order)} (the configured channels)")]
 
 
 async def _directory(config: Config) -> list[Finding]:
@@ -123,13 +123,13 @@ async def _directory(config: Config) -> list[Finding]:
     try:
         directory = await open_directory(config)
     except ConfigError as error:
-        if isinstance(options, CustomerFileOptions):  # its problems stand as `file:line: what`
+        if isinstance(options, CustomerFileOptions):  # its problems are written as `file:line: what`
             return [Finding("customers.path", Level.ERROR, "; ".join(error.problems))]
         return of_problems(error.problems)
     await directory.aclose()
     match options:
         case NoOptions():
-            good = Finding("customers.source", Level.OK, "no directory: names are unknown")
+            good = Finding("customers.source", Level.OK, "no directory: customers' names are unknown")
             return [good, *fields_without_values(config, (), 'customers.source is "none"')]
         case CustomerFileOptions(path=path):
             good = Finding("customers.path", Level.OK, f"{path} was read")
@@ -146,17 +146,17 @@ def _listed(fields: Collection[str]) -> str:
 
 
 Probe = Callable[[list[Finding]], Coroutine[Any, Any, None]]
-"""Asks somebody, and adds what it finds."""
+"""Contacts one party and adds its findings."""
 
 
 def _others(config: Config) -> list[Probe]:
-    """Whether all but the service can be reached."""
+    """Return the probes of everything but the service."""
     providers = [partial(_provider, config, name) for name in config.channels.configured]
     return [partial(_remote_directory, config), *providers]
 
 
 async def _connections(config: Config, probes: Sequence[Probe]) -> list[Finding]:
-    """Whether others can be reached, and our own addresses are free; what can't be opened is left out."""
+    """Run the probes, and check that our own addresses are free; skip what can't be opened."""
     found: list[Finding] = []
     async with anyio.create_task_group() as group:
         for probe in probes:
@@ -167,7 +167,7 @@ async def _connections(config: Config, probes: Sequence[Probe]) -> list[Finding]
 
 
 async def _service(config: Config, found: list[Finding]) -> None:
-    """Ask for settings that hardly exist, with the real credentials. Nothing is taken from the queue."""
+    """Request settings that are unlikely to exist, with the real credentials. Leaves the queue alone."""
     try:
         service = open_service(config)
     except ConfigError:
@@ -183,20 +183,18 @@ async def _service(config: Config, found: list[Finding]) -> None:
 
 
 def judge_service(config: Config, answer: WireResponse, elsewhere: WireResponse) -> Finding:
-    """What an answer to `GET /settings/0` says of the service, beside that to an address that isn't one."""
+    """Judge the service by its answer to `GET /settings/0` and by its answer to an unknown path."""
     target = target_of(config.service.base_url)
     asked = f"{target}".rstrip("/") + "/settings/0"
     if answer.status in (401, 403):
         shown = (
             "the secret of service.auth isn't accepted"
             if config.service.auth.is_given
-            else "it wants credentials"
+            else "it requires credentials"
         )
         return Finding("service.auth", Level.FAILED, f"the service answered {answer.status}: {shown}")
     if answer.status == 407:
-        text = (
-            f"the proxy {config.service.proxy or 'before the service'} answered 407: it wants another login"
-        )
+        text = f"the proxy {config.service.proxy or 'before the service'} answered 407: it rejected the login"
         return Finding("service.proxy", Level.FAILED, text)
     if 300 <= answer.status < 400:
         text = (
@@ -258,7 +256,7 @@ async def _remote_directory(config: Config, found: list[Finding]) -> None:
 
 
 async def _columns(config: Config) -> list[Finding]:
-    """Fields that a query doesn't select, though channels send them."""
+    """Return a warning for each field that channels send and the query doesn't select."""
     from deliveryd.directory.sql import SqlSource  # noqa: PLC0415  # loads optional packages
 
     customers = config.customers
@@ -277,7 +275,7 @@ def _journal(path: Path) -> Finding:
         check_readable(path)
         check_writable(path)
     except JournalAbsent:
-        return _folder("journal.url", path.parent, f"{path} will be made")
+        return _folder("journal.url", path.parent, f"{path} will be created")
     except JournalUnusable as error:
         return Finding("journal.url", Level.ERROR, str(error))
     except JournalError as error:
@@ -288,22 +286,22 @@ def _journal(path: Path) -> Finding:
 
 
 def _cache(folder: Path) -> Finding:
-    """A cache that can't be used is done without."""
+    """Check the cache folder. A cache that can't be used is only a warning: the worker runs without it."""
     found = _folder("settings.cache_dir", folder)
     if found.level is Level.OK:
         return found
-    return found._replace(level=Level.WARNING, text=f"{found.text}, so settings aren't kept on disk")
+    return found._replace(level=Level.WARNING, text=f"{found.text}, so settings won't be cached on disk")
 
 
 def _folder(key: str, folder: Path, good: str | None = None) -> Finding:
-    """Whether a folder can be written, or could be made."""
+    """Check that a folder is writable or can be created."""
     nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not nearest.is_dir():
-        return Finding(key, Level.ERROR, f"{nearest} is no folder")
+        return Finding(key, Level.ERROR, f"{nearest} isn't a folder")
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
         return Finding(key, Level.ERROR, f"{nearest} can't be written by this user")
     return Finding(
-        key, Level.OK, good or f"{folder} {'can be used' if nearest == folder else 'will be made'}"
+        key, Level.OK, good or f"{folder} {'can be used' if nearest == folder else 'will be created'}"
     )
 
 
@@ -314,7 +312,7 @@ def _reached(key: str, place: str, problem: str | None) -> Finding:
 
 
 def _place(options: BaseModel) -> str:
-    """Where a provider is, without the parts of its address that may be secret."""
+    """Return a provider's address without the parts that may be secret."""
     match options:
         case HttpChannelOptions(proxy=None):
             return _origin(options.url)
@@ -333,7 +331,7 @@ def _origin(url: str) -> str:
 
 def _listening(config: Config) -> Iterator[Finding]:
     holder = lock_owner(config.journal.path)
-    with ExitStack() as bound:  # together, so that one address can't be given to two servers
+    with ExitStack() as bound:  # together, so that two servers on one address are detected
         for key, listen in _addresses(config).items():
             if not listen:
                 yield Finding(key, Level.OK, "turned off")

@@ -1,4 +1,4 @@
-"""Reads a customer's data for somebody who lists it: in small portions, with configurations where wanted."""
+"""Exports a customer's data in small portions, with the entities' configurations on request."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from deliveryd.service.client import ServiceClient
 from deliveryd.service.customer_data import CustomerData, Entity, EntityGroup
 
 EXPORT_PORTION = 64
-"""Entities that are handed on together, with their configurations: what a reading holds at a time."""
+"""Entities that are written together, with their configurations; bounds the memory of an export."""
 
 SIDE_BY_SIDE = 8
-"""Configurations that are asked for at a time."""
+"""Configurations requested concurrently."""
 
 MOST_FAILURES = 20
-"""Configurations in a row that can't be had now, after which the rest isn't tried."""
+"""Consecutive unavailable configurations after which an export is aborted."""
 
 
 class Row(NamedTuple):
-    """An entity, and its configuration as its host wrote it; `problem` says why there is none."""
+    """An entity, and its configuration as its host sent it, or the `problem` that it has none."""
 
     entity: Entity
     config: Mapping[str, Any] | None = None
@@ -31,35 +31,35 @@ class Row(NamedTuple):
 
 
 class Sheet(Protocol):
-    """Where rows go. Groups come one after the other."""
+    """Receives the rows of an export, one group after the other."""
 
     def begin(self, group: str) -> None:
         """Begin a group."""
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Take the next rows of that group."""
+        """Write the next rows of that group."""
 
     def close(self) -> None:
-        """End, wherever the reading came to."""
+        """Finish the output, also after an incomplete export."""
 
 
 class Watcher(Protocol):
-    """Who watches a reading."""
+    """Receives the progress of an export."""
 
     def came_to(self, progress: Progress) -> None:
-        """Hear how far it came."""
+        """Receive the progress."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a reading came: entities of each group that were handed on, pages, configurations."""
+    """The progress of an export: entities written per group, pages, configurations."""
 
     entities: dict[str, int] = field(default_factory=dict)
     pages: dict[str, int] = field(default_factory=dict)
     problems: dict[str, int] = field(default_factory=dict)
 
-    def told(self) -> str:
-        """The same in words."""
+    def text(self) -> str:
+        """Return the progress as text."""
         read = [f"{group} {count:,}" for group, count in self.entities.items()]
         if not read:
             return "nothing was read"
@@ -68,7 +68,7 @@ class Progress:
 
 
 class Reading:
-    """One reading of a customer's data, group after group. `with_config`: rows bring configurations."""
+    """One export of a customer's data, group after group. `with_config`: include configurations."""
 
     def __init__(self, client: ServiceClient, data: CustomerData, *, with_config: bool) -> None:
         self.progress = Progress()
@@ -78,15 +78,15 @@ class Reading:
         self._failures = 0
 
     async def copy(self, sheet: Sheet, watcher: Watcher) -> None:
-        """Read everything into a sheet. Raises ServiceError, after what was read before has been handed on.
+        """Read everything into a sheet. Raises ServiceError, after everything read so far has been written.
 
-        A configuration that can't be had is told in its row, and ends nothing, unless many in a row can't. A
-        group begins only when its first page is there, so that nothing is written about an unknown customer.
+        An unavailable configuration is noted in its row; many in a row end the export. A group begins only
+        when its first page has arrived, so that nothing is written about an unknown customer.
         """
         for name, group in self._data.items():
             rows = await self._portion(group)
             if not self._data.answered:
-                raise ServiceUnreadable("the service told none of the groups; it may not know this customer")
+                raise ServiceUnreadable("the service returned no group; it may not have this customer")
             sheet.begin(name)
             self._hand_on(rows, group, sheet)
             while rows:
@@ -95,7 +95,7 @@ class Reading:
                 self._hand_on(rows, group, sheet)
 
     async def _portion(self, group: EntityGroup) -> Sequence[Row]:
-        """What one page brought, or a part of it; nothing at the end."""
+        """Return the rows of a page or of a part of it; empty at the end."""
         entities: list[Entity] = []
         async for entity in group:
             entities.append(entity)
@@ -137,4 +137,4 @@ class Reading:
                 self.progress.problems[row.problem] = self.progress.problems.get(row.problem, 0) + 1
         if self._failures >= MOST_FAILURES:
             last = next(row.problem for row in reversed(rows) if row.problem is not None)
-            raise ServiceUnavailable(f"{self._failures} configurations in a row couldn't be had: {last}")
+            raise ServiceUnavailable(f"{self._failures} configurations in a row were unavailable: {last}")

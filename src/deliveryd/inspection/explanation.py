@@ -1,4 +1,4 @@
-"""Tells the life of one message: in order of time and in words for a person, or as JSON for a program."""
+"""The history of one message, in order of time, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ from deliveryd.states import State
 
 STATES: Mapping[State, str] = {
     State.TAKEN: "taken; nothing is sent before the service has accepted its dequeued event",
-    State.READY: "on its way to a channel",
-    State.WAITING: "waiting for its time",
-    State.SENDING: "being sent; if the worker was killed, the next start settles it",
-    State.IN_DOUBT: 'in doubt and held (on_in_doubt = "hold"): an attempt left, its outcome is unknown',
+    State.READY: "ready; being prepared for a channel",
+    State.WAITING: "waiting until it is due",
+    State.SENDING: "being sent; if the worker was killed, the next start resolves it",
+    State.IN_DOUBT: 'in doubt and held (on_in_doubt = "hold"): an attempt was sent, its outcome is unknown',
     State.SENT: "sent; a channel accepted it",
     State.DELIVERED: "delivered; the provider confirmed it",
     State.FAILED: "failed; it ended with an error event",
     State.SET_ASIDE: "set aside; the service refused its dequeued event, so it isn't sent",
 }
-"""What each state means to a person who asks about a message."""
+"""What each state means to an operator."""
 
 RECEIPT_MAY_FOLLOW = ", and a provider's receipt may still follow"
 
 FORGOTTEN = "forgotten; it ended longer ago than journal.retention, and only these events are kept"
-ERASED = "erased by an operator's order; only these events are kept"
-EMPTIED_TEXT = "emptied, since it was sent (journal.keep_variables)"
+ERASED = "erased by an operator; only these events are kept"
+EMPTIED_TEXT = "removed after sending (journal.keep_variables)"
 NEVER_TAKEN = "never taken; only malformed elements had this id"
 
 VERDICT_TEXTS: Mapping[str, str] = {
     "accepted": "accepted by the provider",
     "refused": "refused for good",
     "try_again": "not accepted now",
-    "in_doubt": "in doubt: nobody knows what became of it",
-    "misconfigured": "rejected for how the channel is set up",
-    "expired": "not made: the time ran out",
+    "in_doubt": "in doubt: the outcome is unknown",
+    "misconfigured": "rejected: the channel is misconfigured",
+    "expired": "not made: the message expired",
 }
-"""What became of an attempt."""
+"""The verdicts of attempts."""
 
 MILLISECOND = 1000
 
 
 class Step(NamedTuple):
-    """Something that happened at an instant (None: not known when, or not yet), with further facts."""
+    """An event in a message's history at an instant (None: unknown or in the future), with details."""
 
     at: int | None
     what: str
@@ -63,7 +63,7 @@ class Step(NamedTuple):
 
 
 def life_lines(life: Life, reporting: Collection[str]) -> Sequence[str]:
-    """The whole life in lines, one for each step and facts below it.
+    """Return the history as lines: one per step, with its details below.
 
     `reporting` are the channels whose providers send receipts.
     """
@@ -73,7 +73,7 @@ def life_lines(life: Life, reporting: Collection[str]) -> Sequence[str]:
 
 
 def chronicle(life: Life) -> Sequence[Step]:
-    """Everything that happened, in order of time; what has no time stands last."""
+    """Return all steps in order of time, those without a time last."""
     steps = [*_intake(life), *_repeats(life)]
     for attempts in _tries(life):
         steps += _attempt(attempts)
@@ -98,7 +98,7 @@ def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
     yield f"message {life.id}: {STATES[message.state]}{RECEIPT_MAY_FOLLOW if may_follow else ''}"
     yield ""
     if message.settings_id is None:
-        yield "  its element of the queue was malformed: it has no settings, customer or variables"
+        yield "  its queue element was malformed: it has no settings, customer or variables"
         return
     yield f"  settings   {message.settings_id}"
     yield f"  customer   {message.customer_id}"
@@ -108,7 +108,7 @@ def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
     for channel, reason in message.spent:
         yield f"  given up   {channel}: {reason}"
     if message.doubt:
-        then = "never settled" if message.state is State.FAILED else "repeated under this key, if at all"
+        then = "never settled" if message.state is State.FAILED else "any repeat uses this key"
         yield f"  in doubt   {message.key}: {then}"
 
 
@@ -125,12 +125,12 @@ def _intake(life: Life) -> Iterator[Step]:
         yield Step(life.message.taken_at, "taken from the queue")
     for bad in life.malformed:
         again = (f"given {bad.times} times, last at {moment(bad.last_at)}",) if bad.times > 1 else ()
-        raw = (f"as it came: {bad.raw}",) if bad.raw is not None else ()
+        raw = (f"raw element: {bad.raw}",) if bad.raw is not None else ()
         yield Step(bad.first_at, f"a malformed element with this id was set aside: {bad.reason}", again + raw)
 
 
 class _Try(NamedTuple):
-    """A try by its place among all of a message, with its outcomes: a second one settled the first."""
+    """A try, numbered among all of the message, with its outcomes: a second one settled the first."""
 
     place: int
     outcomes: Sequence[AttemptRecord]
@@ -163,9 +163,9 @@ def _outcome(name: str, attempt: AttemptRecord) -> Step:
 
 def _receipt(receipt: ReceiptRecord) -> Step:
     what = "delivered" if receipt.delivered else "not delivered"
-    # A report without a time of its own counts as made when it came.
+    # A report without a time of its own gets the time of its arrival.
     has_time = receipt.reported_at != receipt.received_at
-    by_its_clock = (f"as of {moment(receipt.reported_at)} by its clock",) if has_time else ()
+    by_its_clock = (f"reported as of {moment(receipt.reported_at)}",) if has_time else ()
     return Step(
         receipt.received_at,
         f"receipt from {receipt.channel}: {what} ({receipt.status})",
@@ -177,7 +177,7 @@ def _decision(decision: DecisionRecord) -> Step:
     what = "" if decision.kind == "message" else f" {decision.kind} {decision.key}"
     on_behalf = f", on behalf of {decision.caller}, as claimed" if decision.caller is not None else ""
     who = (f"by the user {decision.user}{on_behalf}",) if decision.user is not None else ()
-    return Step(decision.at, f"an operator decided: {decision.verb}{what}", who)
+    return Step(decision.at, f"operator's order: {decision.verb}{what}", who)
 
 
 def _first_events(life: Life) -> Iterator[EventRecord]:
@@ -192,7 +192,7 @@ def _repeats(life: Life) -> Iterator[Step]:
     first = set(_first_events(life))
     for event in life.events:
         if event not in first:
-            again = f"event {event.status} reported again, as the queue gave the message once more"
+            again = f"event {event.status} reported again, since the queue delivered the message again"
             yield Step(event.settled_at, f"{again}: {_settled(event)}")
 
 
@@ -205,7 +205,7 @@ def _event(event: EventRecord) -> Iterator[Step]:
 
 def _settled(event: EventRecord) -> str:
     if event.settled_at is None:
-        return "the service hasn't accepted it yet"
+        return "not yet accepted by the service"
     return "accepted by the service" if event.refused is None else f"refused by the service: {event.refused}"
 
 
@@ -225,8 +225,8 @@ def _next_steps(message: MessageRecord) -> Iterator[Step]:
     if message.state is State.WAITING and message.due_at is not None:
         where = f"goes on with {message.lane}" if message.lane is not None else "goes on"
         if message.waits_for is not None:
-            yield Step(None, f"waits for {awaited(message.waits_for)}, at most until it is due")
-        yield Step(message.due_at, f"due: {where} then, or as soon as there is room")
+            yield Step(None, f"waits for {awaited(message.waits_for)}, until due at the latest")
+        yield Step(message.due_at, f"due: {where} then, or as soon as there is capacity")
 
 
 def _lines(step: Step, begin: int) -> Iterator[str]:
@@ -238,12 +238,12 @@ def _lines(step: Step, begin: int) -> Iterator[str]:
 
 
 def moment(instant: int) -> str:
-    """An instant for a person: UTC, milliseconds."""
+    """Format an instant: UTC, milliseconds."""
     return f"{format_instant(instant)[:23]}Z"
 
 
 def length(microseconds: int) -> str:
-    """A length of time for a person, in units that show how long it is."""
+    """Format a duration in microseconds, in units that suit its length."""
     if microseconds < 60 * SECOND:
         return f"{microseconds // MILLISECOND / 1000:.3f} s"
     minutes, seconds = divmod(microseconds // SECOND, 60)
@@ -253,7 +253,7 @@ def length(microseconds: int) -> str:
 
 
 def life_data(life: Life) -> Mapping[str, object]:
-    """The same facts for a program; instants as in events."""
+    """Return the history as JSON; instants as in events."""
     message = life.message
     return {
         "id": life.id,

@@ -1,4 +1,4 @@
-"""Shows what channels would send for a message; nothing is sent or kept."""
+"""Previews what channels would send for a message. Nothing is sent or stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deliveryd.worker.wiring import build_router, compiler, open_channels
 
 
 class Scope(NamedTuple):
-    """What is to be shown; None: all that the line itself would try."""
+    """The channel and the language to show; None: all that delivery would try."""
 
     channel: str | None
     language: str | None
@@ -31,8 +31,8 @@ WHOLE_SCOPE = Scope(None, None)
 class Preview(NamedTuple):
     """What one channel would send in one language.
 
-    `problem` says why there is no text, and `missing` which placeholders have no value. `reached` is whether
-    the customer has an address there; only then there is a `request`, in which secrets are masked.
+    `problem` is why there is no text; `missing` are the placeholders without a value. `reached`: whether the
+    customer has an address there. Only then there is a `request`, with secrets masked.
     """
 
     channel: str
@@ -46,10 +46,10 @@ class Preview(NamedTuple):
 
 
 class PreviewResult(NamedTuple):
-    """All previews in the order in which they would be tried, and the one that the line would choose.
+    """All previews in the order in which channels would be tried, and the one that would be chosen.
 
-    `unreadable` says which blocks of the settings are passed over, since they can't be read, and why.
-    `problem` says why the message, or what was asked for of it, couldn't be sent.
+    `unreadable` are the reasons for which blocks of the settings are skipped. `problem` is why the message,
+    or the requested part of it, can't be sent.
     """
 
     message: PreviewMessage
@@ -61,7 +61,7 @@ class PreviewResult(NamedTuple):
 
 
 async def preview(config: Config, message: PreviewMessage, scope: Scope, now: int) -> PreviewResult:
-    """What would become of a message. Must be called within an asyncio loop. Raises DeliverydError."""
+    """Preview a message. Must be called within an asyncio loop. Raises DeliverydError."""
     channels = open_channels(config)
     try:
         return _preview_result(config, channels, message, scope, now)
@@ -77,7 +77,7 @@ def _preview_result(
     tags = _languages(config, message, settings, scope)
     blocks = _blocks(config, settings, tags, scope)
     if not blocks:
-        nothing = f"settings {message.entry.settings_id} hold nothing for that in {', '.join(tags)}"
+        nothing = f"settings {message.entry.settings_id} have no such content in {', '.join(tags)}"
         raise DeliverydError("; ".join((nothing, *first_of(settings.unreadable))))
     previews = [_preview(name, channels[name], block, message, now) for name, block in blocks]
     router = build_router(config, channels)
@@ -108,7 +108,7 @@ def _languages(
 def _blocks(
     config: Config, settings: CompiledSettings, tags: Sequence[str], scope: Scope
 ) -> list[tuple[str, CompiledBlock]]:
-    """Each channel with its block in the first language that has it, in the order in which they are tried."""
+    """Return each channel with its block in the first language that has one, in the order of attempts."""
     configured = config.channels.configured
     names = [name for name in config.channels.order if name in configured]
     if scope.channel is not None:
@@ -146,7 +146,7 @@ def _preview(name: str, channel: Channel, block: CompiledBlock, message: Preview
 
 
 def _chosen(previews: Sequence[Preview], route: Routed | Undeliverable, scope: Scope) -> Preview | None:
-    """The one that the line takes; where it can't be sent, the one that it would have taken."""
+    """Return the preview that delivery would choose, even if it can't be sent."""
     if isinstance(route, Undeliverable):
         reached = (preview for preview in previews if preview.reached)
         return next(reached, None) if scope == WHOLE_SCOPE else None
@@ -178,15 +178,15 @@ def _hindrance(preview: Preview, message: PreviewMessage) -> str | None:
 
 
 def preview_lines(result: PreviewResult) -> Iterator[str]:
-    """The result for a person, and the problem last."""
+    """Return the result as lines, the problem last."""
     message = result.message
     expires_at = message.settings.expires_at
     until = f"expire at {format_instant(expires_at)}" if expires_at is not None else "never expire"
     yield f"settings from {message.source}, which {until}"
     yield f"customer {_customer(message)}"
     if result.further_languages:
-        yield f"further languages, which --language shows: {', '.join(result.further_languages)}"
-    yield from (f"can't be read, and is passed over: {reason}" for reason in result.unreadable)
+        yield f"other languages (see --language): {', '.join(result.further_languages)}"
+    yield from (f"unreadable and skipped: {reason}" for reason in result.unreadable)
     for preview in result.previews:
         yield ""
         yield f"{preview.channel}, {preview.language}{' (chosen)' if preview is result.chosen else ''}"
@@ -199,10 +199,10 @@ def preview_lines(result: PreviewResult) -> Iterator[str]:
 
 def _customer(message: PreviewMessage) -> str:
     if not message.has_customer:
-        return "unknown: name one with --customer"
+        return "unknown: give one with --customer"
     if message.customer is None:
-        return f"{message.entry.customer_id}, whom the directory doesn't know"
-    return f"{message.customer.id}, with {', '.join(message.customer.fields) or 'nothing else known'}"
+        return f"{message.entry.customer_id}, not in the directory"
+    return f"{message.customer.id}, with {', '.join(message.customer.fields) or 'no other fields'}"
 
 
 def _facts(preview: Preview, message: PreviewMessage) -> Iterator[str]:
@@ -211,7 +211,7 @@ def _facts(preview: Preview, message: PreviewMessage) -> Iterator[str]:
     if preview.sms is not None:
         yield f"{preview.sms.parts} SMS ({preview.sms.units} units of {preview.sms.encoding})"
     for name, text in preview.fields.items():
-        # Most requests show the text as it is; in others it can't be read for its escapes.
+        # Most requests contain the text verbatim; in others escapes make it unreadable.
         if text.strip() not in (preview.request or ""):
             yield from _indented(f"{name}: ", text)
     if preview.request is not None:
@@ -226,12 +226,12 @@ def _indented(label: str, text: str) -> Iterator[str]:
 
 
 def _broken(text: str) -> list[str]:
-    """The lines of a text. What else a terminal may take for a line break stays in them, to be seen."""
+    """Split a text at line feeds only; other line separators stay in it, to be escaped visibly."""
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
 def preview_data(result: PreviewResult) -> Mapping[str, object]:
-    """The result for a program."""
+    """Return the result as JSON."""
     message = result.message
     expires_at = message.settings.expires_at
     return {

@@ -1,4 +1,4 @@
-"""Reads what a message is made from, as it is given at a terminal: settings, variables, customer."""
+"""Reads the parts of a previewed message as given on the command line: settings, variables, customer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IDS = range(-(2**63), 2**63)
 
 
 class PreviewRequest(NamedTuple):
-    """What was asked for: `settings` is a file or an id, `variables` a file or JSON; None: not given."""
+    """The parts to preview: `settings` is a file or an ID, `variables` a file or JSON; None: not given."""
 
     settings: str
     variables: str | None
@@ -31,9 +31,9 @@ class PreviewRequest(NamedTuple):
 
 
 class PreviewMessage(NamedTuple):
-    """A message that isn't in the queue. `source` says where the settings are from.
+    """A message that isn't in the queue. `source` is where the settings are from.
 
-    `customer` is None when nobody was named, or the directory doesn't know them.
+    `customer` is None if none was given, or the directory doesn't have them.
     """
 
     source: str
@@ -44,7 +44,7 @@ class PreviewMessage(NamedTuple):
 
 
 async def gather(config: Config, request: PreviewRequest) -> PreviewMessage:
-    """Read all that was named. Raises DeliverydError, in words for who named it."""
+    """Read all parts. Raises DeliverydError with a text for the operator."""
     variables = _variables(request.variables)
     if _NUMBER.fullmatch(request.settings):
         source, settings = await _settings_by_id(config, _id_in(request.settings))
@@ -58,7 +58,7 @@ async def gather(config: Config, request: PreviewRequest) -> PreviewMessage:
 def _id_in(number: str) -> int:
     if len(number.lstrip("-")) > _MOST_DIGITS or int(number) not in _IDS:
         raise DeliverydError(
-            "--settings: ids are integers of 64 bits; a file of such a name needs ./ before it"
+            "--settings: IDs are 64-bit integers; to name a file of digits, write ./ before it"
         )
     return int(number)
 
@@ -72,10 +72,10 @@ def _variables(given: str | None) -> dict[str, str]:
         name, text = given, _read(Path(given)).decode("utf-8", "replace")
     variables = _json(name, text)
     if not isinstance(variables, dict):
-        raise DeliverydError(f"{name}: expected a JSON object, from names to texts or numbers")
+        raise DeliverydError(f"{name}: expected a JSON object whose values are strings or numbers")
     wrong = [key for key, value in variables.items() if not isinstance(value, str)]
     if wrong:
-        raise DeliverydError(f"{name}: expected a text or a number: {', '.join(wrong)}")
+        raise DeliverydError(f"{name}: expected a string or a number: {', '.join(wrong)}")
     return variables
 
 
@@ -100,9 +100,9 @@ def _json(name: str, text: str) -> Any:
         return number_text.loads_exact(text)
     except JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise DeliverydError(f"{name}: isn't JSON: {error.msg} at {place}") from None
+        raise DeliverydError(f"{name}: invalid JSON: {error.msg} at {place}") from None
     except ValueError as error:
-        raise DeliverydError(f"{name}: isn't JSON: {error}") from None
+        raise DeliverydError(f"{name}: invalid JSON: {error}") from None
 
 
 async def _settings_by_id(config: Config, settings_id: int) -> tuple[str, Settings]:
@@ -114,7 +114,7 @@ async def _settings_by_id(config: Config, settings_id: int) -> tuple[str, Settin
         body = await service.fetch_settings(settings_id)
         return "the service", service.parse_settings(settings_id, body)
     except ServiceUnreadable as error:
-        raise DeliverydError(f"what the service gave: {error}") from None
+        raise DeliverydError(f"from the service: {error}") from None
     except DeliverydError as error:
         raise DeliverydError(f"settings {settings_id}: {error}") from None
     finally:
@@ -122,7 +122,7 @@ async def _settings_by_id(config: Config, settings_id: int) -> tuple[str, Settin
 
 
 async def _cached_settings(config: Config, settings_id: int) -> Settings | None:
-    # Opening a cache without the right to write it would make it count as broken, and be thrown away.
+    # A cache opened without write permission would count as broken and be discarded.
     if not os.access(config.settings.cache_dir / "cache.db", os.R_OK | os.W_OK, effective_ids=True):
         return None
     cache = open_cache(config)

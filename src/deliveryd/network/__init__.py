@@ -1,4 +1,4 @@
-"""Names, connections and deadlines, whatever is spoken over them.
+"""Names, connections and deadlines, independent of protocols.
 
 Imports nothing but the errors. Protocols belong to http and channels.
 """

@@ -1,4 +1,4 @@
-"""Connects to a host by the addresses that it has, tried in turn (RFC 8305)."""
+"""Connects to a host by trying its addresses in turn (RFC 8305)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import anyio
 from deliveryd.network.resolver import Address, Resolver
 
 STAGGER = 0.25
-"""Seconds that one address has before the next one is tried beside it."""
+"""Seconds before the next address is tried in parallel."""
 
 T = TypeVar("T")
 
 
 async def connect(resolver: Resolver, host: str, port: int) -> socket.socket:
-    """A socket that is connected to the first of the host's addresses that answers. Raises OSError.
+    """Return a socket connected to the first of the host's addresses that answers. Raises OSError.
 
-    It waits for as long as there is hope, so the caller has a deadline.
+    It has no time-out of its own, so the caller must set a deadline.
     """
     addresses = await resolver.look_up(host)
     return await first_connected(addresses, partial(_connect, port=port), _close)
@@ -34,11 +34,11 @@ async def first_connected(
     connect: Callable[[Address], Awaitable[T]],
     discard: Callable[[T], Awaitable[None]],
 ) -> T:
-    """What `connect` makes of the first address that answers.
+    """Return the result of `connect` for the first address that answers.
 
-    The families take turns, and each further address is tried after `STAGGER`. `connect` raises OSError for
-    an address that can't be reached; `discard` closes a connection that came too late. Raises the last
-    OSError when no address answers.
+    Address families alternate, and each further address is tried after `STAGGER`. `connect` raises OSError
+    for an unreachable address; `discard` closes a connection that was made too late. Raises the last OSError
+    if no address answers.
     """
     if len(addresses) == 1:
         return await connect(addresses[0])
@@ -58,7 +58,7 @@ async def first_connected(
 
 
 def by_turns(addresses: Sequence[Address]) -> Sequence[Address]:
-    """The addresses in their order, but with the families by turns, that of the first one first."""
+    """Return the addresses with alternating families, beginning with the first one's."""
     family = addresses[0].family
     same = [address for address in addresses if address.family == family]
     other = [address for address in addresses if address.family != family]
@@ -66,7 +66,7 @@ def by_turns(addresses: Sequence[Address]) -> Sequence[Address]:
 
 
 class _Race(Generic[T]):
-    """The tries for one host, of which the first connection counts."""
+    """The attempts for one host, of which the first connection wins."""
 
     def __init__(
         self, connect: Callable[[Address], Awaitable[T]], discard: Callable[[T], Awaitable[None]]
@@ -77,7 +77,7 @@ class _Race(Generic[T]):
         self._error = OSError(errno.EADDRNOTAVAIL, "the host has no address")
 
     async def run(self, address: Address, failed: anyio.Event, all_tries: anyio.CancelScope) -> None:
-        """Try one address; the first connection ends all other tries."""
+        """Try one address; the first connection cancels all other attempts."""
         try:
             connection = await self._connect(address)
         except OSError as error:
@@ -91,12 +91,12 @@ class _Race(Generic[T]):
         all_tries.cancel()
 
     async def discard_winner(self) -> None:
-        """Close the connection that nobody waits for any more."""
+        """Close a connection that is no longer needed."""
         while self._won:
             await self._discard(self._won.pop())
 
     def result(self) -> T:
-        """The connection. Raises OSError when there is none."""
+        """Return the connection. Raises OSError if there is none."""
         if self._won:
             return self._won[0]
         raise self._error

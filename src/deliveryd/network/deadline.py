@@ -1,4 +1,4 @@
-"""Deadlines that read what has arrived before they believe that it didn't."""
+"""Deadlines that first read what has already arrived."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from anyio.lowlevel import checkpoint
 LAST_TURNS = 256
 """Turns of the event loop after a deadline, in which what lies in the sockets is read.
 
-A process that stood still (SIGSTOP, a suspended machine) wakes after its deadlines, with answers in its
-sockets. A socket holds some MB, and each turn reads 64 KiB of it. Without anything to read they take
-milliseconds.
+A process that was suspended (SIGSTOP, a suspended machine) resumes after its deadlines, with answers in
+its sockets. A socket holds some MB, and each turn reads 64 KiB. With nothing to read, turns take little time.
 """
 
 T = TypeVar("T")
 
 
 async def within(seconds: float, work: Callable[[], Awaitable[T]]) -> T:
-    """What `work` returns, if it ends within so many seconds, or of what had arrived by then.
+    """Return the result of `work` if it ends within `seconds`, or with what had arrived by then.
 
-    Raises TimeoutError else, once `work` has been cancelled.
+    Otherwise cancels `work` and raises TimeoutError.
     """
     result: list[T] = []
     failure: Exception | None = None
@@ -31,7 +30,7 @@ async def within(seconds: float, work: Callable[[], Awaitable[T]]) -> T:
             watch.start_soon(_end_late, anyio.current_time() + seconds, scope)
             try:
                 result.append(await work())
-            except Exception as error:  # it would leave the group in a group of errors
+            except Exception as error:  # it would be wrapped in an exception group
                 failure = error
         watch.cancel_scope.cancel()
     if failure is not None:

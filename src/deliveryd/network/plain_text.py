@@ -1,4 +1,4 @@
-"""Secrets that would cross the network in plain text: who is far away, and what is said about it."""
+"""Detects secrets that would be sent over the network in plain text, and words the error."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 from deliveryd.network.resolver import numeric
 
 SECURE_ADDRESS = "give an https:// address"
-"""What to do where an address decides about encryption."""
+"""The remedy if the address decides about encryption."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine by its name or address alone; no name is looked up."""
+    """Whether a host is this machine, by name or address, without a name look-up."""
     address = numeric(host.strip("[]"))
     if address is None:
         return host.lower().rstrip(".") == "localhost"
@@ -22,7 +22,7 @@ def is_loopback(host: str) -> bool:
 
 
 def goes_out_plain(url: str, proxy: str | None = None) -> bool:
-    """Whether what is sent to an http address leaves this machine unencrypted, or for a proxy to read."""
+    """Whether data to an http address leaves this machine unencrypted, or is readable by a proxy."""
     address = urlsplit(url)
     if address.scheme.lower() != "http":
         return False
@@ -31,8 +31,8 @@ def goes_out_plain(url: str, proxy: str | None = None) -> bool:
 
 
 def plain_text_problem(what: str, host: str, remedy: str) -> str:
-    """That a secret would be sent in plain text, and what to do."""
+    """Return the error for a secret that would be sent in plain text, with the remedy."""
     return (
-        f"{what} would cross the network to {host} unencrypted: {remedy},"
-        " or set allow_plain_text = true in this table where the network is trusted"
+        f"{what} would be sent to {host} unencrypted: {remedy},"
+        " or set allow_plain_text = true in this table if the network is trusted"
     )

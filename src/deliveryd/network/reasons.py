@@ -1,4 +1,4 @@
-"""Why a connection wasn't made, in the same words wherever it was tried."""
+"""Reasons for failed connections, worded in one place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 _NO_SUCH_HOST = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 _UNKNOWN_AUTHORITY = frozenset({2, 18, 19, 20, 21})
-"""What OpenSSL says of a certificate whose authority isn't among the trusted ones (X509_V_ERR_...)."""
+"""OpenSSL's codes for a certificate from an authority that isn't trusted (X509_V_ERR_...)."""
 
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "HTTP_REQUEST"})
 
@@ -19,7 +19,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 def connect_reason(host: str, port: int, error: BaseException, ca_key: str) -> str:
-    """Why there is no connection to `host`, by the error that connecting ended in or by its causes.
+    """Return why connecting to `host` failed, from the error or its causes.
 
     `ca_key` is the configuration key that names the authorities to trust there.
     """
@@ -33,7 +33,7 @@ def connect_reason(host: str, port: int, error: BaseException, ca_key: str) -> s
 
 
 def caused_by(error: BaseException | None, kind: type[E]) -> E | None:
-    """The error itself or the first of its causes that is of this kind."""
+    """Return the error itself or the first of its causes of this type."""
     while error is not None:
         if isinstance(error, kind):
             return error
@@ -50,18 +50,18 @@ def _distrusted(host: str, port: int, error: ssl.SSLCertVerificationError, ca_ke
 
 def _tls_reason(error: ssl.SSLError) -> str:
     if error.reason in _NO_TLS:
-        return f"what answers there doesn't speak TLS ({error.reason})"
+        return f"the peer doesn't speak TLS ({error.reason})"
     return error.reason or "the connection was closed"
 
 
 def _name_reason(error: socket.gaierror) -> str:
     if error.errno in _NO_SUCH_HOST:
         return "no such host"
-    return f"its name can't be looked up now ({error.strerror})"
+    return f"its name can't be resolved now ({error.strerror})"
 
 
 def _system_reason(error: BaseException) -> str:
-    """The first of the causes that has a number of the system's: what wraps it has words of its own."""
+    """Return the message of the first cause with an errno; errors that wrap it have other texts."""
     system: BaseException | None = error
     while system is not None:
         if isinstance(system, OSError) and system.errno:

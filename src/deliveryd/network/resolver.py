@@ -1,6 +1,6 @@
-"""Looks up the addresses of hosts, so that a name server that is silent about one holds up no other.
+"""Resolves host names, so that a silent name server delays only the names that it serves.
 
-Each name is looked up by a daemon thread of its own, with `getaddrinfo`: it alone heeds nsswitch.conf,
+Each name is resolved by its own daemon thread with `getaddrinfo`, which alone honours nsswitch.conf,
 `/etc/hosts` and search domains (docs/decisions/0010-name-look-ups.md). Nothing waits for such a thread: no
 pool, no other name, not the process's exit.
 """
@@ -20,28 +20,28 @@ import anyio
 import sniffio
 
 FRESH_SECONDS = 30.0
-"""How long an answer is used without asking again."""
+"""Seconds for which an answer is used without a new look-up."""
 
 KEPT_SECONDS = 12 * 3600.0
-"""How long an answer is used while a new look-up hangs or fails."""
+"""Seconds for which an answer is used while a new look-up hangs or fails."""
 
 LOOKUP_TIMEOUT = 0.5
-"""Seconds that a caller waits for a new look-up when there is an older answer to go on with."""
+"""Seconds that a caller waits for a new look-up if there is an older answer to use."""
 
 PAUSE_SECONDS = 5.0
-"""Seconds after a failed look-up until the next one, when there is an older answer to go on with."""
+"""Seconds between a failed look-up and the next one, if there is an older answer to use."""
 
 LOST_SECONDS = 60.0
-"""Seconds after which a look-up counts as lost, so that another one of the same name may begin."""
+"""Seconds after which a look-up counts as lost, so that another for the same name may begin."""
 
 MOST_THREADS = 4
-"""Look-ups of one name at a time: one, and more only after earlier ones were lost."""
+"""Most concurrent look-ups of one name: more than one only after earlier ones were lost."""
 
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 
 class Address(NamedTuple):
-    """Where a host can be connected to: a numeric host, and what else an IPv6 socket address has."""
+    """A resolved address: the numeric host, and the other parts of an IPv6 socket address."""
 
     family: int
     host: str
@@ -49,22 +49,22 @@ class Address(NamedTuple):
     scope: int = 0
 
     def at(self, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
-        """The address as a socket of its family takes it."""
+        """Return the address in the form that sockets of its family take."""
         if self.family == socket.AF_INET6:
             return self.host, port, self.flow, self.scope
         return self.host, port
 
 
 Ask = Callable[[str], Sequence[Address]]
-"""Looks up a name and blocks meanwhile. Raises OSError."""
+"""Resolves a name, blocking. Raises OSError."""
 
 
 def ask_system(host: str) -> Sequence[Address]:
-    """What the system knows of a name, by whatever it is configured to ask. Raises OSError."""
+    """Resolve a name with the system's resolver. Raises OSError."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except ValueError:  # no encoding for it, or a NUL inside
-        raise socket.gaierror(socket.EAI_NONAME, "not a name that can be looked up") from None
+    except ValueError:  # can't be encoded, or contains NUL
+        raise socket.gaierror(socket.EAI_NONAME, "not a valid host name") from None
     addresses = [_address(family, at) for family, _, _, _, at in found]
     if not addresses:
         raise socket.gaierror(socket.EAI_NONAME, "the name has no address")
@@ -77,7 +77,7 @@ def _address(family: int, at: Sequence[str | int | bytes]) -> Address:
 
 
 def numeric(host: str) -> Address | None:
-    """The address that `host` is, when it is one and no name."""
+    """Return `host` as an address if it is numeric, else None."""
     for family in (socket.AF_INET, socket.AF_INET6):
         with suppress(OSError, ValueError):
             socket.inet_pton(family, host)
@@ -86,7 +86,7 @@ def numeric(host: str) -> Address | None:
 
 
 class _LookUp:
-    """One look-up under way; `result` is there when `over` is set."""
+    """One look-up in progress; `result` is available when `over` is set."""
 
     def __init__(self, began: float) -> None:
         self.began = began
@@ -95,18 +95,18 @@ class _LookUp:
 
 
 class _Name:
-    """What is known of one name."""
+    """The state of one name."""
 
     def __init__(self) -> None:
         self.addresses: Sequence[Address] = ()
         self.known_at = 0.0
-        self.next_at = 0.0  # not asked again before, while `addresses` can be used
+        self.next_at = 0.0  # no new look-up before, while `addresses` can be used
         self.threads = 0
         self.look_up: _LookUp | None = None
 
 
 class Resolver:
-    """Looks up names for one client, each once for however many ask at a time. Used within one event loop.
+    """Resolves names for one client, each once for all concurrent callers. Used within one event loop.
 
     Names come from the configuration, so there are few of them, and few threads.
     """
@@ -117,9 +117,9 @@ class Resolver:
         self._names: dict[str, _Name] = {}
 
     async def look_up(self, host: str) -> Sequence[Address]:
-        """The addresses of a host, at least one, the preferred ones first.
+        """Return the addresses of a host, at least one, the preferred ones first.
 
-        It takes as long as the system does, so the caller has a deadline. Raises OSError.
+        It has no time-out of its own, so the caller must set a deadline. Raises OSError.
         """
         literal = numeric(host)
         if literal is not None:
@@ -138,7 +138,7 @@ class Resolver:
         return _outcome(look_up, name if usable else None)
 
     def _under_way(self, host: str, name: _Name, now: float) -> _LookUp:
-        """The look-up of this name, begun if there is none that may still end."""
+        """Return the look-up of this name; begin one if none is in progress."""
         look_up = name.look_up
         if look_up is None or (now - look_up.began > LOST_SECONDS and name.threads < MOST_THREADS):
             look_up = name.look_up = _LookUp(now)
@@ -161,10 +161,10 @@ class Resolver:
         try:
             threading.Thread(target=work, name=f"look up {host}", daemon=True).start()
         except RuntimeError:
-            self._end(name, look_up, OSError(errno.EAGAIN, "no thread left to look a name up"))
+            self._end(name, look_up, OSError(errno.EAGAIN, "can't start a thread to resolve a name"))
 
     def _end(self, name: _Name, look_up: _LookUp, result: Sequence[Address] | OSError) -> None:
-        """Keep what a look-up came to, and wake who waits for it."""
+        """Record the result of a look-up, and wake its waiters."""
         now = self._clock()
         name.threads -= 1
         if name.look_up is look_up:
@@ -180,7 +180,7 @@ class Resolver:
 
 
 def _outcome(look_up: _LookUp, name: _Name | None) -> Sequence[Address]:
-    """The addresses found; while a look-up hangs, or after a temporary failure, the earlier ones."""
+    """Return the addresses found; during a look-up or after a temporary failure, the earlier ones."""
     result = look_up.result
     if not isinstance(result, OSError):
         return result
@@ -190,7 +190,7 @@ def _outcome(look_up: _LookUp, name: _Name | None) -> Sequence[Address]:
 
 
 def _from_thread() -> Callable[[Callable[[], None]], object]:
-    """What calls a function in this event loop, from any thread. It may raise RuntimeError."""
+    """Return a function that schedules calls in this event loop from any thread. May raise RuntimeError."""
     if sniffio.current_async_library() == "trio":
         import trio.lowlevel  # noqa: PLC0415  # only where the caller has loaded it
 

@@ -1,4 +1,4 @@
-"""What configuration tables share: reading the file, types of values, the look-up of plug-ins.
+"""Shared by configuration tables: reading the file, types of values, the look-up of plug-ins.
 
 Imports runtime and the errors. Tables belong to config and to the parts that they configure.
 """

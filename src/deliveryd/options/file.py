@@ -1,6 +1,6 @@
-"""A configuration file as tables: read, overlaid by the environment, held against models, mistakes gathered.
+"""A configuration file as tables: read, overridden by the environment, validated, with mistakes collected.
 
-A mistake is told as `file:key: what to do`, or with the name of the variable that the value came from.
+A mistake is reported as `file:key: what to do`, or under the environment variable that set the value.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Loc = tuple[int | str, ...]
 
 
 class ConfigFile:
-    """The tables of a file, and what was found to be wrong in them so far.
+    """The tables of a file, and the problems found in them so far.
 
-    `names` are keys in their right spelling: the environment knows no case. Raises ConfigError when the file
-    can't be read as TOML at all.
+    `names` are keys in their proper case, since names of environment variables have none. Raises ConfigError
+    if the file isn't readable TOML.
     """
 
     def __init__(self, path: Path, environ: Mapping[str, str], names: Iterable[str]) -> None:
@@ -43,9 +43,9 @@ class ConfigFile:
     def validate(
         self, model: type[Model], data: Mapping[str, Any], prefix: str = "", known: Iterable[str] = ()
     ) -> Model | None:
-        """Read a table that stands at `prefix` into a model; None when it has mistakes, which are noted.
+        """Validate the table at `prefix`; return None, and note the mistakes, if it is invalid.
 
-        `known` are keys of the table beside those of the model, worth a suggestion.
+        `known` are further keys of the table to suggest.
         """
         try:
             return model.model_validate(data, context=self._context)
@@ -57,11 +57,11 @@ class ConfigFile:
                 loc = problem["loc"]
                 if problem["type"] == "too_short" and any(
                     len(place) > len(loc) and place[: len(loc)] == loc for place in places
-                ):  # only because a member of the list is wrong, which is told
+                ):  # only because a member of the list is invalid, which is reported
                     continue
                 path = _path_in(data, problem["loc"], problem["type"])
                 key = ".".join([*prefix.split("."), *path] if prefix else path)
-                if key in told:  # a value that fits none of several kinds
+                if key in told:  # a value that matches none of several types
                     continue
                 told.add(key)
                 if problem["type"] == "extra_forbidden":
@@ -71,7 +71,7 @@ class ConfigFile:
             return None
 
     def remainder(self, model: type[Model], data: Mapping[str, Any]) -> Model | None:
-        """What can be used of a table that has mistakes, when these are left out; None: nothing."""
+        """Return the table without its invalid values, or None if that isn't valid either."""
         try:
             return model.model_validate(data, context=self._context)
         except ValidationError as error:
@@ -84,7 +84,7 @@ class ConfigFile:
             return None
 
     def complain(self, key: str, text: str) -> None:
-        """Note a mistake in the value at `key`."""
+        """Record a problem with the value at `key`."""
         steps = key.split(".")
         keys = [".".join(steps[:count]) for count in range(len(steps), 0, -1)]
         variable = next((self._variables[known] for known in keys if known in self._variables), None)
@@ -101,7 +101,7 @@ class ConfigFile:
         return f"{self._path}:{key}" if key else str(self._path)
 
     def _overlay(self, environ: Mapping[str, str]) -> None:
-        """Put what the environment says over what the file says."""
+        """Override the file's values with the environment's."""
         for variable, text in sorted(environ.items()):
             name = variable.removeprefix(PREFIX)
             if name == variable or "__" not in name:
@@ -131,7 +131,7 @@ def _read(path: Path) -> dict[str, Any]:
         which = _WHICH if isinstance(error, FileNotFoundError) else ""
         raise ConfigError([f"{path}: can't be read: {error.strerror}{which}"]) from None
     except UnicodeDecodeError:
-        raise ConfigError([f"{path}: isn't UTF-8 text"]) from None
+        raise ConfigError([f"{path}: not UTF-8 text"]) from None
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -139,10 +139,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _toml_problem(text: str, said: str) -> str:
-    """What is wrong with a text that isn't TOML. Of what is given twice, TOML's reader tells no name."""
+    """Describe the error in invalid TOML, with the name of a key given twice, which tomllib omits."""
     place = _LINE.search(said)
     if place is None or not said.startswith(_TWICE):
-        return f"isn't TOML: {said}"
+        return f"invalid TOML: {said}"
     last = int(place[1]) if place[1] is not None else text.count("\n") + 1
     *earlier, (number, name) = _keys_with_lines(text.splitlines()[:last])
     also = next((f", on line {line} too" for line, key in reversed(earlier) if key == name), "")
@@ -150,7 +150,7 @@ def _toml_problem(text: str, said: str) -> str:
 
 
 def _keys_with_lines(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """The tables and the keys of a file by their whole names, those within a value aside."""
+    """Yield the full names of the tables and keys of a file, except those inside values."""
     table = ""
     for number, line in enumerate(lines, 1):
         if header := _HEADER.match(line):
@@ -185,7 +185,7 @@ def _text_of(kind: str, message: str) -> str:
 
 
 def _path_in(data: Any, loc: Loc, kind: str) -> list[str]:
-    """The keys of a place in the data; pydantic's own words for the kinds that it tried aren't among them."""
+    """Return the keys on the path to a value, without the type names that pydantic adds."""
     path = []
     for depth, part in enumerate(loc, 1):
         in_table = isinstance(data, Mapping) and part in data
@@ -199,7 +199,7 @@ def _path_in(data: Any, loc: Loc, kind: str) -> list[str]:
 
 
 def _without(table: Mapping[str, Any], path: list[str]) -> dict[str, Any]:
-    """A table without what stands at a path, or without the list that it stands in."""
+    """Return a table without the value at a path, or without the list that contains it."""
     if not path:
         return dict(table)
     key, *deeper = path
@@ -210,7 +210,7 @@ def _without(table: Mapping[str, Any], path: list[str]) -> dict[str, Any]:
 
 
 def _fields_at(model: type[BaseModel], path: Iterable[str]) -> list[str]:
-    """The keys that the table at this path may have."""
+    """Return the keys allowed in the table at this path."""
     for part in path:
         fields = {field.alias or name: field for name, field in model.model_fields.items()}
         found = next(_models_in(fields[part].annotation), None) if part in fields else None

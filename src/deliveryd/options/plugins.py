@@ -1,4 +1,4 @@
-"""Kinds of parts that can be configured by name: a table of built-in ones, then what other packages offer."""
+"""Look-up of plug-ins by their configured name: built-in ones first, then entry points of packages."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def find_kind(
     group: str,
     others: Iterable[str] = (),
 ) -> K:
-    """The kind with this name: one of `kinds`, the built-in ones, or from the entry points of a group.
+    """Return the kind with this name: a built-in one of `kinds`, or one from an entry point of the group.
 
-    `what` is the word for such a part in errors, and `others` are names that may be configured but have no
-    kind. Raises ValueError, with a suggestion, when there is none or it can't be loaded.
+    `what` is its name in errors; `others` are valid names without a kind. Raises ValueError, with a
+    suggestion, if there is none or it can't be loaded.
     """
     if name in kinds:
         return kinds[name]

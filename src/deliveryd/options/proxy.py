@@ -1,6 +1,6 @@
-"""The keys of every table whose requests may go through a forward proxy.
+"""The keys of every table whose requests can go through a forward proxy.
 
-Those of the environment (`HTTPS_PROXY` and the like) are used by nothing: only the configuration says where
+Proxies of the environment (`HTTPS_PROXY` and others) are ignored: only the configuration decides where
 requests go.
 """
 
@@ -18,7 +18,7 @@ from deliveryd.network.plain_text import goes_out_plain, plain_text_problem
 from deliveryd.options.units import SecretPath
 
 ENVIRONMENT = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
-"""Where other programs are told of a proxy."""
+"""Environment variables that name a proxy for other programs."""
 
 _URL = re.compile(r"https?://[^/?#@\s]+/?")
 
@@ -51,15 +51,15 @@ class ProxyOptions(BaseModel):
     def _is_whole(self) -> Self:
         name = self.proxy_username
         if (name is None) is not (self.proxy_password_file is None):
-            raise ValueError("proxy_username and proxy_password_file go together")
+            raise ValueError("proxy_username and proxy_password_file must be given together")
         if name is not None and self.proxy is None:
-            raise ValueError("proxy_username is given, but no proxy")
+            raise ValueError("proxy_username needs proxy")
         if name is not None and (":" in name or not name.isprintable()):
-            raise ValueError("proxy_username must be printable and without a colon, which would end it")
+            raise ValueError("proxy_username must be printable and must not contain a colon")
         return self
 
     def proxy_problems(self) -> list[str]:
-        """What is wrong with the file of the password, and with where it would go, as `key: what`."""
+        """Return problems with the password's file and with sending it, as `key: what`."""
         file = self.proxy_password_file
         problems = {
             "proxy_password_file": file.problem() if file is not None else None,
@@ -68,7 +68,7 @@ class ProxyOptions(BaseModel):
         return [f"{key}: {problem}" for key, problem in problems.items() if problem is not None]
 
     def plain_text_problem(self) -> str | None:
-        """That the password would be sent to the proxy in plain text."""
+        """Return an error if the password would be sent to the proxy in plain text."""
         if self.proxy is None or self.proxy_username is None or self.allow_plain_text:
             return None
         if not goes_out_plain(self.proxy):
@@ -77,7 +77,7 @@ class ProxyOptions(BaseModel):
         return plain_text_problem("the password for the proxy", urlsplit(self.proxy).netloc, remedy)
 
     def open_proxy(self) -> Proxy | None:
-        """The proxy, as a client takes it."""
+        """Return the proxy in the form that clients take."""
         if self.proxy is None:
             return None
         return Proxy(self.proxy, self.proxy_username, self.proxy_password_file)

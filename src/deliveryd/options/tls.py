@@ -1,4 +1,4 @@
-"""The keys of a `tls` table: which authorities are trusted, and which certificate is shown."""
+"""The keys of a `tls` table: trusted authorities and the client certificate."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from deliveryd.options.units import FilePath
 
 
 class TlsOptions(BaseModel):
-    """PEM files: which authorities are trusted, and which certificate is shown."""
+    """PEM files of trusted authorities and of the client certificate."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    ca_file: FilePath | None = Field(None, description="authorities to trust instead of the system's, PEM")
-    cert_file: FilePath | None = Field(None, description="certificate to show, PEM")
-    key_file: FilePath | None = Field(None, description="its key, PEM, if it isn't in cert_file")
+    ca_file: FilePath | None = Field(None, description="trusted authorities instead of the system's, PEM")
+    cert_file: FilePath | None = Field(None, description="client certificate, PEM")
+    key_file: FilePath | None = Field(
+        None, description="key of the certificate, PEM, if it isn't in cert_file"
+    )
 
     @model_validator(mode="after")
     def _key_has_certificate(self) -> Self:
@@ -26,12 +28,12 @@ class TlsOptions(BaseModel):
         return self
 
     def files(self, ca_key: str = "tls.ca_file") -> TlsFiles:
-        """The same files as clients take them; `ca_key` names the authorities in errors."""
+        """Return the files in the form that clients take; `ca_key` names the authorities in errors."""
         return TlsFiles(self.ca_file, self.cert_file, self.key_file, ca_key)
 
 
 def tls_problems(table: str, files: TlsFiles | None) -> list[str]:
-    """Why these TLS files can't be used, as `key: what`; `table` is the one that their keys stand in."""
+    """Return why these TLS files can't be used, as `key: what`; `table` is their table."""
     if files is None or files.is_empty:
         return []
     return [f"{table}.{problem}".lstrip(".") for problem in files.problems()]

@@ -1,4 +1,4 @@
-"""The units of the configuration file: durations, sizes, rates, paths and secrets, as pydantic types."""
+"""Types of configuration values: durations, sizes, rates, paths and secrets, for pydantic."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _MOST_PERMITS = 1_000_000
 def _quantity(value: object, units: dict[str, float] | dict[str, int], example: str) -> float:
     match = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None or match[2] not in units:
-        raise ValueError(f'expected a text such as "{example}", with one of the units {", ".join(units)}')
+        raise ValueError(f'expected a string such as "{example}", with one of the units {", ".join(units)}')
     return float(match[1]) * units[match[2]]
 
 
 def parse_duration(value: object) -> float:
-    """Read "250ms", "10s", "5m", "2h" or "7d" as seconds; raises ValueError."""
+    """Parse "250ms", "10s", "5m", "2h" or "7d" as seconds. Raises ValueError."""
     seconds = _quantity(value, _SECONDS, "10s")
     if seconds > _LONGEST:
-        raise ValueError("is longer than a hundred years")
+        raise ValueError("must be at most 100 years")
     return seconds
 
 
 def format_duration(seconds: float) -> str:
-    """Write seconds the way the configuration file does, in the largest unit that divides them."""
+    """Format seconds as in the configuration file, in the largest unit that divides them."""
     for unit, size in reversed(_SECONDS.items()):
         if seconds >= size and abs(seconds / size - round(seconds / size)) < 1e-9:
             return f"{round(seconds / size)}{unit}"
@@ -44,15 +44,15 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(value: object) -> int:
-    """Read "256MiB" as bytes; raises ValueError."""
+    """Parse "256MiB" as bytes. Raises ValueError."""
     size = int(_quantity(value, _BYTES, "256MiB"))
     if size > _LARGEST:
-        raise ValueError("is more than 1024 TiB")
+        raise ValueError("must be at most 1024 TiB")
     return size
 
 
 def format_size(size: int) -> str:
-    """Write bytes the way the configuration file does."""
+    """Format bytes as in the configuration file."""
     for unit in ("GiB", "MiB", "KiB"):
         if size and size % _BYTES[unit] == 0:
             return f"{size // _BYTES[unit]}{unit}"
@@ -60,27 +60,27 @@ def format_size(size: int) -> str:
 
 
 class Rate(NamedTuple):
-    """So many in so many seconds."""
+    """A number of permits per a number of seconds."""
 
     permits: int
     per: float
 
 
 def parse_rate(value: object) -> Rate:
-    """Read "50/s" or "1000/m"; raises ValueError."""
+    """Parse "50/s" or "1000/m". Raises ValueError."""
     match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None or not 1 <= int(match[1]) <= _MOST_PERMITS:
-        raise ValueError('expected a text such as "50/s", "1000/m" or "5000/h"')
+        raise ValueError('expected a string such as "50/s", "1000/m" or "5000/h"')
     return Rate(int(match[1]), _SECONDS[match[2]])
 
 
 def format_rate(rate: Rate) -> str:
-    """Write a rate the way the configuration file does."""
+    """Format a rate as in the configuration file."""
     return f"{rate.permits}/{format_duration(rate.per).lstrip('1')}"
 
 
 def resolve_path(value: object, info: ValidationInfo) -> Path:
-    """A path, relative ones against the folder of the configuration file (context key `base_dir`)."""
+    """Resolve a path relative to the folder of the configuration file (context key `base_dir`)."""
     if not isinstance(value, str | Path) or not str(value).isprintable() or value == "":
         raise ValueError("expected a path")
     base = (info.context or {}).get("base_dir")
@@ -121,4 +121,4 @@ RateLimit = Annotated[Rate, BeforeValidator(parse_rate), _written(format_rate)]
 FilePath = Annotated[Path, BeforeValidator(resolve_path), _written(str)]
 SecretPath = Annotated[SecretFile, PlainValidator(_secret), _written(lambda secret: str(secret.path))]
 SecretPaths = Annotated[tuple[SecretFile, ...], PlainValidator(_secrets), PlainSerializer(_written_secrets)]
-"""One secret, or several while it rotates."""
+"""One secret, or several during a rotation."""

@@ -1,4 +1,4 @@
-"""The HTTP side of receipts: which requests are reports at all, their bounded bodies, and the answers."""
+"""The HTTP side of receipts: routing to channels, limits on bodies, and responses."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from starlette.types import Message, Receive, Scope, Send
 
 
 class ReceiptReply(NamedTuple):
-    """What a provider is told."""
+    """The response to a provider."""
 
     status: int
     text: str
 
 
 TakeIn = Callable[[str, Mapping[str, str], bytes], Awaitable[ReceiptReply]]
-"""Takes a report in: its channel, its headers, its body."""
+"""Handles a report: its channel, its headers, its body."""
 
 TurnedAway = Callable[[int, str | None], None]
-"""Hears of a request that isn't taken in: the status of its answer, and its channel if it names one."""
+"""Called for a rejected request, with the response's status and the channel, if the path names one."""
 
 
 class ReceiptEndpoint:
     """The ASGI application: POST /receipts/CHANNEL.
 
-    What is no report to a channel is left to Starlette, whose way to an endpoint and back costs as much as
-    verifying, reading and recording a report.
+    Reports bypass Starlette, whose routing costs as much as verifying, parsing and recording a report. It
+    handles all other requests.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class ReceiptEndpoint:
             body += message["body"]
             if len(body) > self._max_body:
                 self._turned_away(413, channel)
-                await _send(send, ReceiptReply(413, f"a report has at most {self._max_body} bytes"))
+                await _send(send, ReceiptReply(413, f"a report must have at most {self._max_body} bytes"))
                 return
             more = message["more_body"]
         await _send(send, await self._take_in(channel, Headers(raw=scope["headers"]), bytes(body)))
 
     def _telling(self, channel: str | None, send: Send) -> Send:
-        """Send an answer, and tell of its status."""
+        """Return a `send` that also reports the response's status."""
 
         async def tell_and_send(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -76,7 +76,7 @@ class ReceiptEndpoint:
 
 
 async def _unknown(_request: Request) -> Response:
-    raise HTTPException(404, "no channel with receipts has this name")
+    raise HTTPException(404, "no channel of this name has receipts")
 
 
 async def _send(send: Send, answer: ReceiptReply) -> None:

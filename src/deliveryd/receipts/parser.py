@@ -1,4 +1,4 @@
-"""Verify and read a provider's report: pure functions on its raw bytes."""
+"""Verify and parse a provider's report: pure functions on its raw bytes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from deliveryd.channels.receipt_options import ReceiptOptions, SignatureOptions
 from deliveryd.http.json_pointer import follow, parse_pointer, scalar_text
 from deliveryd.model import Receipt, parse_instant
 
-_MILLISECONDS_FROM = 100_000_000_000  # as seconds that would be the year 5138
+_MILLISECONDS_FROM = 100_000_000_000  # in seconds, this would be the year 5138
 
 
 class Unreadable(ValueError):
-    """A report that isn't what the configuration describes; the text names the place, never a value."""
+    """A report doesn't match the configuration; the text names the place, never a value."""
 
 
 class NoNews(NamedTuple):
-    """A report whose status is neither a delivery nor a failure."""
+    """A report with a status that is neither a delivery nor a failure."""
 
 
 def is_genuine(options: SignatureOptions, secrets: Iterable[str], header: str | None, body: bytes) -> bool:
-    """Whether the signature fits the raw bytes by one of the secrets, compared in constant time."""
+    """Whether the signature of the raw bytes matches one of the secrets, in constant time."""
     if header is None or not header.startswith(options.prefix):
         return False
     given = header.removeprefix(options.prefix).strip()
@@ -38,12 +38,14 @@ def is_genuine(options: SignatureOptions, secrets: Iterable[str], header: str | 
         return False
     algorithm = options.algorithm.removeprefix("hmac-")
     expected = [hmac.digest(secret.encode(), body, algorithm) for secret in secrets]
-    fits = [hmac.compare_digest(signature, each) for each in expected]  # with all, whichever it is
+    fits = [
+        hmac.compare_digest(signature, each) for each in expected
+    ]  # compare with all, so that the time doesn't depend on which one matches
     return any(fits)
 
 
 def read_receipt(options: ReceiptOptions, channel: str, body: bytes, received_at: int) -> Receipt | NoNews:
-    """Read a report. Raises Unreadable."""
+    """Parse a report. Raises Unreadable."""
     try:
         report = json.loads(body)
     except (ValueError, RecursionError):
@@ -70,7 +72,7 @@ def _text(report: object, pointer: str) -> str:
 
 
 def _instant(report: object, pointer: str) -> int:
-    """ISO 8601, or seconds or milliseconds since 1970."""
+    """Return an instant given in ISO 8601, or in seconds or milliseconds since 1970."""
     value: Any = follow(report, parse_pointer(pointer))
     try:
         if isinstance(value, str):

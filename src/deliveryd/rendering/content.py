@@ -1,4 +1,4 @@
-"""Settings made ready for rendering: compiled once for each id, rendered for each message."""
+"""Settings compiled for rendering: compiled once per ID, rendered per message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Missing(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What the `error` event says of them."""
+        """Return the details of the `error` event."""
         return f"missing placeholders: {', '.join(self.names)}"
 
 
@@ -62,10 +62,10 @@ class CompiledBlock:
     spellings: frozenset[str]
 
     def render(self, variables: Mapping[str, str], customer: Customer | None) -> Rendered | Missing | Broken:
-        """Fill every field by the rules of interface 2.7. `customer` is None when nobody knows them."""
+        """Fill every field by the rules of interface 2.7. `customer` None: unknown."""
         keys = braced_keys(variables)
         if keys and sum(map(len, keys)) > LONGEST_BRACED_KEYS:
-            return Broken("the names of the variables hold too many braces")
+            return Broken("the names of the variables contain too many braces")
         if self.spellings:
             keys = (*keys, *(self.spellings & variables.keys()))
         block = self.with_keys(keys) if keys else self
@@ -81,7 +81,7 @@ class CompiledBlock:
         return Missing(missing) if missing else block.fill(values, greeting)
 
     def needs_name(self, variables: Mapping[str, str]) -> bool:
-        """Whether what it says depends on who the customer is: rules 2 and 3 of interface 2.7.
+        """Whether the text depends on the customer: rules 2 and 3 of interface 2.7.
 
         Keys that hold braces, or are written as a placeholder is, may take one away, and never bring one.
         """
@@ -95,7 +95,7 @@ class CompiledBlock:
         return named is not None and "customer.name" in named.names and "customer.name" not in variables
 
     def missing(self, values: Mapping[str, str], greeting: Template | None) -> tuple[str, ...]:
-        """The names that have no value, those of the greeting among them where it is asked for."""
+        """Return the names without a value, including the greeting's if it is used."""
         names = [name for name in self.names if name not in values]
         if greeting is not None and "greeting" in names:
             place = names.index("greeting")
@@ -103,7 +103,7 @@ class CompiledBlock:
         return tuple(dict.fromkeys(names))
 
     def fill(self, values: Mapping[str, str], greeting: Template | None) -> Rendered | Broken:
-        """Write the values into all fields; nothing may be missing any more."""
+        """Fill all fields; all values must be present."""
         texts = dict(self.marks)
         for field in self.fields:
             name, _, escaping = field
@@ -148,7 +148,7 @@ class CompiledSettings:
 
     @property
     def pieces(self) -> int:
-        """How many pieces the templates were split into: more memory than the texts where they are short."""
+        """The number of pieces of all templates, which take more memory than short texts."""
         blocks = (block for language in self.languages.values() for block in language.blocks.values())
         return sum(len(field.template.pieces) for block in blocks for field in block.fields)
 
@@ -156,7 +156,7 @@ class CompiledSettings:
 def compile_settings(
     settings: Settings, email_format: EmailFormat = "auto", greetings: GreetingPolicy = strict
 ) -> CompiledSettings:
-    """Split all templates of these settings. Never raises, whatever the texts hold."""
+    """Compile all templates of these settings. Never raises."""
     languages: dict[str, CompiledLanguage] = {}
     for tag in sorted(settings.content, key=_is_respelled):
         language = _content_tag(tag)

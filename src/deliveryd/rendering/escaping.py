@@ -1,4 +1,4 @@
-"""How a field is read and filled: what is a name in it, how values go in, and what it may not hold then."""
+"""How a field is parsed and filled: its names, the escaping of values, and checks of the result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from deliveryd.rendering.template import Naming, is_word, is_words
 
 EmailFormat = Literal["auto", "html", "text"]
-"""How an e-mail's body is meant; `auto` asks its template."""
+"""The format of e-mail bodies; `auto` detects it from the template."""
 
 _TAG = re.compile(r"<(?:!doctype\b|/?[a-z][a-z0-9-]*+(?:\s[^<>]*+)?/?>)", re.IGNORECASE)
 _BREAK = re.compile("[\0\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
@@ -28,7 +28,7 @@ class Escaping(NamedTuple):
 
 
 def escaping_for(block: str, field: str, email_format: EmailFormat) -> Escaping:
-    """Only bodies of HTML e-mails are HTML, and only subjects must fit on a line."""
+    """Return the escaping: only bodies of HTML e-mails are HTML, only subjects must be one line."""
     if block != "email":
         return VERBATIM
     if field == "subject":
@@ -37,7 +37,7 @@ def escaping_for(block: str, field: str, email_format: EmailFormat) -> Escaping:
 
 
 def is_html(template: str) -> bool:
-    """Whether a text, read as written by its author, holds an HTML tag or a doctype."""
+    """Whether a template contains an HTML tag or a doctype."""
     return _TAG.search(template) is not None
 
 
@@ -64,10 +64,10 @@ def _not_one_line(text: str) -> str | None:
 
 
 VERBATIM = Escaping(is_words, _as_they_are, _not_unicode)
-"""Values go in as they are."""
+"""Values are inserted unchanged."""
 
 ONE_LINE = Escaping(is_words, _as_they_are, _not_one_line)
-"""Values go in as they are, and the result is a header: what some reader takes for a line break is a flaw."""
+"""Values are inserted unchanged; the result is a header, so any kind of line break is a flaw."""
 
 HTML = Escaping(is_word, _html_escaped, _not_unicode)
-"""Values go in so that HTML shows them as they are, between quotes too."""
+"""Values are escaped for HTML, also for quoted attributes."""

@@ -1,4 +1,4 @@
-"""Which languages are tried for a customer, in which order (design 5)."""
+"""The languages to try for a customer, in order (design 5)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ STANDING = frozenset(
 )
 """Tags that are standard as they are."""
 
-_LONGEST = 100  # far longer than any tag in use; the parser below recurses once for every subtag
+_LONGEST = 100  # far longer than any tag in use; the parser below recurses per subtag
 
 
 def candidates(customer_language: str | None, configured: Sequence[str]) -> tuple[str, ...]:
-    """The customer's language, then the configured ones, each with what it falls back to (RFC 4647, 3.4).
+    """Return the customer's language, then the configured ones, each with its fallbacks (RFC 4647, 3.4).
 
     The tags are standard, in lower case, and occur once. Raises LanguageUnreadable.
     """
@@ -32,7 +32,7 @@ def _candidates(customer_language: str | None, configured: tuple[str, ...]) -> t
 
 @lru_cache(maxsize=1024)
 def standard_tag(tag: str) -> str:
-    """The tag in lower case, with `-` for `_` and today's code for one that was withdrawn (BCP 47).
+    """Return the tag in lower case, with `-` for `_` and current codes for withdrawn ones (BCP 47).
 
     Raises LanguageUnreadable, which quotes no more than the beginning of the tag.
     """

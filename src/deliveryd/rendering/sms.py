@@ -1,4 +1,4 @@
-"""How many parts an SMS takes, and in which alphabet (3GPP TS 23.038 and 23.040)."""
+"""The number of parts of an SMS, and its alphabet (3GPP TS 23.038 and 23.040)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GSM = _BASIC | _EXTENSION
 
 
 class SmsParts(NamedTuple):
-    """What an SMS takes: septets of GSM-7 or UTF-16 units of UCS-2, and the parts they are sent in."""
+    """The size of an SMS: septets of GSM-7 or UTF-16 units of UCS-2, and the number of parts."""
 
     encoding: Literal["GSM-7", "UCS-2"]
     units: int
@@ -22,7 +22,7 @@ class SmsParts(NamedTuple):
 
 
 def sms_parts(text: str) -> SmsParts:
-    """Count without sending. Characters of two units are never split; no text at all is one part."""
+    """Count the parts. Characters of two units are never split; an empty text is one part."""
     if _GSM.issuperset(text):
         widths = [2 if char in _EXTENSION else 1 for char in text]
         return SmsParts("GSM-7", sum(widths), _parts(widths, whole=160, part=153))

@@ -40,7 +40,7 @@ LONGEST_TEXT = 2 << 20
 
 
 class TooLong(Exception):
-    """The filled text would be longer than any channel takes."""
+    """The filled text would be longer than any channel accepts."""
 
 
 Naming = Callable[[str], bool]
@@ -77,7 +77,7 @@ class Template:
         return _split("".join(self.pieces), grammar, frozenset(keys), self.naming)
 
     def fill(self, values: Mapping[str, str]) -> str:
-        """Put the values in, as they are and once; a placeholder without a value stays as written.
+        """Insert the values, unchanged and once; a placeholder without a value stays as written.
 
         Raises TooLong before any such text is made.
         """
@@ -115,7 +115,7 @@ def is_word(name: str) -> bool:
 
 
 def is_words(name: str) -> bool:
-    """Whether a name is a word, or several with single blanks between them."""
+    """Whether a name is a word, or several separated by single blanks."""
     return all(map(is_word, _WHITE_SPACE.split(name)))
 
 
@@ -149,7 +149,7 @@ def _percent_format(pieces: Sequence[str], slots: Sequence[tuple[int, str]]) -> 
 
 
 def _cleaned(written: str) -> str:
-    """The name that is meant: editors leave characters behind that nobody sees."""
+    """Return the name without invisible characters, which editors may leave."""
     if not written.isascii():
         written = "".join(char for char in written if not _is_invisible(char))
     return written.strip()

@@ -1,4 +1,4 @@
-"""What any program like this needs: waiting, threads, the disk cache, the breaker, files and rights.
+"""Building blocks without domain logic: waiting, threads, disk cache, breaker, back-off, files and rights.
 
-Imports telemetry and the model. What knows a message's way belongs to delivery.
+Imports telemetry and the model. Anything specific to the flow of messages belongs to delivery.
 """

@@ -1,4 +1,4 @@
-"""A channel's breaker: a provider that has failed often enough in a row is left alone, for pauses that grow.
+"""A circuit breaker: after enough consecutive failures it allows only single probes, after growing pauses.
 
 closed ── `failures` in a row ──► open ── the pause is over ──► half-open: one probe is under way
    ▲                               ▲                                        │
@@ -29,9 +29,9 @@ class BreakerPolicy(NamedTuple):
 
 
 class Breaker:
-    """Whether attempts may begin. While it is open, they may one at a time, each after a pause.
+    """Decides whether attempts may begin. While open, it allows one probe at a time, each after a pause.
 
-    A provider that fails again soon after it answered goes on where it was, with ever longer pauses.
+    If the peer fails again soon after the breaker closed, the pauses continue to grow from the last one.
     """
 
     def __init__(self, policy: BreakerPolicy) -> None:
@@ -42,13 +42,13 @@ class Breaker:
         self._pauses = 0
         self._closed_at = 0.0
         self.failures = 0
-        """How many there were in a row."""
+        """Consecutive failures."""
         self.pause = 0.0
-        """Seconds of the latest pause."""
+        """The latest pause in seconds."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the provider is left alone, but for probes."""
+        """Whether only probes are allowed."""
         return self._opened_at is not None
 
     @property
@@ -57,43 +57,43 @@ class Breaker:
         return self._probing
 
     def allowed(self, wanted: int) -> int:
-        """How many attempts may begin now, `wanted` at most."""
+        """Return how many of `wanted` attempts may begin now."""
         return wanted if self._opened_at is None else min(wanted, 1 if self.wait() <= 0 else 0)
 
     def wait(self) -> float:
-        """Seconds until an attempt may begin."""
+        """Return the seconds until an attempt may begin."""
         return 0.0 if self._opened_at is None else self._next_probe - anyio.current_time()
 
     def probe(self) -> None:
-        """The attempt begins that was allowed; the next one may when nothing is heard of it for long."""
+        """Begin a probe. If it has no outcome, the next may begin after `max_pause`."""
         self._probing = True
         self._next_probe = anyio.current_time() + self._policy.max_pause
 
     def withdraw(self) -> None:
-        """The probe was no attempt after all: another one may begin."""
+        """Cancel the probe, which made no attempt: another may begin at once."""
         if self._probing:
             self._probing = False
             self._next_probe = anyio.current_time()
 
     def put_off(self) -> None:
-        """The probe said nothing of the provider: another one may follow after as long a pause as before."""
+        """Record an inconclusive probe: another may begin after the same pause as before."""
         if self._probing:
             self._probing = False
             self._next_probe = anyio.current_time() + self.pause
 
     def hasten(self) -> None:
-        """There is reason to think that the provider works again: the next probe may begin at once."""
+        """Allow the next probe at once, since there are signs of recovery."""
         self._next_probe = anyio.current_time()
 
     def open(self) -> float:
-        """Leave the provider alone from now on, however few failures there were; return the pause."""
+        """Open the breaker regardless of the number of failures; return the pause."""
         self.failures = max(self.failures, 1)
         if self._opened_at is None:
             self._open(anyio.current_time())
         return self._pause(None)
 
     def answered(self) -> float:
-        """The provider answered, so the breaker is closed; return for how many seconds it was open."""
+        """Record an answer, which closes the breaker; return how many seconds it was open."""
         self.failures = 0
         if self._opened_at is None:
             return 0.0
@@ -102,10 +102,10 @@ class Breaker:
         return self._closed_at - opened_at
 
     def failed(self, after: float | None = None) -> float | None:
-        """The provider failed, and asks to be left alone for `after` seconds.
+        """Record a failure of a peer that asks for a pause of `after` seconds.
 
-        Returns the pause that begins with it, if one does: with the failure that opens, and with a probe's.
-        Those of attempts that began before prolong it at most.
+        Returns the new pause if one begins: the failure opened the breaker, or was a probe's. Failures of
+        attempts from before the opening can only extend the current pause.
         """
         self.failures += 1
         now = anyio.current_time()
@@ -124,7 +124,7 @@ class Breaker:
             self._pauses = 0
 
     def _pause(self, after: float | None) -> float:
-        """Begin the next pause."""
+        """Begin the next pause and return it."""
         self._probing = False
         self._pauses += 1
         policy = self._policy

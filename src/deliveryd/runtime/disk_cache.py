@@ -1,8 +1,7 @@
-"""A disk cache of texts that survives restarts, and is never worth more than what it saves.
+"""A disk cache that survives restarts. A cache that fails is bypassed and rebuilt.
 
-diskcache would unpickle what a planted row tells it to (CVE-2025-69872), and would read and remove files
-that a row names: the Disk below knows bytes in the row itself and nothing else. A cache that fails is
-bypassed and rebuilt.
+diskcache would unpickle a planted row (CVE-2025-69872), and would read and remove files that a row names.
+The Disk below therefore accepts nothing but bytes stored in the row itself.
 """
 
 from __future__ import annotations
@@ -26,52 +25,52 @@ from deliveryd.runtime.threads import Blocking, in_thread
 T = TypeVar("T")
 
 LARGEST_VALUE = 8 << 20
-"""Bytes of a row at most: a planted one must not fill the memory."""
+"""Largest row in bytes: a planted one must not exhaust memory."""
 
 _PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL}
-"""Errors that say nothing against what the file holds."""
+"""Transient errors, which don't mean that the file is damaged."""
 
 
 class RowRefused(Exception):
-    """A row of the cache holds something that we never wrote."""
+    """A row of the cache holds something that deliveryd never writes."""
 
 
 class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache ships no types
     """Stores text keys and bytes values in the database's rows, and refuses to read anything else."""
 
     def put(self, key: object) -> tuple[object, bool]:
-        """The key's form in the database."""
+        """Return the key's form in the database."""
         if not isinstance(key, str):
             raise TypeError("keys are texts")
         return key, True
 
     def get(self, key: object, raw: bool) -> object:
-        """The key of a row."""
+        """Return the key of a row."""
         if not raw or not isinstance(key, str):
             raise RowRefused("a key that isn't a text")
         return key
 
     def store(self, value: object, read: bool, key: object = None) -> tuple[int, int, None, object]:  # noqa: ARG002
-        """The value's form in the database: size, mode, no file, the bytes."""
+        """Return the value's form in the database: size, mode, no file, the bytes."""
         if not isinstance(value, bytes):
             raise TypeError("values are bytes")
         return len(value), MODE_RAW, None, sqlite3.Binary(value)
 
     def fetch(self, mode: int, filename: str | None, value: object, read: bool) -> bytes:
-        """The value of a row. Raises RowRefused for a pickle, a file, or anything else that isn't ours."""
+        """Return the value of a row. Raises RowRefused for a pickle, a file, or anything else foreign."""
         if mode != MODE_RAW or filename is not None or read or not isinstance(value, bytes):
             raise RowRefused("a value that isn't bytes in its row")
         return value
 
     def remove(self, file_path: object) -> None:
-        """Remove nothing: no row of ours has a file, so that only a planted one can name one."""
+        """Remove nothing: our rows have no files, so only a planted row can name one."""
 
 
 class OneConnection(diskcache.Cache):  # type: ignore[misc]  # diskcache ships no types
-    """A cache whose threads, of which one at a time uses it, share one connection that `close` really closes.
+    """A cache whose threads, one at a time, share one connection, which `close` really closes.
 
-    diskcache gives each thread its own and closes only that of the thread that asks for it; the others would
-    keep a broken file open and locked.
+    diskcache opens a connection per thread and closes only the calling thread's; the others would keep a
+    broken file open and locked.
     """
 
     _shared: sqlite3.Connection | None = None
@@ -95,34 +94,34 @@ class OneConnection(diskcache.Cache):  # type: ignore[misc]  # diskcache ships n
             self._shared.execute("PRAGMA synchronous = NORMAL")
             self._shared.execute(
                 "PRAGMA mmap_size = 0"
-            )  # a mapped page of a failing disk is a SIGBUS, no error
+            )  # a mapped page of a failing disk raises SIGBUS instead of an error
         return self._shared
 
     def close(self) -> None:
-        """Close the connection; the next use opens another one."""
+        """Close the connection; the next use opens a new one."""
         connection, self._shared = self._shared, None
         if connection is not None:
             connection.close()
 
 
 class Cached(NamedTuple):
-    """A stored value, and the seconds until it is too old (None: never)."""
+    """A stored value, and the seconds until it expires (None: never)."""
 
     value: bytes
     seconds_left: float | None
 
 
 class Extent(NamedTuple):
-    """How much a cache holds: entries, and bytes on the disk."""
+    """The size of a cache: entries, and bytes on disk."""
 
     entries: int
     size: int
 
 
 class DiskCache:
-    """Bytes by name, in a folder that only we may read.
+    """Bytes by name, in a folder that only this user may read.
 
-    `on_problem` hears, in a sentence, of everything that went wrong; none of it is raised.
+    Problems aren't raised, but passed to `on_problem` as sentences.
     """
 
     def __init__(
@@ -137,33 +136,33 @@ class DiskCache:
         self._on_problem = on_problem
         self._cache: Any = None
         self._blocking = blocking
-        self._one_at_a_time = anyio.Lock()  # nobody uses what another one is just rebuilding
+        self._one_at_a_time = anyio.Lock()  # no use during a rebuild
         self._told: set[str] = set()
 
     @property
     def folder(self) -> Path:
-        """Where it is on the disk."""
+        """The folder of the cache."""
         return self._folder
 
     async def get(self, name: str) -> Cached | None:
-        """What is stored under a name, or None."""
+        """Return the value stored under a name, or None."""
         return await self._use(lambda cache: _found(*cache.get(name, expire_time=True)))
 
     async def set(self, name: str, value: bytes, ttl: float | None) -> None:
-        """Store bytes under a name, for `ttl` seconds or until they are pushed out."""
+        """Store bytes under a name, for `ttl` seconds or until they are evicted."""
         if await self._use(lambda cache: cache.set(name, value, expire=ttl)):
             self._told.clear()
 
     async def delete(self, name: str) -> None:
-        """Forget a name."""
+        """Remove a name."""
         await self._use(lambda cache: cache.delete(name))
 
     async def extent(self) -> Extent | None:
-        """How much is stored, or None when that can't be told."""
+        """Return the size of the cache, or None if it can't be determined."""
         return await self._use(lambda cache: Extent(len(cache), cache.volume()))
 
     async def clear(self) -> int | None:
-        """Forget everything, and tell how many values that were; None when it can't be done."""
+        """Remove everything; return the number of values, or None on failure."""
         return await self._use(lambda cache: int(cache.clear(retry=True)))
 
     async def aclose(self) -> None:
@@ -182,18 +181,18 @@ class DiskCache:
         except RowRefused as error:
             problem = f"holds {error}"
         except (OSError, diskcache.Timeout) as error:
-            self._tell_once(f"the cache is bypassed: {_reason(error)}")
+            self._report_once(f"the cache is bypassed: {_reason(error)}")
             return None
-        except Exception as error:  # whatever a foreign file makes the libraries do
+        except Exception as error:  # a foreign file can make the libraries raise anything
             if getattr(error, "sqlite_errorcode", None) in _PASSING:
-                self._tell_once(f"the cache is bypassed: {error}")
+                self._report_once(f"the cache is bypassed: {error}")
                 return None
             problem = f"can't be used ({_reason(error)})"
         self._rebuild(problem)
         return None
 
-    def _tell_once(self, problem: str) -> None:
-        """Say what went wrong, and not again before something could be stored: a disk may stay full."""
+    def _report_once(self, problem: str) -> None:
+        """Report a problem once until a value has been stored: a disk may stay full."""
         if problem not in self._told:
             self._told.add(problem)
             self._on_problem(problem)
@@ -204,26 +203,26 @@ class DiskCache:
         return use(self._cache)
 
     def _rebuild(self, problem: str) -> None:
-        self._tell_once(f"the cache {problem}; it is thrown away and filled anew")
+        self._report_once(f"the cache {problem}; it is discarded and rebuilt")
         try:
             if self._cache is not None:
                 self._cache.close()
         except sqlite3.Error:
             self._on_problem("the broken cache couldn't be closed")
         self._cache = None
-        self._throw_away()
+        self._discard()
 
     def _open(self) -> Any:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._close_to_others():
-            self._on_problem("others could write to the cache's folder; the cache is thrown away")
-            self._throw_away()
+        if self._make_private():
+            self._on_problem("other users could write to the cache's folder; the cache is discarded")
+            self._discard()
         try:
             for path in self._folder.glob("cache.db*"):
                 check_own(path)
         except NotOwn as error:
-            self._on_problem(f"the cache can't be used ({error.strerror}); it is thrown away")
-            self._throw_away()
+            self._on_problem(f"the cache can't be used ({error.strerror}); it is discarded")
+            self._discard()
         return OneConnection(
             str(self._folder),
             timeout=5,
@@ -234,8 +233,8 @@ class DiskCache:
             eviction_policy="least-recently-stored",  # reading costs no write
         )
 
-    def _close_to_others(self) -> bool:
-        """Take the folder away from others; tell whether they could write to it. Raises OSError."""
+    def _make_private(self) -> bool:
+        """Make the folder private; return whether others could write to it. Raises OSError."""
         folder = open_own_folder(self._folder)
         try:
             mode = os.fstat(folder).st_mode
@@ -244,7 +243,7 @@ class DiskCache:
         finally:
             os.close(folder)
 
-    def _throw_away(self) -> None:
+    def _discard(self) -> None:
         for path in self._folder.glob("cache.db*"):
             try:
                 if path.is_dir() and not path.is_symlink():
@@ -266,7 +265,7 @@ def _found(value: object, expires: object) -> Cached | None:
 
 
 def _reason(error: Exception) -> str:
-    """What may be told of an error: the words of the system or of SQLite, and of others only their kind."""
+    """Return the system's or SQLite's message for an error; for any other error only its type."""
     if isinstance(error, sqlite3.Error):
         return str(error)
     return getattr(error, "strerror", None) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Keeps what this process has in its memory out of files: secrets, variables of messages, keys of TLS."""
+"""Keeps secrets, variables of messages and TLS keys in memory out of files."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _PR_SET_DUMPABLE = 4
 
 
 def protect_memory() -> None:
-    """Have a crash leave no core dump, other processes of this user not read the memory, TLS log no keys.
+    """Disable core dumps, access to the memory by other processes of this user, and logging of TLS keys.
 
-    The environment's key log is taken away for all of the process, since `ssl.create_default_context` and
-    drivers of databases heed it by themselves. A limit alone doesn't keep a core from a handler that the
-    kernel pipes it to (systemd-coredump): a process that isn't dumpable has none.
+    SSLKEYLOGFILE is removed from the environment, since `ssl.create_default_context` and database drivers
+    obey it. A resource limit doesn't stop core dumps that the kernel pipes to a handler (systemd-coredump),
+    so the process is also marked as not dumpable.
     """
     os.environ.pop(KEY_LOG, None)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(OSError, ImportError, AttributeError, MemoryError):  # no Linux, or no ctypes in this Python
-        import ctypes  # noqa: PLC0415  # where it is missing, the limit has to do
+    with suppress(OSError, ImportError, AttributeError, MemoryError):  # not Linux, or Python without ctypes
+        import ctypes  # noqa: PLC0415  # optional: without it only the limit applies
 
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

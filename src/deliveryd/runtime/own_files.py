@@ -1,7 +1,7 @@
-"""Opens files that only we can have put where they are: no link is followed, and nobody else's file is used.
+"""Opens only files that this user created: follows no links, and refuses files of other users.
 
-Where others can write to a folder, they could put a link there, or a second name of one of our files, and
-have us truncate, change or trust what it leads to.
+Whoever can write to a folder could place a symbolic or hard link there, and make this process truncate,
+change or trust its target.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from pathlib import Path
 
 from deliveryd.runtime.rights import user_name
 
-_BESIDES = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a planted pipe keeps nobody waiting
+_BESIDES = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a planted pipe doesn't block
 
 
 class NotOwn(OSError):
-    """A file isn't one that we made; `strerror` names it, says why, and what to do."""
+    """A file wasn't created by this user; `strerror` names it, the reason, and what to do."""
 
     def __init__(self, text: str) -> None:
         super().__init__(errno.EPERM, text)
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Open a regular file of ours, or make it for us alone where `flags` say so. Raises NotOwn, OSError.
+    """Open a regular file of this user, or create a private one if `flags` say so. Raises NotOwn, OSError.
 
-    It is looked at when it is open, and before anything is done with it.
+    The checks apply to the open file, before it is used.
     """
     try:
         file = os.open(path, flags | _BESIDES, 0o600)
@@ -41,9 +41,9 @@ def open_own(path: Path, flags: int) -> int:
 
 
 def check_own(path: Path) -> None:
-    """The same look at a file that a library is about to open by its name, if it is there.
+    """Apply the same checks to a file that a library will open by name, if it exists.
 
-    It isn't opened: closing a database's file would release the locks that this process has on it.
+    The file isn't opened: closing a database's file would release this process's locks on it.
     Raises NotOwn, OSError.
     """
     try:
@@ -54,7 +54,7 @@ def check_own(path: Path) -> None:
 
 
 def open_own_folder(path: Path) -> int:
-    """Open a folder of ours. Raises NotOwn, OSError."""
+    """Open a folder of this user. Raises NotOwn, OSError."""
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError:
@@ -65,12 +65,12 @@ def open_own_folder(path: Path) -> int:
 
 
 def check_own_socket(path: Path) -> None:
-    """Raise NotOwn where there is something else than a socket of ours; OSError where there is nothing."""
+    """Raise NotOwn if the path isn't a socket of this user, and OSError if it doesn't exist."""
     there = path.lstat()
     if stat.S_ISLNK(there.st_mode):
         raise _link(path)
     if not stat.S_ISSOCK(there.st_mode):
-        raise NotOwn(f"{path} is no socket: remove it")
+        raise NotOwn(f"{path} isn't a socket: remove it")
     _judge_owner(path, there)
 
 
@@ -92,7 +92,7 @@ def _judge(path: Path, file: os.stat_result) -> None:
     _judge_owner(path, file)
     if file.st_nlink > 1:
         raise NotOwn(
-            f"{path} has {file.st_nlink} names (hard links), and what is done under one is done to all:"
+            f"{path} has {file.st_nlink} names (hard links), so changes would affect all of them:"
             " remove the other names"
         )
 
@@ -102,14 +102,14 @@ def _judge_owner(path: Path, file: os.stat_result) -> None:
     if file.st_uid != me:
         owner = user_name(file.st_uid)
         raise NotOwn(
-            f"{path} belongs to the user {owner}, and this process runs as {user_name(me)}:"
-            f" work as {owner}, or run: chown {user_name(me)} {path}"
+            f"{path} belongs to the user {owner}, but this process runs as {user_name(me)}:"
+            f" run as {owner}, or run: chown {user_name(me)} {path}"
         )
 
 
 def _link(path: Path) -> NotOwn:
-    return NotOwn(f"{path} is a symbolic link, which isn't followed: remove it")
+    return NotOwn(f"{path} is a symbolic link, which is not followed: remove it")
 
 
 def _no_file(path: Path) -> NotOwn:
-    return NotOwn(f"{path} is no regular file: remove it")
+    return NotOwn(f"{path} isn't a regular file: remove it")

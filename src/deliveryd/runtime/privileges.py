@@ -1,7 +1,7 @@
-"""What root's commands do with their power: they give it up before they open a file of the journal's owner.
+"""Drops root privileges before a command opens files of the journal's owner.
 
-Whoever owns a folder can put links there. A command of root's that works as that owner can do nothing through
-them that the owner couldn't do without it.
+The owner of a folder can place links there. A command that runs as that owner can do nothing through them
+that the owner couldn't do directly.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class _Identity(NamedTuple):
 
 
 def work_as_owner(named: Path) -> None:
-    """As root, become the owner of the folder that a journal lies in, for the rest of this process.
+    """As root, become the owner of the journal's folder for the rest of this process; otherwise do nothing.
 
-    `named` is the journal as it is configured. Right after this the process may still enter folders and read
-    files as root does: the folder may lie below one that only root can enter (DynamicUser=), and secrets may
-    be root's. It may change nothing that isn't its new user's. Anybody else than root stays who they are.
-    Raises DeliverydError where a link on the way was made by somebody else than root or the owner.
+    `named` is the journal as configured. The process keeps root's right to enter folders and read files: the
+    folder may be inside one that only root can enter (DynamicUser=), and secrets may belong to root. It can
+    only change what belongs to its new user. Raises DeliverydError if a link on the path was created by
+    someone other than root or the owner.
     """
     if os.geteuid() != 0:
         return
@@ -44,7 +44,7 @@ def work_as_owner(named: Path) -> None:
     if link is not None:
         makers = "root" if owner.st_uid == 0 else f"root or {user}"
         raise DeliverydError(
-            f"{link} is a symbolic link that leads to {folder}, and wasn't made by {makers}:"
+            f"{link} is a symbolic link to {folder} that wasn't created by {makers}:"
             " remove it, or name the journal itself in journal.url"
         )
     if owner.st_uid == 0:
@@ -53,18 +53,18 @@ def work_as_owner(named: Path) -> None:
         _become(_identity_of(owner))
     except OSError as error:
         raise DeliverydError(
-            f"{folder} belongs to the user {user}, and this process may not work as {user}"
+            f"{folder} belongs to the user {user}, and this process can't become {user}"
             f" ({error.strerror}): run the command as {user}"
         ) from None
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder itself, or the one in which it will be made."""
+    """Return the folder, or its nearest existing parent."""
     return next(path for path in (folder, *folder.parents) if os.path.lexists(path))
 
 
 def _foreign_link(path: Path, owner: int) -> Path | None:
-    """The first link on a path that neither root nor an owner has made."""
+    """Return the first link on a path that was created by neither root nor an owner."""
     here = Path("/")
     rest = list(reversed(path.absolute().parts[1:]))
     links = 0
@@ -90,7 +90,7 @@ def _foreign_link(path: Path, owner: int) -> Path | None:
 def _identity_of(folder: os.stat_result) -> _Identity:
     try:
         entry = pwd.getpwuid(folder.st_uid)
-    except KeyError:  # of a container, or of a unit that isn't running now
+    except KeyError:  # a user of a container, or of a unit that isn't running
         return _Identity(folder.st_uid, folder.st_gid, [folder.st_gid])
     return _Identity(entry.pw_uid, entry.pw_gid, os.getgrouplist(entry.pw_name, entry.pw_gid))
 

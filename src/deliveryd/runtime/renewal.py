@@ -1,4 +1,4 @@
-"""What is made from files that are replaced while the worker runs: secrets and certificates."""
+"""Values read from files that may be replaced while the worker runs: secrets and certificates."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Generic, TypeVar
 from deliveryd.telemetry import Event, log
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at the files, at least."""
+"""Least seconds between two checks of the files."""
 
 Made = TypeVar("Made")
 _State = tuple[int, int, int, int] | None
 
 
 class RenewedValue(Generic[Made]):
-    """What `make` makes from the files at `paths`, and anew when one of them was replaced.
+    """The result of `make` on the files at `paths`, recomputed when one of them changes.
 
-    `make` raises ValueError or OSError when they can't be used, as while one of them is being written. Then
-    the last good value stays, the log says so once, and it is tried again as soon as a file changes.
+    `make` raises ValueError or OSError if they can't be used, for example while one is being written. Then
+    the last good value stays, the problem is logged once, and the next change of a file is a new try.
     """
 
     def __init__(self, paths: Sequence[Path], make: Callable[[], Made]) -> None:
@@ -32,7 +32,7 @@ class RenewedValue(Generic[Made]):
         self._made = make()
 
     def current(self) -> Made:
-        """The value. The files are looked at only here, at most once in `LOOK_EVERY` seconds."""
+        """Return the value. Only this checks the files, at most once in `LOOK_EVERY` seconds."""
         if self._paths and (now := monotonic()) >= self._next_look:
             self._next_look = now + LOOK_EVERY
             if self._look() != self._seen:
@@ -40,7 +40,7 @@ class RenewedValue(Generic[Made]):
         return self._made
 
     def renew(self) -> bool:
-        """Make it from what is in the files now, since it isn't accepted. Tell whether it is another."""
+        """Reread the files at once, since the value was rejected. Return whether the value changed."""
         seen, before = self._look(), self._made
         is_known_failure = self._failed and seen == self._seen
         self._seen = seen

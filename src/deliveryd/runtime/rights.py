@@ -1,4 +1,4 @@
-"""Who else than this process' user can read or change a file, by what the file system says of it."""
+"""Which other users can read or change a file, by its owner, group and mode."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import stat
 from pathlib import Path
 
 READ, WRITE = 0o4, 0o2
-"""What others may do, as one digit of a file's mode."""
+"""Rights as one digit of a file's mode."""
 
 
 def may_others(status: os.stat_result, rights: int) -> bool:
-    """Whether everybody may do one of these."""
+    """Whether all users have one of these rights."""
     return bool(status.st_mode & rights)
 
 
 def foreign_group(status: os.stat_result, rights: int) -> str | None:
-    """The group that may do one of these, unless it is root's or one of this process.
+    """Return the group that has one of these rights, unless it is root's or one of this process.
 
-    For root, the group of the file's owner isn't foreign either: root looks at files of those it works for.
+    For root, the file owner's groups don't count either, since root checks files for other users.
     """
     groups = {0, os.getegid(), *os.getgroups()}
     if os.geteuid() == 0:
@@ -30,7 +30,7 @@ def foreign_group(status: os.stat_result, rights: int) -> str | None:
 
 
 def shared_group(status: os.stat_result, rights: int) -> str | None:
-    """The group that may do one of these, unless it is the owner's alone (as most systems make them)."""
+    """Return the group that has one of these rights, unless it is the owner's private group."""
     if not status.st_mode & rights << 3 or _is_private(status.st_gid, status.st_uid):
         return None
     return group_name(status.st_gid)
@@ -52,7 +52,7 @@ def _primary_group(uid: int) -> int:
 
 
 def group_name(gid: int) -> str:
-    """The name of a group, or its number where it has none."""
+    """Return the name of a group, or its number if it has none."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:
@@ -60,7 +60,7 @@ def group_name(gid: int) -> str:
 
 
 def user_name(uid: int) -> str:
-    """The name of a user, or their number where they have none."""
+    """Return the name of a user, or the number if there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -68,9 +68,9 @@ def user_name(uid: int) -> str:
 
 
 def exposure(path: Path, rights: int) -> str | None:
-    """Who else may read or change a file that can be read, as a phrase; None: nobody.
+    """Return who else can read or change a readable file, as a phrase, or None.
 
-    What is looked at is the file that was opened. One in a folder that others can't enter isn't exposed.
+    The check applies to the opened file. A file in a folder that others can't enter isn't exposed.
     """
     try:
         with path.open("rb") as file:

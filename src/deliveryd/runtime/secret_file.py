@@ -1,4 +1,4 @@
-"""A file whose content is a secret: read anew whenever it is needed, refused where others can read it."""
+"""A file that contains a secret: read each time it is needed, refused if others can read it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from deliveryd.runtime.rights import READ, WRITE, foreign_group, may_others
 
 
 class SecretFile:
-    """A file whose content is a secret. Only the path is ever shown."""
+    """A file that contains a secret. Only the path is ever shown."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -24,7 +24,7 @@ class SecretFile:
         return hash(self.path)
 
     def problem(self) -> str | None:
-        """Why the secret can't be used, or None."""
+        """Return why the secret can't be used, or None."""
         try:
             self.read()
         except ValueError as error:
@@ -32,17 +32,17 @@ class SecretFile:
         return None
 
     def read(self) -> str:
-        """The secret, without the white space around it.
+        """Return the secret without surrounding white space.
 
-        Raises ValueError when it can't be read, is empty, isn't one line of UTF-8, or others may read or
-        change it: what is checked is the file that was opened.
+        Raises ValueError if the file can't be read, is empty, isn't one line of UTF-8, or others may read or
+        change it. The checks apply to the opened file.
         """
         try:
             with self.path.open(encoding="utf-8") as file:
                 status = os.fstat(file.fileno())
                 text = file.read().strip()
         except UnicodeDecodeError:
-            raise ValueError(f"{self.path} isn't UTF-8 text") from None
+            raise ValueError(f"{self.path} is not UTF-8 text") from None
         except OSError as error:
             raise ValueError(f"{self.path} can't be read: {error.strerror}") from None
         if problem := _open_to_others(self.path, status):
@@ -50,12 +50,12 @@ class SecretFile:
         if not text:
             raise ValueError(f"{self.path} is empty")
         if not text.isprintable():
-            raise ValueError(f"{self.path} holds more than one line, or control characters")
+            raise ValueError(f"{self.path} contains more than one line, or control characters")
         return text
 
 
 def _open_to_others(path: Path, status: os.stat_result) -> str | None:
-    """Who besides this user can read or change a secret's file, and what to do about it; None: nobody."""
+    """Return who else can read or change a secret's file, and the remedy; None: no one."""
     if may_others(status, READ | WRITE):
         return f"{path} may be read by everybody; run: chmod o-rwx {path}"
     if (group := foreign_group(status, READ | WRITE)) is not None:

@@ -1,4 +1,4 @@
-"""Where work that blocks is done: in a worker thread, or, in virtual time, right here."""
+"""Blocking work: in a worker thread or, in virtual time, in the event loop."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ T = TypeVar("T")
 
 
 class Blocking(Protocol):
-    """Runs a function that blocks, and returns what it returned."""
+    """Runs a blocking function and returns its result."""
 
     async def __call__(self, work: Callable[[], T], /) -> T:
-        """Run it to its end, even if the caller is cancelled meanwhile."""
+        """Run it to completion, even if the caller is cancelled meanwhile."""
 
 
 async def in_thread(work: Callable[[], T], /) -> T:
-    """Run it in a worker thread, while the event loop goes on."""
+    """Run it in a worker thread of a pool."""
     return await anyio.to_thread.run_sync(work)
 
 
 async def inline(work: Callable[[], T], /) -> T:
-    """Run it in the event loop: a clock that jumps over idle time must not jump over a thread's work."""
+    """Run it in the event loop: a clock that jumps over idle time would jump over a thread's work."""
     await anyio.lowlevel.checkpoint()
     return work()
 
 
 @asynccontextmanager
 async def own_thread(name: str) -> AsyncIterator[Blocking]:
-    """One thread for all that one part does, in its order; on asyncio at less than half a pool's price."""
+    """Provide one thread that runs work in order; on asyncio at less than half the cost of a pool."""
     if sniffio.current_async_library() != "asyncio":
         yield in_thread
         return
@@ -48,7 +48,7 @@ async def own_thread(name: str) -> AsyncIterator[Blocking]:
 
 
 class _Worker:
-    """A thread, and the queue of what it is to do."""
+    """A thread and its queue of work."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -65,7 +65,7 @@ class _Worker:
         return future.result()
 
     def end(self) -> None:
-        """Wait for what it does, and end it."""
+        """Finish the queue, and end the thread."""
         self._work.put(None)
         self._thread.join()
 
@@ -74,7 +74,7 @@ class _Worker:
             work, future = task
             try:
                 result = work()
-            except BaseException as error:  # it goes to whoever asked for the work
+            except BaseException as error:  # raised in the caller
                 self._loop.call_soon_threadsafe(_fail, future, error)
             else:
                 self._loop.call_soon_threadsafe(_settle, future, result)
@@ -86,7 +86,7 @@ def _settle(future: asyncio.Future[T], result: T) -> None:
 
 
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    if isinstance(error, StopIteration):  # which no future takes: who asked would wait for ever
+    if isinstance(error, StopIteration):  # a future rejects it, and the caller would wait forever
         ended = RuntimeError("the work raised StopIteration")
         ended.__cause__ = error
         error = ended

@@ -8,18 +8,18 @@ import anyio
 import sniffio
 
 HEARTBEAT_INTERVAL = 5.0
-"""Seconds between two turns of a loop at most, work or not, so that a stuck loop is noticed."""
+"""Most seconds between two turns of a loop, even without work, so that a stuck loop is noticed."""
 
 
 class AutoResetEvent:
-    """An event that one wait resets; it stays set until somebody waits, however often it was set."""
+    """An event that a wait resets. It stays set until the next wait."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
         self._is_set = False
 
     def set(self) -> None:
-        """Wake the waiter, or the next one."""
+        """Wake the waiter, or let the next wait return at once."""
         if not self._is_set:
             self._is_set = True
             self._event.set()
@@ -36,7 +36,7 @@ class AutoResetEvent:
 
 
 class ParkingLot:
-    """Where idle tasks wait to be woken, the latest first.
+    """Idle tasks that wait to be woken, the latest first.
 
     Every message wakes a task of its dispatcher. On asyncio the task awaits a bare future, which costs a
     fifth of an event.
@@ -49,7 +49,7 @@ class ParkingLot:
     def unpark(self, most: int) -> int:
         """Wake up to `most` waiters; return the number woken.
 
-        A waiter that was cancelled counts as well: those of a dispatcher are cancelled together.
+        A cancelled waiter counts too: those of a dispatcher are cancelled together.
         """
         count = min(most, len(self._parked))
         for _ in range(count):
@@ -84,7 +84,7 @@ class Heartbeats:
         return now
 
     def forget(self, loop: str) -> None:
-        """Drop a loop that ended in good order."""
+        """Remove a loop that ended normally."""
         self._turned.pop(loop, None)
 
     def ages(self) -> list[tuple[str, float]]:

@@ -1,67 +1,67 @@
-"""What a message in the journal may wait for besides its time, as the column `waits_for` names it.
+"""What a message in the journal can wait for besides its due time: the values of the column `waits_for`.
 
-A message that waits for an answer is woken by the answer; its due time only bounds the wait.
+A message that waits for an answer is woken by the answer; its due time only limits the wait.
 """
 
 from __future__ import annotations
 
 PROMPT = 0.1
-"""Seconds that an answer is waited for in memory, before its messages wait in the journal."""
+"""Seconds to wait for an answer in memory, before its messages wait in the journal."""
 
 KEPT_FOR_WAITING = 60.0
-"""Seconds that an answer is kept, at least, for which messages waited in the journal: they must find it.
+"""Least seconds to keep an answer for which messages wait in the journal, so that they find it.
 
-Those of a shorter age would be asked for again and again, and never be there.
+If answers were dropped earlier, they would be requested again and again.
 """
 
 LONGEST_ANSWER_WAIT = 3600.0
-"""Seconds that a message waits for an answer, or that a server is left alone at its own request, at most."""
+"""Most seconds that a message waits for an answer, or that a server's Retry-After is honoured."""
 
 DIRECTORY = "directory"
-"""A turn to ask the customer directory: it is down, or has too many questions before it."""
+"""A turn to query the customer directory, which is down or has too many queries queued."""
 
 
 def settings(settings_id: int) -> str:
-    """The settings of an id."""
+    """Settings of an ID."""
     return f"settings {settings_id}"
 
 
 def customer(customer_id: int) -> str:
-    """The directory's answer about a customer."""
+    """A directory's answer about a customer."""
     return f"customer {customer_id}"
 
 
 def recovery(channel: str) -> str:
-    """A provider that asked to be left alone, or keeps failing: it works again."""
+    """Recovery of a provider that asked for a pause, or keeps failing."""
     return f"channel {channel}"
 
 
 def room(channel: str) -> str:
-    """Room in a channel's lane."""
+    """Capacity on a channel."""
     return f"room {channel}"
 
 
 def repeat(channel: str) -> str:
-    """Room in a channel's lane, for a message that was tried before: these go first."""
+    """Capacity on a channel, for a message that was tried before: these go first."""
     return f"repeat {channel}"
 
 
 def awaited(waits_for: str) -> str:
-    """What a message waits for, in an operator's words."""
+    """Return what a message waits for, as text for operators."""
     kind, _, name = waits_for.partition(" ")
     match kind:
         case "settings":
-            return f"the service's answer about settings {name}"
+            return f"settings {name} from the service"
         case "customer" | "directory":
             return "the customer directory"
         case "channel":
-            return f"{name} to work again"
+            return f"channel {name} to recover"
         case _:
-            return f"room in the lane of {name}"
+            return f"capacity on channel {name}"
 
 
 def cause(waits_for: str | None, lane: str) -> str:
-    """What holds such messages up, in an operator's words."""
+    """Return what delays such messages, as text for operators."""
     kind, _, name = (waits_for or "").partition(" ")
     match kind:
         case "settings":

@@ -1,4 +1,4 @@
-"""The forms an answer of the sandbox takes."""
+"""Responses of the sandbox."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 
 class UnreadableError(ValueError):
-    """What a client sent cannot be read; says why in words meant for that client."""
+    """A request can't be parsed; the text is for the client."""
 
 
 def json_answer(value: Any, status: int = 200) -> Response:
@@ -18,10 +18,10 @@ def json_answer(value: Any, status: int = 200) -> Response:
 
 
 def json_response(text: str | bytes, status: int = 200) -> Response:
-    """JSON that is text already."""
+    """Return a JSON text as a response."""
     return Response(text, status, media_type="application/json")
 
 
 def problem(status: int, error: str, **more: Any) -> Response:
-    """A refusal as JSON: `error` says what is wrong in a sentence."""
+    """Return an error as JSON: `error` is a sentence."""
     return json_answer({"error": error, **more}, status)

@@ -1,4 +1,4 @@
-"""What a status event must look like (interface 6), as strictly as it can be read."""
+"""Strict validation of status events (interface 6)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MICROSECONDS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 
 
 def faults_in(event: Any) -> dict[str, str]:
-    """What is wrong with each field of this event; empty when it is as it must be."""
+    """Return the problem of each field of this event; empty if it is valid."""
     if not isinstance(event, dict):
         return {"": "the event is not an object"}
     found: dict[str, str] = {}

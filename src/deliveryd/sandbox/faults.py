@@ -1,4 +1,4 @@
-"""What can go wrong with one request to the sandbox, as plain values that a plan is made of."""
+"""Faults that can be planned for requests to the sandbox."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ ENDPOINTS: tuple[StandInEndpoint, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Nothing goes wrong: holds a place in a plan, for "the third request fails"."""
+    """No fault: a placeholder in a plan such as "the third request fails"."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultAnswer:
-    """This answer is given and the request is not carried out."""
+    """This response is sent, and the request isn't executed."""
 
     status: int
     body: bytes = b""
@@ -44,50 +44,50 @@ class FaultAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """The connection is closed without an answer; the request is not carried out."""
+    """The connection is closed without a response; the request isn't executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyThenAnswer:
-    """The request is carried out, and answered with this status all the same."""
+    """The request is executed, but answered with this status."""
 
     status: int
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyThenHangUp:
-    """The request is carried out, then the connection is closed without an answer."""
+    """The request is executed, then the connection is closed without a response."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutInHalf:
-    """The request is carried out; its answer announces its full length and stops half-way."""
+    """The request is executed; the response declares its full length and breaks off half-way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drip:
-    """The request is carried out; its answer arrives a byte at a time, `pause` seconds apart."""
+    """The request is executed; the response arrives one byte at a time, `pause` seconds apart."""
 
     pause: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """The request is carried out, and answered, `seconds` after its arrival."""
+    """The request is executed and answered `seconds` after its arrival."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyThenDelay:
-    """The request is carried out at once and answered `seconds` later."""
+    """The request is executed at once and answered `seconds` later."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """The request is not carried out and not answered for as long as the sandbox is open."""
+    """The request is never executed and never answered."""
 
 
 Fault: TypeAlias = (
@@ -105,6 +105,6 @@ Fault: TypeAlias = (
 
 
 def html_page(status: int = 200) -> FaultAnswer:
-    """The page a captive portal or a proxy puts where JSON was expected."""
+    """The page of a captive portal or proxy in place of JSON."""
     page = b"<!doctype html><html><body><h1>Please come back later</h1></body></html>"
     return FaultAnswer(status, page, (("content-type", "text/html; charset=utf-8"),))

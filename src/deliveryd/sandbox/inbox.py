@@ -1,4 +1,4 @@
-"""The inbox: every message as its customer sees it, beside what the service was told about it."""
+"""The inbox page: every message as its customer sees it, beside its reported statuses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _POLICY = (
 
 
 class Inbox:
-    """The page, its data, and the way to put more messages into the queue."""
+    """The page, its data, and an endpoint for adding messages to the queue."""
 
     def __init__(self, state: SandboxState) -> None:
         self._state = state
@@ -49,7 +49,7 @@ class Inbox:
         return guard
 
     async def page(self, _call: Call) -> Response:
-        """GET /: one page that loads nothing from anywhere but `/inbox.json`."""
+        """GET /: a page that loads nothing except `/inbox.json`."""
         nonce = secrets.token_urlsafe(16)
         return HTMLResponse(
             self._html.replace(_NONCE, nonce),
@@ -173,7 +173,7 @@ def _event(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _order(text: str) -> tuple[list[str], dict[int, dict[str, Any]]]:
-    """The raw texts of the messages and the settings asked for; UnreadableError when that cannot be told."""
+    """Return the raw texts of the messages, and the settings. Raises UnreadableError."""
     try:
         parsed = json.loads(text)
     except ValueError as error:
@@ -205,7 +205,7 @@ def _messages(texts: Iterable[str], parsed: Iterable[Any]) -> list[str]:
 
 
 def _wrong_with(message: Any) -> str:
-    """What is wrong with this message (interface 2.1), nothing when it is as it must be."""
+    """Return the problems of this message (interface 2.1); empty if it is valid."""
     if not isinstance(message, dict):
         return "a message is an object"
     for name in ("id", "settingsId", "customerId"):

@@ -1,4 +1,4 @@
-"""The queue as the remote service keeps it: what was taken and not confirmed is offered again."""
+"""The remote service's queue: messages taken and not confirmed are delivered again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Taken:
 
 
 def element(value: dict[str, Any] | str) -> Element:
-    """The element of this text, or of this object; text that is no JSON object is kept as it is."""
+    """Return an element for a text or an object; text that isn't a JSON object is kept verbatim."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     try:
         parsed = json.loads(text)
@@ -38,7 +38,7 @@ def element(value: dict[str, Any] | str) -> Element:
 
 
 def _identifier(value: object) -> int | None:
-    """The integer that this is, also where it was written as `6.0`, as far as that is exact."""
+    """Return a value as an integer, also if written as `6.0`, where that is exact."""
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         return int(value)
     return value if type(value) is int else None
@@ -56,11 +56,11 @@ class Offers:
         self._taken: dict[int, _Taken] = {}
 
     def add(self, offered: Iterable[Element]) -> None:
-        """Put these at the end of the queue."""
+        """Append these to the queue."""
         self._waiting.extend(offered)
 
     def take(self, count: int, redeliver_after: float) -> list[Element]:
-        """The next `count` elements; those taken over `redeliver_after` seconds ago come first."""
+        """Return the next `count` elements; those taken over `redeliver_after` seconds ago come first."""
         now = self._clock()
         self._return_overdue(now - redeliver_after)
         batch = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
@@ -71,17 +71,17 @@ class Offers:
         return batch
 
     def confirm(self, message_id: int) -> None:
-        """The client has this message: it is offered no more."""
+        """Confirm a message, so that it isn't delivered again."""
         self._taken.pop(message_id, None)
 
     @property
     def waiting(self) -> int:
-        """How many would be handed out now, overdue ones aside."""
+        """Return the number of waiting messages, without overdue ones."""
         return len(self._waiting)
 
     @property
     def unconfirmed(self) -> int:
-        """How many were taken and not confirmed."""
+        """Return the number of messages taken and not confirmed."""
         return len(self._taken)
 
     def _return_overdue(self, before: float) -> None:

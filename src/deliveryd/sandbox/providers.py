@@ -23,13 +23,13 @@ FORM = "application/x-www-form-urlencoded"
 
 
 class Voice(Protocol):
-    """The form in which a gateway answers."""
+    """The format of a gateway's responses."""
 
     def accepted(self, provider_id: str) -> Response:
-        """The message is taken, under this id."""
+        """Return the response for an accepted message with this ID."""
 
     def refused(self, status: int, error: str) -> Response:
-        """The message is not taken."""
+        """Return the response for a refused message."""
 
 
 class JsonVoice:
@@ -43,7 +43,7 @@ class JsonVoice:
 
 
 class PlainVoice:
-    """Answers as a line of text: `OK id=...` or `ERROR ...`, as old gateways do."""
+    """Answers with a line of text: `OK id=...` or `ERROR ...`, like old gateways."""
 
     def accepted(self, provider_id: str) -> Response:
         return PlainTextResponse(f"OK id={provider_id}")
@@ -62,7 +62,7 @@ class _Order:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """What makes a second try the same order: its reference, else its key, else its recipient."""
+        """Return what identifies a repeat: its reference, else its key, else its recipient."""
         return self.channel, self.reference or self.key or self.to
 
 
@@ -132,12 +132,12 @@ class Providers:
 
 
 def message_id_of(reference: str | None) -> int | None:
-    """The message id that a reference spells, None when it spells none."""
+    """Return a reference as a message ID, or None."""
     return int(reference) if reference and re.fullmatch(r"-?\d{1,19}", reference, re.ASCII) else None
 
 
 def _order(channel: StandInChannel, call: Call) -> _Order:
-    """What is asked for; UnreadableError when that cannot be told."""
+    """Parse the request. Raises UnreadableError."""
     payload = _payload(call)
     to = payload.get("to")
     if not isinstance(to, str | int) or not str(to).strip():

@@ -1,4 +1,4 @@
-"""Cuts JSON text into the texts of its parts, so that what passes through keeps its spelling (`10.50`)."""
+"""Splits JSON text into the texts of its parts, so that values keep their notation (`10.50`)."""
 
 from __future__ import annotations
 

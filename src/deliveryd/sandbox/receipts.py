@@ -1,4 +1,4 @@
-"""Providers' updates on their way back: signed, posted to where the state says, retried a few times."""
+"""Providers' receipts: signed, posted to the configured target, retried a few times."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ReceiptSender:
         await self._client.aclose()
 
     def report(self, message: ReceivedMessage) -> None:
-        """Send a receipt for this message, if its channel has somewhere to send one."""
+        """Send a receipt for this message, if its channel has a target."""
         if message.channel not in self._state.receipt_targets:
             return
         if self._state.receipt_delay <= 0:

@@ -1,4 +1,4 @@
-"""Recipients that behave badly on purpose, told by their address alone."""
+"""Recipients that fail on purpose, selected by their address."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TEMPORARY_FAILURES = 2
 
 
 class Temper(Enum):
-    """How a provider fares with one recipient."""
+    """A provider's behaviour for one recipient."""
 
     GOOD = "accepted, and delivered"
     PERMANENT = "refused for good"
@@ -38,7 +38,7 @@ _PREFIXES = {
 
 
 def temper_of(channel: StandInChannel, to: str) -> Temper:
-    """The temper of this recipient: by number for sms, by how the address begins for the others."""
+    """Return the behaviour for this recipient: by number for sms, by prefix of the address for others."""
     if channel == "sms":
         return _NUMBERS.get("".join(filter(str.isdecimal, to)), Temper.GOOD)
     lowered = to.lower()

@@ -1,4 +1,4 @@
-"""What the sandbox remembers of its visitors: frozen values in order of arrival."""
+"""Records of requests to the sandbox: frozen values in order of arrival."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ReceivedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try to hand a message to a provider, with the status code it was answered (0: none)."""
+    """One attempt to send a message to a provider, with the status of the response (0: none)."""
 
     at: str
     channel: StandInChannel
@@ -54,7 +54,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class PlannedReceipt:
-    """A provider's update on its way back. `answered` is the status it met, None when nobody answered."""
+    """A provider's receipt. `answered` is the status of the response, None without one."""
 
     channel: StandInChannel
     provider_id: str
@@ -65,7 +65,7 @@ class PlannedReceipt:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMail:
-    """An e-mail as it came over SMTP. `headers` keeps the last of repeated names, in lower case."""
+    """An e-mail received over SMTP. `headers` keeps the last of repeated names, in lower case."""
 
     seq: int
     at: str

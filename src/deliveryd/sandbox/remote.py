@@ -22,7 +22,7 @@ DEFAULT_TAKE = 10
 SEGMENT = 1
 CACHE_CONTROL = "public, max-age=60"
 
-# Whoever pastes a token into an address without encoding it meets every character that breaks one.
+# The token contains every character that breaks an address without encoding.
 _TOKEN = "{group}&={offset}%+/ ü"  # noqa: S105 - a place in a list, no secret
 _TOKEN_PATTERN = re.compile(r"(?P<group>[a-z]+)&=(?P<offset>\d+)%\+/ ü", re.ASCII)
 
@@ -53,7 +53,7 @@ class RemoteService:
         return json_response("[" + ",".join(self._state.take(int(take))) + "]")
 
     async def events(self, call: Call) -> Response:
-        """POST /events (interface 4.2, 6): all of a batch is kept, or nothing of it."""
+        """POST /events (interface 4.2, 6): a batch is stored completely or not at all."""
         try:
             events = json.loads(call.body)
         except ValueError:
@@ -100,7 +100,7 @@ class RemoteService:
         return json_answer({"value": value})
 
     async def entity(self, call: Call) -> Response:
-        """GET a configuration address (interface 4.5), with an ETag for those who keep a copy."""
+        """GET a configuration address (interface 4.5), with an ETag for clients with a cache."""
         entity_id = _identifier(call.params["id"])
         texts = None if entity_id is None else self._state.entities.get((call.params["group"], entity_id))
         language = call.params["language"]
@@ -134,7 +134,7 @@ class RemoteService:
 
 
 def _identifier(text: str) -> int | None:
-    """The 64-bit integer that `text` spells, None when it spells none."""
+    """Parse a 64-bit integer; return None for any other text."""
     if not re.fullmatch(r"-?\d{1,19}", text, re.ASCII):
         return None
     value = int(text)

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - Ukrainian is written in Cyrillic letters, some of which look Latin
-"""The demo's story: customers, messages and settings that between them meet every rule of the interface."""
+"""The demo's scenario: customers, messages and settings that together cover every rule of the interface."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from deliveryd.sandbox.state import Group, SandboxState
 
 FIRST_ID = 1001
 PAGE_SIZE = 3
-"""Entities on a page of customer data: few enough that reading the story's takes continuation tokens."""
+"""Entities per page of customer data: few enough that the scenario needs continuation tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exhibit:
-    """A message as raw text of the queue, and in a sentence what it shows."""
+    """A message as raw text of the queue, and a sentence on what it demonstrates."""
 
     id: int
     text: str
@@ -41,7 +41,7 @@ class Scenario:
         return [exhibit.text for exhibit in self.exhibits]
 
     def load_into(self, state: SandboxState) -> None:
-        """Offer all of it in this sandbox."""
+        """Load the scenario into this sandbox."""
         state.settings.update(self.settings)
         state.page_size = PAGE_SIZE
         state.customers.update(self.customers)
@@ -51,7 +51,7 @@ class Scenario:
         state.enqueue(*self.messages)
 
 
-# Variables are JSON text, because numbers have to arrive in the spelling that they were written in.
+# Variables are JSON text, because numbers must arrive in their original notation.
 _STORY: tuple[tuple[int, int, str, str], ...] = (
     (501, 1, '{"points": 120, "shop": "Linden Market"}', "A personal greeting by SMS"),
     (501, 6, '{"points": 40, "shop": "Linden Market"}', "No name known: the general greeting"),
@@ -113,7 +113,7 @@ _STORY: tuple[tuple[int, int, str, str], ...] = (
 
 
 def demo_scenario() -> Scenario:
-    """The story, the same each time. Nothing in it waits for longer than a provider's two refusals."""
+    """Return the scenario, always the same. No message waits longer than for two refusals of a provider."""
     exhibits = [
         Exhibit(number, _text(number, settings, customer, variables), note)
         for number, (settings, customer, variables, note) in enumerate(_STORY, FIRST_ID)

@@ -1,4 +1,4 @@
-"""The customers of the demo: what the issuer knows about them, and what the service holds about them."""
+"""The customers of the demo: the issuer's data and the service's data about them."""
 
 from __future__ import annotations
 

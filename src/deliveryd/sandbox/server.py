@@ -1,4 +1,4 @@
-"""The sandbox as one thing to open and close: the HTTP server, the mail server and the receipts."""
+"""The sandbox as a whole: the HTTP server, the mail server and the receipts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HTTP_CHANNELS: tuple[tuple[StandInChannel, StandInEndpoint], ...] = (
 
 
 class CannotListen(OSError):
-    """An address can't be had. `server` is "http" or "smtp"; the text says where and why."""
+    """An address is unavailable. `server` is "http" or "smtp"; the text has the address and the reason."""
 
     def __init__(self, server: str, text: str) -> None:
         super().__init__(text)
@@ -86,12 +86,12 @@ class Sandbox:
 
     @property
     def base_url(self) -> str:
-        """The address of everything that speaks HTTP; known once the sandbox is open."""
+        """The address of the HTTP server, once the sandbox is open."""
         return self.state.base_url
 
     @property
     def busy(self) -> bool:
-        """Whether a client is connected, or a request of one that has left is still being carried out."""
+        """Whether a client is connected, or a request of a disconnected one is still in progress."""
         return self._mail.busy or (self._http is not None and self._http.busy)
 
     async def __aenter__(self) -> Self:
@@ -119,7 +119,7 @@ class Sandbox:
         await self._exits.aclose()
 
     async def wait_for(self, predicate: Callable[[SandboxState], object], timeout: float = 5.0) -> None:
-        """Wait until `predicate` holds, looking after each change; TimeoutError when it does not in time."""
+        """Wait until `predicate` holds, checking after each change. Raises TimeoutError."""
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
 
@@ -159,11 +159,11 @@ class _HttpServer:
 
     @property
     def busy(self) -> bool:
-        """Whether a client is connected, or a request is being carried out."""
+        """Whether a client is connected, or a request is in progress."""
         return bool(self._connections.connections or self._connections.tasks)
 
     async def open(self, host: str, port: int) -> int:
-        """Listen; the port that it became."""
+        """Listen, and return the port."""
         self._config.load()
         self._server = await asyncio.get_running_loop().create_server(
             self._protocol, host, port, backlog=1024
@@ -172,7 +172,7 @@ class _HttpServer:
         return listening
 
     async def close(self) -> None:
-        """Drop every connection; requests that are still open find their client gone."""
+        """Close every connection; requests in progress lose their client."""
         if self._server is None:
             return
         loop = asyncio.get_running_loop()

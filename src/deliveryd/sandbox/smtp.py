@@ -39,7 +39,7 @@ class MailDrop:
     def authenticate(
         self, _server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, auth_data: Any
     ) -> AuthResult:
-        """aiosmtpd's question whether these are the credentials."""
+        """Check credentials for aiosmtpd."""
         brought = (
             (auth_data.login.decode(), auth_data.password.decode())
             if isinstance(auth_data, LoginPassword)
@@ -188,7 +188,7 @@ class MailServer:
         return bool(self._open_connections)
 
     async def open(self, host: str, port: int) -> int:
-        """Listen; the port that it became."""
+        """Listen, and return the port."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: _TrackedSMTP(self._open_connections, self._drop, loop=loop, **self._options), host, port
@@ -197,7 +197,7 @@ class MailServer:
         return listening
 
     async def close(self) -> None:
-        """Stop listening and drop everyone who is connected."""
+        """Stop listening, and close all connections."""
         if self._server is None:
             return
         self._server.close()

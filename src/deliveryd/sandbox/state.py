@@ -1,4 +1,4 @@
-"""Everything the sandbox knows, in memory: what it offers, what it was told, and what shall go wrong."""
+"""The sandbox's state in memory: its data, what was sent to it, and planned faults."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class SandboxState:
     # -- what tests and the demo put in
 
     def enqueue(self, *messages: dict[str, Any] | str) -> None:
-        """Put messages at the end of the queue; a text is served exactly as it is."""
+        """Append messages to the queue; a text is served verbatim."""
         offered = [element(message) for message in messages]
         with self.changed:
             self.offers.add(offered)
@@ -96,17 +96,17 @@ class SandboxState:
             self._notify()
 
     def fail(self, endpoint: StandInEndpoint, *faults: Fault) -> None:
-        """Let the next requests to `endpoint` go wrong, one fault each, in this order."""
+        """Plan one fault for each of the next requests to `endpoint`, in this order."""
         with self.changed:
             self.faults[endpoint].extend(faults)
 
     def fail_until_healed(self, endpoint: StandInEndpoint, fault: Fault) -> None:
-        """Let every request to `endpoint` go wrong until `heal`; planned single faults come first."""
+        """Make every request to `endpoint` fail until `heal`; planned single faults come first."""
         with self.changed:
             self.standing_faults[endpoint] = fault
 
     def heal(self, endpoint: StandInEndpoint) -> None:
-        """Forget all faults planned for `endpoint`."""
+        """Remove all faults planned for `endpoint`."""
         with self.changed:
             self.faults[endpoint].clear()
             self.standing_faults.pop(endpoint, None)
@@ -119,7 +119,7 @@ class SandboxState:
     # -- what the endpoints do
 
     def next_fault(self, endpoint: StandInEndpoint) -> Fault:
-        """Use up the fault planned for this request."""
+        """Consume the fault planned for this request."""
         with self.changed:
             planned = self.faults[endpoint]
             return planned.pop(0) if planned else self.standing_faults.get(endpoint, Pass())
@@ -132,7 +132,7 @@ class SandboxState:
             self._notify()
 
     def take(self, count: int) -> list[str]:
-        """Hand out at most `count` messages as raw texts (interface 4.1)."""
+        """Return at most `count` messages as raw texts (interface 4.1)."""
         with self.changed:
             batch = [offered.text for offered in self.offers.take(count, self.redeliver_after)]
             self.takes.append(count)
@@ -141,7 +141,7 @@ class SandboxState:
             return batch
 
     def record_events(self, events: Sequence[ReportedEvent]) -> None:
-        """Keep a batch of events; a message with a `dequeued` among them is offered no more."""
+        """Store a batch of events; a message with a `dequeued` event isn't delivered again."""
         with self.changed:
             self.event_batches.append(len(events))
             for event in events:
@@ -152,20 +152,20 @@ class SandboxState:
             self._notify()
 
     def refuse_batch(self, reason: str) -> None:
-        """Remember that a batch of events was answered 400, and why."""
+        """Record that a batch of events was answered 400, and why."""
         with self.changed:
             self.refused_batches.append(reason)
             self._notify()
 
     def read_settings(self, settings_id: int) -> dict[str, Any] | str | bytes | None:
-        """The settings as they were put in, None when there are none."""
+        """Return the settings as stored, or None."""
         with self.changed:
             self.settings_requests[settings_id] += 1
             self._notify()
             return self.settings.get(settings_id)
 
     def accept(self, message: ReceivedMessage) -> ReceivedMessage:
-        """Keep a message; under an idempotency key seen before it becomes a duplicate with the first's id."""
+        """Store a message; with a repeated idempotency key it is a duplicate with the first one's ID."""
         with self.changed:
             message = replace(message, seq=next(self._sequence))
             if message.idempotency_key is not None:
@@ -182,25 +182,25 @@ class SandboxState:
             return key is not None and (channel, key) in self._by_key
 
     def record_mail(self, mail: ReceivedMail) -> None:
-        """Keep an e-mail in its own form."""
+        """Store an e-mail."""
         with self.changed:
             self.mails.append(mail)
             self._notify()
 
     def record_attempt(self, attempt: Attempt) -> None:
-        """Keep that a provider was asked to send, and what it answered."""
+        """Record an attempt at a provider, and the response."""
         with self.changed:
             self.attempts.append(attempt)
             self._notify()
 
     def record_receipt(self, receipt: PlannedReceipt) -> None:
-        """Keep that a provider reported back."""
+        """Record a receipt."""
         with self.changed:
             self.receipts.append(receipt)
             self._notify()
 
     def count_try(self, *what: str) -> int:
-        """How often this was tried, this time included."""
+        """Return the number of attempts, this one included."""
         with self.changed:
             self._tries[what] += 1
             return self._tries[what]
@@ -217,7 +217,7 @@ class SandboxState:
         return [str(event["status"]) for event in self.events_of(message_id)]
 
     def accepted(self, channel: StandInChannel | None = None) -> list[ReceivedMessage]:
-        """What reached customers: messages accepted, duplicates left out; of one channel, or of all."""
+        """Return the accepted messages without duplicates, of one channel or of all."""
         with self.changed:
             return [
                 message
@@ -226,7 +226,7 @@ class SandboxState:
             ]
 
     def wait_for(self, predicate: Callable[[SandboxState], object], timeout: float = 5.0) -> None:
-        """Block until `predicate` holds, looking after each change; TimeoutError when it does not in time.
+        """Block until `predicate` holds, checking after each change. Raises TimeoutError.
 
         Not for the thread whose event loop serves the sandbox: `Sandbox.wait_for` is.
         """
@@ -235,7 +235,7 @@ class SandboxState:
                 raise TimeoutError(f"not seen within {timeout} s; {self.summary()}")
 
     def summary(self) -> str:
-        """Counts of everything, for the message of a failed wait."""
+        """Return all counts, for the message of a failed wait."""
         with self.changed:
             return (
                 f"requests {dict(self.requests)}, waiting {self.offers.waiting}, "

@@ -1,4 +1,4 @@
-"""The sandbox for programs that have no asyncio loop of their own: it brings a thread with one."""
+"""The sandbox in a thread with its own asyncio loop, for programs without one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deliveryd.sandbox.state import SandboxState
 
 
 class SandboxThread:
-    """A sandbox in a thread of its own, open between `with` and its end. Takes what `Sandbox` takes.
+    """A sandbox in its own thread, as a context manager. Takes the arguments of `Sandbox`.
 
     `state` may be used from any thread at any time; `base_url` and `smtp_port` once it is open.
     """
@@ -48,12 +48,12 @@ class SandboxThread:
 
     @property
     def base_url(self) -> str:
-        """The address of everything that speaks HTTP."""
+        """The address of the HTTP server."""
         return self._sandbox.base_url
 
     @property
     def port(self) -> int:
-        """The port of everything that speaks HTTP."""
+        """The port of the HTTP server."""
         return self._sandbox.port
 
     @property
@@ -62,7 +62,7 @@ class SandboxThread:
         return self._sandbox.smtp_port
 
     def wait_for(self, predicate: Callable[[SandboxState], object], timeout: float = 5.0) -> None:
-        """Block until `predicate` holds, looking after each change; TimeoutError when it does not in time."""
+        """Block until `predicate` holds, checking after each change. Raises TimeoutError."""
         self.state.wait_for(predicate, timeout)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The HTTP edge of the sandbox: reads a request, lets it go wrong as planned, and writes the answer."""
+"""The HTTP layer of the sandbox: reads a request, applies planned faults, and writes the response."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Waited: TypeAlias = Literal["elapsed", "closing", "gone"]
 
 
 class OpenProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with its transport in reach: ASGI has no word for hanging up on a client."""
+    """uvicorn's protocol with access to its transport: ASGI can't close a client's connection."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -51,7 +51,7 @@ class Line:
         self._closing = closing
 
     async def body(self) -> bytes | None:
-        """The request's body, None when the client left before its end."""
+        """Return the request's body, or None if the client disconnected before its end."""
         parts: list[bytes] = []
         while True:
             message = await self._receive()
@@ -62,7 +62,7 @@ class Line:
                 return b"".join(parts)
 
     async def stall(self, seconds: float) -> Waited:
-        """Keep the client waiting until `seconds` are over, the sandbox closes, or the client leaves."""
+        """Wait until `seconds` have passed, the sandbox closes, or the client disconnects."""
         gone = asyncio.ensure_future(self._until_gone())
         closing = asyncio.ensure_future(self._closing.wait())
         timeout = None if math.isinf(seconds) else seconds
@@ -90,7 +90,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, read to its end. Header names are in lower case."""
+    """One complete request. Header names are in lower case."""
 
     method: str
     params: Mapping[str, str]
@@ -133,7 +133,7 @@ class FaultyEndpoint:
             await response(scope, receive, send)
 
     async def _respond(self, call: Call, fault: Fault) -> Response | None:
-        """The answer to give, None to give none."""
+        """Return the response to send, or None for none."""
         match fault:
             case Pass() | CutInHalf() | Drip():
                 return await self._handler(call)
@@ -158,7 +158,7 @@ class FaultyEndpoint:
 
 
 class PlainEndpoint:
-    """An ASGI application that answers with `handler`, come what may."""
+    """Return an ASGI application that answers with `handler`, without faults."""
 
     def __init__(self, handler: Handler, closing: asyncio.Event) -> None:
         self._handler = handler

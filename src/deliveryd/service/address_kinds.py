@@ -1,7 +1,7 @@
-"""Which addresses are public: by a table of ours, since `ipaddress` differs from version to version.
+"""Classifies addresses as public or not, by our own table, since `ipaddress` differs between versions.
 
-The table is that of IANA's special-purpose registries, with what else isn't the public internet. Of IPv6 only
-2000::/3 is public at all.
+The table holds IANA's special-purpose registries and other ranges outside the public internet. Of IPv6, only
+2000::/3 is public.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ METADATA: frozenset[IpAddress] = frozenset(
         IPv6Address("fe80::a9fe:a9fe"),  # OpenStack
     ]
 )
-"""Where clouds hand out credentials to whoever asks from within."""
+"""Addresses where clouds give credentials to their machines."""
 
 _IPV4: Sequence[tuple[IPv4Network, str]] = [
     (IPv4Network(network), kind)
     for network, kind in (
-        ("0.0.0.0/8", "private"),  # this network; 0.0.0.0 is this computer
+        ("0.0.0.0/8", "private"),  # this network; 0.0.0.0 is this machine
         ("10.0.0.0/8", "private"),
         ("100.64.0.0/10", "private"),  # shared by a carrier's customers
         ("127.0.0.0/8", "loopback"),
@@ -67,7 +67,7 @@ _IPV6: Sequence[tuple[IPv6Network, str]] = [
         ("ff00::/8", "multicast"),
         ("2001::/23", "private"),  # IETF protocol assignments: Teredo, benchmarks, ORCHID
         ("2001:db8::/32", "documentation"),
-        ("2002::/16", "private"),  # 6to4: goes on to an IPv4 address by relays that nobody knows
+        ("2002::/16", "private"),  # 6to4: reaches an IPv4 address through unknown relays
         ("3ffe::/16", "private"),  # 6bone, given back
         ("3fff::/20", "documentation"),
     )
@@ -77,9 +77,9 @@ _TRANSLATED = IPv6Network("64:ff9b::/96")  # NAT64 (RFC 6052)
 
 
 def reached(address: IpAddress) -> IpAddress:
-    """The IPv4 address that packets to an IPv6 one are sent on to, where that is sure; else itself.
+    """Return the IPv4 address behind an IPv6 one, if it has one for certain; else the address itself.
 
-    Without its scope: through whichever interface, it is the same address.
+    The scope is removed: the address is the same on every interface.
     """
     if isinstance(address, IPv4Address):
         return address
@@ -89,7 +89,7 @@ def reached(address: IpAddress) -> IpAddress:
 
 
 def kind_of(address: IpAddress) -> str | None:
-    """What kind of address it is that isn't public; None: it is."""
+    """Return the kind of a non-public address; None for a public one."""
     if isinstance(address, IPv4Address):
         return next((kind for network, kind in _IPV4 if address in network), None)
     kind = next((kind for network, kind in _IPV6 if address in network), None)

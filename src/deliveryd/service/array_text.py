@@ -1,7 +1,7 @@
-"""The elements of a JSON array, cut out of its bytes one after the other, up to where it breaks off.
+"""Splits the bytes of a JSON array into its elements, up to where it breaks off.
 
-Nothing is decoded or parsed, so that one element that can't be read spoils no other, and a large array takes
-no more memory than its bytes.
+Nothing is decoded or parsed, so an unreadable element doesn't affect others, and a large array takes no more
+memory than its bytes.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import re
 from collections.abc import Iterator
 
 MOST_MARKS = 1_000_000
-"""Brackets and texts that are looked at, one by one, to find the end of an element that is nested deeply."""
+"""Most brackets and strings scanned to find the end of a deeply nested element."""
 
 MOST_JSON_MEMBERS = 1000
-"""Members of an object that are looked at for a name."""
+"""Most members of an object searched for a name."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _NESTING = 4
-"""Levels of brackets that one expression matches at once: messages have two."""
+"""Levels of brackets that one expression matches; messages have two."""
 
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _FLAT = rb'[^"\[\]{}]*+(?:' + _STRING + rb'[^"\[\]{}]*+)*+'
 
 
 def _brackets(levels: int) -> bytes:
-    """An expression for a pair of brackets with at most so many levels, the kinds of brackets aside."""
+    """Return an expression for brackets nested up to `levels`, regardless of their kinds."""
     inner = _FLAT if levels == 1 else _FLAT + b"(?:" + _brackets(levels - 1) + _FLAT + b")*+"
     return rb"[\[{]" + inner + rb"[\]}]"
 
@@ -33,23 +33,23 @@ def _brackets(levels: int) -> bytes:
 _BLANK = re.compile(rb"[ \t\r\n]*+")
 _CLOSED = re.compile(_STRING + b"|" + _brackets(_NESTING), re.DOTALL)
 _BARE = re.compile(rb'[^"\[\]{},: \t\r\n]++')
-# A string without an end is one mark too, or each quote in it would be tried, in time by the square.
+# An unterminated string is one mark too; otherwise each quote in it would be tried, in quadratic time.
 _MARK = re.compile(_STRING[:-1] + rb'(?:"|\\?\Z)|(?P<open>[\[{]++)|(?P<close>[\]}]++)', re.DOTALL)
 _ANY_STRING = re.compile(_STRING, re.DOTALL)
 
 
 class NoArray(ValueError):
-    """From some place on, a text isn't a JSON array; the message says why, without quoting it."""
+    """From some position on, a text isn't a JSON array; the message says why, without quoting it."""
 
 
 def spans(text: bytes) -> Iterator[tuple[int, int]]:
-    """Where each element begins and ends. Raises NoArray behind the last one that is whole.
+    """Yield where each element begins and ends. Raises NoArray after the last complete one.
 
-    That the elements themselves are JSON isn't looked at, only where they end.
+    Elements aren't checked to be JSON; only their ends are found.
     """
     at = _skip(text, len(BYTE_ORDER_MARK) if text.startswith(BYTE_ORDER_MARK) else 0)
     if text[at : at + 1] != b"[":
-        raise NoArray("isn't a JSON array")
+        raise NoArray("is not a JSON array")
     at = _skip(text, at + 1)
     if text[at : at + 1] == b"]":
         at += 1
@@ -66,14 +66,13 @@ def spans(text: bytes) -> Iterator[tuple[int, int]]:
                 raise NoArray("has no end" if not mark else f"isn't JSON at byte {at}")
             at = _skip(text, at + 1) if mark == b"," else at + 1
     if _skip(text, at) != len(text):
-        raise NoArray(f"has something behind its end at byte {at}")
+        raise NoArray(f"has data after its end at byte {at}")
 
 
 def member(text: bytes, at: int, name: bytes) -> bytes | None:
-    """The raw text of a member of the object that begins there; None when it isn't found.
+    """Return the raw text of a member of the object at `at`, or None.
 
-    Of a repeated one it is the last. Only the first members are looked at, and only up to where the object
-    can't be taken apart.
+    The last of repeated members counts. Only the first members are searched, and only up to a syntax error.
     """
     found = None
     if text[at : at + 1] != b"{":
@@ -97,7 +96,7 @@ def member(text: bytes, at: int, name: bytes) -> bytes | None:
 
 
 def without_texts(text: bytes) -> bytes:
-    """The same with every string empty: where that is JSON, it is sure where the value ends."""
+    """Return the text with all strings emptied: if that is JSON, the end of the value is certain."""
     return _ANY_STRING.sub(b'""', text)
 
 

@@ -1,4 +1,4 @@
-"""How requests prove who sends them; the interface leaves it open, so the operator says (design 5)."""
+"""Authentication of requests; the interface leaves it open, so it is configured (design 5)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _OWN_HEADERS = frozenset(
         "upgrade", "user-agent",
     }
 )  # fmt: skip
-"""Headers that say how a request is sent, and can't say who sends it as well."""
+"""Headers that the client writes itself, and so can't be used for authentication."""
 
 
 class AuthOptions(BaseModel):
-    """One of: bearer token; user name with password; any header with its value. Secrets stand in files."""
+    """One of: bearer token; user name with password; any header with its value. Secrets are in files."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
@@ -38,30 +38,30 @@ class AuthOptions(BaseModel):
     def _one_way(self) -> AuthOptions:
         for one, other in (("username", "password_file"), ("header", "value_file")):
             if (getattr(self, one) is None) is not (getattr(self, other) is None):
-                raise ValueError(f"{one} and {other} go together")
+                raise ValueError(f"{one} and {other} must be given together")
         if sum(way is not None for way in (self.token_file, self.username, self.header)) > 1:
             raise ValueError("give one of token_file, username + password_file, header + value_file")
         if self.header is not None and not _HEADER_NAME.fullmatch(self.header):
-            raise ValueError("header is no name of an HTTP header")
+            raise ValueError("header isn't a name of an HTTP header")
         if self.header is not None and self.header.lower() in _OWN_HEADERS:
             raise ValueError(f"the header {self.header} is written by the client itself")
         if self.username is not None and (":" in self.username or not self.username.isprintable()):
-            raise ValueError("username must be printable and without a colon, which would end it")
+            raise ValueError("username must be printable and must not contain a colon")
         return self
 
     @property
     def paths(self) -> Sequence[Path]:
-        """The secrets' files."""
+        """Return the secrets' files."""
         files = (self.token_file, self.password_file, self.value_file)
         return [file.path for file in files if file is not None]
 
     @property
     def is_given(self) -> bool:
-        """Whether requests show a secret."""
+        """Whether requests are authenticated."""
         return any(way is not None for way in (self.token_file, self.username, self.header))
 
     def headers(self) -> Sequence[tuple[str, str]]:
-        """The headers that authenticate a request, read from their files now. Raises ValueError."""
+        """Return the headers that authenticate a request, read from the files now. Raises ValueError."""
         if self.token_file is not None:
             return [("authorization", f"Bearer {_visible(self.token_file)}")]
         if self.username is not None and self.password_file is not None:
@@ -75,5 +75,5 @@ class AuthOptions(BaseModel):
 def _visible(file: SecretFile) -> str:
     secret = file.read()
     if not secret.isascii():
-        raise ValueError(f"{file.path} holds characters that a header can't carry: only ASCII goes there")
+        raise ValueError(f"{file.path} contains characters not allowed in a header: only ASCII is")
     return secret

@@ -1,7 +1,7 @@
-"""An answer of the queue (interface 4.1): its messages, the elements that are none, and where it breaks off.
+"""An answer of the queue (interface 4.1): its messages, its malformed elements, and where it breaks off.
 
-An ordinary answer is parsed at once. Any other is read element by element: what is wrong with one spoils no
-other, and what breaks off keeps every element that was whole before.
+An ordinary answer is parsed at once. Any other is read element by element: a malformed element doesn't affect
+others, and a truncated answer keeps every complete element.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from deliveryd.service.number_text import NumberText, TooDeep
 from deliveryd.service.wire import MOST_VALUES, id_of, message_of, values_in, why
 
 LARGEST_BATCH = 64 << 20
-"""Bytes of an answer that are read at most, so that it can't take the memory."""
+"""Largest answer read, in bytes, so that it can't exhaust memory."""
 
 LARGEST_AT_ONCE = 8 << 20
-"""Bytes of an answer that is parsed as a whole; a larger one is read element by element, in a thread."""
+"""Largest answer parsed as a whole, in bytes; a larger one is read element by element, in a thread."""
 
 LARGEST_ELEMENT = 1 << 20
-"""Bytes of a message at most, as JSON."""
+"""Largest message in bytes of JSON."""
 
 KEPT_OF_LARGE = 64 << 10
-"""Bytes that are kept of an element that is larger than any message."""
+"""Bytes kept of an element that is larger than any message."""
 
 MOST_ELEMENTS = 10_000
-"""Elements of one answer that are read at most, unless more were asked for."""
+"""Most elements read of one answer, unless more were requested."""
 
 _EMPTY = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*+(?:null[ \t\r\n]*+)?")
 
 
 class Batch(NamedTuple):
-    """An answer of the queue. `fault`: why not all of it could be read; what it had besides may be lost."""
+    """An answer of the queue. `fault`: why it couldn't be read completely; the rest of it may be lost."""
 
     messages: list[QueuedMessage]
     malformed: list[Malformed]
@@ -48,17 +48,17 @@ class Batch(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many elements the queue gave, as far as they could be read."""
+        """The number of elements that could be read."""
         return len(self.messages) + len(self.malformed)
 
     @property
     def nameless(self) -> int:
-        """How many elements have no usable id: they can't be reported, so the queue may give them again."""
+        """The number of elements without a usable ID: unreported, the queue may deliver them again."""
         return sum(element.id is None for element in self.malformed)
 
 
 def read_queue(body: bytes, asked: int = 0) -> Batch:
-    """Read a whole answer. What isn't a message is set apart, the rest goes on (design 5)."""
+    """Read a complete answer, separating messages from malformed elements (design 5)."""
     if _EMPTY.fullmatch(body):
         return Batch([], [])
     messages = _at_once(body, asked)
@@ -66,14 +66,14 @@ def read_queue(body: bytes, asked: int = 0) -> Batch:
 
 
 async def read_batch(body: bytes, asked: int, fault: ServiceError | None = None) -> Batch:
-    """Read an answer whatever its size, `fault` being what kept it from coming whole."""
+    """Read an answer of any size; `fault` is why it is incomplete, if it is."""
     if len(body) > (LARGEST_AT_ONCE if fault is None else LARGEST_ELEMENT):
         return await in_thread(partial(salvaged, body, asked, fault))  # it may take a second
     return read_queue(body, asked) if fault is None else salvaged(body, asked, fault)
 
 
 def salvaged(body: bytes, asked: int = 0, fault: ServiceError | None = None) -> Batch:
-    """What can be read of an answer, element by element; `fault` is what is known to be wrong with it."""
+    """Read as much as possible of an answer, element by element; `fault` is what is known to be wrong."""
     messages: list[QueuedMessage] = []
     malformed: list[Malformed] = []
     try:
@@ -88,14 +88,14 @@ def salvaged(body: bytes, asked: int = 0, fault: ServiceError | None = None) -> 
 
 
 def _elements(body: bytes, asked: int) -> Iterator[QueuedMessage | Malformed]:
-    """Each element until a bound is reached. Raises NoArray behind the last one that can be read."""
+    """Yield each element within the limits. Raises NoArray after the last readable one."""
     most_elements, most_values = max(MOST_ELEMENTS, asked), _most_values(asked)
     values = 0
     for count, (begin, end) in enumerate(spans(body)):
         if count == most_elements:
             raise NoArray(f"holds more than {most_elements} elements, {asked} were asked for")
         element = _element(body, begin, end, most_values)
-        if isinstance(element, QueuedMessage):  # nothing remains of the values of any other
+        if isinstance(element, QueuedMessage):  # all other values have been freed
             values += values_in(body[begin:end])
         if values > most_values:
             raise NoArray(f"holds more than {most_values} values")
@@ -107,7 +107,7 @@ def _most_values(asked: int) -> int:
 
 
 def _at_once(body: bytes, asked: int) -> list[QueuedMessage] | None:
-    """The messages of an answer that has nothing else and is within all bounds; None for any other."""
+    """Return the messages of an answer that has nothing else and is within all limits; else None."""
     if len(body) > LARGEST_AT_ONCE or values_in(body) > _most_values(asked):
         return None
     try:
@@ -124,7 +124,7 @@ def _at_once(body: bytes, asked: int) -> list[QueuedMessage] | None:
 
 
 def _element(body: bytes, begin: int, end: int, most_values: int) -> QueuedMessage | Malformed:
-    """An element of an answer. Raises NoArray when it isn't JSON."""
+    """Read an element of an answer. Raises NoArray if it isn't JSON."""
     if end - begin > LARGEST_ELEMENT:
         reason = f"larger than {LARGEST_ELEMENT} bytes"
         return Malformed(_text(body[begin : begin + KEPT_OF_LARGE]), reason, _id_in(body, begin))
@@ -135,10 +135,10 @@ def _element(body: bytes, begin: int, end: int, most_values: int) -> QueuedMessa
 
 
 def _parsed(raw: bytes) -> QueuedMessage | Malformed:
-    """An element within all bounds.
+    """Parse an element within all limits.
 
-    One that isn't JSON may end elsewhere than it seems, so that nothing behind it can be believed: NoArray.
-    Where only a text in it isn't JSON, or isn't UTF-8, its end is sure.
+    The end of one that isn't JSON is uncertain, and so is everything after it: NoArray. If only a string in
+    it isn't JSON, or isn't UTF-8, its end is certain.
     """
     try:
         element = number_text.loads_integers(raw.decode())
@@ -164,7 +164,7 @@ def _text(raw: bytes) -> str:
 
 
 def _id_in(body: bytes, begin: int = 0) -> int | None:
-    """The id of an element that isn't parsed, if it can be found."""
+    """Return the ID of an unparsed element, if it can be found."""
     id_ = member(body, begin, b"id")
     return None if id_ is None else id_of(NumberText(id_.decode("ascii", "replace")))
 

@@ -1,4 +1,4 @@
-"""One request to a host, with the few tries that are worth it inside one call."""
+"""One request to a host, with a few retries inside one call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deliveryd.service.auth import AuthOptions
 
 TRIES = 3
 LONGEST_RETRY_PAUSE = 5.0
-"""Seconds between two tries of one call at most: who is told to wait longer hears ServiceUnavailable."""
+"""Most seconds between the tries of one call; a longer Retry-After raises ServiceUnavailable."""
 
 WORTH_RETRYING = frozenset({408, 425, 429})
 PROXY_REFUSED = 407
@@ -28,11 +28,11 @@ TextHeaders = Sequence[tuple[str, str]]
 Sleep = Callable[[float], Awaitable[None]]
 
 _ALWAYS = (("accept", "application/json"), ("user-agent", f"deliveryd/{__version__}"))
-_LOOKED_UP: tuple[str | None, ...] = (None,)  # by whoever connects
+_LOOKED_UP: tuple[str | None, ...] = (None,)  # resolved when connecting
 
 
 def _is_brief(error: BaseException) -> bool:
-    """Whether another try is worth it, and the pause that the service asked for is short enough."""
+    """Whether the error is transient, and the requested pause is short enough."""
     return isinstance(error, WireError) or (
         isinstance(error, ServiceUnavailable) and (error.after or 0.0) <= LONGEST_RETRY_PAUSE
     )
@@ -43,9 +43,9 @@ def _never_left(error: BaseException) -> bool:
 
 
 class Caller:
-    """Calls a host, which its errors name as `whom`, and shows it the credentials of `auth`.
+    """Calls a host with the credentials of `auth`; errors name it as `whom`.
 
-    Raises ValueError when the credentials can't be used.
+    Raises ValueError if the credentials can't be used.
     """
 
     def __init__(self, http: HttpClient, whom: str, auth: AuthOptions, sleep: Sleep = anyio.sleep) -> None:
@@ -64,10 +64,10 @@ class Caller:
         also: Collection[int] = (),
         addresses: Sequence[str | None] = _LOOKED_UP,
     ) -> WireResponse:
-        """Send a request and return its answer, whose status is a 2xx or one of `also`.
+        """Send a request and return its answer, with a 2xx status or one of `also`.
 
-        `addresses` are tried one after the other until one can be connected to. Raises ServiceUnavailable
-        and ServiceRefused.
+        `addresses` are tried in turn until one can be connected to. Raises ServiceUnavailable and
+        ServiceRefused.
         """
         sent = [*_ALWAYS, *headers]
         if body:
@@ -83,10 +83,10 @@ class Caller:
         return await self._send("GET", target, [*self._credentials.current(), *_ALWAYS], b"", _LOOKED_UP)
 
     async def get_once(self, target: Target) -> WireResponse:
-        """The same for a GET that takes something away, so that it is repeated only if it never left.
+        """Send a GET that isn't idempotent, so that it is repeated only if it was never sent.
 
-        An answer of 401 has it repeated too, once, when there are new credentials. Raises OutcomeUnknown
-        besides, where it left and no whole answer came.
+        After a 401 it is repeated once if there are new credentials. Also raises OutcomeUnknown, if it was
+        sent and no complete answer came back.
         """
         once = partial(self._accepted, "GET", target, _ALWAYS, b"", _LOOKED_UP, also=())
         try:
@@ -102,7 +102,7 @@ class Caller:
         except (ServiceUnavailable, WireError) as error:
             if not is_worth_another(error):
                 raise
-            from deliveryd.service.retries import try_again  # noqa: PLC0415  # loads tenacity, needed no sooner
+            from deliveryd.service.retries import try_again  # noqa: PLC0415  # loads tenacity, only needed here
 
             return await try_again(once, error, TRIES, is_worth_another, self._sleep)
 
@@ -158,7 +158,7 @@ class Caller:
         return f"{self._whom} answered {answer.status}"
 
     def _credentials_after(self, shown: TextHeaders) -> TextHeaders:
-        """The credentials now that the host didn't accept these; another call may have renewed them."""
+        """Reread rejected credentials, unless another call has done so already."""
         if self._credentials.current() == shown:
             self._credentials.renew()
         return self._credentials.current()
@@ -169,7 +169,7 @@ class Caller:
 
 
 def _origin_of(location: str) -> str:
-    """Where a redirect leads, without what may be secret of it; nothing when it is no whole address."""
+    """Return a redirect's target without parts that may be secret; empty if it isn't a full address."""
     try:
         target = target_of(location)
     except ValueError:

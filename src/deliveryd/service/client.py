@@ -37,12 +37,12 @@ PAGE_KEPT_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationAccess:
-    """How entity configurations are had: from which hosts, how large, and where copies are kept.
+    """Fetching of entity configurations: allowed hosts, size limit and cache.
 
-    `elsewhere` asks other hosts than the service's own (None: they aren't asked); it must not show a client
-    certificate, and has a bound of its own. `max_size` (bytes) bounds the answers of the service's own host.
-    `ttl` are the seconds for which a copy is good whose host says nothing of it. `look_up` finds addresses of
-    other hosts; None: a proxy does, and judges them. The client closes all this.
+    `elsewhere` calls hosts other than the service's own (None: not allowed); it must not send a client
+    certificate, and has its own size limit. `max_size` limits the answers of the service's own host, in
+    bytes. `ttl` is the lifetime of a copy in seconds, if its host sets none. `look_up` resolves other hosts;
+    None: a proxy resolves and checks them. The client closes all of these.
     """
 
     rules: HostRules = OWN_HOST
@@ -54,7 +54,7 @@ class ConfigurationAccess:
 
 
 class ServiceClient:
-    """Speaks with the service at `base_url`. Every call but `take` tries a few times what may pass.
+    """The client of the service at `base_url`. Every call except `take` retries transient errors.
 
     All calls raise ServiceUnavailable (try later), ServiceRefused (the request itself is wrong) or
     ServiceUnreadable (the answer isn't what the interface describes). `async with` closes it.
@@ -85,8 +85,8 @@ class ServiceClient:
     async def take(self, count: int) -> Batch:
         """Take up to `count` messages from the queue (interface 4.1).
 
-        The service may hand out each message once, so the request isn't repeated once it has left. Where no
-        whole answer came back, or one that can't be read, the batch is what there is of it, with the fault.
+        The service may deliver each message only once, so the request isn't repeated once it was sent. If the
+        answer is incomplete or unreadable, the batch is what could be read of it, with the fault.
         """
         try:
             answer = await self._queue.get_once(self._below(f"/queue?take={count}"))
@@ -101,17 +101,17 @@ class ServiceClient:
         await self._call("POST", "/events", f"[{','.join(bodies)}]".encode())
 
     async def fetch_settings(self, settings_id: int) -> bytes:
-        """Settings as the service wrote them (interface 4.3); `parse_settings` reads them."""
+        """Return settings as sent by the service (interface 4.3); `parse_settings` parses them."""
         answer = await self._call("GET", f"/settings/{settings_id}")
         return answer.body
 
     @staticmethod
     def parse_settings(settings_id: int, body: bytes) -> Settings:
-        """Read what `fetch_settings` returned, now or from a cache. Raises ServiceUnreadable."""
+        """Parse the result of `fetch_settings`, fresh or cached. Raises ServiceUnreadable."""
         return read_settings(settings_id, body)
 
     async def look(self, path: str) -> WireResponse:
-        """The answer to a GET below the service's address, whatever its status. Raises WireError."""
+        """Return the answer to a GET below the service's address, whatever its status. Raises WireError."""
         return await self._service.ask(self._below(path))
 
     def customer_data(
@@ -122,9 +122,9 @@ class ServiceClient:
         language: str | None = None,
         most_pages: int = MOST_PAGES,
     ) -> CustomerData:
-        """The groups of `include` by name, each an async iterator over its entities (interface 2.4, 4.4).
+        """Return the groups of `include` by name, each an async iterator of entities (interface 2.4, 4.4).
 
-        Raises ValueError for a group that the interface doesn't have. The iterators raise what calls do.
+        Raises ValueError for an unknown group. The iterators raise the same errors as calls.
         """
 
         async def fetch(groups: Collection[str], tokens: Mapping[str, str]) -> Mapping[str, Any]:
@@ -140,24 +140,24 @@ class ServiceClient:
         tokens: Mapping[str, str] | None = None,
         language: str | None = None,
     ) -> CustomerDataBody:
-        """One page of each group of `include` (interface 4.4); `tokens` continue groups where a page ended.
+        """Return one page of each group of `include` (interface 4.4); `tokens` continue after a page.
 
-        Raises ValueError for a group that the interface doesn't have.
+        Raises ValueError for an unknown group.
         """
         check_groups([*include, *(tokens or {})])
         return read_customer_data(await self._customer_page(customer_id, include, tokens or {}, language))
 
     async def entity(self, config_url: str) -> Merchant | Mapping[str, Any]:
-        """The configuration of an entity (interface 4.5): a merchant's typed (2.5), others as they are.
+        """Return the configuration of an entity (interface 4.5): a merchant typed (2.5), others as JSON.
 
-        It is asked for once however many ask at the same time, and kept as its host and the cache say. Raises
-        ServiceRefused for an address that nothing may be fetched from.
+        Concurrent calls share one request; the result is cached as its host and the configuration allow.
+        Raises ServiceRefused for an address that isn't allowed.
         """
         value = await self.configuration(config_url)
         return read_merchant(value) if is_merchant(target_of(config_url).path) else value
 
     async def configuration(self, config_url: str) -> Mapping[str, Any]:
-        """The same for every entity as its host wrote it: the `value` of the answer (interface 4.5)."""
+        """Return any entity's configuration as sent by its host: the answer's `value` (interface 4.5)."""
         target = _target(config_url)
         self._hosts.check(target)
         self._own_paths.check(config_url, target)
@@ -211,4 +211,4 @@ def _target(config_url: str) -> Target:
     try:
         return target_of(config_url)
     except ValueError:
-        raise ServiceUnreadable("the configuration's address isn't one") from None
+        raise ServiceUnreadable("the configuration's address is invalid") from None

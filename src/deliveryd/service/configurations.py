@@ -1,4 +1,4 @@
-"""Entity configurations by address: from the disk cache, else from their host, once however many ask."""
+"""Entity configurations by address: from the disk cache or from their host, with shared requests."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from deliveryd.service.freshness import freshness
 NOT_MODIFIED = 304
 
 Fetch = Callable[[str, str | None], Awaitable[WireResponse]]
-"""Asks for an address; with the tag of a copy, 304 may come back, which means that it is still good."""
+"""Fetches an address; with a copy's tag, the answer may be 304: the copy is still valid."""
 
 _TAG = re.compile(r"[ -~\x80-\xff]{1,1024}")
 
 
 class _Copy(NamedTuple):
-    """A configuration, received `at` (Unix time), good for `seconds`, with its host's tag for it."""
+    """A configuration, received `at` (Unix time), valid for `seconds`, with its host's tag."""
 
     at: float
     seconds: float
@@ -34,14 +34,14 @@ class _Copy(NamedTuple):
     body: bytes
 
     def is_fresh(self, now: float) -> bool:
-        return 0 <= now - self.at < self.seconds  # a clock that was set back makes it old
+        return 0 <= now - self.at < self.seconds  # a clock that was set back expires it
 
     def written(self) -> bytes:
         return json.dumps([self.at, self.seconds, self.tag]).encode() + b"\n" + self.body
 
 
 def _read_copy(stored: bytes) -> _Copy | None:
-    """What `written` made; None when it is anything else."""
+    """Parse the result of `written`; return None for anything else."""
     head, _, body = stored.partition(b"\n")
     try:
         at, seconds, tag = json.loads(head)
@@ -55,7 +55,7 @@ def _read_copy(stored: bytes) -> _Copy | None:
 
 @dataclass(slots=True)
 class _PendingFetch:
-    """A request under way, and what came of it for those who wait."""
+    """A request in progress, and its result for all waiters."""
 
     done: anyio.Event = field(default_factory=anyio.Event)
     body: bytes | None = None
@@ -63,9 +63,9 @@ class _PendingFetch:
 
 
 class Configurations:
-    """Hands out configurations. `ttl` (seconds) is how long one is good whose host says nothing of it.
+    """Provides configurations. `ttl` is the lifetime in seconds, if the host sets none.
 
-    Without a cache nothing is kept, and only requests that stand side by side are one.
+    Without a cache nothing is kept, and only concurrent requests are shared.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Configurations:
         self._requests: dict[str, _PendingFetch] = {}
 
     async def get(self, url: str) -> dict[str, Any]:
-        """The `value` of the configuration at an address (interface 4.5), a copy for each caller.
+        """Return the `value` of the configuration at an address (interface 4.5), a copy for each caller.
 
         Raises ServiceError.
         """
@@ -86,7 +86,7 @@ class Configurations:
             await request.done.wait()
             if request.error is not None:
                 raise request.error
-            if request.body is not None:  # else its caller was cancelled
+            if request.body is not None:  # otherwise its caller was cancelled
                 return read_configuration(request.body)
         return read_configuration(await self._find_for_all(url))
 
@@ -112,7 +112,7 @@ class Configurations:
         elif copy is not None:
             body = copy.body
         else:
-            raise ServiceUnreadable("the host answered 304 to somebody who has no copy")
+            raise ServiceUnreadable("the host answered 304 to a request without a tag")
         read_configuration(body)
         await self._keep(url, answer, body, copy)
         return body
@@ -135,7 +135,7 @@ class Configurations:
             await self._cache.delete(_name(url))
             return
         tag = answer.headers.get("etag")
-        if answer.status == NOT_MODIFIED and before is not None:  # which may leave out what stays as it is
+        if answer.status == NOT_MODIFIED and before is not None:  # a 304 may omit unchanged headers
             tag, seconds = tag or before.tag, before.seconds if seconds is None else seconds
         if tag is not None and not _TAG.fullmatch(tag):
             tag = None
@@ -149,7 +149,7 @@ class Configurations:
 
 
 def read_configuration(body: bytes) -> dict[str, Any]:
-    """The `value` of a configuration (interface 4.5). Raises ServiceUnreadable."""
+    """Return the `value` of a configuration (interface 4.5). Raises ServiceUnreadable."""
     parsed = plain_json.loads_service_json(body)
     if not isinstance(parsed, dict) or not isinstance(parsed.get("value"), dict):
         raise ServiceUnreadable("an entity's configuration isn't an object with an object in `value`")

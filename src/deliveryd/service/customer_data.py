@@ -1,4 +1,4 @@
-"""A customer's data: groups of entities, each read page by page as it is asked for (interface 2.4, 4.4)."""
+"""A customer's data: groups of entities, each read page by page on demand (interface 2.4, 4.4)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from deliveryd.errors import ServiceUnreadable
 from deliveryd.service.wire import GROUPS, EntityBody, GroupBody, read_group
 
 MOST_PAGES = 10_000
-"""Pages of one group after which its chain counts as one without end."""
+"""Most pages of one group, after which its chain counts as endless."""
 
 LONGEST_TOKEN = 32_768
-"""Characters of a token, once it is encoded, that an address can carry."""
+"""Most characters of an encoded token in an address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """One entity of a customer. `fields` are its customer level fields, whatever they are (interface 2.4)."""
+    """One entity of a customer. `fields` are its customer level fields (interface 2.4)."""
 
     group: str
     id: int
@@ -31,14 +31,14 @@ class Entity:
 
 
 FetchGroups = Callable[[Collection[str], Mapping[str, str]], Awaitable[Mapping[str, Any]]]
-"""One request (interface 4.4): the groups asked for and the tokens that continue them; groups come unread."""
+"""One request (interface 4.4): groups, and tokens that continue them; returns the unparsed groups."""
 
 
 class CustomerData(Mapping[str, "EntityGroup"]):
-    """The groups that were asked for, by name, in the interface's order.
+    """The requested groups by name, in the interface's order.
 
-    They are independent of each other: each may be read at any time, in any order, side by side, or not at
-    all. Nothing is asked for before that; the first pages of all of them come with one request.
+    Groups are independent: each can be read at any time, in any order, concurrently, or not at all. No
+    request is made before that; one request returns the first pages of all groups.
     """
 
     def __init__(self, fetch: FetchGroups, include: Collection[str], most_pages: int = MOST_PAGES) -> None:
@@ -49,7 +49,7 @@ class CustomerData(Mapping[str, "EntityGroup"]):
 
     @property
     def answered(self) -> bool:
-        """Whether the service answered with any of the groups; False as long as none has been read."""
+        """Whether the service returned any of the groups; False until one has been read."""
         return self._opening.answered
 
     def __getitem__(self, name: str) -> EntityGroup:
@@ -63,11 +63,11 @@ class CustomerData(Mapping[str, "EntityGroup"]):
 
 
 class EntityGroup(AsyncIterator[Entity]):
-    """The entities of one group, in the service's order; the next page is asked for when one has been read.
+    """The entities of one group, in the service's order; each page is requested after the previous one.
 
-    Raises ServiceUnavailable and ServiceRefused, after which the reading can be continued where it ended, and
-    ServiceUnreadable, also for a chain of pages that leads nowhere: a token that came before, a page that
-    brings a token and nothing new, more than `most_pages`. What was read before has been handed out by then.
+    Raises ServiceUnavailable and ServiceRefused, after which iteration can continue where it stopped, and
+    ServiceUnreadable, also for a broken chain of pages: a repeated token, a page with a token but nothing
+    new, more than `most_pages`. Entities read before have been returned by then.
     """
 
     def __init__(self, name: str, fetch: FetchGroups, opening: _Opening, most_pages: int) -> None:
@@ -86,7 +86,7 @@ class EntityGroup(AsyncIterator[Entity]):
 
     @property
     def ready(self) -> int:
-        """How many entities can be had without a request."""
+        """The number of entities available without a request."""
         return len(self._ready)
 
     async def __anext__(self) -> Entity:
@@ -126,18 +126,20 @@ class EntityGroup(AsyncIterator[Entity]):
         if token is None:
             return
         if repeats or not entities:
-            self._dead_end = f"page {self.pages} brought nothing new, and yet a continuation token"
+            self._dead_end = f"page {self.pages} has a continuation token but no new entities"
         elif hash(token) in self._tokens:
-            self._dead_end = f"the continuation token of page {self.pages} came before: this would never end"
+            self._dead_end = (
+                f"the continuation token of page {self.pages} was used before: the chain would never end"
+            )
         elif self.pages >= self._most_pages:
-            self._dead_end = f"there are still more after {self.pages} pages"
+            self._dead_end = f"there are more than {self.pages} pages"
         elif len(quote(token)) > LONGEST_TOKEN:
-            self._dead_end = f"the continuation token of page {self.pages} is too long to be sent back"
-        self._tokens.add(hash(token))  # not the tokens themselves, which may be long
+            self._dead_end = f"the continuation token of page {self.pages} is too long"
+        self._tokens.add(hash(token))  # not the tokens, which may be long
 
 
 class _Opening:
-    """The first pages of all groups, which come with one request that whoever is first makes."""
+    """The first pages of all groups, fetched with one request by the first reader."""
 
     def __init__(self, fetch: FetchGroups, names: Sequence[str]) -> None:
         self._fetch = fetch
@@ -147,7 +149,7 @@ class _Opening:
         self._asking = anyio.Lock()
 
     async def page(self, name: str) -> GroupBody:
-        """The first page of a group; a group that the answer doesn't have is empty. Raises ServiceError."""
+        """Return the first page of a group; empty if the answer lacks the group. Raises ServiceError."""
         async with self._asking:
             if self._pages is None:
                 self._pages = dict(await self._fetch(self._names, {}))
@@ -159,7 +161,7 @@ class _Opening:
 
 
 def check_groups(names: Collection[str]) -> None:
-    """Raise ValueError for a group that the interface doesn't have."""
+    """Raise ValueError for an unknown group."""
     if unknown := set(names) - set(GROUPS):
         raise ValueError(f"no such group: {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
 

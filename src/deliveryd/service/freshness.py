@@ -1,4 +1,4 @@
-"""How long an answer may be kept, by what its host says (RFC 9111)."""
+"""How long an answer may be cached, by its headers (RFC 9111)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _DIRECTIVE = re.compile(r'([A-Za-z-]+)(?:\s*=\s*(?:"([^"]*)"|([^\s,;"]+)))?')
 
 
 class Freshness(NamedTuple):
-    """Whether an answer may be kept, and for how many seconds it is good; None: the host didn't say."""
+    """Whether an answer may be cached, and for how many seconds; None: not specified."""
 
     may_be_kept: bool
     seconds: float | None
 
 
 def freshness(headers: Mapping[str, str]) -> Freshness:
-    """Read `Cache-Control` and `Age`, as a cache of one client does; what can't be read is good for 0 s."""
+    """Parse `Cache-Control` and `Age` as a private cache; unparsable values mean 0 s."""
     said = {
         match[1].lower(): match[2] or match[3] or ""
         for match in _DIRECTIVE.finditer(headers.get("cache-control", ""))

@@ -1,7 +1,7 @@
-"""Which hosts entity configurations may be fetched from: their addresses come from outside (interface 4.5).
+"""The hosts that entity configurations may be fetched from, since their addresses come from outside (4.5).
 
-A host must be on the list, and its name must not lead into a network that is not meant: whoever writes a
-`configUrl`, or answers for the name in it, could otherwise have this machine ask its own neighbours.
+A host must be on the list, and its name must not resolve into a network that isn't allowed: otherwise whoever
+writes a `configUrl`, or controls its name, could make this machine send requests into its own network.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Network = IPv4Network | IPv6Network
 LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
 
 REFUSED = 0
-"""The status of a refusal that came before any request."""
+"""The status of a refusal before any request."""
 
 LOOK_UP_SECONDS = 10.0
 MOST_ADDRESSES = 4
@@ -35,14 +35,14 @@ _NAME = re.compile(r"[a-z0-9._-]+")
 
 
 class Host(NamedTuple):
-    """A host of the list; without a port it means the one that its scheme has."""
+    """A host on the list; without a port, the default port of the scheme."""
 
     name: str
     port: int | None
 
 
 def parse_host(text: str) -> Host:
-    """Read "config.example.com", "config.example.com:8443" or "[2001:db8::7]". Raises ValueError."""
+    """Parse "config.example.com", "config.example.com:8443" or "[2001:db8::7]". Raises ValueError."""
     if "/" in text or "?" in text or "#" in text or "://" in text:
         raise ValueError('expected a host such as "config.example.com" or "config.example.com:8443"')
     target = target_of(f"https://{text}")
@@ -53,15 +53,15 @@ def parse_host(text: str) -> Host:
 
 
 def parse_network(text: str) -> Network:
-    """Read "10.20.0.0/16" or "fd00::/8". Raises ValueError."""
+    """Parse "10.20.0.0/16" or "fd00::/8". Raises ValueError."""
     return ipaddress.ip_network(text)
 
 
 @dataclass(frozen=True, slots=True)
 class HostRules:
-    """What an operator allows; `hosts` None: the service's own host, and no other.
+    """The operator's rules; `hosts` None: only the service's own host.
 
-    `networks` are those private ones that names may lead into, `allow_http` is whether plain http will do.
+    `networks` are private networks that names may resolve to; `allow_http`: whether plain http is allowed.
     """
 
     hosts: Sequence[Host] | None = None
@@ -70,17 +70,17 @@ class HostRules:
 
 
 OWN_HOST = HostRules()
-"""Nothing but the service's own host."""
+"""Only the service's own host."""
 
 
 class NameServers:
-    """Looks names up as the system does, each by itself, so that one that takes long holds up no other."""
+    """Resolves names with the system's resolver, each separately, so that a slow one delays no other."""
 
     def __init__(self) -> None:
         self._resolver = Resolver()
 
     async def __call__(self, name: str, _port: int) -> Sequence[str]:
-        """The addresses of a host, each once. Raises ServiceUnavailable."""
+        """Return the addresses of a host without duplicates. Raises ServiceUnavailable."""
         try:
             with anyio.fail_after(LOOK_UP_SECONDS):
                 found = await self._resolver.look_up(name)
@@ -92,9 +92,9 @@ class NameServers:
 
 
 class AllowedHosts:
-    """Judges addresses by the rules. The service's own host is where `base` leads: scheme, name and port.
+    """Applies the rules. The service's own host is that of `base`: scheme, name and port.
 
-    `look_up` None: names are looked up by a proxy.
+    `look_up` None: a proxy resolves names.
     """
 
     def __init__(self, base: Target, rules: HostRules, look_up: LookUp | None) -> None:
@@ -103,22 +103,24 @@ class AllowedHosts:
         self._look_up = look_up
 
     def is_own(self, target: Target) -> bool:
-        """Whether this is the service's own host, which the worker speaks with anyway."""
+        """Whether this is the service's own host."""
         return target[:3] == self._own
 
     def check(self, target: Target) -> None:
-        """Raise ServiceRefused, with the reason, unless the host is on the list and may be asked this way."""
+        """Raise ServiceRefused, with the reason, unless the host is on the list and the scheme is allowed."""
         own = self.is_own(target)
         if not (own if self._rules.hosts is None else self._is_listed(target)):
             raise ServiceRefused(f"{target.authority} isn't a host that configurations come from", REFUSED)
         if target.scheme != "https" and not own and not self._rules.allow_http:
-            raise ServiceRefused(f"{target.authority} is asked without TLS, which isn't allowed", REFUSED)
+            raise ServiceRefused(
+                f"{target.authority} would be called without TLS, which isn't allowed", REFUSED
+            )
 
     async def addresses(self, target: Target) -> Sequence[str | None]:
-        """The addresses to connect to, looked up now and once; None: a proxy looks the name up.
+        """Return the addresses to connect to, resolved once; None: a proxy resolves the name.
 
-        Raises ServiceRefused when one of them lies in a network that isn't allowed, and ServiceUnavailable
-        when there is none.
+        Raises ServiceRefused if one of them is in a network that isn't allowed, and ServiceUnavailable if
+        there is none.
         """
         found: Sequence[str]
         if (literal := _literal(target.host)) is not None:
@@ -143,10 +145,10 @@ class AllowedHosts:
         )
 
     def _refusal(self, address: IpAddress) -> str | None:
-        """Why an address isn't connected to: it is neither public nor in an allowed network."""
+        """Return why an address is refused: it is neither public nor in an allowed network."""
         at = reached(address)
         if METADATA & {address, at}:
-            return f"a {kind_of(at)} address where a cloud hands out credentials, which is never asked"
+            return f"a {kind_of(at)} address of a cloud's credentials service, which is always refused"
         if (kind := kind_of(at)) is None:
             return None
         if any(each in network for network in self._rules.networks for each in (address, at)):
@@ -162,6 +164,6 @@ def _literal(name: str) -> IpAddress | None:
 
 
 def _same(name: str) -> str:
-    """One spelling for each host."""
+    """Return the canonical spelling of a host."""
     literal = _literal(name)
     return str(literal) if literal is not None else name.lower()

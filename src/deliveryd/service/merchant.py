@@ -15,13 +15,13 @@ _MERCHANT = re.compile(rb"/merchants/[^/]+/[^/]+/[^/?]+/?(?:\?.*)?$")
 
 
 class _MerchantPart(BaseModel):
-    """Fields that the interface doesn't name are kept, in `model_extra`; which are required isn't shown."""
+    """Further fields are kept in `model_extra`; the interface doesn't say which are required."""
 
     model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
 
 
 class Location(_MerchantPart):
-    """Where a merchant is (interface 2.5); latitude and longitude are in degrees."""
+    """A merchant's location (interface 2.5); latitude and longitude are in degrees."""
 
     name: StrictStr | None = None
     lat: float | None = Field(None, strict=True)
@@ -61,7 +61,7 @@ def is_merchant(path: bytes) -> bool:
 
 
 def read_merchant(value: Mapping[str, Any]) -> Merchant:
-    """Read the `value` of a merchant's configuration. Raises ServiceUnreadable, naming what is wrong."""
+    """Parse the `value` of a merchant's configuration. Raises ServiceUnreadable."""
     try:
         return Merchant.model_validate(value)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""JSON in which every number keeps the text that it was written with: `10.50` stays `10.50`."""
+"""JSON in which every number keeps its original text: `10.50` stays `10.50`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 MOST_DIGITS = 20
-"""Digits that an integer has at most: one more than any of 64 bits."""
+"""Most digits of an integer: one more than any 64-bit integer has."""
 
 
 class NumberText(str):
@@ -17,7 +17,7 @@ class NumberText(str):
 
 
 class NotANumber:
-    """What `NaN` and `Infinity` become, which are no JSON: no model takes it."""
+    """Replaces `NaN` and `Infinity`, which aren't JSON: no model accepts it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"-?(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?", re.ASCII)
 
 
 def loads_exact(text: str) -> Any:
-    """Read a JSON text. Raises ValueError when it is none, and TooDeep before it is known whether it is."""
+    """Parse a JSON text. Raises ValueError if it is invalid, and TooDeep if that is unknown."""
     try:
         return _decoder.decode(text)
     except RecursionError:
@@ -42,9 +42,9 @@ def loads_exact(text: str) -> Any:
 
 
 def loads_integers(text: str) -> Any:
-    """The same, with integers as such where that loses nothing: faster, since most numbers are integers.
+    """Like `loads_exact`, with integers as `int` where that is lossless: faster, since most numbers are.
 
-    JSON writes an integer in one way only, save for `-0`. Raises what `loads_exact` does.
+    JSON has one spelling per integer, except `-0`. Raises the same errors.
     """
     if "-0" in text:
         return loads_exact(text)
@@ -52,12 +52,12 @@ def loads_integers(text: str) -> Any:
         return _integers.decode(text)
     except json.JSONDecodeError:
         raise
-    except (RecursionError, ValueError):  # the latter: an integer of thousands of digits
+    except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
         return loads_exact(text)
 
 
 def elements_of(text: str, largest: int) -> list[Any]:
-    """The elements of an array. Raises what `loads_exact` does, and ValueError where one has more bytes."""
+    """Return the elements of an array. Raises like `loads_exact`, and ValueError for one with more bytes."""
     decoder = _decoder if "-0" in text else _integers
     elements: list[Any] = []
     at = _separator(text, 0, "[")
@@ -75,7 +75,7 @@ def elements_of(text: str, largest: int) -> list[Any]:
     except RecursionError:
         raise TooDeep("nested too deeply") from None
     if _separator(text, at, "]") != len(text):
-        raise ValueError("something stands behind the array")
+        raise ValueError("data after the array")
     return elements
 
 
@@ -92,9 +92,9 @@ def _blank(text: str, at: int) -> int:
 
 
 def integer_of(text: str) -> int | None:
-    """The integer that a JSON number is, however it was written: `6`, `6.0` and `60e-1` are 6.
+    """Return a JSON number as an integer, in any notation: `6`, `6.0` and `60e-1` are 6.
 
-    It never becomes a float. None where the number has a fraction, or more than `MOST_DIGITS` digits.
+    No float is involved. None if the number has a fraction, or more than `MOST_DIGITS` digits.
     """
     number = _NUMBER.fullmatch(text)
     if number is None:

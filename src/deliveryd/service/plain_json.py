@@ -1,4 +1,4 @@
-"""JSON as plain values that can be written again: numbers are finite, texts are whole."""
+"""JSON as plain values that can be serialized again: finite numbers, valid Unicode."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ def _finite(text: str) -> float:
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} isn't a JSON number")
 
 
 _decoder = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number)
 
 
 def loads_service_json(body: bytes) -> Any:
-    """Read a JSON text. Raises ServiceUnreadable when it is none, or holds what couldn't be written again."""
+    """Parse a JSON text. Raises ServiceUnreadable if it is invalid or couldn't be serialized again."""
     try:
         value = _decoder.decode(body.decode("utf-8-sig"))
         if b"\\u" in body:
-            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair can't be
+            json.dumps(value, ensure_ascii=False).encode()  # lone surrogates can't be encoded
     except UnicodeDecodeError:
         raise ServiceUnreadable("the answer isn't UTF-8") from None
     except UnicodeEncodeError:
-        raise ServiceUnreadable("the answer holds half a surrogate pair") from None
+        raise ServiceUnreadable("the answer contains half a surrogate pair") from None
     except RecursionError:
         raise ServiceUnreadable("the answer is nested too deeply") from None
     except ValueError as error:

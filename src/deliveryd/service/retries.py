@@ -1,4 +1,4 @@
-"""The pauses and tries after a first one that failed."""
+"""Retries within one call, after the first attempt failed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ async def try_again(
     is_worth_another: Callable[[BaseException], bool],
     sleep: Callable[[float], Awaitable[None]],
 ) -> T:
-    """Go on after a try that came to `first`, until one ends otherwise or all `tries`, with it, are used up.
+    """Retry after a first attempt raised `first`, up to `tries` attempts in total.
 
-    Raises what the last one came to, at once if that isn't worth another try.
+    Raises the last attempt's error, at once if `is_worth_another` rejects it.
     """
     async for attempt in AsyncRetrying(
         stop=stop_after_attempt(tries),
@@ -39,7 +39,7 @@ async def try_again(
             if attempt.retry_state.attempt_number == 1:
                 raise first
             return await once()
-    raise AssertionError("tenacity ends by returning or raising")
+    raise AssertionError("tenacity always returns or raises")
 
 
 def _wait(state: RetryCallState) -> float:

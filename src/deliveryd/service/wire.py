@@ -1,6 +1,6 @@
-"""The service's bodies as pydantic models (interface 2 and 6), and their translation into our own values.
+"""The service's bodies as pydantic models (interface 2 and 6), and their conversion to our own values.
 
-Fields that the interface doesn't name are let be.
+Fields outside the interface are ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GROUPS = ("merchants", "offers", "privileges", "rewards", "regions", "benefits")
 """The groups of a customer's data (interface 2.4)."""
 
 MOST_VALUES = 500_000
-"""JSON values that an answer holds at most: once it is read, each takes some hundred bytes."""
+"""Most JSON values in an answer; each takes about a hundred bytes once parsed."""
 
 LARGEST_SETTINGS = 2 << 20
 MOST_LANGUAGES = 1000
@@ -41,11 +41,11 @@ def _integer(value: object) -> int:
         value = number_text.integer_of(value)
     if type(value) is int and value in _INT64:  # True and False are integers too
         return value
-    raise ValueError("expected an integer of 64 bits")
+    raise ValueError("expected a 64-bit integer")
 
 
 def _variables(value: object) -> dict[str, str]:
-    """The variables; ends at the first that is wrong, since their names are told to nobody."""
+    """Parse the variables; stop at the first invalid one, since names are never reported."""
     if not isinstance(value, dict):
         raise ValueError("expected an object")  # noqa: TRY004 - pydantic collects ValueErrors
     texts = {name: text if type(text) is str else _text_of_number(text) for name, text in value.items()}
@@ -72,7 +72,7 @@ def _text(value: object) -> object:
 
 
 def _text_or_none(value: object) -> str | None:
-    """A text from which no message is made: one that can't be read counts as none."""
+    """Return a text that isn't message content; an invalid one counts as none."""
     try:
         text = _text(value)
     except ValueError:
@@ -81,7 +81,7 @@ def _text_or_none(value: object) -> str | None:
 
 
 def _whole(text: str) -> str:
-    """The text. Half a surrogate pair, which JSON can escape, can be neither stored nor sent."""
+    """Return the text. Lone surrogates, which JSON can escape, can be neither stored nor sent."""
     if not text.isascii():
         try:
             text.encode()
@@ -130,7 +130,7 @@ class GreetingsBody(_Wire):
 
 
 class MessengerBody(_Wire):
-    """What a messenger message is made from."""
+    """The content of a messenger message."""
 
     text: WireText | None = None
     image: WireText | None = None
@@ -138,13 +138,13 @@ class MessengerBody(_Wire):
 
 
 class SmsBody(_Wire):
-    """What a text message is made from."""
+    """The content of a text message."""
 
     text: WireText
 
 
 class InAppBody(_Wire):
-    """What an in-app message is made from."""
+    """The content of an in-app message."""
 
     name: WireText | None = None
     description: WireText | None = None
@@ -154,7 +154,7 @@ class InAppBody(_Wire):
 
 
 class EmailBody(_Wire):
-    """What an e-mail is made from."""
+    """The content of an e-mail."""
 
     subject: WireText
     body: WireText
@@ -176,7 +176,7 @@ class DeliveryBody(_Wire):
 
 
 class SettingsBody(_Wire):
-    """The settings (interface 2.2). What the languages hold is read block by block, each on its own."""
+    """The settings (interface 2.2). The blocks of the languages are parsed separately."""
 
     reference: Annotated[str | None, PlainValidator(_text_or_none)] = None
     delivery: DeliveryBody | None = None
@@ -184,7 +184,7 @@ class SettingsBody(_Wire):
 
 
 class EntityBody(BaseModel):
-    """An entity of a customer; whatever else it carries is kept (interface 2.4)."""
+    """An entity of a customer; further fields are kept (interface 2.4)."""
 
     model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
 
@@ -206,9 +206,9 @@ class CustomerDataBody(_Wire):
 
 
 def message_of(element: Any) -> QueuedMessage:
-    """The message that an element of the queue's answer is. Raises ValidationError.
+    """Convert an element of the queue's answer to a message. Raises ValidationError.
 
-    Only the model can say what is wrong with one, and it is asked only where something is.
+    The model is used only for invalid elements, to describe the problem.
     """
     try:
         return QueuedMessage(
@@ -223,7 +223,7 @@ def message_of(element: Any) -> QueuedMessage:
 
 
 def why(error: ValidationError) -> str:
-    """Why an element is no message, in a sentence that tells nothing of its values."""
+    """Return why an element isn't a message, as a sentence without its values."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     sentences = [_sentence(problem["loc"], problem) for problem in problems]
     return "; ".join(list(dict.fromkeys(sentences))[:5])
@@ -244,19 +244,19 @@ def _sentence(path: Sequence[int | str], problem: ErrorDetails) -> str:
 
 
 def _at(path: Sequence[int | str], what: str) -> str:
-    """Where, and what is wrong there. Names of variables stay out of it: they may say what is private."""
+    """Return the place and the problem, without names of variables, which may be private."""
     public = path[: path.index("variables") + 1] if "variables" in path else path
     where = ".".join(str(part)[:60] for part in public)
     return _printable(f"{where}: {what}" if where else what)
 
 
 def _printable(text: str) -> str:
-    """The text, with half a surrogate pair written as its escape."""
+    """Return the text with lone surrogates escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def id_of(value: object) -> int | None:
-    """The id that this value of JSON is; None when it is none."""
+    """Return a JSON value as an ID, or None if it isn't one."""
     try:
         return _integer(value)
     except ValueError:
@@ -264,10 +264,9 @@ def id_of(value: object) -> int | None:
 
 
 def read_settings(settings_id: int, body: bytes) -> Settings:
-    """Read settings. A block that can't be read is none, and its language says why (design 5).
+    """Parse settings. An unreadable block is skipped, and its language keeps the reason (design 5).
 
-    Raises ServiceUnreadable, naming the path of what is wrong, when no block at all can be read for that, or
-    when it can't be said until when they may be sent.
+    Raises ServiceUnreadable, with the path of the problem, if no block can be read, or the expiry can't.
     """
     if len(body) > LARGEST_SETTINGS:
         raise ServiceUnreadable(f"settings {settings_id}: larger than {LARGEST_SETTINGS} bytes")
@@ -279,7 +278,7 @@ def read_settings(settings_id: int, body: bytes) -> Settings:
     try:
         instant = parse_instant(expires_at) if expires_at is not None else None
     except ValueError:
-        reason = "delivery.expiresAt is no ISO 8601 instant"
+        reason = "delivery.expiresAt isn't an ISO 8601 instant"
         raise ServiceUnreadable(f"settings {settings_id}: {reason}") from None
     content = {_printable(tag): _language(tag, language) for tag, language in wire.content.items()}
     settings = Settings(settings_id, instant, content, wire.reference)
@@ -289,7 +288,7 @@ def read_settings(settings_id: int, body: bytes) -> Settings:
 
 
 def problems_of(error: ValidationError, where: tuple[str, ...] = ()) -> str:
-    """Where a body isn't what a model describes, in a sentence that tells nothing of its values."""
+    """Return where a body doesn't match its model, as a sentence without its values."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(_sentence((*where, *problem["loc"]), problem) for problem in found[:5])
 
@@ -312,7 +311,7 @@ def _language(tag: str, raw: object) -> LanguageContent:
 
 
 def _greetings(tag: str, raw: object, unreadable: dict[str, str]) -> GreetingsBody:
-    """The greetings that can be read: each is for other customers than the other one."""
+    """Return the readable greetings: each one serves different customers."""
     try:
         return GreetingsBody() if raw is None else GreetingsBody.model_validate(raw)
     except ValidationError as error:
@@ -333,12 +332,12 @@ def _fields(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def read_customer_data(body: bytes) -> CustomerDataBody:
-    """Read a page of customer data. Raises ServiceUnreadable."""
+    """Parse a page of customer data. Raises ServiceUnreadable."""
     return CustomerDataBody(value={name: read_group(name, raw) for name, raw in read_groups(body).items()})
 
 
 def read_groups(body: bytes) -> dict[str, Any]:
-    """The groups of a page of customer data by name, each still to be read. Raises ServiceUnreadable."""
+    """Return the unparsed groups of a page of customer data by name. Raises ServiceUnreadable."""
     try:
         parsed = plain_json.loads_service_json(body)
     except ServiceUnreadable as error:
@@ -350,7 +349,7 @@ def read_groups(body: bytes) -> dict[str, Any]:
 
 
 def read_group(name: str, raw: object) -> GroupBody:
-    """Read a page of one group (interface 2.4). Raises ServiceUnreadable."""
+    """Parse a page of one group (interface 2.4). Raises ServiceUnreadable."""
     try:
         return GroupBody.model_validate(raw)
     except ValidationError as error:
@@ -358,13 +357,13 @@ def read_group(name: str, raw: object) -> GroupBody:
 
 
 def values_in(body: bytes) -> int:
-    """How many JSON values it may hold at most: commas and brackets within texts count too."""
+    """Return an upper bound of the number of JSON values: commas and brackets in strings count too."""
     return body.count(b",") + body.count(b"[") + body.count(b"{")
 
 
 def _decoded(body: bytes) -> str:
     if values_in(body) > MOST_VALUES:
-        raise ServiceUnreadable(f"the answer holds more than {MOST_VALUES} values")
+        raise ServiceUnreadable(f"the answer contains more than {MOST_VALUES} values")
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError:

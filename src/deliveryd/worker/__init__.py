@@ -1,4 +1,4 @@
-"""The process: what puts the worker together, its start, health, signals and end.
+"""The worker process: wiring, start, health, signals and shutdown.
 
 Imports config, delivery, admin, control and receipts. The way of a message belongs to delivery.
 """

@@ -1,4 +1,4 @@
-"""The worker's signs of life, for the administrative pages, systemd and the metrics."""
+"""The worker's health, for the administrative pages, systemd and the metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deliveryd.worker.wiring import Parts
 
 
 class WorkerHealth:
-    """What there is to say of a running worker; nothing here waits for anything."""
+    """The state of a running worker. No method blocks."""
 
     def __init__(self, config: Config, parts: Parts) -> None:
         self._parts = parts
@@ -27,41 +27,41 @@ class WorkerHealth:
         self.draining = False
 
     def refresh(self, counts: Counts) -> None:
-        """Take over the journal's sums."""
+        """Update the journal's counts."""
         self._counts = counts
 
     def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:
-        """Whether all loops turn, and how long ago each one did (seconds)."""
+        """Return whether all loops are turning, and the seconds since the last turn of each."""
         ages = self._parts.heartbeats.ages()
-        waits_for_room = self._parts.journal.full  # what a restart wouldn't mend
+        waits_for_room = self._parts.journal.full  # a restart wouldn't help
         return waits_for_room or all(age < self._patience for _, age in ages), ages
 
     def ready(self) -> tuple[bool, str]:
-        """Whether work is being taken, and a sentence that says why or why not."""
+        """Return whether messages are being taken, and the reason as a sentence."""
         recorder, stations = self._parts.recorder, self._parts.stations
         if not recorder.recovered:
-            return False, "starting: what an earlier run left is being taken up"
+            return False, "starting: resuming the work of an earlier run"
         if self._parts.journal.misplaced() is not None:
             return (
                 False,
-                "the journal was removed or replaced: don't restart (see journal.misplaced)",
+                "the journal was removed or replaced: don't restart (see the event journal.misplaced)",
             )
         if self.draining:
-            return False, "finishing what is under way; no more is taken"
+            return False, "finishing work in progress; no more messages are taken"
         if (obstacle := recorder.obstacle()) is not None:
             return False, obstacle
         if stations.intake.down:
-            return False, "the queue gives no usable answer; it is asked again"
+            return False, "the queue gives no usable answer; it is polled again"
         if stations.reporting.down:
-            return False, "the service takes no events; they wait in the journal"
+            return False, "the service accepts no events; they wait in the journal"
         if any(dispatcher.is_open for dispatcher in stations.dispatchers.values()):
             return True, "taking messages, but a provider keeps failing"
         if any(dispatcher.refused_settings for dispatcher in stations.dispatchers.values()):
-            return True, "taking messages, but a provider refuses all of some settings"
+            return True, "taking messages, but a provider refuses all messages of some settings"
         return True, "taking messages"
 
     def sentence(self) -> str:
-        """The worker's state for a person."""
+        """Return the worker's state as a sentence."""
         _, reason = self.ready()
         states = self._counts.states
         return (
@@ -71,7 +71,7 @@ class WorkerHealth:
         )
 
     def status(self) -> Mapping[str, object]:
-        """All there is to know at a glance."""
+        """Return the state as JSON."""
         alive, ages = self.alive()
         ready, reason = self.ready()
         counts = self._counts
@@ -101,7 +101,7 @@ class WorkerHealth:
         }
 
     def levels(self) -> Levels:
-        """What the metrics show as gauges."""
+        """Return the values of the gauges."""
         size = sum(
             path.stat().st_size
             for suffix in ("", "-wal")

@@ -1,6 +1,6 @@
-"""The process: start order, readiness, signals, drain, watchdog. Stop taking and stop working are two things.
+"""The process: start order, readiness, signals, drain, watchdog. Intake stops before work does.
 
-A loop that dies takes the process with it, at once and with a clear last line: no worker is ever half alive.
+A loop that fails ends the process at once, with a clear last log line: no worker runs partly.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ STATUS_INTERVAL = 10.0
 FORGET_INTERVAL = 60.0
 TELL_INTERVAL = 60.0
 CUT_INTERVAL = 300.0
-"""Seconds after which the journal's log is emptied, which holds what was deleted since; or tried again."""
+"""Seconds between truncations of the journal's log, which contains deleted data, and between retries."""
 
 FORGET_BATCH = 100
 GIVE_BACK_BATCH = 64
 FORGET_PAUSE = 0.025
-"""Seconds between two batches of either, so that the line has most of the writer's time."""
+"""Seconds between two batches of either, so that delivery gets most of the writer's time."""
 
 
 class Addresses(NamedTuple):
-    """Where the worker's servers listen, as `http://host:port`; None: turned off."""
+    """Addresses of the worker's servers, as `http://host:port`; None: turned off."""
 
     admin: str | None
     receipts: str | None
 
 
 class Ending(NamedTuple):
-    """What a signal began: so many attempts are under way, and may go on for so many seconds."""
+    """A shutdown that began: the number of attempts in progress, and the seconds they may take."""
 
     under_way: int
     seconds: float
@@ -62,7 +62,8 @@ class Ending(NamedTuple):
 class Supervisor:
     """Runs one worker.
 
-    `on_ready` hears of its addresses as soon as it takes work, `on_ending` of the first signal to end.
+    `on_ready` is called with its addresses as soon as it takes messages, `on_ending` on the first signal to
+    stop.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Supervisor:
         self._blocking = blocking
         self._stop = anyio.Event()
         self.account: Account | None = None
-        """Where all messages are, once the worker has ended."""
+        """The totals of the journal, set when the worker has ended."""
 
     @property
     def held_in_doubt(self) -> int:
@@ -93,13 +94,13 @@ class Supervisor:
         return self.account.states.get(State.IN_DOUBT, 0) if self.account is not None else 0
 
     def stop(self) -> None:
-        """Begin to end, as SIGTERM does."""
+        """Begin the shutdown, as SIGTERM does."""
         self._stop.set()
 
     async def run(self, *, until_idle: bool = False) -> None:
-        """Run until stopped, or with `until_idle` until there is nothing more to do.
+        """Run until stopped or, with `until_idle`, until nothing is left to do.
 
-        Raises ConfigError, JournalError, or whatever ended a loop.
+        Raises ConfigError, JournalError, or the error that ended a loop.
         """
         log(Event.WORKER_STARTED, version=__version__, pid=os.getpid())
         async with (
@@ -136,8 +137,8 @@ class Supervisor:
         )
         for loop in (*parts.pipeline.loops(), control.run):
             loops.start_soon(loop)
-        loops.start_soon(self._keep_house, parts, health)
-        loops.start_soon(self._tell_systemd, health)
+        loops.start_soon(self._housekeeping, parts, health)
+        loops.start_soon(self._notify_systemd, health)
 
     def _open_servers(
         self, parts: Parts, health: WorkerHealth, servers: TaskGroup, stop: anyio.Event
@@ -166,7 +167,9 @@ class Supervisor:
         )
 
     async def _listen_to_signals(self, parts: Parts, *, task_status: TaskStatus[None]) -> None:
-        if threading.current_thread() is not threading.main_thread():  # where signals can't be received
+        if (
+            threading.current_thread() is not threading.main_thread()
+        ):  # signals can't be received in this thread
             task_status.started()
             return
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -174,7 +177,7 @@ class Supervisor:
             async for received in signals:
                 if self._stop.is_set():
                     log(Event.WORKER_STOPPED, signal=received.name)
-                    os._exit(1)  # a second one: at once; the journal takes up what is left at the next start
+                    os._exit(1)  # a second signal: exit at once; the next start resumes from the journal
                 ending = Ending(_under_way(parts), self._config.run.drain_timeout)
                 log(
                     Event.WORKER_DRAINING,
@@ -190,18 +193,18 @@ class Supervisor:
     async def _drain(self, parts: Parts, health: WorkerHealth) -> None:
         health.draining = True
         self._notifier.stopping()
-        self._notifier.status("Finishing what is under way")
+        self._notifier.status("Finishing work in progress")
         with anyio.move_on_after(self._config.run.drain_timeout) as scope:
             await parts.pipeline.drain()
         if scope.cancelled_caught:
             log(Event.WORKER_CUT_OFF, in_flight=_under_way(parts), seconds=self._config.run.drain_timeout)
 
-    async def _keep_house(self, parts: Parts, health: WorkerHealth) -> None:
+    async def _housekeeping(self, parts: Parts, health: WorkerHealth) -> None:
         async with anyio.create_task_group() as chores:
             chores.start_soon(_every, COUNT_INTERVAL, self._count, parts, health)
             chores.start_soon(_every, FORGET_INTERVAL, self._forget, parts)
             chores.start_soon(_every, CUT_INTERVAL, parts.journal.cut_log)
-            chores.start_soon(_every, TELL_INTERVAL, _tell_failures, parts)
+            chores.start_soon(_every, TELL_INTERVAL, _log_failures, parts)
 
     async def _count(self, parts: Parts, health: WorkerHealth) -> None:
         health.refresh(await parts.journal.counts())
@@ -219,7 +222,7 @@ class Supervisor:
             given = await parts.journal.give_back(GIVE_BACK_BATCH)
             await anyio.sleep(FORGET_PAUSE)
 
-    async def _tell_systemd(self, health: WorkerHealth) -> None:
+    async def _notify_systemd(self, health: WorkerHealth) -> None:
         interval = self._notifier.watchdog_interval or STATUS_INTERVAL
         while True:
             alive, ages = health.alive()
@@ -238,7 +241,7 @@ def _under_way(parts: Parts) -> int:
 
 
 async def _reconcile(journal: Journal) -> Account:
-    """Say where all messages are, and loudly when some are nowhere (design 4, promise 1)."""
+    """Log the totals of the journal, and an error if messages are missing (design 4, promise 1)."""
     account = await journal.account()
     waiting, in_doubt = (account.states.get(state, 0) for state in (State.WAITING, State.IN_DOUBT))
     sent, delivered, failed, set_aside = (account.ends.get(end, 0) for end in sorted(ENDED))
@@ -253,7 +256,7 @@ async def _reconcile(journal: Journal) -> Account:
     return account
 
 
-async def _tell_failures(parts: Parts) -> None:
+async def _log_failures(parts: Parts) -> None:
     parts.recorder.failures.tell()
 
 

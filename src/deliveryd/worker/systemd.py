@@ -1,4 +1,4 @@
-"""What the process tells systemd about itself: ready, stopping, alive, and a sentence on what it does."""
+"""Notifications to systemd: ready, stopping, watchdog, and a status sentence."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """The sender's side of sd_notify(3). Without an address every call does nothing, and no call ever raises.
+    """The sender's side of sd_notify(3). Without an address every call does nothing. No call raises.
 
-    `watchdog_interval` is how often, in seconds, `watchdog` has to be called; None when nobody watches.
+    `watchdog_interval`: the seconds between calls of `watchdog`; None without a watchdog.
     """
 
     address: str | None = None
@@ -21,7 +21,7 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Read what systemd put into the environment; an address of a kind unknown to us counts as none."""
+        """Read systemd's environment variables; an address of an unknown type counts as none."""
         environ = os.environ if environ is None else environ
         address = environ.get("NOTIFY_SOCKET", "")
         return cls(
@@ -30,19 +30,19 @@ class Notifier:
         )
 
     def ready(self) -> None:
-        """Starting is over."""
+        """Report that the start is complete."""
         self._send("READY=1")
 
     def stopping(self) -> None:
-        """The end has begun."""
+        """Report that the shutdown has begun."""
         self._send("STOPPING=1")
 
     def status(self, sentence: str) -> None:
-        """Set the sentence that `systemctl status` shows."""
+        """Set the sentence shown by `systemctl status`."""
         self._send(f"STATUS={' '.join(sentence.split())}")
 
     def watchdog(self) -> None:
-        """Still alive."""
+        """Report that the worker is alive."""
         self._send("WATCHDOG=1")
 
     def _send(self, message: str) -> None:
@@ -54,12 +54,12 @@ class Notifier:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as speaker:
                 speaker.setblocking(False)
                 speaker.sendto(message.encode(errors="replace"), target)
-        except OSError:  # nobody listens or the queue is full: no reason to stop delivering
+        except OSError:  # no receiver, or its queue is full: not a reason to stop
             return
 
 
 def _watchdog_interval(environ: Mapping[str, str]) -> float | None:
-    """Half of the patience that systemd has with this very process, as sd_watchdog_enabled(3) advises."""
+    """Return half of this process's watchdog time-out, as sd_watchdog_enabled(3) recommends."""
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     try:

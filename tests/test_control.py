@@ -354,7 +354,7 @@ def talk(world: World, line: bytes) -> dict[str, object]:
 def test_what_is_no_order_is_refused_and_the_worker_goes_on(world: World, line: bytes) -> None:
     hold(world, 1)
     worker = running(world)
-    assert "doesn't know such an order" in str(talk(world, line))
+    assert "unknown order" in str(talk(world, line))
     assert desk(world, "in-doubt", "resend", 1).status == 0
     end(worker)
 

@@ -1,6 +1,6 @@
 """The recorder: every call of the journal that changes messages, and what follows from it in memory.
 
-A step is made durable first. Then places are held or freed, counts are kept, and whoever waits is signalled:
+A step is made durable first. Then places are held or freed, counts are kept, and the next loop is signalled:
 the preparer for ready messages, reporting for events, the backlog's loop for what waits.
 """
 
@@ -248,7 +248,7 @@ class Recorder:
     async def receive(self, receipts: Sequence[Receipt]) -> Sequence[MatchedReceipt]:
         """Record receipts and the steps that follow from them.
 
-        Raises JournalFull when only the reserve is left: that is for outcomes, which nobody reports twice.
+        Raises JournalFull when only the reserve is left: that is for outcomes, which aren't reported twice.
         """
         if not self._journal.has_room():
             raise JournalFull(DISK_FULL)

@@ -126,7 +126,7 @@ class Supervisor:
                 self._on_ready(addresses)
                 await self._stop.wait()
                 await self._drain(parts, vitals)
-                parts.recorder.failures.tell()
+                parts.recorder.failures.report()
                 self.account = await _reconcile(parts.journal)
                 loops.cancel_scope.cancel()
             close_servers.set()
@@ -256,7 +256,7 @@ async def _reconcile(journal: Journal) -> Account:
 
 
 async def _tell_failures(parts: Parts) -> None:
-    parts.recorder.failures.tell()
+    parts.recorder.failures.report()
 
 
 async def _every(seconds: float, chore: Callable[..., Awaitable[object]], *args: object) -> None:

@@ -64,7 +64,7 @@ async def with_ended(path: Path, number: int, *, base: int = 0) -> None:
 
 
 async def with_waiting(path: Path, number: int, *, base: int = 0, begin: int = NOW) -> None:
-    """A journal with so many messages that wait for one lane; from `begin` on one is due each second."""
+    """A journal with so many messages that wait for one channel; from `begin` on one is due each second."""
     async with open_journal(path):
         pass
     _fill(path, _WAITING, number, {"base": base, "begin": begin, "step": 1_000_000}, events=1)

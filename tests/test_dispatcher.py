@@ -345,9 +345,9 @@ class WatchedRecorder(Recorder):
         self.recorded: list[Transition] = []
         self.seconds_of_a_commit = 0
 
-    async def record(self, transitions: Sequence[Transition]) -> Collection[int]:
-        settled = await super().record(transitions)
-        self.recorded += transitions
+    async def record(self, steps: Sequence[Transition]) -> Collection[int]:
+        settled = await super().record(steps)
+        self.recorded += steps
         self.clock.shift += self.seconds_of_a_commit * SECOND
         return settled
 

@@ -75,8 +75,8 @@ def test_failures_are_told_once_a_minute_by_reason_and_channel(tmp_path: Path, l
 def test_a_provider_that_reports_a_failure_later_is_summed_up_too(lines: Lines) -> None:
     summed = Failures()
     summed.add_reported(4)
-    summed.tell()
-    summed.tell()
+    summed.report()
+    summed.report()
     assert lines() == [("none", failures.REPORTED, 4)]
 
 
@@ -98,7 +98,7 @@ def test_no_value_of_a_message_is_told(lines: Lines) -> None:
             failed(5, "sms: outcome unknown after 3 tries: cut off", channel="sms"),
         ]
     )
-    summed.tell()
+    summed.report()
     assert sorted(lines()) == [
         ("email", "busy", 1),
         ("none", "missing placeholders", 1),
@@ -111,6 +111,6 @@ def test_no_value_of_a_message_is_told(lines: Lines) -> None:
 def test_reasons_without_end_are_told_as_one_sum(lines: Lines) -> None:
     summed = Failures()
     summed.add([failed(number, f"settings {number}: unreadable") for number in range(1000)])
-    summed.tell()
+    summed.report()
     assert len(lines()) == failures.MOST_FAILURE_REASONS + 1
     assert lines()[0] == ("none", failures.OTHER, 1000 - failures.MOST_FAILURE_REASONS)

@@ -289,7 +289,7 @@ class Customer:
 
 
 class StatusEvent(NamedTuple):
-    """A status of a message that the service is to hear of (interface 6)."""
+    """A status of a message, to be reported to the service (interface 6)."""
 
     message_id: int
     status: str

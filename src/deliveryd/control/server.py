@@ -94,7 +94,7 @@ class ControlServer:
         try:
             return await self._carry_out(read_order(line)._replace(user=user_name(user)))
         except ValueError:
-            return Failed("unknown order; the command may be of another version than the worker")
+            return Failed("unknown order: the command may be of another version of deliveryd")
         except JournalError as error:
             return Failed(str(error))
 

@@ -1,4 +1,4 @@
-"""The backlog: messages that wait in the journal, and what tells that some of them may go on."""
+"""The backlog: messages that wait in the journal, and the signals that some of them may go on."""
 
 from __future__ import annotations
 

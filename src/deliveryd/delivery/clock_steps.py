@@ -1,4 +1,4 @@
-"""Steps of the computer's clock: somebody put it right, or the machine was suspended."""
+"""Steps of the computer's clock: it was corrected, or the machine was suspended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from deliveryd.model import STEP, Clock
 
 
 class StepWatch:
-    """Compares the wall clock with the monotonic one, which nobody can put right."""
+    """Compares the wall clock with the monotonic one, which can't be set."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

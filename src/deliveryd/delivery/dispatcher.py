@@ -300,7 +300,7 @@ class Dispatcher:
         except Exception as error:  # one broken adapter must not take the worker with it
             log(Event.MESSAGE_IN_DOUBT, channel=self.name, message_id=entry.id, error=error)
             verdict = InDoubt(f"the adapter failed with {type(error).__name__}")
-        if type(verdict) not in VERDICTS:  # of a package's adapter, whose types nobody checked
+        if type(verdict) not in VERDICTS:  # a package's adapter may not be type-checked
             verdict = InDoubt(f"the adapter answered with a {type(verdict).__name__}, which is no verdict")
         self._metrics.attempted(self.name, verdict, time.monotonic() - started)
         if isinstance(verdict, Accepted):

@@ -1,4 +1,4 @@
-"""Sums up messages that ended with an error event, so that the log tells them without a line for each."""
+"""Counts messages that ended with an error event, so that the log needs no line for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deliveryd.states import State
 from deliveryd.telemetry import Event, log
 
 MOST_FAILURE_REASONS = 50
-"""Reasons that are told apart at a time; what fails for others is told as one sum."""
+"""Reasons that are counted apart at a time; all others are one sum."""
 
 OTHER = "other reasons"
 REPORTED = "reported as failed by its provider or an operator"
@@ -33,7 +33,7 @@ def reason_of(transition: Transition) -> tuple[str, str]:
 
 
 class Failures:
-    """How many messages failed for which reason since it was last told."""
+    """How many messages failed for which reason since the last report."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -53,7 +53,7 @@ class Failures:
             channel, reason = NO_CHANNEL, OTHER
         self._counts[channel, reason] += count
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Log the sums, the largest first, and begin anew."""
         counts, self._counts = self._counts, Counter()
         for (channel, reason), count in counts.most_common():

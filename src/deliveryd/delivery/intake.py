@@ -20,7 +20,7 @@ TOP_UP = 0.1
 """Seconds that intake waits for room for a whole batch before it takes a smaller one."""
 
 NO_ROOM_PAUSE = 1.0
-"""Seconds between looks at whether there is room again, in the journal or on its disk."""
+"""Seconds between checks for room, in the journal or on its disk."""
 
 MOST_TOLD = 5
 """Malformed elements of one batch that the log names; all of them are in the journal."""

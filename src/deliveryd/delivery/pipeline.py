@@ -53,13 +53,8 @@ class Pipeline:
     def __init__(
         self, stations: Stations, journal: Journal, recorder: Recorder, clock: Clock, heartbeats: Heartbeats
     ) -> None:
-        self._intake = stations.intake
-        self._reporting = stations.reporting
-        self._preparer = stations.preparer
+        self._stations = stations
         self._dispatchers = stations.dispatchers
-        self._outcomes = stations.outcomes
-        self._due = stations.due
-        self._doubts = stations.doubts
         self._journal = journal
         self._recorder = recorder
         self._clock = clock
@@ -68,40 +63,40 @@ class Pipeline:
 
     async def recover(self) -> None:
         """0. Take up what an earlier run left, before anything else."""
-        await recover(self._recorder, self._doubts, self._clock)
+        await recover(self._recorder, self._stations.doubts, self._clock)
 
     def loops(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
         """The line: what runs side by side."""
         return (
             self.take,  # 1. from the queue into the journal
-            self._reporting.run,  # 2. `dequeued` to the service; what it accepts is ready
+            self._stations.reporting.run,  # 2. `dequeued` to the service; what it accepts is ready
             self.deliver,  # 3. settings, customer, expiry, language, channel, text; then to a dispatcher
             *(dispatcher.run for dispatcher in self._dispatchers.values()),  # 4. intent, attempt, verdict
-            self._outcomes.run,  # 5. the outcome into the journal, with its event for `_reporting`
-            self._due.run,  # what waits comes back to 3 when its time has come
+            self._stations.outcomes.run,  # 5. the outcome into the journal, with its event for `reporting`
+            self._stations.due.run,  # what waits comes back to 3 when its time has come
         )
 
     async def take(self) -> None:
         """Take until the end begins."""
-        await self._intake.run()
+        await self._stations.intake.run()
         self._heartbeats.forget("intake")
         self._taken_last.set()
 
     async def deliver(self) -> None:
         """Prepare ready messages and hand them to their dispatchers."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._preparer.run)
+            tasks.start_soon(self._stations.preparer.run)
             tasks.start_soon(self._deliver_late, tasks)
             while True:
                 self._heartbeats.beat("delivery")
                 await self._recorder.ready.wait()
-                self._hand_over(self._preparer.prepare(self._recorder.take_ready(), tasks), tasks)
+                self._hand_over(self._stations.preparer.prepare(self._recorder.take_ready(), tasks), tasks)
 
     async def _deliver_late(self, tasks: TaskGroup) -> None:
         """The same for messages whose settings or customers had to be asked for."""
         while True:
-            await self._preparer.finished.wait()
-            self._hand_over(self._preparer.take_late(), tasks)
+            await self._stations.preparer.finished.wait()
+            self._hand_over(self._stations.preparer.take_late(), tasks)
 
     def _hand_over(self, prepared: Sequence[Prepared], tasks: TaskGroup) -> None:
         if steps := [step for message in prepared if (step := self._offer(message)) is not None]:
@@ -121,7 +116,7 @@ class Pipeline:
     async def _record(self, steps: Sequence[Transition]) -> None:
         await self._recorder.record(steps)
         if waits_for := {step.waits_for for step in steps if step.waits_for is not None}:
-            self._preparer.now_waiting(waits_for)
+            self._stations.preparer.now_waiting(waits_for)
 
     async def until_idle(self) -> None:
         """Return when the queue was empty, messages ended or are held in doubt, and events are accepted.
@@ -129,8 +124,8 @@ class Pipeline:
         Nothing more is taken then.
         """
         while not (self._taken_last.is_set() and await self._is_idle()):
-            if self._intake.found_empty and await self._is_idle():
-                self._intake.stop()  # a take that is under way may bring something after all
+            if self._stations.intake.found_empty and await self._is_idle():
+                self._stations.intake.stop()  # a take that is under way may bring something after all
                 await self._taken_last.wait()
             else:
                 await anyio.sleep(IDLE_CHECK)
@@ -143,12 +138,12 @@ class Pipeline:
 
     async def drain(self) -> None:
         """Stop taking, finish what is under way, a take among it, begin nothing new, and report all of it."""
-        self._intake.stop()
+        self._stations.intake.stop()
         for dispatcher in self._dispatchers.values():
             dispatcher.stop()
         for dispatcher in self._dispatchers.values():
             await dispatcher.finish()
-        await self._outcomes.flush()
+        await self._stations.outcomes.flush()
         self._recorder.outbox.hurry()
         await self._taken_last.wait()  # what it brings isn't given again
-        await self._reporting.flushed()
+        await self._stations.reporting.flushed()

@@ -1,4 +1,4 @@
-"""Finds what messages are made from: their settings, and their customers where it matters who they are."""
+"""Finds what messages are made from: their settings, and their customers where they matter."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from deliveryd.runtime import waits
 from deliveryd.runtime.waiting import AutoResetEvent
 from deliveryd.runtime.waits import PROMPT
 
-WITHOUT_A_CALL = 60.0
-"""Seconds that a message waits for settings that nobody calls it for: too many ids are asked for already."""
+UNREQUESTED_PAUSE = 60.0
+"""Seconds that a message waits for settings that aren't requested: too many ids are already."""
 
 DIRECTORY_PAUSE = 5.0
 LONGEST_DIRECTORY_PAUSE = 60.0
-"""Seconds after which a directory that answers others is asked again about one, whatever it asked for."""
+"""Seconds until a look-up that failed is repeated, while others succeed; the longest one is a bound."""
 
-MOST_ASKED_ABOUT = 20_000
-"""Customers that the directory is asked about at a time; messages of others wait for a turn."""
+MOST_LOOKED_UP = 20_000
+"""Customers that are looked up at a time; messages of others wait for a turn."""
 
 TURN_PAUSE = 1.0
-"""Seconds between two looks at whether those may go on that wait for a turn; one goes on as a probe."""
+"""Seconds between two checks whether messages that wait for a turn may go on; one goes on as a probe."""
 
 
 class Deferred(NamedTuple):
@@ -53,7 +53,7 @@ Prepared = Routed | Undeliverable | Deferred
 
 
 _Unknown = tuple[Entry, CompiledSettings]
-"""A message for which it matters who the customer is, before the look-up."""
+"""A message whose customer matters, before the look-up."""
 
 _LookedUp = tuple[Entry, CompiledSettings, DirectoryAnswer]
 """The same after the look-up."""
@@ -82,7 +82,7 @@ class Preparer:
         self._backlog = recorder.backlog
         self._clock = clock
         self._metrics = metrics
-        self._asked_about: set[int] = set()  # customers whose messages wait in the journal for the answer
+        self._looking_up: set[int] = set()  # customers whose messages wait in the journal for the look-up
         self._next_turns = math.inf  # when to look whether messages may go on that wait for a turn
         self._turns_wanted = AutoResetEvent()
         self._late: list[Prepared] = []
@@ -113,13 +113,13 @@ class Preparer:
             if kind == "directory":
                 self._want_turns()
             elif (kind == "settings" and not self._settings.is_awaited(int(number))) or (
-                kind == "customer" and int(number) not in self._asked_about
+                kind == "customer" and int(number) not in self._looking_up
             ):
                 self._backlog.answered(each)
 
     def _room_for_turns(self) -> int:
         """How many of those that wait for a turn may go on: one as a probe while the directory is down."""
-        return 1 if self._directory.is_down else MOST_ASKED_ABOUT // 2 - len(self._asked_about)
+        return 1 if self._directory.is_down else MOST_LOOKED_UP // 2 - len(self._looking_up)
 
     def prepare(self, entries: Sequence[Entry], tasks: TaskGroup) -> Sequence[Prepared]:
         """Prepare messages; those that need an answer come later, from `take_late`."""
@@ -128,7 +128,7 @@ class Preparer:
         for settings_id, group in _by_settings(entries).items():
             settings = self._settings.at_hand(settings_id)
             if settings is None:
-                tasks.start_soon(self._ask_for_settings, settings_id, group, tasks)
+                tasks.start_soon(self._request_settings, settings_id, group, tasks)
             else:
                 unknown += self._route(group, settings, prepared)
         if unknown := self._look_up_known(unknown, prepared):
@@ -145,7 +145,7 @@ class Preparer:
             self._late += prepared
             self.finished.set()
 
-    async def _ask_for_settings(self, settings_id: int, entries: Sequence[Entry], tasks: TaskGroup) -> None:
+    async def _request_settings(self, settings_id: int, entries: Sequence[Entry], tasks: TaskGroup) -> None:
         settings = await self._settings.ask(settings_id)
         prepared: list[Prepared] = []
         unknown = self._look_up_known(self._route(entries, settings, prepared), prepared)
@@ -178,7 +178,7 @@ class Preparer:
     def _without_settings(self, entry: Entry) -> Deferred:
         if self._settings.is_awaited(entry.settings_id):
             return Deferred(entry, waits.LONGEST_ANSWER_WAIT, waits.settings(entry.settings_id))
-        return Deferred(entry, WITHOUT_A_CALL * random.uniform(0.5, 1.0))
+        return Deferred(entry, UNREQUESTED_PAUSE * random.uniform(0.5, 1.0))
 
     def _look_up_known(self, unknown: list[_Unknown], prepared: list[Prepared]) -> list[_Unknown]:
         """Route messages of customers who are in memory; return those to look up.
@@ -195,9 +195,9 @@ class Preparer:
             id_ = entry.customer_id
             if id_ in known:
                 found.append((entry, settings, known[id_]))
-            elif id_ in self._asked_about:
+            elif id_ in self._looking_up:
                 prepared.append(_put_off(entry, settings, waits.customer(id_)))
-            elif len(self._asked_about) >= MOST_ASKED_ABOUT:
+            elif len(self._looking_up) >= MOST_LOOKED_UP:
                 prepared.append(_put_off(entry, settings, waits.DIRECTORY))
             else:
                 left.append((entry, settings))
@@ -215,15 +215,15 @@ class Preparer:
             if found:
                 self._finish(self._route_all(found, self._clock.now()))
             for id_, answer in answers.items():
-                if id_ in self._asked_about:
-                    self._asked_about.remove(id_)
+                if id_ in self._looking_up:
+                    self._looking_up.remove(id_)
                     self._backlog.answered(waits.customer(id_), self._pause_after(answer))
 
         async def put_off() -> None:
             await anyio.sleep(PROMPT)
             late = [_put_off(*each, waits.customer(id_)) for id_, group in here.items() for each in group]
             if late:
-                self._asked_about.update(here)
+                self._looking_up.update(here)
                 here.clear()
                 self._finish(late)
 
@@ -248,7 +248,7 @@ class Preparer:
         return Deferred(entry, self._pause_after(answer), None, settings.expires_at)
 
     def _pause_after(self, answer: DirectoryAnswer) -> float:
-        """Seconds until somebody's messages go on: at once when it is known who they are."""
+        """Seconds until a customer's messages go on: at once after an answer."""
         if not isinstance(answer, DirectoryUnavailable) or self._directory.is_down:
             return 0.0
         return min(max(DIRECTORY_PAUSE, answer.after or 0.0), LONGEST_DIRECTORY_PAUSE)

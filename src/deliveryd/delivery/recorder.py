@@ -1,6 +1,6 @@
 """The recorder: every call of the journal that changes messages, and what follows from it in memory.
 
-A step is made durable first. Then places are held or freed, counts are kept, and whoever waits is signalled:
+A step is made durable first. Then places are held or freed, counts are kept, and the next loop is signalled:
 the preparer for ready messages, reporting for events, the backlog's loop for what waits.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from deliveryd import transitions
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.failures import Failures
 from deliveryd.delivery.in_flight import InFlightLimit
@@ -184,69 +185,65 @@ class Recorder:
             self._ready += entries
             self.ready.set()
 
-    async def record(self, transitions: Sequence[Transition]) -> Collection[int]:
+    async def record(self, steps: Sequence[Transition]) -> Collection[int]:
         """Record steps of messages; return the ids of those that a receipt settled instead."""
-        if not transitions:
+        if not steps:
             return ()
-        settled, effects = await self._journal.change(transitions)
+        settled, effects = await self._journal.change(steps)
         self._apply(effects)
         if settled:
-            transitions = [transition for transition in transitions if transition.entry.id not in settled]
-        self._make_ready([transition.entry for transition in transitions if transition.after is State.READY])
-        parked = [
-            transition.entry.id
-            for transition in transitions
-            if transition.after in (State.WAITING, State.IN_DOUBT)
-        ]
+            steps = [step for step in steps if step.entry.id not in settled]
+        self._make_ready([step.entry for step in steps if step.after is State.READY])
+        parked = [step.entry.id for step in steps if step.after in (State.WAITING, State.IN_DOUBT)]
         if parked:
-            transitions = await self._by_todays_clock(transitions)
-            self.backlog.add(transition for transition in transitions if transition.after is State.WAITING)
+            steps = await self._by_todays_clock(steps)
+            self.backlog.add(step for step in steps if step.after is State.WAITING)
             self.in_flight.release(parked)
             self.backlog.changed.set()
-        self._count_and_log(transitions)
-        if events := sum(len(transition.events) for transition in transitions):
+        self._count_and_log(steps)
+        if events := sum(len(step.events) for step in steps):
             self.outbox.expect(events)
         return settled
 
-    async def _by_todays_clock(self, transitions: Sequence[Transition]) -> Sequence[Transition]:
+    async def _by_todays_clock(self, steps: Sequence[Transition]) -> Sequence[Transition]:
         """The steps; where the clock was put back since they were made, due times that follow it.
 
         A full disk may lie between the making and the recording of a step, and `retime` before that.
         """
         now = self._clock.now()
         due = {
-            transition.entry.id: now + transition.due_at - transition.at
-            for transition in transitions
-            if transition.due_at is not None and transition.at >= now + STEP
+            step.entry.id: now + step.due_at - step.at
+            for step in steps
+            if step.due_at is not None and step.at >= now + STEP
         }
         if not due:
-            return transitions
+            return steps
         await self._journal.hasten(due)
         return [
-            transition._replace(due_at=due.get(transition.entry.id, transition.due_at))
-            for transition in transitions
+            transitions.no_later_than(step, due[step.entry.id]) if step.entry.id in due else step
+            for step in steps
         ]
 
-    def _count_and_log(self, transitions: Sequence[Transition]) -> None:
-        for state, count in Counter([transition.after for transition in transitions]).items():
+    def _count_and_log(self, steps: Sequence[Transition]) -> None:
+        for state, count in Counter([step.after for step in steps]).items():
             if state in ENDED:
                 self._metrics.ended(state, count)
             if state is State.FAILED:
-                self.failures.add(transitions)
-        for transition in transitions:
-            if transition.after is State.SENT:
-                self._metrics.accepted_after(max(transition.at - transition.entry.taken_at, 0) / SECOND)
+                self.failures.add(steps)
+        for step in steps:
+            if step.after is State.SENT:
+                self._metrics.accepted_after(max(step.at - step.entry.taken_at, 0) / SECOND)
         if enabled(DEBUG):
-            for transition in transitions:
-                if (event := LOGGED_STATES.get(transition.after)) is not None:
-                    log(event, message_id=transition.entry.id, channel=transition.entry.channel or "none")
+            for step in steps:
+                if (event := LOGGED_STATES.get(step.after)) is not None:
+                    log(event, message_id=step.entry.id, channel=step.entry.channel or "none")
 
     # receipts and operators' orders
 
     async def receive(self, receipts: Sequence[Receipt]) -> Sequence[MatchedReceipt]:
         """Record receipts and the steps that follow from them.
 
-        Raises JournalFull when only the reserve is left: that is for outcomes, which nobody reports twice.
+        Raises JournalFull when only the reserve is left: that is for outcomes, which aren't reported twice.
         """
         if not self._journal.has_room():
             raise JournalFull(DISK_FULL)

@@ -97,7 +97,7 @@ class Refusals:
         log(Event.CHANNEL_ACCEPTS_SETTINGS, channel=self._channel, settings_id=settings_id, seconds=seconds)
 
     def refused(self, settings_id: int, verdict: Refused) -> bool:
-        """The provider refused a message of this id; tell whether the id begins to wait."""
+        """The provider refused a message of this id; return whether the id begins to wait."""
         counted = self._counted.pop(settings_id, None) or _Counted(self._policy)
         self._counted[settings_id] = counted
         counted.refused_at = anyio.current_time()

@@ -20,9 +20,9 @@ from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent, Heartb
 from deliveryd.telemetry import Event, log
 
 ABOUT_THE_EVENTS = frozenset({400, 409, 413, 422})
-"""Refusals that say something about the events; any other is about who sent them, how or where to.
+"""Refusals that concern the events; any other concerns credentials, the address or the method.
 
-Those are waited out: they would be the same for every event, and set aside all that there is.
+Those are waited out: they would be the same for every event, and set all of them aside.
 """
 
 LONGEST_REPORT_PAUSE = 30.0
@@ -131,7 +131,7 @@ class Reporting:
         self._settled.set()
 
     def _log_refused_again(self) -> None:
-        """Say at most once an hour how many events were refused once more: each was named the first time."""
+        """Log at most once an hour how many events were refused again: each was named the first time."""
         self._refused_again += 1
         if (now := anyio.current_time()) >= self._quiet_until:
             log(Event.EVENTS_REFUSED_AGAIN, count=self._refused_again)

@@ -44,7 +44,7 @@ class RequestSlots:
         self._new.append(id_)
 
     def add_repeat(self, id_: int) -> None:
-        """This id is to be asked for once more, after a failure."""
+        """This id is to be requested once more, after a failure."""
         self._repeats.append(id_)
 
     def begin(self) -> list[RequestSlot]:
@@ -81,7 +81,7 @@ class RequestSlots:
         return sum(request.is_repeat or now - request.began > PROMPT for request in self._under_way.values())
 
     def _cut_off(self, now: float) -> bool:
-        """Cut the longest request off, if it may be; tell whether there is a slot now."""
+        """Cut the longest request off, if it may be; return whether there is a slot now."""
         id_, request = next(iter(self._under_way.items()))
         if now < request.began + GIVES_WAY:  # as `wait` computes it, to the last bit
             return False

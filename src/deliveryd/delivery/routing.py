@@ -73,7 +73,7 @@ class _Fixed(NamedTuple):
 class Router:
     """Chooses by design 5: the customer's language, then `languages`; in each the first channel of `order`.
 
-    An adapter that reaches an unknown customer needs no address, and reaches everybody.
+    An adapter that reaches an unknown customer needs no address, and reaches all.
     """
 
     def __init__(self, roads: Mapping[str, Road], order: Sequence[str], languages: Sequence[str]) -> None:
@@ -85,7 +85,7 @@ class Router:
         self._kept = WeakKeyDictionary()
 
     def needs_customer(self, entry: Entry, settings: CompiledSettings, now: int) -> bool:
-        """Whether it matters for a message who the customer is: their language, an address, or their name."""
+        """Whether a message depends on its customer: on their language, an address, or their name."""
         if is_expired(settings.expires_at, now) or self._repeats(entry):
             return False
         if entry.spent or entry.doubt:
@@ -104,7 +104,7 @@ class Router:
     ) -> Routed | Undeliverable:
         """Where a message goes now, and what it says; or why it can't be sent at all.
 
-        `customer` is None when nobody knows them, and when it doesn't matter who they are.
+        `customer` is None when the directory doesn't know them, and when they don't matter.
         """
         if settings.expires_at is not None and is_expired(settings.expires_at, now):
             return undeliverable(entry, expiry_details(settings.expires_at))
@@ -181,7 +181,7 @@ class Router:
         for tag in (None, *settings.languages):
             try:
                 tags = candidates(tag, self._languages)
-            except LanguageUnreadable:  # the key of a block, and nobody's language
+            except LanguageUnreadable:  # the key of a block is no language
                 continue
             first = next(self._offers(settings, order, tags), None)
             if first is not None and not first[2].reaches(None):

@@ -1,4 +1,4 @@
-"""Settings by id: from memory, else from the disk cache, else from the service, once however many ask."""
+"""Settings by id: from memory, the disk cache or the service, with one request for all messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LONGEST_SETTINGS_PAUSE = 60.0
 MOST_KNOWN = 100_000
 
 ABOUT_THE_SETTINGS = frozenset({400, 404, 410, 422})
-"""Refusals that mean that there are no such settings; any other, such as 401, is about who asks and how."""
+"""Refusals that mean that there are no such settings; any other, such as 401, concerns the request."""
 
 
 class SettingsSource(Protocol):
@@ -126,7 +126,7 @@ class _Open:
 class SettingsCache:
     """Hands out compiled settings. `ttl` (seconds) is the age to fetch them anew at, None: never.
 
-    `run` asks for what is wanted, and asks again for as long as messages wait for it in the journal.
+    `run` requests what is wanted, and repeats that for as long as messages wait for it in the journal.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class SettingsCache:
     def at_hand(self, settings_id: int) -> CompiledSettings | SettingsUnusable | ServiceUnavailable | None:
         """The settings of an id, or why there are none, if that is known; None: `ask` can say.
 
-        Whoever is told ServiceUnavailable has to wait in the journal: they go on when that is over.
+        With ServiceUnavailable a message has to wait in the journal; it goes on when the settings are known.
         """
         known = self._recall(settings_id)
         if isinstance(known, _Usable):
@@ -228,7 +228,7 @@ class SettingsCache:
         return known
 
     def _is_prompt(self, settings_id: int) -> bool:
-        """Whether an answer may come within a moment: nobody has waited for long, or in the journal."""
+        """Whether an answer may come within a moment: no message has waited for long, or in the journal."""
         wanted = self._open.get(settings_id)
         return wanted is None or (wanted.waited_for is None and anyio.current_time() - wanted.since < PROMPT)
 
@@ -325,7 +325,7 @@ class SettingsCache:
         self._wakeup.set()
 
     def _ttl_of(self, compiled: CompiledSettings) -> float | None:
-        """The age to ask again at; where a block can't be read, sooner than that, and it is said."""
+        """The age at which to request again; sooner, with a log line, where a block can't be read."""
         if not compiled.unreadable:
             return self._ttl
         reason = "; ".join(first_of(compiled.unreadable))
@@ -346,7 +346,7 @@ class SettingsCache:
                 return self._unusable(settings_id, str(error))
 
     def _settle(self, settings_id: int, known: _Known) -> None:
-        """Remember what is known now, and let everybody know who waits for it."""
+        """Keep what is known now, and let the messages go on that wait for it."""
         wanted = self._open[settings_id]
         is_waited_for = wanted.waited_for is not None
         if is_waited_for and isinstance(known, _Usable) and known.until is not None:
@@ -363,9 +363,9 @@ class SettingsCache:
             self._backlog.answered(waits.settings(settings_id))
 
     def _service_answers(self, began: float) -> None:
-        """A request was answered that began then: who was to be left alone since before is asked again.
+        """A request that began then was answered: ids that wait for the service since before are requested.
 
-        What the service asked for at a failure was about itself, and it answers; each id's own pause stays.
+        A pause that the service asked for ends with its first answer; each id's own pause stays.
         """
         over = [id_ for id_, (failed_at, _) in self._left_alone.items() if failed_at < began]
         for settings_id in over:

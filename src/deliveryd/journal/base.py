@@ -1,6 +1,6 @@
 """What a journal must do, and the values that go in and out of it.
 
-Whatever a method of the journal was given is durable when the method returns, in one transaction.
+What a method records is durable when it returns, all of it in one transaction.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Doubtful(NamedTuple):
 class Recorded(NamedTuple):
     """What receipts did that were kept until their message took its next step.
 
-    `settled` are the messages that a receipt ended: their steps don't count any more. `effects` is all that
-    the line has to know.
+    `settled` are the messages that a receipt ended: their steps weren't taken, or count no more. `effects`
+    are the changes of the recorder's counts.
     """
 
     settled: Collection[int] = ()
@@ -42,7 +42,7 @@ class Recorded(NamedTuple):
 
 
 class MatchedReceipt(NamedTuple):
-    """What a receipt did: the word that the provider is answered with, and what the line has to know."""
+    """What a receipt did: the word of the reply to the provider, and the change of the recorder's counts."""
 
     result: str
     effect: Effect | None = None
@@ -119,7 +119,7 @@ class Journal(Protocol):
     def full(self) -> bool:
         """Whether something waits for room on the disk.
 
-        Everything does but `receive` and `decide`, which raise JournalFull: who asks them can ask again.
+        Everything does but `receive` and `decide`, which raise JournalFull: their callers can repeat them.
         """
 
     def has_room(self) -> bool:
@@ -193,7 +193,7 @@ class Journal(Protocol):
         """
 
     async def receive(self, receipts: Sequence[Receipt]) -> list[MatchedReceipt]:
-        """Record providers' updates, and tell what each one did.
+        """Record providers' updates; return what each one did.
 
         A reference names a key, and so all tries under it, or the message, and so its latest key on the
         channel.
@@ -234,7 +234,7 @@ class Journal(Protocol):
     async def cut_log(self) -> bool:
         """Empty what a journal keeps beside its file, so that nothing deleted is left there.
 
-        False where somebody reads the journal as of an earlier instant, and it has to be tried again.
+        False while another connection reads the journal as of an earlier instant: try again later.
         """
 
     async def forget(self, before: int, limit: int) -> int:

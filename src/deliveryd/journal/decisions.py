@@ -1,4 +1,4 @@
-"""Carries out operators' orders, each key for itself, and keeps the fact of each decision."""
+"""Carries out operators' orders, each key for itself, and records each decision."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class _Case(NamedTuple):
 
 
 class _Done(NamedTuple):
-    """What came of a case: which message it concerned, and what the line has to know."""
+    """What a case led to: the message that it concerned, and the change of the recorder's counts."""
 
     message_id: int | None
     effect: Effect = Effect()
 
 
 class _Skip(Exception):
-    """The case can't be decided so; the text says why, and nothing was written."""
+    """The order can't be carried out for this key; the text says why, and nothing was written."""
 
 
 class Decisions:
@@ -75,7 +75,7 @@ class Decisions:
         }
 
     def carry_out(self, db: sqlite3.Connection, order: Order, at: int, channels: Collection[str]) -> Decided:
-        """Do what an order says for each of its keys, where it can be done."""
+        """Carry out an order for each of its keys, where that can be done."""
         decide = self._table.get((order.verb, order.kind), _refuse)
         done: list[str] = []
         skipped: dict[str, str] = {}
@@ -141,7 +141,7 @@ class Decisions:
         return _Done(message_id, Effect(events=1 + self._report_latest_again(case, message_id)))
 
     def _report_latest_again(self, case: _Case, message_id: int) -> int:
-        """So that what the service hears last is what happened last, whatever was reported again since."""
+        """Report the latest event last, whatever was reported since; return how many events that takes."""
         status, body, still_waits = case.db.execute(
             f"SELECT status, body, max(seq) > {WATERMARK} FROM event"  # noqa: S608  # constants
             " WHERE message_id = ? GROUP BY body HAVING min(refused IS NOT NULL) = 0"
@@ -202,13 +202,13 @@ def _drop_malformed(case: _Case) -> _Done:
 
 
 def _drop(case: _Case, statement: str, *keys: object) -> None:
-    """Mark what is given up: it stays where it is, and is no longer asked about."""
+    """Mark what is given up: it stays recorded, and is listed no more."""
     if not case.db.execute(statement, (case.at, *keys)).rowcount:
         raise _Skip("it was dropped already")
 
 
 def _erased(hindrance: str | None) -> _Done:
-    """No message is named, though one was erased: the decision is kept, and nothing goes with a message."""
+    """The decision names no message: it is kept when all else of the message is erased."""
     if hindrance is not None:
         raise _Skip(hindrance)
     return _Done(None)

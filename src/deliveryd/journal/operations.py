@@ -101,7 +101,7 @@ class Operations:
         coming: list[int] = []
         left = 0
         for channel, limit in room.items():
-            found = _go_on(db, db.execute(statements.DUE, (channel, now, limit)))
+            found = _make_ready(db, db.execute(statements.DUE, (channel, now, limit)))
             entries += found
             if len(found) < limit:
                 (next_due,) = db.execute(statements.NEXT_DUE, (channel,)).fetchone()
@@ -112,14 +112,14 @@ class Operations:
 
     def overdue(self, db: sqlite3.Connection, now: int, limit: int) -> Due:
         """Make messages READY that have waited for something for long enough."""
-        entries = _go_on(db, db.execute(statements.OVERDUE, (now, limit)))
+        entries = _make_ready(db, db.execute(statements.OVERDUE, (now, limit)))
         return Due(entries, db.execute(statements.NEXT_OVERDUE).fetchone()[0])
 
     def resume(self, db: sqlite3.Connection, waits_for: Sequence[str], limit: int) -> list[Entry]:
         """Make messages READY that wait for one of these."""
         entries: list[Entry] = []
         for each in waits_for:
-            entries += _go_on(db, db.execute(statements.WAITING_FOR, (each, limit - len(entries))))
+            entries += _make_ready(db, db.execute(statements.WAITING_FOR, (each, limit - len(entries))))
         return entries
 
     def wake(self, db: sqlite3.Connection, waits_for: Collection[str], at: int, limit: int) -> int:
@@ -165,14 +165,14 @@ def _reopen(db: sqlite3.Connection, accepted: range) -> list[Entry]:
     return entries
 
 
-def _go_on(db: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
+def _make_ready(db: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
     entries = [entry_of(row) for row in rows]
     db.executemany(statements.MAKE_READY, [(entry.id,) for entry in entries])
     return entries
 
 
 def _known(db: sqlite3.Connection, ids: Sequence[int]) -> set[int]:
-    """Which of these ids were seen before: none, as a rule, and where ids grow two looks tell that."""
+    """Which of these ids were seen before. Where ids grow, the two highest ones show that none was."""
     highest = [id_ for (id_,) in db.execute(_HIGHEST) if id_ is not None]
     if not ids or not highest or max(highest) < min(ids):
         return set()

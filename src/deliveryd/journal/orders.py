@@ -1,4 +1,4 @@
-"""What operators order about things that lie aside, and what came of it."""
+"""Operators' orders about messages and events that are held or set aside, and their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deliveryd.states import State
 
 
 class ItemKind(StrEnum):
-    """What can lie aside."""
+    """What can be held or set aside."""
 
     EVENT = "event"  # a status event that the service refused; its key: the event's number
     MESSAGE = "message"  # one in doubt, or one whose `dequeued` was refused; its id
@@ -24,8 +24,8 @@ class Action(StrEnum):
 
     RESEND = "resend"  # a message in doubt: try it again under its key
     RESEND_ANEW = "resend under a new key"  # a message in doubt: begin it anew, though it may arrive twice
-    SETTLE_SENT = "settle as sent"  # a message in doubt: somebody knows that it arrived
-    SETTLE_FAILED = "settle as failed"  # a message in doubt: somebody knows that it didn't
+    SETTLE_SENT = "settle as sent"  # a message in doubt that is known to have arrived
+    SETTLE_FAILED = "settle as failed"  # a message in doubt that is known not to have arrived
     RETRY = "retry"
     DROP = "drop"
     ERASE = "erase"  # a message that has ended, or what was set aside: remove it
@@ -34,7 +34,7 @@ class Action(StrEnum):
 class Order(NamedTuple):
     """One thing to do with everything that these keys name.
 
-    `user` is who gave it, by the system's word; `caller` is on whose behalf, as they claim.
+    `user` gave it, by the system's word; `caller` is the name that the command was given for the record.
     """
 
     verb: Action
@@ -45,7 +45,7 @@ class Order(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What the line has to know when a message was moved from outside of it.
+    """What a step that the journal took by itself changes in the recorder's counts.
 
     `taken`: this message waits for its `dequeued` to be accepted. `waiting`: one more message waits (1), or
     one less (-1). `ended`: the ends that a message came to. `events`: how many entered the outbox.
@@ -67,7 +67,7 @@ class Effect(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """What came of an order: the keys that it was done for, and for the others why it wasn't."""
+    """The result of an order: the keys that it was carried out for, and for the others why it wasn't."""
 
     done: tuple[str, ...]
     skipped: Mapping[str, str]

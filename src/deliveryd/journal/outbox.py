@@ -44,7 +44,7 @@ class Outbox:
     """Where steps put their events; `written` is what an earlier run left.
 
     No event is before an earlier one of its message, though the clock may be put back. While the instants of
-    events rise, that takes no look at the earlier ones.
+    events rise, the earlier ones aren't read.
     """
 
     def __init__(self, events: EventWriter, written: Written) -> None:
@@ -76,7 +76,7 @@ class Outbox:
             self.note_step(db)
 
     def note_step(self, db: sqlite3.Connection) -> None:
-        """The clock was put back: a later run, too, has to know up to where instants of events lie."""
+        """Keep the latest instant of events for a later run: the clock was put back."""
         self._noted = max(self._latest, self._noted)
         # Each time, since a transaction that is rolled back takes the row back, and not this object's memory.
         db.execute("INSERT OR REPLACE INTO meta VALUES ('latest_at', ?)", (self._noted,))
@@ -112,8 +112,8 @@ def written(db: sqlite3.Connection) -> Written:
         f" (SELECT max({AT}) FROM event WHERE seq > {WATERMARK}),"
         " (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'latest_at')"
     ).fetchone()
-    told = [at + STEP for at in (posted, refused) if at is not None]  # what they were about is older
-    latest_at = max(*told, _instant(latest), noted or 0, 0)
+    settled = [at + STEP for at in (posted, refused) if at is not None]  # their events are older
+    latest_at = max(*settled, _instant(latest), noted or 0, 0)
     return Written(seq, max(posted or refused or 0, _instant(waits)), latest_at, noted or 0)
 
 

@@ -228,7 +228,7 @@ class Matching:
         return None if state in (State.READY, State.SENDING) else _NOTHING
 
     def _settle(self, db: sqlite3.Connection, tried: Tried, state: State, receipt: Receipt) -> None:
-        """The provider had the message, so it was sent under this key, and isn't tried again under any."""
+        """The provider has the message: it is sent under this key, and isn't tried again under any."""
         at = receipt.received_at
         step = transitions.proved_sent(tried.message_id, state, at)
         settled = (step.after, receipt.channel, tried.key, tried.message_id, at, receipt.provider_id)
@@ -236,7 +236,7 @@ class Matching:
         self._outbox.put(db, [step.event])
 
     def _confirm(self, db: sqlite3.Connection, message_id: int, state: State, receipt: Receipt) -> Effect:
-        """Tell how a message ended that was sent; what was delivered stays so, what failed may yet be."""
+        """Record how a message ended that was sent: delivered for good, or failed until it is delivered."""
         step = transitions.reported(message_id, state, receipt)
         if step is None:
             return _NOTHING

@@ -14,13 +14,13 @@ MINUTE = 60_000_000
 LONGEST_REPEAT_PAUSE = 60
 """Minutes between two reports of a `dequeued` that the service keeps refusing, at most."""
 
-_TOLD = (
+_REPORTED = (
     f"SELECT seq, status, body, seq > {WATERMARK}, refused_at, refusals FROM event WHERE message_id = ?"  # noqa: S608
     " ORDER BY seq"
 )
 
 
-class _Told(NamedTuple):
+class _Reported(NamedTuple):
     """An event of a message; `refused_at` None: the service accepted it, or it waits."""
 
     seq: int
@@ -38,7 +38,7 @@ def report_again(db: sqlite3.Connection, outbox: Outbox, ids: Iterable[int], now
     4 minutes and so on; a message that is handed out between those times isn't reported at all.
     """
     for id_ in ids:
-        rows = [_Told(*row) for row in db.execute(_TOLD, (id_,))]
+        rows = [_Reported(*row) for row in db.execute(_REPORTED, (id_,))]
         refused = _refused_dequeued(rows)
         if any(row.waits for row in rows) or (refused is not None and not _is_due(refused, now)):
             continue
@@ -49,28 +49,30 @@ def report_again(db: sqlite3.Connection, outbox: Outbox, ids: Iterable[int], now
         outbox.put_again(db, ((id_, status, body) for status, body in bodies.items()))
 
 
-def _refused_dequeued(rows: Sequence[_Told]) -> _Told | None:
+def _refused_dequeued(rows: Sequence[_Reported]) -> _Reported | None:
     """The message's latest `dequeued`, if the service refused it."""
     latest = next((row for row in reversed(rows) if row.status == "dequeued"), None)
     return latest if latest is not None and latest.refused_at is not None else None
 
 
-def _is_due(refused: _Told, now: int) -> bool:
+def _is_due(refused: _Reported, now: int) -> bool:
     times = refused.refusals or 1
     pause = min(2 ** min(times - 2, 10), LONGEST_REPEAT_PAUSE) * MINUTE if times > 1 else 0
     since = now - (refused.refused_at or 0)
     return since < 0 or since >= pause  # before it: the clock was put back
 
 
-def _bodies(db: sqlite3.Connection, id_: int, rows: Sequence[_Told], refused: _Told | None) -> dict[str, str]:
+def _bodies(
+    db: sqlite3.Connection, id_: int, rows: Sequence[_Reported], refused: _Reported | None
+) -> dict[str, str]:
     """What is to be reported again, by status: `dequeued`, and the latest event that wasn't refused."""
     tombstone = read_tombstone(db, id_)
     if tombstone is None:
-        told = {row.status: row.body for row in rows}
-        heard = [row.status for row in rows if row.refused_at is None]
-        again = ("dequeued", *heard[-1:])
-        return {status: told[status] for status in again if status in told}
-    # The rows are those of an earlier repeat, and would gather for ever.
+        bodies = {row.status: row.body for row in rows}
+        accepted = [row.status for row in rows if row.refused_at is None]
+        again = ("dequeued", *accepted[-1:])
+        return {status: bodies[status] for status in again if status in bodies}
+    # The rows are those of an earlier repeat: each repeat would leave some.
     kept_row = refused.seq if refused is not None else 0
     db.execute("DELETE FROM event WHERE message_id = ? AND seq <> ?", (id_, kept_row))
     return {json.loads(body)["status"]: body for body in tombstone if body is not None}

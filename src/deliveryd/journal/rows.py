@@ -1,4 +1,4 @@
-"""How values look in the journal's columns. Whatever a text holds can be stored, unpaired surrogates too."""
+"""Values as the journal's columns hold them. Any text can be stored, with unpaired surrogates too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ taken_at
 """The columns of an entry, in the order of `EntryRow`. The first of several tries under a key has a row."""
 
 EMPTIED = ", variables = NULL"
-"""What a statement that records `sent` empties: nothing needs the values of variables any more."""
+"""What a statement that records `sent` empties: the values of variables aren't needed any more."""
 
 _escaped = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -96,7 +96,7 @@ def _content_of(text: str) -> Content:
 
 
 def digest_of(rendered: Rendered, values: Mapping[str, str]) -> bytes:
-    """Eight bytes that tell whether a message rendered anew says what it said before: see `Content`."""
+    """Eight bytes to compare what a message says when it is rendered anew: see `Content`."""
     block, language, fields = rendered
     said = (block, language, fields, values)
     try:

@@ -58,7 +58,7 @@ FULL_PAUSE = 1.0
 """Seconds after which it is tried again whether a full disk has room."""
 
 LOG_LIMIT = 64 << 20
-"""Bytes to which the log is cut, once nobody reads what made it longer."""
+"""Bytes to which the log is cut, once no reader needs what made it longer."""
 
 CHECKPOINT_PAGES = range(1000, 4001)
 """How many pages in the log are brought into the file together, at least and at most.
@@ -74,7 +74,7 @@ PAGE = 4096
 """Bytes in a page of the file, as SQLite makes it."""
 
 COMMIT_LINGER = 0.002
-"""Seconds that a commit waits for company: the fewer commits, the less each message costs."""
+"""Seconds that a commit waits for more operations: the fewer commits, the less each message costs."""
 
 T = TypeVar("T")
 
@@ -168,7 +168,7 @@ class SqliteJournal:
         return await self._commit(lambda db: self._operations.wake(db, waits_for, at, limit))
 
     async def largest_cause(self) -> tuple[str, int]:
-        """What most messages wait for; read beside the writer, since it looks at all that wait."""
+        """What most messages wait for; read beside the writer, since it scans all that wait."""
         return await self._threads.read(partial(read, self._path, upkeep.largest_cause))
 
     async def outbox(self, after: int, limit: int) -> list[OutboxRow]:
@@ -222,7 +222,7 @@ class SqliteJournal:
         return await self._commit(lambda db: upkeep.give_back(db, limit))
 
     async def cut_log(self) -> bool:
-        """Bring all of the log into the file and empty it; tell whether that was done."""
+        """Bring all of the log into the file and empty it; return whether that was done."""
         if self._closing or self._broken is not None:
             return False
         shrunk = self._shrunk
@@ -326,10 +326,10 @@ class SqliteJournal:
         self._wake.set()
 
     def _shrink_log(self) -> bool:
-        """Bring what is in the log into the file and empty it; tell whether that was done.
+        """Bring what is in the log into the file and empty it; return whether that was done.
 
         Both together need less of a disk that is full then, and what was deleted isn't in the log any more.
-        Where somebody reads, it isn't waited for: the line would wait too.
+        Readers aren't waited for: the line would wait too.
         """
         if self._broken is not None:
             return False
@@ -367,7 +367,7 @@ class SqliteJournal:
             for request in batch:
                 request.result = request.operation(self._db)
             self._db.execute("COMMIT")
-        except Exception as error:  # it goes to whoever asked for the operation
+        except Exception as error:  # raised where the operation was asked for
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             return self._judged(error)
@@ -397,23 +397,23 @@ async def open_journal(
     observe: Callable[[float, int], None] = lambda _s, _n: None,
     blocking: Blocking | None = None,
     reserve: int = 0,
-    patience: float = 0.0,
+    lock_timeout: float = 0.0,
     keep_variables: bool = False,
 ) -> AsyncIterator[SqliteJournal]:
     """Open the journal for the one process that works on it, and close it when the block ends.
 
     All of its files lie beside `path`, which is no link itself.
 
-    `observe` hears of each commit: its seconds, and how many operations shared it. With less than `reserve`
-    bytes free on the disk, `has_room` is false. `keep_variables`: not emptied when a message was sent.
-    `blocking` None: the journal has a thread of its own.
-    Raises JournalLocked when another process still has it open after `patience` seconds, JournalError when
-    the file can't be used.
+    `observe` is called after each commit with its seconds and how many operations shared it. With less than
+    `reserve` bytes free on the disk, `has_room` is false. `keep_variables`: not emptied when a message was
+    sent. `blocking` None: the journal has a thread of its own.
+    Raises JournalLocked when another process still has it open after `lock_timeout` seconds, JournalError
+    when the file can't be used.
     """
     _checked(path, partial(make_folder, path.parent))
     check_writable(path)
     async with (
-        holding(lock_of(path), patience) as lock,
+        holding(lock_of(path), lock_timeout) as lock,
         nullcontext(blocking) if blocking is not None else own_thread("journal") as write,
     ):
         db = await write(partial(_connect, path))

@@ -125,7 +125,7 @@ class Supervisor:
                 self._on_ready(addresses)
                 await self._stop.wait()
                 await self._drain(parts, health)
-                parts.recorder.failures.tell()
+                parts.recorder.failures.report()
                 self.account = await _reconcile(parts.journal)
                 loops.cancel_scope.cancel()
             close_servers.set()
@@ -257,7 +257,7 @@ async def _reconcile(journal: Journal) -> Account:
 
 
 async def _log_failures(parts: Parts) -> None:
-    parts.recorder.failures.tell()
+    parts.recorder.failures.report()
 
 
 async def _every(seconds: float, chore: Callable[..., Awaitable[object]], *args: object) -> None:

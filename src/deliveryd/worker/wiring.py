@@ -121,7 +121,7 @@ async def assemble(
                 observe=lambda seconds, _operations: metrics.committed(seconds),
                 blocking=blocking,
                 reserve=config.journal.reserve,
-                patience=COMMAND_TIMEOUT,
+                lock_timeout=COMMAND_TIMEOUT,
                 keep_variables=config.journal.keep_variables,
             )
         )

@@ -20,6 +20,9 @@ BLOCKS = ("inApp", "messenger", "sms", "email")
 
 _MOST_REASONS = 5
 
+SECOND = 1_000_000
+"""Microseconds."""
+
 STEP = 1_000_000
 """Microseconds from which a correction of the clock counts as a step; smaller ones are passed over."""
 

@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 import anyio
 
 from deliveryd.delivery.routing import Routed, is_expired
-from deliveryd.model import Clock
-
-SECOND = 1_000_000
+from deliveryd.model import SECOND, Clock
 
 KEPT = 10
 """Messages that stay queued while the channel's breaker is open; the others wait in the journal."""

@@ -8,9 +8,9 @@ from typing import Protocol
 import anyio
 
 from deliveryd.delivery.clock_steps import StepWatch
-from deliveryd.delivery.recorder import SECOND, Recorder
+from deliveryd.delivery.recorder import Recorder
 from deliveryd.journal.base import Journal
-from deliveryd.model import Clock
+from deliveryd.model import SECOND, Clock
 from deliveryd.runtime import waits
 from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, Heartbeats
 from deliveryd.telemetry import Event, log

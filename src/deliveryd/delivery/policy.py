@@ -7,8 +7,6 @@ from typing import NamedTuple
 from deliveryd.options.units import Rate
 from deliveryd.runtime.breaker import BreakerPolicy, grown
 
-SECOND = 1_000_000
-
 
 class RetryPolicy(NamedTuple):
     """How often a channel is tried for one message, and the seconds between: `base`, doubled, up to `max`."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from deliveryd import transitions
 from deliveryd.channels.base import InDoubt, Misconfigured, Refused, TryAgain
 from deliveryd.delivery.backlog import Backlog
-from deliveryd.delivery.dispatch_queue import SECOND, DispatchQueue
+from deliveryd.delivery.dispatch_queue import DispatchQueue
 from deliveryd.delivery.refusals import Refusals
 from deliveryd.delivery.routing import Routed
-from deliveryd.model import Clock, Transition
+from deliveryd.model import SECOND, Clock, Transition
 from deliveryd.runtime import waits
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from deliveryd.telemetry import Event, log

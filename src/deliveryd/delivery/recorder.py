@@ -18,12 +18,10 @@ from deliveryd.errors import JournalFull
 from deliveryd.journal.base import Journal, MatchedReceipt, OutboxRow, Recovery
 from deliveryd.journal.orders import Decided, Effect, Order
 from deliveryd.metrics import Metrics
-from deliveryd.model import STEP, Clock, Entry, Malformed, QueuedMessage, Receipt, Transition
+from deliveryd.model import SECOND, STEP, Clock, Entry, Malformed, QueuedMessage, Receipt, Transition
 from deliveryd.runtime.waiting import AutoResetEvent
 from deliveryd.states import ENDED, State
 from deliveryd.telemetry import DEBUG, Event, enabled, log
-
-SECOND = 1_000_000
 
 ALL = 1 << 62
 """More messages than there are."""

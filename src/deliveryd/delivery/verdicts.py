@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from deliveryd import transitions
 from deliveryd.channels.base import Accepted, Attempted, Misconfigured, Refused, TryAgain
-from deliveryd.delivery.dispatch_queue import SECOND, DispatchQueue
+from deliveryd.delivery.dispatch_queue import DispatchQueue
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.routing import Routed
-from deliveryd.model import Clock, Entry, Outcome, Transition
+from deliveryd.model import SECOND, Clock, Entry, Outcome, Transition
 from deliveryd.runtime import waits
 from deliveryd.runtime.breaker import grown
 from deliveryd.states import State
@@ -138,7 +138,7 @@ class VerdictHandler:
         """Wait for the next try; a pause that the provider asked for ends when it works again."""
         is_open = self._provider.breaker.is_open
         waits_for = waits.recovery(self._channel) if asked or is_open else None
-        return transitions.retry(entry, now, now + int(pause * SECOND), outcome, waits_for)
+        return transitions.retry_later(entry, now, now + int(pause * SECOND), outcome, waits_for)
 
     def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Transition:
         """This channel is spent; the next one of the order may take the message, if there is one.

@@ -17,7 +17,7 @@ from deliveryd.journal.history import (
 )
 from deliveryd.journal.orders import Action
 from deliveryd.journal.tombstones import Kept
-from deliveryd.model import format_instant, parse_instant
+from deliveryd.model import SECOND, format_instant, parse_instant
 from deliveryd.runtime.waits import awaited
 from deliveryd.states import State
 
@@ -52,7 +52,6 @@ VERDICT_TEXTS: Mapping[str, str] = {
 """What became of an attempt."""
 
 MILLISECOND = 1000
-SECOND = 1_000_000
 
 
 class Step(NamedTuple):

@@ -21,7 +21,7 @@ from deliveryd.control.server import ControlServer
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.http.lazy_server import serve_when_asked
 from deliveryd.journal.base import Account, Journal
-from deliveryd.model import Clock, WallClock
+from deliveryd.model import SECOND, Clock, WallClock
 from deliveryd.runtime.threads import Blocking
 from deliveryd.states import ENDED, State
 from deliveryd.telemetry import Event, log
@@ -43,8 +43,6 @@ FORGET_BATCH = 100
 GIVE_BACK_BATCH = 64
 FORGET_PAUSE = 0.025
 """Seconds between two batches of either, so that the line has most of the writer's time."""
-
-SECOND = 1_000_000
 
 
 class Addresses(NamedTuple):

@@ -69,10 +69,10 @@ def proved(before: State) -> ReceiptStep:
 
 
 MADE: Mapping[tuple[State, Cause], Transition | ReceiptStep | Edge | None] = {
-    (State.TAKEN, Cause.DEQUEUED_ACCEPTED): transitions.RELEASED,
-    (State.TAKEN, Cause.DEQUEUED_REFUSED): transitions.REFUSED,
+    (State.TAKEN, Cause.DEQUEUED_ACCEPTED): transitions.DEQUEUED_ACCEPTED,
+    (State.TAKEN, Cause.DEQUEUED_REFUSED): transitions.DEQUEUED_REFUSED,
     (State.READY, Cause.DEFERRED): transitions.deferred(ENTRY, AT, LATER, "settings 2"),
-    (State.READY, Cause.INTERRUPTED): transitions.INTERRUPTED,
+    (State.READY, Cause.INTERRUPTED): transitions.RUN_INTERRUPTED,
     (State.READY, Cause.INTENT): transitions.intent(ENTRY, AT, SENDING),
     (State.READY, Cause.HELD): transitions.changed(DOUBTFUL, AT),
     (State.READY, Cause.RECEIPT_PROVES): proved(State.READY),
@@ -82,23 +82,23 @@ MADE: Mapping[tuple[State, Cause], Transition | ReceiptStep | Edge | None] = {
     (State.WAITING, Cause.CHANNEL_REMOVED): transitions.CHANNEL_REMOVED,
     (State.WAITING, Cause.RECEIPT_PROVES): proved(State.WAITING),
     (State.SENDING, Cause.GIVEN_UP): transitions.given_up(ENTRY, AT, BUSY, "busy"),
-    (State.SENDING, Cause.RETRY): transitions.retry(ENTRY, AT, LATER, BUSY, None),
+    (State.SENDING, Cause.RETRY): transitions.retry_later(ENTRY, AT, LATER, BUSY, None),
     (State.SENDING, Cause.REPEATED): transitions.repeated(DOUBTFUL, State.SENDING, AT, LATER, BUSY),
-    (State.SENDING, Cause.HELD): transitions.held(ENTRY, AT, "cut off"),
+    (State.SENDING, Cause.HELD): transitions.held_in_doubt(ENTRY, AT, "cut off"),
     (State.SENDING, Cause.ACCEPTED): transitions.accepted(ENTRY, AT, "p1", SENDING),
     (State.SENDING, Cause.EXHAUSTED): transitions.exhausted(DOUBTFUL, State.SENDING, AT, "sms: x", BUSY),
     (State.SENDING, Cause.EXPIRED): transitions.expired(ENTRY, State.SENDING, AT, AT),
     (State.IN_DOUBT, Cause.REPEATED): transitions.repeated(DOUBTFUL, State.IN_DOUBT, AT, LATER, None),
-    (State.IN_DOUBT, Cause.ORDERED_RESEND): transitions.resend(DOUBTFUL, AT),
-    (State.IN_DOUBT, Cause.ORDERED_SENT): transitions.settled_as_sent(DOUBTFUL, AT),
+    (State.IN_DOUBT, Cause.ORDERED_RESEND): transitions.ordered_resend(DOUBTFUL, AT),
+    (State.IN_DOUBT, Cause.ORDERED_SENT): transitions.ordered_sent(DOUBTFUL, AT),
     (State.IN_DOUBT, Cause.RECEIPT_PROVES): proved(State.IN_DOUBT),
     (State.IN_DOUBT, Cause.EXHAUSTED): transitions.exhausted(DOUBTFUL, State.IN_DOUBT, AT, "sms: x", None),
-    (State.IN_DOUBT, Cause.ORDERED_FAILED): transitions.settled_as_failed(DOUBTFUL, AT),
+    (State.IN_DOUBT, Cause.ORDERED_FAILED): transitions.ordered_failed(DOUBTFUL, AT),
     (State.SENT, Cause.RECEIPT_DELIVERED): transitions.reported(1, State.SENT, receipt(delivered=True)),
     (State.SENT, Cause.RECEIPT_FAILED): transitions.reported(1, State.SENT, receipt(delivered=False)),
     (State.FAILED, Cause.RECEIPT_PROVES): proved(State.FAILED),
     (State.FAILED, Cause.RECEIPT_DELIVERED): transitions.reported(1, State.FAILED, receipt(delivered=True)),
-    (State.SET_ASIDE, Cause.ORDERED_RETRY): transitions.retried(ENTRY, AT),
+    (State.SET_ASIDE, Cause.ORDERED_RETRY): transitions.ordered_retry(ENTRY, AT),
     (State.SET_ASIDE, Cause.DEQUEUED_ACCEPTED): transitions.REOPENED,
 }
 """The step that `transitions.py` makes for each edge of the table."""
@@ -170,10 +170,10 @@ def test_a_receipt_that_says_nothing_new_leads_to_no_step() -> None:
 
 
 def test_a_due_time_is_brought_forward_to_the_expiry_and_never_put_off() -> None:
-    waiting = transitions.retry(ENTRY, AT, LATER, BUSY, None)
+    waiting = transitions.retry_later(ENTRY, AT, LATER, BUSY, None)
     assert transitions.no_later_than(waiting, AT).due_at == AT
     assert transitions.no_later_than(waiting, LATER + 1) == waiting
-    assert transitions.no_later_than(transitions.held(ENTRY, AT, "x"), AT).due_at is None
+    assert transitions.no_later_than(transitions.held_in_doubt(ENTRY, AT, "x"), AT).due_at is None
 
 
 # Who makes steps

@@ -23,11 +23,11 @@ CHANGED = (
 
 TAKEN = BEGINNINGS[Cause.QUEUED]
 MALFORMED = BEGINNINGS[Cause.MALFORMED]
-RELEASED = edge(State.TAKEN, Cause.DEQUEUED_ACCEPTED)
-REFUSED = edge(State.TAKEN, Cause.DEQUEUED_REFUSED)
+DEQUEUED_ACCEPTED = edge(State.TAKEN, Cause.DEQUEUED_ACCEPTED)
+DEQUEUED_REFUSED = edge(State.TAKEN, Cause.DEQUEUED_REFUSED)
 REOPENED = edge(State.SET_ASIDE, Cause.DEQUEUED_ACCEPTED)
 DUE = edge(State.WAITING, Cause.DUE)
-INTERRUPTED = edge(State.READY, Cause.INTERRUPTED)
+RUN_INTERRUPTED = edge(State.READY, Cause.INTERRUPTED)
 CHANNEL_REMOVED = edge(State.WAITING, Cause.CHANNEL_REMOVED)
 INTENT = edge(State.READY, Cause.INTENT)
 ACCEPTED = edge(State.SENDING, Cause.ACCEPTED)
@@ -105,7 +105,7 @@ def accepted(entry: Entry, at: int, provider_id: str | None, intermediate: Colle
     return Transition(entry.tried(), ACCEPTED.before, ACCEPTED.after, at, None, outcome, events)
 
 
-def retry(entry: Entry, at: int, due_at: int, outcome: Outcome, waits_for: str | None) -> Transition:
+def retry_later(entry: Entry, at: int, due_at: int, outcome: Outcome, waits_for: str | None) -> Transition:
     """The provider doesn't have the message: try it again."""
     return Transition(entry, *_RETRY, at, due_at, outcome, waits_for=waits_for)
 
@@ -120,7 +120,7 @@ def exhausted(entry: Entry, before: State, at: int, details: str, outcome: Outco
     return _failed(entry, edge(before, Cause.EXHAUSTED), at, entry.ending(details), outcome)
 
 
-def held(entry: Entry, at: int, reason: str) -> Transition:
+def held_in_doubt(entry: Entry, at: int, reason: str) -> Transition:
     """The outcome is unknown, and an operator or a receipt has to settle it."""
     outcome = Outcome("in_doubt", None, reason)
     return Transition(entry._replace(doubt=True), *_HELD, at, outcome=outcome)
@@ -141,24 +141,24 @@ def no_later_than(transition: Transition, instant: int) -> Transition:
 # Operators' orders
 
 
-def resend(entry: Entry, at: int) -> Transition:
+def ordered_resend(entry: Entry, at: int) -> Transition:
     """Repeat a message in doubt at once; with a new key if it was begun anew."""
     return Transition(entry, *_ORDERED_RESEND, at, due_at=at)
 
 
-def settled_as_sent(entry: Entry, at: int) -> Transition:
+def ordered_sent(entry: Entry, at: int) -> Transition:
     """An operator knows that the message arrived."""
     outcome, sent = Outcome("accepted", None, BY_OPERATOR), StatusEvent(entry.id, "sent", at)
     return Transition(entry.settled(), *_ORDERED_SENT, at, outcome=outcome, events=(sent,))
 
 
-def settled_as_failed(entry: Entry, at: int) -> Transition:
+def ordered_failed(entry: Entry, at: int) -> Transition:
     """An operator knows that the message didn't arrive."""
     details = f"{entry.channel}: the outcome was unknown; {BY_OPERATOR} as failed"
     return _failed(entry.settled(), _ORDERED_FAILED, at, details)
 
 
-def retried(entry: Entry, at: int) -> Transition:
+def ordered_retry(entry: Entry, at: int) -> Transition:
     """Report the `dequeued` of a message once more that was set aside."""
     return Transition(entry, *_ORDERED_RETRY, at)
 

@@ -210,8 +210,8 @@ def fallback_after_doubt(patch: Patch) -> None:
 
 def ordered_resend_under_a_new_key(patch: Patch) -> None:
     """An operator has an attempt in doubt repeated, and it goes out as another one."""
-    resend = transitions.resend
-    patch.setattr(transitions, "resend", lambda entry, at: resend(entry.anew(), at))
+    resend = transitions.ordered_resend
+    patch.setattr(transitions, "ordered_resend", lambda entry, at: resend(entry.anew(), at))
 
 
 # recovery

@@ -62,7 +62,7 @@ class Dispatcher:
         self.share = share
         self._owed = 0
         self._channel = channel
-        self._used = tuple(channel.customer_fields)
+        self._customer_fields = tuple(channel.customer_fields)
         self._policy = policy
         self._namespace = namespace
         self._clock = clock
@@ -266,10 +266,10 @@ class Dispatcher:
 
     def _values(self, customer: Customer | None) -> Mapping[str, str]:
         """The customer's values that the channel sends."""
-        if customer is None or not self._used:
+        if customer is None or not self._customer_fields:
             return NO_VALUES
         fields = customer.fields
-        return {name: fields[name] for name in self._used if name in fields}
+        return {name: fields[name] for name in self._customer_fields if name in fields}
 
     def _hold(self, entry: Entry, now: int) -> Transition:
         self._refusals.unanswered(entry.settings_id)

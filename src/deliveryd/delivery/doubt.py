@@ -20,7 +20,7 @@ class DoubtPolicy:
         """The step after a try whose outcome is unknown; a repeat waits `at_least` so many seconds."""
         log(Event.MESSAGE_IN_DOUBT, channel=self._channel, message_id=entry.id, reason=reason)
         if not self._policy.resend_in_doubt:
-            return transitions.held(entry, now, reason)
+            return transitions.held_in_doubt(entry, now, reason)
         outcome = Outcome("in_doubt", None, reason)
         return self._repeat(entry._replace(doubt=True), State.SENDING, now, outcome, at_least)
 

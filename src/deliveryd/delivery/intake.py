@@ -22,7 +22,7 @@ TOP_UP = 0.1
 NO_ROOM_PAUSE = 1.0
 """Seconds between checks for room, in the journal or on its disk."""
 
-MOST_TOLD = 5
+MOST_LOGGED = 5
 """Malformed elements of one batch that the log names; all of them are in the journal."""
 
 MOST_EXTRA = 1000
@@ -192,7 +192,7 @@ class Intake:
         before, seen = self._malformed_before, {hash(bad.raw): bad for bad in malformed}
         self._malformed_before = set(seen)
         fresh = [bad for raw, bad in seen.items() if raw not in before]
-        for bad in fresh[:MOST_TOLD]:
+        for bad in fresh[:MOST_LOGGED]:
             if bad.id is None:
                 log(Event.QUEUE_ELEMENT_MALFORMED, reason=bad.reason)
             else:

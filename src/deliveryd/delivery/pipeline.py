@@ -24,7 +24,7 @@ from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.preparation import Deferred, Prepared, Preparer
 from deliveryd.delivery.provider import bounded
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.delivery.recovery import recover
+from deliveryd.delivery.recovery import recover_line
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Undeliverable
 from deliveryd.journal.base import Journal
@@ -63,7 +63,7 @@ class Pipeline:
 
     async def recover(self) -> None:
         """0. Take up what an earlier run left, before anything else."""
-        await recover(self._recorder, self._stations.doubts, self._clock)
+        await recover_line(self._recorder, self._stations.doubts, self._clock)
 
     def loops(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
         """The line: what runs side by side."""

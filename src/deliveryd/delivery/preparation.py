@@ -12,7 +12,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.delivery.routing import Routed, Router, Undeliverable, undeliverable
+from deliveryd.delivery.routing import Routed, Router, Undeliverable
 from deliveryd.delivery.settings import SettingsCache
 from deliveryd.directory.base import Directory, DirectoryAnswer
 from deliveryd.errors import DirectoryUnavailable, ServiceUnavailable, SettingsUnusable
@@ -161,7 +161,7 @@ class Preparer:
     ) -> list[_Unknown]:
         """Route messages of one settings id; return those that need their customer for it."""
         if isinstance(settings, SettingsUnusable):
-            prepared += [undeliverable(entry, str(settings)) for entry in entries]
+            prepared += [Undeliverable.because(entry, str(settings)) for entry in entries]
             return []
         if isinstance(settings, ServiceUnavailable):
             prepared += [self._without_settings(entry) for entry in entries]

@@ -15,7 +15,7 @@ from deliveryd.states import State
 from deliveryd.telemetry import Event, log
 
 
-async def recover(recorder: Recorder, channels: Mapping[str, DoubtPolicy], clock: Clock) -> None:
+async def recover_line(recorder: Recorder, channels: Mapping[str, DoubtPolicy], clock: Clock) -> None:
     """Record what becomes of messages in doubt, and probe each provider with a few that wait for it."""
     left = await recorder.recover(channels)
     now = clock.now()
@@ -39,4 +39,4 @@ def _after_crash(doubtful: Doubtful, channels: Mapping[str, DoubtPolicy], now: i
         return None if policy is None else policy.after_hold(entry, reason or "", now)
     if policy is not None:
         return policy.after_try(entry, transitions.WORKER_ENDED, now)
-    return transitions.held(entry, now, transitions.WORKER_ENDED)
+    return transitions.held_in_doubt(entry, now, transitions.WORKER_ENDED)

@@ -108,11 +108,11 @@ class Refusals:
         if pause is None or settings_id in self.waiting:
             return False
         self.waiting.add(settings_id)
-        self._tell(settings_id, verdict, pause)
+        self._log_waiting(settings_id, verdict, pause)
         return True
 
-    def _tell(self, settings_id: int, verdict: Refused, pause: float) -> None:
-        """Say of an id that it waits; or, when that shows it, of the channel that it is misconfigured."""
+    def _log_waiting(self, settings_id: int, verdict: Refused, pause: float) -> None:
+        """Log that an id waits; or that the channel is misconfigured, when that shows it."""
         self.refuses_all = self._are_widespread()
         host = verdict.by or "unknown"
         if self.refuses_all:

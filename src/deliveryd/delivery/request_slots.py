@@ -50,20 +50,20 @@ class RequestSlots:
     def begin(self) -> list[RequestSlot]:
         """The requests that may begin now."""
         now = anyio.current_time()
-        turns = []
+        slots = []
         while self._new and (len(self._under_way) < self._most or self._cut_off(now)):
-            turns.append(self._begin(self._new.pop(), now, is_repeat=False))
+            slots.append(self._begin(self._new.pop(), now, is_repeat=False))
         if self._repeats:
             most = min(self._most // 2 - self._slow(now), self._most - len(self._under_way))
             ids = [self._repeats.popleft() for _ in range(min(most, len(self._repeats)))]
-            turns += [self._begin(id_, now, is_repeat=True) for id_ in ids]
-        return turns
+            slots += [self._begin(id_, now, is_repeat=True) for id_ in ids]
+        return slots
 
-    def end(self, turn: RequestSlot) -> None:
+    def end(self, slot: RequestSlot) -> None:
         """This request has ended, however it did."""
-        request = self._under_way.get(turn.id)
-        if request is not None and request.scope is turn.scope:
-            del self._under_way[turn.id]
+        request = self._under_way.get(slot.id)
+        if request is not None and request.scope is slot.scope:
+            del self._under_way[slot.id]
 
     def wait(self) -> float | None:
         """Seconds until a request may give way to one that waits; None when none has to."""

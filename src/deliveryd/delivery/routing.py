@@ -43,10 +43,10 @@ class Undeliverable(NamedTuple):
     entry: Entry
     details: str
 
-
-def undeliverable(entry: Entry, *reasons: str) -> Undeliverable:
-    """The message ends for these reasons, and for those of the channels that were tried before."""
-    return Undeliverable(entry, entry.ending(*reasons))
+    @classmethod
+    def because(cls, entry: Entry, *reasons: str) -> Undeliverable:
+        """The message ends for these reasons, and for those of the channels that were tried before."""
+        return cls(entry, entry.ending(*reasons))
 
 
 def is_expired(expires_at: int | None, now: int) -> bool:
@@ -107,22 +107,22 @@ class Router:
         `customer` is None when the directory doesn't know them, and when they don't matter.
         """
         if settings.expires_at is not None and is_expired(settings.expires_at, now):
-            return undeliverable(entry, expiry_details(settings.expires_at))
+            return Undeliverable.because(entry, expiry_details(settings.expires_at))
         if entry.content is not None and (name := self._repeats(entry)):
             said, values = entry.content
             return Routed(entry, name, Customer(entry.customer_id, values), said, settings.expires_at)
         try:
             tags = candidates(customer.language if customer else None, self._languages)
         except LanguageUnreadable as error:
-            return undeliverable(entry, str(error))
+            return Undeliverable.because(entry, str(error))
         found = self._first_usable(entry, settings, customer, tags)
         if found is None:
-            return undeliverable(entry, *self._why_none(entry, settings, tags))
+            return Undeliverable.because(entry, *self._why_none(entry, settings, tags))
         channel, block = found
         rendered = block.render(entry.variables, customer)
         if isinstance(rendered, Rendered):
             return Routed(entry, channel, customer, rendered, settings.expires_at)
-        return undeliverable(entry, *self._why_not(entry, settings, tags, (channel, block), rendered))
+        return Undeliverable.because(entry, *self._why_not(entry, settings, tags, (channel, block), rendered))
 
     def _repeats(self, entry: Entry) -> str | None:
         """The channel on which a message says again what may have arrived there, if it does so."""

@@ -105,7 +105,7 @@ class _Open:
     """An id that is asked for, or will be; `done` is set with the next result, which is `known` then.
 
     `waited_for` is when a message last began to wait for it in the journal; None: none does. `repeat_at` is
-    when it is asked for once more; None: a request is under way, or waits for its turn.
+    when it is asked for once more; None: a request is under way, or waits for its slot.
     """
 
     since: float
@@ -149,7 +149,7 @@ class SettingsCache:
         self._size = 0
         self._open: dict[int, _Open] = {}
         self._begun: list[int] = []
-        self._turns = RequestSlots(MOST_FETCHES)
+        self._slots = RequestSlots(MOST_FETCHES)
         self._repeats: list[tuple[float, int]] = []  # a heap
         self._left_alone: dict[int, tuple[float, float]] = {}  # when it failed, and its own pause's end
         self._wakeup = AutoResetEvent()
@@ -217,8 +217,8 @@ class SettingsCache:
                 for settings_id in begun:
                     tasks.start_soon(self._look_up, settings_id)
                 self._repeat_due()
-                for turn in self._turns.begin():
-                    tasks.start_soon(self._request, turn)
+                for slot in self._slots.begin():
+                    tasks.start_soon(self._request, slot)
 
     def _recall(self, settings_id: int) -> _Known | None:
         known = self._known.get(settings_id)
@@ -261,7 +261,7 @@ class SettingsCache:
         pauses = [math.inf]
         if self._repeats:
             pauses.append(max(self._repeats[0][0] - anyio.current_time(), 0.0))
-        if (wait := self._turns.wait()) is not None:
+        if (wait := self._slots.wait()) is not None:
             pauses.append(wait)
         return min(pauses)
 
@@ -277,7 +277,7 @@ class SettingsCache:
                 del self._open[settings_id]
             else:
                 wanted.repeat_at = None
-                self._turns.add_repeat(settings_id)
+                self._slots.add_repeat(settings_id)
 
     async def _look_up(self, settings_id: int) -> None:
         """Find settings on the disk, or have the service asked for them."""
@@ -295,31 +295,31 @@ class SettingsCache:
                 self._settle(settings_id, known)
                 return
         if isinstance(self._known.get(settings_id), _Unavailable):
-            self._turns.add_repeat(settings_id)
+            self._slots.add_repeat(settings_id)
         else:
-            self._turns.add(settings_id)
+            self._slots.add(settings_id)
         self._wakeup.set()
 
-    async def _request(self, turn: RequestSlot) -> None:
+    async def _request(self, slot: RequestSlot) -> None:
         began = anyio.current_time()
         known: _Known | None = None
         body, ttl = b"", self._ttl
-        with turn.scope:
+        with slot.scope:
             try:
-                body = await self._source.fetch_settings(turn.id)
-                compiled = self._read(turn.id, body)
+                body = await self._source.fetch_settings(slot.id)
+                compiled = self._read(slot.id, body)
                 ttl = self._ttl_of(compiled)
                 known = self._usable(compiled, len(body), ttl)
             except (ServiceUnavailable, ServiceRefused, SettingsUnusable) as error:
-                known = self._failed(turn.id, error)
+                known = self._failed(slot.id, error)
         if known is None:
-            known = self._unavailable(turn.id, ServiceUnavailable(GAVE_WAY))
+            known = self._unavailable(slot.id, ServiceUnavailable(GAVE_WAY))
         if isinstance(known, _Usable):
             self._metrics.settings_requested("found")
-            log(Event.SETTINGS_FETCHED, settings_id=turn.id, size=len(body))
-            await self._cache.set(f"settings/{turn.id}", body, ttl)
-        self._turns.end(turn)
-        self._settle(turn.id, known)
+            log(Event.SETTINGS_FETCHED, settings_id=slot.id, size=len(body))
+            await self._cache.set(f"settings/{slot.id}", body, ttl)
+        self._slots.end(slot)
+        self._settle(slot.id, known)
         if not isinstance(known, _Unavailable):
             self._service_answers(began)
         self._wakeup.set()

@@ -138,7 +138,7 @@ class VerdictHandler:
         """Wait for the next try; a pause that the provider asked for ends when it works again."""
         is_open = self._provider.breaker.is_open
         waits_for = waits.recovery(self._channel) if asked or is_open else None
-        return transitions.retry(entry, now, now + int(pause * SECOND), outcome, waits_for)
+        return transitions.retry_later(entry, now, now + int(pause * SECOND), outcome, waits_for)
 
     def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Transition:
         """This channel is spent; the next one of the order may take the message, if there is one.

@@ -101,19 +101,19 @@ class Decisions:
         entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")
         if entry.channel not in case.channels:
             raise _Skip(f"its channel {entry.channel} isn't configured")
-        return self._move(case, transitions.resend(entry, case.at))
+        return self._move(case, transitions.ordered_resend(entry, case.at))
 
     def _resend_anew(self, case: _Case) -> _Done:
         entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt").anew()
-        return self._move(case, transitions.resend(entry, case.at))
+        return self._move(case, transitions.ordered_resend(entry, case.at))
 
     def _settle_as_sent(self, case: _Case) -> _Done:
         entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")
-        return self._move(case, transitions.settled_as_sent(entry, case.at))
+        return self._move(case, transitions.ordered_sent(entry, case.at))
 
     def _settle_as_failed(self, case: _Case) -> _Done:
         entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")
-        return self._move(case, transitions.settled_as_failed(entry, case.at))
+        return self._move(case, transitions.ordered_failed(entry, case.at))
 
     def _move(self, case: _Case, transition: Transition) -> _Done:
         self._operations.change(case.db, [transition])
@@ -129,7 +129,7 @@ class Decisions:
         if not again:
             raise _Skip("it was dropped")
         self._outbox.put_last(case.db, again)
-        self._operations.change(case.db, [transitions.retried(entry, case.at)])
+        self._operations.change(case.db, [transitions.ordered_retry(entry, case.at)])
         return _Done(entry.id, Effect(taken=entry, events=len(again)))
 
     def _retry_event(self, case: _Case) -> _Done:

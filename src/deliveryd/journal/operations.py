@@ -101,7 +101,7 @@ class Operations:
         coming: list[int] = []
         left = 0
         for channel, limit in room.items():
-            found = _make_ready(db, db.execute(statements.DUE, (channel, now, limit)))
+            found = _make_ready(db, db.execute(statements.SELECT_DUE, (channel, now, limit)))
             entries += found
             if len(found) < limit:
                 (next_due,) = db.execute(statements.NEXT_DUE, (channel,)).fetchone()
@@ -212,7 +212,7 @@ def _move(db: sqlite3.Connection, steps: Sequence[Transition], sent_statement: s
     moved = sum(
         db.executemany(statement, rows).rowcount
         for statement, rows in (
-            (statements.INTENT, begun),
+            (statements.RECORD_INTENT, begun),
             (statements.ON_ITS_WAY, on_its_way),
             (statements.TO_WAIT, to_wait),
             (sent_statement, sent),

@@ -22,7 +22,7 @@ _PROGRESS = """
 UPDATE message SET state = ?, due_at = ?, channel = ?, tries = ?, key = ?, number = ?, spent = ?,
     doubt = ?, content = ?, digest = ?
 """
-INTENT = f"""
+RECORD_INTENT = f"""
 UPDATE message SET state = {of.INTENT.after:d}, channel = ?1, tries = ?2, key = ?3, number = ?4,
     digest = ?5, started_at = ?6, content = iif(key = ?3, content, NULL)
 WHERE id = ?7 AND state = ?8
@@ -54,7 +54,7 @@ WHERE message_id = ?2 AND key = ?3 AND number = ?4 AND instr(coalesce(reason, ''
 
 _FOR_ITS_TIME = f"state = {of.DUE.before:d} AND waits_for IS NULL AND channel = ?"
 _FOR_SOMETHING = "waits_for IS NOT NULL AND due_at IS NOT NULL"
-DUE = f"SELECT {ENTRY} FROM message WHERE {_FOR_ITS_TIME} AND due_at <= ? ORDER BY due_at, id LIMIT ?"
+SELECT_DUE = f"SELECT {ENTRY} FROM message WHERE {_FOR_ITS_TIME} AND due_at <= ? ORDER BY due_at, id LIMIT ?"
 LEFT = f"SELECT count(*) FROM (SELECT 1 FROM message WHERE {_FOR_ITS_TIME} AND due_at <= ? LIMIT ?)"
 NEXT_DUE = f"SELECT min(due_at) FROM message WHERE {_FOR_ITS_TIME}"
 OVERDUE = f"""
@@ -82,8 +82,8 @@ OUTBOX = (
     f"SELECT seq, message_id, status, body FROM event WHERE seq > max(?, {WATERMARK}) ORDER BY seq LIMIT ?"
 )
 RELEASE = f"""
-UPDATE message SET state = {of.RELEASED.after:d} WHERE state = {of.RELEASED.before:d} AND id IN
-    (SELECT message_id FROM event WHERE seq BETWEEN ? AND ? AND status = 'dequeued')
+UPDATE message SET state = {of.DEQUEUED_ACCEPTED.after:d} WHERE state = {of.DEQUEUED_ACCEPTED.before:d}
+    AND id IN (SELECT message_id FROM event WHERE seq BETWEEN ? AND ? AND status = 'dequeued')
 """
 # An operator's decision to drop one stays.
 SET_ASIDE_AND_ACCEPTED = f"""
@@ -96,5 +96,6 @@ REFUSE = """
 UPDATE event SET refused_at = ?, refused = ?, refusals = coalesce(refusals, 0) + 1 WHERE seq = ?
 """
 SET_ASIDE = f"""
-UPDATE message SET state = {of.REFUSED.after:d}, ended_at = ? WHERE id = ? AND state = {of.REFUSED.before:d}
+UPDATE message SET state = {of.DEQUEUED_REFUSED.after:d}, ended_at = ?
+WHERE id = ? AND state = {of.DEQUEUED_REFUSED.before:d}
 """

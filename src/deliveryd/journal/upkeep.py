@@ -87,7 +87,7 @@ def recover(db: sqlite3.Connection, now: int, channels: Collection[str]) -> Reco
     """Bring the messages of an earlier run into states to continue from."""
     db.execute(
         f"UPDATE message SET state = ?, due_at = ?, waits_for = NULL WHERE {_MOVING} AND state = ?",  # noqa: S608
-        (transitions.INTERRUPTED.after, now, transitions.INTERRUPTED.before),
+        (transitions.RUN_INTERRUPTED.after, now, transitions.RUN_INTERRUPTED.before),
     )
     for_channels = [
         key(channel) for channel in channels for key in (waits.room, waits.repeat, waits.recovery)

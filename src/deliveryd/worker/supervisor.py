@@ -42,7 +42,7 @@ CUT_INTERVAL = 300.0
 FORGET_BATCH = 100
 GIVE_BACK_BATCH = 64
 FORGET_PAUSE = 0.025
-"""Seconds between two batches of either, so that delivery gets most of the writer's time."""
+"""Seconds between two batches of either, so that the line has most of the writer's time."""
 
 
 class Addresses(NamedTuple):

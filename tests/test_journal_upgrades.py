@@ -110,6 +110,7 @@ async def test_an_upgrade_that_fails_changes_nothing(path: Path, last: str) -> N
     await assert_untouched(path)
 
 
+@pytest.mark.slow
 async def test_a_crash_in_an_upgrade_leaves_the_earlier_format_usable(path: Path) -> None:
     """The process is killed within the transaction, with a part of it in the log."""
     process = await anyio.run_process(

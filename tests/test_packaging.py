@@ -163,7 +163,7 @@ def test_the_version_stands_in_one_place(wheel: Path) -> None:
 
 
 def test_nothing_that_only_development_needs_is_published() -> None:
-    assert list(project()["project"]["optional-dependencies"]) == EXTRAS
+    assert list(project()["project"]["optional-dependencies"]) == [*EXTRAS, "testing"]
 
 
 def test_the_installed_packages_are_the_locked_ones() -> None:

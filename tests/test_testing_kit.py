@@ -11,6 +11,8 @@ import pytest
 from support.documents import blocks_of, page
 from support.packages import Environment, build_wheel
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 
 

@@ -119,6 +119,7 @@ def test_every_adapter_is_in_the_table() -> None:
     assert {case.adapter for case in AdapterConformance.__subclasses__()} == set(ADAPTERS)
 
 
+@pytest.mark.slow
 def test_reading_the_options_loads_no_mail_library() -> None:
     """A worker without e-mail starts without the libraries for it."""
     script = (
@@ -141,7 +142,7 @@ def test_smtp_says_which_loop_it_needs() -> None:
 
 def test_an_unknown_adapter_is_named_with_a_suggestion() -> None:
     """A typing error in an adapter's name says which name was meant."""
-    with pytest.raises(ValueError, match=r"adapter 'htpp'; did you mean 'http'\? \(there are: http, smtp"):
+    with pytest.raises(ValueError, match=r"adapter 'htpp'; did you mean http\? \(there are: http, smtp"):
         find_adapter("htpp")
 
 
@@ -168,7 +169,7 @@ def test_adapters_of_other_packages() -> None:
     assert isinstance(kind, AdapterKind)
     options = kind.options.model_validate({"url": "http://h/", "json": {"t": "{content.txt}"}})
     assert check_channel("sms", "sms", "pigeon", options) == [
-        "channels.sms.json.t: the block sms has no field 'txt'; did you mean 'text'?"
+        "channels.sms.json.t: the block sms has no field 'txt'; did you mean text?"
     ]
     with pytest.raises(ValueError, match="is no AdapterKind"):
         find_adapter("odd")

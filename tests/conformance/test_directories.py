@@ -82,6 +82,7 @@ def postgres() -> Iterator[Postgres | str]:
         yield str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", [ONE, MANY], ids=["one", "many"])
 class TestPostgresql(DirectoryConformance):
     """A PostgreSQL table, asked for one customer and for many at once."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from deliveryd.journal.outbox import WATERMARK, Outbox
 from deliveryd.journal.tombstones import read_tombstone
+from deliveryd.runtime.backoff import backoff
 
 MINUTE = 60_000_000
 LONGEST_REPEAT_PAUSE = 60
@@ -57,7 +58,7 @@ def _refused_dequeued(rows: Sequence[_Reported]) -> _Reported | None:
 
 def _is_due(refused: _Reported, now: int) -> bool:
     times = refused.refusals or 1
-    pause = min(2 ** min(times - 2, 10), LONGEST_REPEAT_PAUSE) * MINUTE if times > 1 else 0
+    pause = backoff(1.0, LONGEST_REPEAT_PAUSE, times - 1, least=1.0) * MINUTE if times > 1 else 0.0
     since = now - (refused.refused_at or 0)
     return since < 0 or since >= pause  # before it: the clock was put back
 

@@ -21,7 +21,7 @@ from deliveryd.admin.exposition import expose
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
-from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.recorder import Recorder, RefusedEvent
 from deliveryd.delivery.reporting import ABOUT_THE_EVENTS, Reporting
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import Journal, OutboxRow
@@ -101,16 +101,17 @@ class WatchedRecorder(Recorder):
         self.refused: list[OutboxRow] = []
         self.news = anyio.Event()
 
-    async def accept(self, rows: Sequence[OutboxRow]) -> None:
-        await super().accept(rows)
+    async def accept(self, rows: Sequence[OutboxRow]) -> int:
+        reopened = await super().accept(rows)
         self.accepted += rows
         self.news.set()
+        return reopened
 
-    async def refuse(self, row: OutboxRow, reason: str) -> int:
-        refusals = await super().refuse(row, reason)
+    async def refuse(self, row: OutboxRow, reason: str) -> RefusedEvent:
+        refused = await super().refuse(row, reason)
         self.refused.append(row)
         self.news.set()
-        return refusals
+        return refused
 
 
 class Station:

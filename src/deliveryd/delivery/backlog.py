@@ -70,6 +70,12 @@ class Backlog:
         self._answers[waits_for] = seconds
         self.changed.set()
 
+    def answered_before(self, waits_for: Iterable[str], seconds: float) -> None:
+        """Note that more messages may wait for what was answered; a newer answer stays."""
+        for each in waits_for:
+            self._answers.setdefault(each, seconds)
+        self.changed.set()
+
     def take_answers(self) -> Mapping[str, float]:
         """What was noted by `answered` since the last call."""
         answers, self._answers = self._answers, {}

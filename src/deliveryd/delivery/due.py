@@ -8,7 +8,7 @@ from typing import Protocol
 import anyio
 
 from deliveryd.delivery.clock_steps import StepWatch
-from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.recorder import WAKE_BATCH, Recorder
 from deliveryd.journal.base import Journal
 from deliveryd.model import SECOND, Clock
 from deliveryd.runtime import waits
@@ -92,11 +92,15 @@ class DueMessages:
             await self._warn_of_many()
 
     async def _wake_answered(self) -> None:
-        """Make messages due whose answer arrived, or whose provider works again."""
+        """Make messages due whose answer arrived, or whose provider works again.
+
+        One batch a turn: however many wait for one answer, all others come due in time beside them.
+        """
         answers = self._backlog.take_answers()
         for seconds in set(answers.values()):
             answered = [waits_for for waits_for, pause in answers.items() if pause == seconds]
-            await self._recorder.wake(answered, seconds)
+            if await self._recorder.wake(answered, seconds, WAKE_BATCH) == WAKE_BATCH:
+                self._backlog.answered_before(answered, seconds)
 
     async def _fetch_all(self) -> float:
         """Make due messages ready; return the seconds until more may be due."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from deliveryd import transitions
 from deliveryd.delivery.backlog import Backlog
@@ -41,6 +42,13 @@ LOGGED_STATES = {
 
 FINAL = frozenset({"sent", "error"})
 """Statuses after which a message needs no place any more."""
+
+
+class RefusedEvent(NamedTuple):
+    """An event that the service refused: how often by now, and whether its message is set aside for it."""
+
+    times: int
+    is_set_aside: bool
 
 
 class Recorder:
@@ -142,8 +150,8 @@ class Recorder:
 
     # reporting
 
-    async def accept(self, rows: Sequence[OutboxRow]) -> None:
-        """Record that the service accepted events.
+    async def accept(self, rows: Sequence[OutboxRow]) -> int:
+        """Record that the service accepted events; return how many messages aren't set aside any more.
 
         Messages whose `dequeued` is among them become ready; those that ended free their places.
         """
@@ -153,25 +161,24 @@ class Recorder:
         self.in_flight.release(row.message_id for row in rows if row.status in FINAL)
         if reopened:
             self._reopen(reopened)
+        return len(reopened)
 
     def _reopen(self, entries: Sequence[Entry]) -> None:
         """Messages that were set aside may be sent: the service accepted their `dequeued`."""
-        log(Event.MESSAGE_REOPENED, count=len(entries))
         self.in_flight.hold(entry.id for entry in entries)
         self._make_ready(entries)
 
-    async def refuse(self, row: OutboxRow, reason: str) -> int:
-        """Record that the service refused an event for good; return how often it was refused by now."""
+    async def refuse(self, row: OutboxRow, reason: str) -> RefusedEvent:
+        """Record that the service refused an event for good."""
         refusals = await self._journal.refuse(row, reason, self._clock.now())
-        if row.status == "dequeued" and row.message_id in self._awaiting:
+        is_set_aside = row.status == "dequeued" and row.message_id in self._awaiting
+        if is_set_aside:
             del self._awaiting[row.message_id]
-            reason = "the service refused its dequeued event"
-            log(Event.MESSAGE_SET_ASIDE, message_id=row.message_id, reason=reason)
             self._metrics.ended(State.SET_ASIDE)
             self.in_flight.release([row.message_id])
         elif row.status in FINAL:
             self.in_flight.release([row.message_id])
-        return refusals
+        return RefusedEvent(refusals, is_set_aside)
 
     # preparation and dispatch
 

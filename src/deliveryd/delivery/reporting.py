@@ -116,18 +116,23 @@ class Reporting:
             await self._post(rows[:middle])
             await self._post(rows[middle:])
         else:
-            await self._recorder.accept(rows)
+            reopened = await self._recorder.accept(rows)
             self._metrics.events_accepted(len(rows))
             log(Event.EVENTS_ACCEPTED, count=len(rows))
+            if reopened:
+                log(Event.MESSAGE_REOPENED, count=reopened)
             self._settled.set()
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> None:
-        refusals = await self._recorder.refuse(row, reason)
+        refused = await self._recorder.refuse(row, reason)
         self._metrics.events_refused(1)
-        if refusals > 1:
+        if refused.times > 1:
             self._log_refused_again()
         else:
             log(Event.EVENTS_REFUSED, message_id=row.message_id, reason=f"{row.status}: {reason}")
+        if refused.is_set_aside:
+            cause = "the service refused its dequeued event"
+            log(Event.MESSAGE_SET_ASIDE, message_id=row.message_id, reason=cause)
         self._settled.set()
 
     def _log_refused_again(self) -> None:

@@ -204,14 +204,14 @@ class Router:
         channel, block = chosen
         yield f"{channel}: {flaw.reason}" if entry.spent else flaw.reason
         passed_over = takewhile(
-            lambda place: place != (block.language, channel), self._in_flight(entry, tags)
+            lambda place: place != (block.language, channel), self._candidates(entry, tags)
         )
         yield from self._unreadable(settings, passed_over)
         greetings = settings.languages[block.language].unreadable.get("greetings")
         if greetings is not None and isinstance(flaw, Missing) and "greeting" in flaw.names:
             yield greetings
 
-    def _in_flight(self, entry: Entry, tags: Sequence[str]) -> Iterator[_Place]:
+    def _candidates(self, entry: Entry, tags: Sequence[str]) -> Iterator[_Place]:
         """Where a message may find its block, in the order in which it is looked for."""
         order = self._order_for(entry)
         return ((tag, name) for tag in tags for name in order)
@@ -229,12 +229,12 @@ class Router:
         everywhere = (*tags, *settings.languages)
         if next(self._offers(settings, order, everywhere), None) is None:
             tags = everywhere  # it was the same for all customers, so that this one wasn't looked up
-        yield from self._unreadable(settings, self._in_flight(entry, tags))
+        yield from self._unreadable(settings, self._candidates(entry, tags))
 
-    def _unreadable(self, settings: CompiledSettings, in_flight: Iterable[_Place]) -> Iterator[str]:
+    def _unreadable(self, settings: CompiledSettings, places: Iterable[_Place]) -> Iterator[str]:
         """Why blocks at these places can't be read; each reason once."""
         found: dict[str, None] = {}
-        for tag, name in in_flight:
+        for tag, name in places:
             language = settings.languages.get(tag)
             if language is not None and (reason := language.unreadable.get(self._roads[name].block)):
                 found[reason] = None

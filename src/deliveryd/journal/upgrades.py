@@ -25,7 +25,7 @@ def upgrade(db: sqlite3.Connection, version: int, upgrades: Sequence[str]) -> No
     target = latest_format(upgrades)
     if version == target:
         return
-    statements = "".join(f"{sql};" for sql in upgrades[version - FIRST_FORMAT :])
+    statements = "".join(f"{sql}\n;" for sql in upgrades[version - FIRST_FORMAT :])
     try:
         db.executescript(f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {target}; COMMIT;")
     except sqlite3.Error:

@@ -245,6 +245,8 @@ def test_a_worker_sends_through_the_adapter_of_the_document(world: World, packag
     world.customers([{"id": 1, "name": "Ann", "phone": "+447000000001"}])
     world.state.settings[1] = sms_settings()
     world.state.enqueue(message(1001))
+    checked = world.command("check", "--offline", "--config", str(world.config), PYTHONPATH=str(packages))
+    assert checked.returncode == 0, checked.stderr
     world.run_until_idle(PYTHONPATH=str(packages))
     (received,) = world.state.received
     assert world.state.statuses(1001) == ["dequeued", "sent"]

@@ -110,10 +110,11 @@ class World:
         worker = self.start("--until-idle", log=log, **environ)
         assert worker.wait(PATIENCE) == 0, self.log()[-4000:]
 
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def command(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run another command of ours on the same configuration."""
         return subprocess.run(
             [sys.executable, "-m", "deliveryd", *arguments],
+            env={**os.environ, **environ},
             capture_output=True,
             text=True,
             timeout=PATIENCE,

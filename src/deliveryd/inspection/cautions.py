@@ -109,13 +109,14 @@ def _private_files(config: Config) -> Mapping[str, tuple[Path | None, int]]:
     """Return the files with keys, personal data or trusted authorities, with the rights that expose them."""
     tables: dict[str, object] = {"service.tls": config.service.tls}
     for name, channel in config.channels.configured.items():
-        is_http = isinstance(channel.options, HttpChannelOptions)
-        table = f"channels.{name}.tls" if is_http else f"channels.{name}"
-        tables[table] = (
-            channel.options.tls if isinstance(channel.options, HttpChannelOptions) else channel.options
-        )
+        match channel.options:  # what a plug-in calls by these names may be anything
+            case HttpChannelOptions(tls=tls):
+                tables[f"channels.{name}.tls"] = tls
+            case SmtpOptions() as smtp:
+                tables[f"channels.{name}"] = smtp
     customers = config.customers.options
-    tables["customers.tls"] = getattr(customers, "tls", None)
+    if isinstance(customers, HttpDirectoryOptions | SqlOptions):
+        tables["customers.tls"] = customers.tls
     files: dict[str, tuple[Path | None, int]] = {"entities.ca_file": (config.entities.ca_file, WRITE)}
     if isinstance(customers, SqlOptions):
         files["customers.url"] = sqlite_file(customers), READ | WRITE

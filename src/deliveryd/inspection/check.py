@@ -112,6 +112,8 @@ async def _channels(config: Config) -> list[Finding]:
             channel = open_channel(config, name)
         except ConfigError as error:
             found += of_problems(error.problems)
+        except (ValueError, OSError) as error:  # of a plug-in; its own check may have named it already
+            found.append(Finding(f"channels.{name}", Level.ERROR, f"the channel can't be opened: {error}"))
         else:
             await channel.aclose()
     order = [name for name in config.channels.order if name in config.channels.configured]

@@ -40,7 +40,7 @@ COMPILE_LOCKS = $(UV_COMPILE) --group build -o locks/build.txt && \
 .DEFAULT_GOAL := help
 
 help: ## list these targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
 setup: $(READY) ## install deliveryd and all that its development needs into .venv
 
@@ -70,7 +70,7 @@ demo: $(PROGRAM) ## run the worker against the sandbox: nothing to configure, no
 	@echo "Starting the stand-in service and a worker ..."
 	@$(BIN)/deliveryd demo
 
-quick: $(TESTS) ## run the tests that start no process and take no time, in under a minute
+quick: $(TESTS) ## run the fast tests, which start no process: about a minute
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 test: setup ## run all tests, on all cores; ARGS="tests/test_x.py -k word" for some of them
@@ -99,11 +99,11 @@ types: setup ## check the types
 layers: setup ## check that the layers import only downwards
 	@$(BIN)/lint-imports --no-logo
 
-lock: setup ## lock again what pyproject.toml asks for; LOCK=--upgrade for the newest versions
+lock: setup ## lock what pyproject.toml requires; LOCK=--upgrade for the newest versions
 	@$(COMPILE_LOCKS)
 
 lockcheck: LOCK :=
-lockcheck: setup ## check that locks/ is what pyproject.toml asks for
+lockcheck: setup ## check that locks/ is what pyproject.toml requires
 	@set -e; copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; mkdir "$$copy/benchmarks"; \
 	cp benchmarks/requirements.in "$$copy/benchmarks"; cp -R pyproject.toml locks "$$copy"; \
 	( cd "$$copy" && $(COMPILE_LOCKS) ) || { \
@@ -111,7 +111,7 @@ lockcheck: setup ## check that locks/ is what pyproject.toml asks for
 	diff -ru locks "$$copy/locks" || { \
 		echo "locks/ is not what pyproject.toml asks for: run make lock and commit the result." >&2; exit 1; }
 
-audit: setup ## hold the locks against the advisories that are kept beside them
+audit: setup ## compare the locks with the advisories kept beside them
 	@$(BIN)/python tests/support/supply_chain.py audit
 
 sbom: setup ## write into dist/ what deliveryd is made of (CycloneDX), and what doesn't affect it (OpenVEX)
@@ -127,10 +127,10 @@ $(BENCH_READY): pyproject.toml locks/bench.txt
 	@$(BENCH_PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-bench: $(BENCH_READY) ## measure deliveryd beside all that is used instead, and write docs/explanation/performance/ (some minutes)
+bench: $(BENCH_READY) ## compare deliveryd with its alternatives, and write docs/explanation/performance/ (some minutes)
 	@$(BENCH)/python benchmarks/bench.py $(ARGS)
 
-bench-quick: $(BENCH_READY) ## the same beside the floor and the best script only, in under a minute
+bench-quick: $(BENCH_READY) ## compare it with the floor and the best script only, in under a minute
 	@$(BENCH)/python benchmarks/bench.py --quick $(ARGS)
 
 bench-growth: $(BENCH_READY) ## draw how the figures grow with batches, places, latency, settings, waiting and ended messages, texts

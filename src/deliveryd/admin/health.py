@@ -40,7 +40,9 @@ def check_health(url: str) -> tuple[bool, str]:
         text = answer.read(_LONGEST_ANSWER).decode(errors="replace").strip()
         first = text.partition("\n")[0]
     except (OSError, http.client.HTTPException) as error:
-        return False, f"no answer from {url}: {str(error) or type(error).__name__}"
+        system = error.strerror if isinstance(error, OSError) else None
+        reason = system or str(error) or type(error).__name__
+        return False, f"no answer from {url}: {reason}"
     else:
         if first not in ("alive", "stuck"):
             said = f"GET /livez was answered with {answer.status} {first[:_LONGEST_QUOTE]!r}"

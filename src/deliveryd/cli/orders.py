@@ -32,7 +32,7 @@ def parse_instant_option(text: str) -> int:
     try:
         return parse_instant(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(f"{error}; give one, or a duration such as 2h") from None
 
 
 def insist_on_a_choice(names: Sequence[object], everything: bool) -> None:

@@ -92,6 +92,7 @@ THERE_ARE = "; there are {message.id}, {message.key}, {customer.FIELD}, {content
         ),
         ("{secrets.token}", "unknown placeholder {secrets.token}; did you mean {secret.token}?"),
         ("{customer}", "{customer} needs a field, such as {customer.phone}"),
+        ({"to": "+{customer.phone"}, "to: '{customer.phone' isn't closed; write {customer.phone}"),
     ],
 )
 def test_mistakes_are_named(mapping: Any, problem: str) -> None:

@@ -59,6 +59,7 @@ _GETTERS: Mapping[Name, Getter] = {
 # After one of the roots a field may be any text without braces, since a customer directory names its fields
 # freely; anything else that looks like a name is a mistake, and what doesn't is left as it is.
 _PLACEHOLDER = re.compile(r"\{((?:" + "|".join(ROOTS) + r")\.[^{}]+|[A-Za-z_][\w.-]*)\}")
+_UNCLOSED = re.compile(r"\{(?:" + "|".join(ROOTS) + r")\.[A-Za-z_][\w.-]*")
 
 
 def split(text: str) -> Iterator[str | Name]:
@@ -73,14 +74,19 @@ def split(text: str) -> Iterator[str | Name]:
 
 def names_in(value: object, path: str = "") -> Iterator[tuple[str, Name]]:
     """Yield every placeholder in a parsed value, with its path (`to`, `button.url`)."""
+    return ((place, piece) for place, piece in _pieces(value, path) if isinstance(piece, Name))
+
+
+def _pieces(value: object, path: str) -> Iterator[tuple[str, str | Name]]:
+    """Yield the pieces of every string in a parsed value, with its path."""
     if isinstance(value, str):
-        yield from ((path, piece) for piece in split(value) if isinstance(piece, Name))
+        yield from ((path, piece) for piece in split(value))
     elif isinstance(value, Mapping):
         for key, member in value.items():
-            yield from names_in(member, f"{path}.{key}" if path else str(key))
+            yield from _pieces(member, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list | tuple):
         for index, member in enumerate(value):
-            yield from names_in(member, f"{path}.{index}" if path else str(index))
+            yield from _pieces(member, f"{path}.{index}" if path else str(index))
 
 
 def keys_with_placeholders(value: object) -> Iterator[str]:
@@ -98,11 +104,17 @@ def keys_with_placeholders(value: object) -> Iterator[str]:
 def mapping_problems(value: object, secrets: Mapping[str, object]) -> list[str]:
     """Return the problems of the placeholders in a parsed value, one line each."""
     problems = [f"{key!r}: placeholders are allowed in values only" for key in keys_with_placeholders(value)]
-    for path, name in names_in(value):
-        problem = _name_problem(name, secrets)
+    for path, piece in _pieces(value, ""):
+        problem = _name_problem(piece, secrets) if isinstance(piece, Name) else _unclosed_problem(piece)
         if problem:
             problems.append(f"{path}: {problem}" if path else problem)
     return problems
+
+
+def _unclosed_problem(text: str) -> str | None:
+    """Return the problem of a placeholder whose closing brace is missing; it would be sent as it stands."""
+    match = _UNCLOSED.search(text)
+    return None if match is None else f"{match[0]!r} isn't closed; write {match[0]}}}"
 
 
 def _name_problem(name: Name, secrets: Mapping[str, object]) -> str | None:

@@ -26,12 +26,17 @@ class QuickTier:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Watch set-up, test and teardown."""
+        """Watch set-up and test."""
         self.is_running = item.get_closest_marker("slow") is None
         try:
             return (yield)
         finally:
             self.is_running = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self) -> None:
+        """Watch no teardown: it may end a fixture of slow tests in the same module."""
+        self.is_running = False
 
     def audit(self, event: str, _arguments: tuple[object, ...]) -> None:
         """Refuse the start of a process."""

@@ -59,7 +59,7 @@ class ScriptedProvider(Protocol):
         """Refuse the next message for good: it must lead to `Refused`."""
 
     def defer(self) -> None:
-        """Refuse the next message for now, without having taken it: it must lead to `TryAgain`."""
+        """Refuse the next message temporarily, without accepting it: it must lead to `TryAgain`."""
 
     def reject_credentials(self) -> None:
         """Refuse the sender, whatever the message: it must lead to `Misconfigured`."""

@@ -57,7 +57,7 @@ class OrderCases:
     async def test_what_was_reported_after_a_refused_event_is_reported_again_after_it(
         self, open_journal: OpenJournal
     ) -> None:
-        """What the service hears last is what happened last."""
+        """The last event reported is the last that happened."""
         async with open_journal() as journal:
             await hand_over(journal, 7)
             sent = await refuse_sent(journal)
@@ -92,7 +92,7 @@ class OrderCases:
             sent = await refuse_sent(journal)
             await receive_all(journal, [sample_receipt()])
             await journal.take([sample_message(8)], [], NOW)
-            under_way = await journal.outbox(0, 1)  # the service hears of `delivered` just now
+            under_way = await journal.outbox(0, 1)  # `delivered` is being reported
             assert (await decide_on(journal, Action.RETRY, ItemKind.EVENT, sent.seq)).effects == (
                 Effect(events=1),
             )

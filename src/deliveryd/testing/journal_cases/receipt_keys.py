@@ -54,7 +54,7 @@ class ReceiptKeyCases:
         told: list[tuple[str, str | None, str | None]],
         reference: str,
     ) -> None:
-        """Nothing is repeated after it, and however often it comes it is told once."""
+        """Nothing is repeated after it; `delivered` is reported once, however often the receipt arrives."""
         async with open_journal() as journal:
             await tried(journal, state)
             named = echoed_receipt(reference.replace("NS", journal.namespace), delivered=delivered)
@@ -140,7 +140,7 @@ class ReceiptKeyCases:
         delivered: bool,
         told: list[tuple[str, str | None, str | None]],
     ) -> None:
-        """It isn't sent on the other channel then, if it wasn't yet; where it was, one delivery is told."""
+        """It is not sent on the other channel any more; if it was, `delivered` is reported once."""
         async with open_journal() as journal:
             await gone_on(journal, state)
             before = await state_counts(journal)

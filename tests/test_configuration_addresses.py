@@ -9,7 +9,8 @@ import pytest
 
 from deliveryd.errors import ServiceRefused, ServiceUnavailable
 from deliveryd.http.client import build_client, target_of
-from deliveryd.service.client import ConfigurationAccess, ServiceClient
+from deliveryd.service.client import ServiceClient
+from deliveryd.service.configuration_access import ConfigurationAccess
 from deliveryd.service.hosts import AllowedHosts, Host, HostRules, NameServers, parse_host, parse_network
 from deliveryd.service.own_paths import OwnPaths
 

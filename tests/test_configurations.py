@@ -19,7 +19,8 @@ from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import WireResponse
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.service.auth import AuthOptions
-from deliveryd.service.client import ConfigurationAccess, ServiceClient
+from deliveryd.service.client import ServiceClient
+from deliveryd.service.configuration_access import ConfigurationAccess
 from deliveryd.service.configurations import Configurations
 from deliveryd.service.freshness import Freshness, freshness
 from deliveryd.service.hosts import Host, HostRules, parse_network
@@ -64,7 +65,7 @@ class Kept:
 async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
     made = Kept(tmp_path / "entities")
     yield made
-    await made.room.aclose()
+    await made.cache.aclose()
 
 
 def answer(body: bytes = BODY, status: int = 200, **headers: str) -> WireResponse:

@@ -9,7 +9,8 @@ import pytest
 
 from deliveryd.errors import ServiceUnreadable
 from deliveryd.model import parse_instant
-from deliveryd.service.wire import read_customer_data, read_settings
+from deliveryd.service.customer_wire import read_customer_data
+from deliveryd.service.wire import read_settings
 
 # settings
 

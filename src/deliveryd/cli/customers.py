@@ -22,8 +22,7 @@ from deliveryd.config import Config
 from deliveryd.errors import DeliverydError, ServiceError, ServiceRefused
 from deliveryd.inspection.customer_export import Progress, Reading, Sheet
 from deliveryd.options.suggestion import suggestion
-from deliveryd.service.customer_data import MOST_PAGES
-from deliveryd.service.wire import GROUPS
+from deliveryd.service.wire import GROUPS, MOST_PAGES
 from deliveryd.worker.wiring import open_service
 
 MOST_ERROR_REASONS = 5

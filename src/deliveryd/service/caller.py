@@ -42,6 +42,11 @@ def _never_left(error: BaseException) -> bool:
     return isinstance(error, NotSent)
 
 
+def below(base: Target, path: str) -> Target:
+    """Return the address of an ASCII path below that of the service."""
+    return base._replace(path=base.path.rstrip(b"/") + path.encode("ascii"))
+
+
 class Caller:
     """Calls a host with the credentials of `auth`; errors name it as `whom`.
 

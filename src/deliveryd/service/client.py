@@ -3,54 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Self
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from deliveryd.errors import BrokenOff, OutcomeUnknown, ServiceRefused, ServiceUnavailable, ServiceUnreadable
+from deliveryd.errors import BrokenOff, OutcomeUnknown, ServiceUnavailable
 from deliveryd.http.client import HttpClient, target_of
-from deliveryd.http.wire import Target, WireResponse
+from deliveryd.http.wire import WireResponse
 from deliveryd.model import Settings
-from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.batch import LARGEST_BATCH, Batch, read_batch
-from deliveryd.service.caller import Caller, Sleep
-from deliveryd.service.configurations import NOT_MODIFIED, Configurations
-from deliveryd.service.customer_data import MOST_PAGES, CustomerData, check_groups
-from deliveryd.service.hosts import OWN_HOST, REFUSED, AllowedHosts, HostRules, LookUp, NameServers
-from deliveryd.service.merchant import Merchant, is_merchant, read_merchant
-from deliveryd.service.own_paths import OwnPaths
-from deliveryd.service.wire import (
-    GROUPS,
-    CustomerDataBody,
-    read_customer_data,
-    read_groups,
-    read_settings,
-)
+from deliveryd.service.caller import Caller, Sleep, below
+from deliveryd.service.configuration_access import ConfigurationAccess
+from deliveryd.service.wire import GROUPS, MOST_PAGES, read_settings
 
-LARGEST_CONFIGURATION = 1 << 20
-PAGE_KEPT_SECONDS = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigurationAccess:
-    """Fetching of entity configurations: allowed hosts, size limit and cache.
-
-    `elsewhere` calls hosts other than the service's own (None: not allowed); it must not send a client
-    certificate, and has its own size limit. `max_size` limits the answers of the service's own host, in
-    bytes. `ttl` is the lifetime of a copy in seconds, if its host sets none. `look_up` resolves other hosts;
-    None: a proxy resolves and checks them. The client closes all of these.
-    """
-
-    rules: HostRules = OWN_HOST
-    elsewhere: HttpClient | None = None
-    cache: DiskCache | None = None
-    ttl: float = PAGE_KEPT_SECONDS
-    max_size: int = LARGEST_CONFIGURATION
-    look_up: LookUp | None = field(default_factory=NameServers)
+if TYPE_CHECKING:
+    from deliveryd.service.customer_area import CustomerArea
+    from deliveryd.service.customer_data import CustomerData
+    from deliveryd.service.customer_wire import CustomerDataBody
+    from deliveryd.service.merchant import Merchant
 
 
 class ServiceClient:
@@ -78,9 +51,7 @@ class ServiceClient:
         self._elsewhere = (
             None if access.elsewhere is None else Caller(access.elsewhere, "the host", AuthOptions(), sleep)
         )
-        self._hosts = AllowedHosts(self._base, access.rules, access.look_up)
-        self._own_paths = OwnPaths(self._base)
-        self._configurations = Configurations(self._ask_for_configuration, access.ttl, access.cache)
+        self._access = access
 
     async def take(self, count: int) -> Batch:
         """Take up to `count` messages from the queue (interface 4.1).
@@ -89,7 +60,7 @@ class ServiceClient:
         answer is incomplete or unreadable, the batch is what could be read of it, with the fault.
         """
         try:
-            answer = await self._queue.get_once(self._below(f"/queue?take={count}"))
+            answer = await self._queue.get_once(below(self._base, f"/queue?take={count}"))
         except BrokenOff as error:
             return await read_batch(error.body, count, ServiceUnavailable(str(error)))
         except OutcomeUnknown as error:
@@ -112,7 +83,7 @@ class ServiceClient:
 
     async def look(self, path: str) -> WireResponse:
         """Return the answer to a GET below the service's address, whatever its status. Raises WireError."""
-        return await self._service.ask(self._below(path))
+        return await self._service.ask(below(self._base, path))
 
     def customer_data(
         self,
@@ -126,11 +97,7 @@ class ServiceClient:
 
         Raises ValueError for an unknown group. The iterators raise the same errors as calls.
         """
-
-        async def fetch(groups: Collection[str], tokens: Mapping[str, str]) -> Mapping[str, Any]:
-            return read_groups(await self._customer_page(customer_id, groups, tokens, language))
-
-        return CustomerData(fetch, include, most_pages)
+        return self._customers.data(customer_id, include, language, most_pages)
 
     async def customer_page(
         self,
@@ -144,8 +111,7 @@ class ServiceClient:
 
         Raises ValueError for an unknown group.
         """
-        check_groups([*include, *(tokens or {})])
-        return read_customer_data(await self._customer_page(customer_id, include, tokens or {}, language))
+        return await self._customers.page(customer_id, include, tokens or {}, language)
 
     async def entity(self, config_url: str) -> Merchant | Mapping[str, Any]:
         """Return the configuration of an entity (interface 4.5): a merchant typed (2.5), others as JSON.
@@ -153,50 +119,28 @@ class ServiceClient:
         Concurrent calls share one request; the result is cached as its host and the configuration allow.
         Raises ServiceRefused for an address that isn't allowed.
         """
-        value = await self.configuration(config_url)
-        return read_merchant(value) if is_merchant(target_of(config_url).path) else value
+        return await self._customers.entity(config_url)
 
     async def configuration(self, config_url: str) -> Mapping[str, Any]:
         """Return any entity's configuration as sent by its host: the answer's `value` (interface 4.5)."""
-        target = _target(config_url)
-        self._hosts.check(target)
-        self._own_paths.check(config_url, target)
-        return await self._configurations.get(config_url)
+        return await self._customers.configuration(config_url)
 
-    async def _ask_for_configuration(self, config_url: str, tag: str | None) -> WireResponse:
-        target = _target(config_url)
-        headers = [("if-none-match", tag)] if tag is not None else []
-        also = [NOT_MODIFIED] if tag is not None else []
-        if self._hosts.is_own(target):
-            return await self._own_host.call("GET", target, headers=headers, also=also)
-        if self._elsewhere is None:
-            raise ServiceRefused("configurations of other hosts than the service's aren't fetched", REFUSED)
-        addresses = await self._hosts.addresses(target)
-        return await self._elsewhere.call("GET", target, headers=headers, also=also, addresses=addresses)
+    @cached_property
+    def _customers(self) -> CustomerArea:
+        from deliveryd.service.customer_area import CustomerArea  # noqa: PLC0415  # the worker never reads it
 
-    async def _customer_page(
-        self, customer_id: int, include: Collection[str], tokens: Mapping[str, str], language: str | None
-    ) -> bytes:
-        asked = {*include, *tokens}
-        query = [(f"{group}.include", "true") for group in GROUPS if group in asked]
-        query += [(f"{group}.continuationToken", token) for group, token in tokens.items()]
-        if language is not None:
-            query.append(("language", language))
-        answer = await self._call("GET", f"/customers/{customer_id}/all?{urlencode(query, quote_via=quote)}")
-        return answer.body
+        return CustomerArea(self._base, self._service, self._own_host, self._elsewhere, self._access)
 
     async def _call(self, method: str, path: str, body: bytes = b"") -> WireResponse:
-        return await self._service.call(method, self._below(path), body=body)
-
-    def _below(self, path: str) -> Target:
-        return self._base._replace(path=self._base.path.rstrip(b"/") + path.encode("ascii"))
+        return await self._service.call(method, below(self._base, path), body=body)
 
     async def aclose(self) -> None:
         """Close all connections."""
         if self._elsewhere is not None:
             await self._elsewhere.aclose()
         await self._service.aclose()
-        await self._configurations.aclose()
+        if self._access.cache is not None:
+            await self._access.cache.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -205,10 +149,3 @@ class ServiceClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-
-def _target(config_url: str) -> Target:
-    try:
-        return target_of(config_url)
-    except ValueError:
-        raise ServiceUnreadable("the configuration's address is invalid") from None

@@ -142,11 +142,6 @@ class Configurations:
         copy = _Copy(self._now(), self._ttl if seconds is None else seconds, tag, body)
         await self._cache.set(_name(url), copy.written(), None)
 
-    async def aclose(self) -> None:
-        """Close the cache."""
-        if self._cache is not None:
-            await self._cache.aclose()
-
 
 def read_configuration(body: bytes) -> dict[str, Any]:
     """Return the `value` of a configuration (interface 4.5). Raises ServiceUnreadable."""

@@ -11,10 +11,8 @@ from urllib.parse import quote
 import anyio
 
 from deliveryd.errors import ServiceUnreadable
-from deliveryd.service.wire import GROUPS, EntityBody, GroupBody, read_group
-
-MOST_PAGES = 10_000
-"""Most pages of one group, after which its chain counts as endless."""
+from deliveryd.service.customer_wire import EntityBody, GroupBody, read_group
+from deliveryd.service.wire import GROUPS, MOST_PAGES
 
 LONGEST_TOKEN = 32_768
 """Most characters of an encoded token in an address."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, StrictInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails
 
 from deliveryd.errors import ServiceUnreadable
@@ -21,11 +21,14 @@ from deliveryd.model import (
     first_of,
     parse_instant,
 )
-from deliveryd.service import number_text, plain_json
+from deliveryd.service import number_text
 from deliveryd.service.number_text import NumberText, TooDeep
 
 GROUPS = ("merchants", "offers", "privileges", "rewards", "regions", "benefits")
 """The groups of a customer's data (interface 2.4)."""
+
+MOST_PAGES = 10_000
+"""Most pages of one group, after which its chain counts as endless."""
 
 MOST_VALUES = 500_000
 """Most JSON values in an answer; each takes about a hundred bytes once parsed."""
@@ -95,11 +98,13 @@ Variables = Annotated[dict[str, str], PlainValidator(_variables)]
 WireText = Annotated[str, BeforeValidator(_text)]
 
 
-class _Wire(BaseModel):
+class ServiceBody(BaseModel):
+    """A body, or a part of one."""
+
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
 
-class QueuedMessageBody(_Wire):
+class QueuedMessageBody(ServiceBody):
     """An element of the queue's answer (interface 2.1)."""
 
     id: Integer
@@ -108,28 +113,28 @@ class QueuedMessageBody(_Wire):
     variables: Variables
 
 
-class ButtonBody(_Wire):
+class ButtonBody(ServiceBody):
     """A button of a messenger or inApp block."""
 
     text: WireText
     url: WireText
 
 
-class NotificationBody(_Wire):
+class NotificationBody(ServiceBody):
     """The notification of an inApp block."""
 
     title: WireText
     body: WireText
 
 
-class GreetingsBody(_Wire):
+class GreetingsBody(ServiceBody):
     """The greetings of a language."""
 
     general: WireText | None = None
     personal: WireText | None = None
 
 
-class MessengerBody(_Wire):
+class MessengerBody(ServiceBody):
     """The content of a messenger message."""
 
     text: WireText | None = None
@@ -137,13 +142,13 @@ class MessengerBody(_Wire):
     button: ButtonBody | None = None
 
 
-class SmsBody(_Wire):
+class SmsBody(ServiceBody):
     """The content of a text message."""
 
     text: WireText
 
 
-class InAppBody(_Wire):
+class InAppBody(ServiceBody):
     """The content of an in-app message."""
 
     name: WireText | None = None
@@ -153,14 +158,14 @@ class InAppBody(_Wire):
     notification: NotificationBody | None = None
 
 
-class EmailBody(_Wire):
+class EmailBody(ServiceBody):
     """The content of an e-mail."""
 
     subject: WireText
     body: WireText
 
 
-_BLOCKS: Mapping[str, type[_Wire]] = {
+_BLOCKS: Mapping[str, type[ServiceBody]] = {
     "inApp": InAppBody,
     "messenger": MessengerBody,
     "sms": SmsBody,
@@ -169,40 +174,18 @@ _BLOCKS: Mapping[str, type[_Wire]] = {
 """The channel blocks of a language (interface 2.2)."""
 
 
-class DeliveryBody(_Wire):
+class DeliveryBody(ServiceBody):
     """The constraints of a delivery."""
 
     expires_at: WireText | None = Field(default=None, alias="expiresAt")
 
 
-class SettingsBody(_Wire):
+class SettingsBody(ServiceBody):
     """The settings (interface 2.2). The blocks of the languages are parsed separately."""
 
     reference: Annotated[str | None, PlainValidator(_text_or_none)] = None
     delivery: DeliveryBody | None = None
     content: Annotated[dict[Any, Any], BeforeValidator(_not_too_many)]
-
-
-class EntityBody(BaseModel):
-    """An entity of a customer; further fields are kept (interface 2.4)."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
-
-    id: StrictInt
-    config_url: str = Field(alias="configUrl")
-
-
-class GroupBody(_Wire):
-    """One page of a group of entities."""
-
-    list: list[EntityBody]
-    continuation_token: str | None = Field(default=None, alias="continuationToken")
-
-
-class CustomerDataBody(_Wire):
-    """A customer's groups by their names (interface 2.4)."""
-
-    value: dict[str, GroupBody]
 
 
 def message_of(element: Any) -> QueuedMessage:
@@ -329,31 +312,6 @@ def _fields(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str
             yield from _fields(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-def read_customer_data(body: bytes) -> CustomerDataBody:
-    """Parse a page of customer data. Raises ServiceUnreadable."""
-    return CustomerDataBody(value={name: read_group(name, raw) for name, raw in read_groups(body).items()})
-
-
-def read_groups(body: bytes) -> dict[str, Any]:
-    """Return the unparsed groups of a page of customer data by name. Raises ServiceUnreadable."""
-    try:
-        parsed = plain_json.loads_service_json(body)
-    except ServiceUnreadable as error:
-        raise ServiceUnreadable(f"customer data: {error}") from None
-    value = parsed.get("value") if isinstance(parsed, dict) else None
-    if not isinstance(value, dict):
-        raise ServiceUnreadable("customer data: expected an object with an object in `value`")
-    return {name: value[name] for name in GROUPS if name in value}
-
-
-def read_group(name: str, raw: object) -> GroupBody:
-    """Parse a page of one group (interface 2.4). Raises ServiceUnreadable."""
-    try:
-        return GroupBody.model_validate(raw)
-    except ValidationError as error:
-        raise ServiceUnreadable(f"customer data: {name}: {problems_of(error)}") from None
 
 
 def values_in(body: bytes) -> int:

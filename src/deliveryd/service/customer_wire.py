@@ -1,0 +1,58 @@
+"""The bodies of the customer data area as pydantic models (interface 2.4), and how they are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+
+from deliveryd.errors import ServiceUnreadable
+from deliveryd.service import plain_json
+from deliveryd.service.wire import GROUPS, ServiceBody, problems_of
+
+
+class EntityBody(BaseModel):
+    """An entity of a customer; further fields are kept (interface 2.4)."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
+
+    id: StrictInt
+    config_url: str = Field(alias="configUrl")
+
+
+class GroupBody(ServiceBody):
+    """One page of a group of entities."""
+
+    list: list[EntityBody]
+    continuation_token: str | None = Field(default=None, alias="continuationToken")
+
+
+class CustomerDataBody(ServiceBody):
+    """A customer's groups by their names (interface 2.4)."""
+
+    value: dict[str, GroupBody]
+
+
+def read_customer_data(body: bytes) -> CustomerDataBody:
+    """Parse a page of customer data. Raises ServiceUnreadable."""
+    return CustomerDataBody(value={name: read_group(name, raw) for name, raw in read_groups(body).items()})
+
+
+def read_groups(body: bytes) -> dict[str, Any]:
+    """Return the unparsed groups of a page of customer data by name. Raises ServiceUnreadable."""
+    try:
+        parsed = plain_json.loads_service_json(body)
+    except ServiceUnreadable as error:
+        raise ServiceUnreadable(f"customer data: {error}") from None
+    value = parsed.get("value") if isinstance(parsed, dict) else None
+    if not isinstance(value, dict):
+        raise ServiceUnreadable("customer data: expected an object with an object in `value`")
+    return {name: value[name] for name in GROUPS if name in value}
+
+
+def read_group(name: str, raw: object) -> GroupBody:
+    """Parse a page of one group (interface 2.4). Raises ServiceUnreadable."""
+    try:
+        return GroupBody.model_validate(raw)
+    except ValidationError as error:
+        raise ServiceUnreadable(f"customer data: {name}: {problems_of(error)}") from None

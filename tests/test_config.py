@@ -566,7 +566,7 @@ def test_the_example_has_the_key_of_a_channel_with_its_default(adapter: str, key
 
 SOURCE_OPTIONS: dict[str, type[BaseModel]] = {
     "file": FileOptions,
-    **{name: kind.options for name, kind in SOURCES.items()},
+    **{name: kind().options for name, kind in SOURCES.items()},
 }
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.history import JournalAbsent, check_readable, read_life, without_values
+from deliveryd.journal.history import read_life, without_values
 from deliveryd.journal.lock_owner import lock_owner
+from deliveryd.journal.read_transaction import JournalAbsent, check_readable
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.model import Entry, Malformed, Outcome, QueuedMessage, Receipt, StatusEvent, Transition
 from deliveryd.states import State

@@ -17,9 +17,9 @@ import pytest
 from deliveryd.control import client
 from deliveryd.control.protocol import read_order
 from deliveryd.journal.audit import audit_journal
-from deliveryd.journal.erasure import find_personal_data
 from deliveryd.journal.history import read_life
 from deliveryd.journal.orders import Action, ItemKind, Order
+from deliveryd.journal.personal_data import find_personal_data
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import Entry, QueuedMessage, Receipt, StatusEvent, Transition
 from deliveryd.runtime.rights import user_name
@@ -261,7 +261,7 @@ def test_what_has_not_ended_is_refused_and_listed_and_the_rest_is_erased(filled:
 async def test_messages_are_sought_in_portions_over_all_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deliveryd.journal.erasure.ERASURE_PORTION", 2)
+    monkeypatch.setattr("deliveryd.journal.personal_data.ERASURE_PORTION", 2)
     path = tmp_path / "journal.db"
     ids = [-(2**63), -5, 0, 1, 2, 3, 2**63 - 1]
     async with open_journal(path) as journal:

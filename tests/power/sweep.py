@@ -18,7 +18,7 @@ import anyio
 
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.audit import audit_journal
-from deliveryd.journal.history import JournalAbsent
+from deliveryd.journal.read_transaction import JournalAbsent
 from deliveryd.journal.sqlite import open_journal
 from power.claims import Claim, broken, facts_of
 from power.disk import VARIANTS, Disk, Image

@@ -16,9 +16,9 @@ from deliveryd.config import Config
 from deliveryd.control.protocol import ControlReply
 from deliveryd.directory.file import FileOptions
 from deliveryd.directory.none import NoOptions
-from deliveryd.journal.erasure import find_personal_data, find_unerasable
 from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.personal_data import find_personal_data, find_unerasable
 from deliveryd.options.units import format_duration
 
 ERASED_KINDS: Mapping[ItemKind, tuple[str, str]] = {

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
 from deliveryd.directory.base import Source
 from deliveryd.directory.file import FileOptions
-from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.none import NoOptions
 from deliveryd.directory.remote import Terms
-from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.errors import ConfigError
 from deliveryd.options import plugins
+
+if TYPE_CHECKING:
+    from deliveryd.directory.http_options import HttpDirectoryOptions
+    from deliveryd.directory.sql_options import SqlOptions
 
 SOURCE_ENTRY_POINTS = "deliveryd.customers"
 
@@ -51,10 +53,20 @@ def _open_sql(options: SqlOptions, terms: Terms) -> Source:
     return open_sql(options, terms)
 
 
-SOURCES: Mapping[str, SourceKind] = {
-    "http": SourceKind(HttpDirectoryOptions, _open_http, HttpDirectoryOptions.problems),
-    "sql": SourceKind(SqlOptions, _open_sql, SqlOptions.problems),
-}
+def _http() -> SourceKind:
+    from deliveryd.directory.http_options import HttpDirectoryOptions  # noqa: PLC0415  # as _open_http
+
+    return SourceKind(HttpDirectoryOptions, _open_http, HttpDirectoryOptions.problems)
+
+
+def _sql() -> SourceKind:
+    from deliveryd.directory.sql_options import SqlOptions  # noqa: PLC0415  # as _open_sql
+
+    return SourceKind(SqlOptions, _open_sql, SqlOptions.problems)
+
+
+SOURCES: Mapping[str, Callable[[], SourceKind]] = {"http": _http, "sql": _sql}
+"""The remote sources. Each is loaded only where it is configured: a start takes as long as its imports."""
 
 
 def options_of(source: str) -> type[BaseModel]:
@@ -83,6 +95,8 @@ def open_source(source: str, options: BaseModel, terms: Terms) -> Source:
 
 
 def _find_kind(source: str) -> SourceKind:
+    if source in SOURCES:
+        return SOURCES[source]()
     return plugins.find_kind(
-        source, SOURCES, SourceKind, what="source", group=SOURCE_ENTRY_POINTS, others=LOCAL
+        source, {}, SourceKind, what="source", group=SOURCE_ENTRY_POINTS, others=[*LOCAL, *SOURCES]
     )

@@ -39,8 +39,8 @@ from deliveryd.http.wire import WireResponse
 from deliveryd.inspection.cautions import cautions, fields_without_values
 from deliveryd.inspection.findings import Finding, Level, of_problems
 from deliveryd.journal.files import check_writable
-from deliveryd.journal.history import JournalAbsent, check_readable
 from deliveryd.journal.lock_owner import lock_owner
+from deliveryd.journal.read_transaction import JournalAbsent, check_readable
 from deliveryd.options.proxy import ENVIRONMENT, ProxyOptions
 from deliveryd.worker.wiring import open_channel, open_directory, open_service
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from deliveryd.errors import JournalUnusable
 from deliveryd.journal.account import LostBatches, account, lost_batches
 from deliveryd.journal.base import Account
-from deliveryd.journal.history import read
 from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
+from deliveryd.journal.read_transaction import read
 from deliveryd.states import ENDED, State
 
 SHOWN = 20

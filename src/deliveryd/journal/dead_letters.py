@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from deliveryd.journal.history import read
 from deliveryd.journal.orders import ItemKind
+from deliveryd.journal.read_transaction import read
 from deliveryd.model import message_key
 from deliveryd.states import State
 

@@ -1,30 +1,19 @@
-"""Read transactions on a journal, beside a worker or without one, and the record of one message."""
+"""The record of one message, read from its journal."""
 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from deliveryd.errors import JournalError, JournalUnusable
-from deliveryd.journal.damage import advice, unusable
-from deliveryd.journal.files import refuse_foreign, refuse_leftovers, verify_log
 from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
-from deliveryd.journal.schema import check_latest, check_supported
+from deliveryd.journal.read_transaction import read
 from deliveryd.journal.tombstones import Tombstone, read_tombstone
 from deliveryd.model import message_key
 from deliveryd.states import State
-
-_T = TypeVar("_T")
-
-
-class JournalAbsent(JournalError):
-    """There is no journal yet; the first run creates it."""
 
 
 class MessageRecord(NamedTuple):
@@ -130,14 +119,6 @@ def read_life(path: Path, message_id: int) -> Life:
     return read(path, lambda db: _life(db, message_id))
 
 
-def check_readable(path: Path) -> None:
-    """Raise JournalAbsent, or JournalError when the file isn't a journal that the worker can open.
-
-    A journal of an earlier format passes: the worker upgrades it.
-    """
-    _open(path, partial(_verified, path, check_supported, lambda _: None))
-
-
 def without_values(life: Life) -> Life:
     """Return the same record without what could identify a customer: values of variables, raw elements."""
     message = life.message
@@ -145,67 +126,6 @@ def without_values(life: Life) -> Life:
         message = message._replace(variables=dict.fromkeys(message.variables))
     malformed = tuple(record._replace(raw=None) for record in life.malformed)
     return life._replace(message=message, malformed=malformed)
-
-
-def read(path: Path, query: Callable[[sqlite3.Connection], _T]) -> _T:
-    """Run a query in one read transaction. Raises JournalError, or JournalAbsent if there is no file."""
-    return _open(path, partial(_verified, path, check_latest, query))
-
-
-def _verified(
-    path: Path,
-    check: Callable[[sqlite3.Connection], None],
-    query: Callable[[sqlite3.Connection], _T],
-    db: sqlite3.Connection,
-) -> _T:
-    try:
-        check(db)
-    except JournalError as error:
-        raise JournalUnusable(f"{path} can't be read as a journal: {error}") from None
-    return query(db)
-
-
-def _open(path: Path, query: Callable[[sqlite3.Connection], _T]) -> _T:
-    try:
-        refuse_foreign(path)
-        size = path.lstat().st_size
-    except FileNotFoundError:
-        size = 0
-    except OSError as error:
-        raise unusable(f"{path} can't be read: {error.strerror}", error) from None
-    if size == 0:
-        refuse_leftovers(path)
-        raise JournalAbsent(f"there is no journal at {path}: deliveryd hasn't run with it yet")
-    if not os.access(path, os.R_OK, effective_ids=True):
-        raise JournalUnusable(
-            f"{path} can't be read by this user; run the command as the user that deliveryd runs as"
-        )
-    try:
-        verify_log(path)
-        return _read_undisturbed(path, query)
-    except sqlite3.DatabaseError as error:
-        raise unusable(f"{path} can't be read as a journal: {error}. {advice(error)}", error) from error
-    except OSError as error:
-        raise unusable(f"{path} can't be read: {error.strerror}", error) from None
-
-
-def _read_undisturbed(path: Path, query: Callable[[sqlite3.Connection], _T]) -> _T:
-    # Without a log no process has the journal open. A plain read would create -wal and -shm with this user as
-    # their owner, and the worker might not be allowed to write them.
-    log = path.with_name(path.name + "-wal")
-    if not log.exists():
-        result = _query(path, "immutable=1", query)
-        if not log.exists():
-            return result
-    return _query(path, "mode=ro", query)
-
-
-def _query(path: Path, mode: str, query: Callable[[sqlite3.Connection], _T]) -> _T:
-    uri = f"{path.as_uri()}?{mode}"
-    with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0)) as db:
-        db.execute("PRAGMA query_only = ON")
-        db.execute("BEGIN")
-        return query(db)
 
 
 _EVENTS = f"""

@@ -41,12 +41,12 @@ from deliveryd.journal.files import (
     sync_names,
     verify_log,
 )
-from deliveryd.journal.history import read
 from deliveryd.journal.lock import holding, lock_of
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.outbox import Outbox, written
 from deliveryd.journal.presence import Presence
+from deliveryd.journal.read_transaction import read
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import EMPTIED
 from deliveryd.journal.schema import check_header, prepare_schema

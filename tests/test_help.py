@@ -39,9 +39,9 @@ def helped(words: tuple[str, ...]) -> str:
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
 def test_help_names_no_type_of_the_program_and_breaks_off_no_sentence(words: tuple[str, ...]) -> None:
-    """No `<bool>` behind a flag, no range of 64 bits, no box, no summary that is cut."""
+    """No `<bool>` behind a flag, no `<list[str]>` behind an argument, no box, no summary that is cut."""
     text = helped(words)
-    assert not re.search(r"<(bool|int range|path)|--.* <str>", text)
+    assert not re.search(r"<[a-z]+(\[[a-z]+\])?>", text)
     assert not re.search(r"\d{19}", text)
     assert re.search(r"[a-z ]\.\.\.$", text, re.MULTILINE) is None
     assert "\x1b" not in text
@@ -78,6 +78,26 @@ def test_an_id_that_is_none_is_told_in_words() -> None:
     assert answered.status == 2
     assert "9223372036854775808 isn't a 64-bit integer" in answered.err
     assert "'ten' isn't an integer" in terminal.command("explain", "ten").err
+    settling = ("in-doubt", "settle", "--as", "sent")
+    assert "'ten' isn't an integer" in terminal.command(*settling, "1", "ten").err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("dead", "list", "--kind", "letter"), "Invalid value for '--kind': 'letter' is not one of 'event'"),
+        (("in-doubt", "settle", "--as", "maybe", "1"), "Invalid value for '--as': 'maybe' is not one of"),
+        (("sandbox", "--port", "many"), "Invalid value for '--port': must be a valid integer\n"),
+        (("sandbox", "--port", "65536"), "Invalid value for '--port': "),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, tuple) else "",
+)
+def test_a_wrong_value_is_told_in_words(words: tuple[str, ...], told: str) -> None:
+    """Without the prefixes of the library that checks values."""
+    answered = terminal.command(*words)
+    assert answered.status == 2
+    assert told in answered.err
+    assert not re.search("Value error|Input should|unable to parse", answered.err)
 
 
 def test_completion_knows_every_command(capfd: pytest.CaptureFixture[str]) -> None:

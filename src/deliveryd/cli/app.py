@@ -15,9 +15,11 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from deliveryd import __version__
+from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.outcome import FAILED, exit_status
 from deliveryd.cli.output import complain
 from deliveryd.cli.printable import printable
+from deliveryd.options.messages import plain_message
 from deliveryd.runtime.hardening import protect_memory
 
 INTERRUPTED = 130
@@ -66,14 +68,14 @@ def _printable_errors() -> Iterator[None]:
         yield
     except TyperException as error:
         is_help = error.message.startswith("Usage: ")  # raised as an error when the command is missing
-        lines = error.message.split("\n") if is_help else [error.message]
+        lines = error.message.split("\n") if is_help else [plain_message(error.message)]
         error.message = "\n".join(map(printable, lines))
         raise
 
 
 def build_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     """Build the command line with these commands."""
-    app = typer.Typer(
+    app = CommandGroup(
         name="deliveryd",
         cls=Program,
         no_args_is_help=True,

@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 import anyio
 import typer
 
+from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
 from deliveryd.cli.output import complain, say, say_json
@@ -19,7 +20,7 @@ from deliveryd.options.units import format_duration, format_size
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.worker.wiring import open_cache, open_entities_cache
 
-cache = typer.Typer(
+cache = CommandGroup(
     no_args_is_help=True,
     help="Show or clear the disk caches of the service's answers.\n\n"
     "Settings and entity configurations can be cleared at any time. They are fetched again when needed.",

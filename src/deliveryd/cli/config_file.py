@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
+from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.standard_output import standard_output
 
 EXAMPLE = Path(__file__).with_name("config.example.toml")
 
-config_file = typer.Typer(
+config_file = CommandGroup(
     no_args_is_help=True,
     help='Print an example of the configuration file.\n\nUse "deliveryd check" to check a file.',
 )

@@ -11,6 +11,7 @@ from typing import Annotated, TextIO
 import anyio
 import typer
 
+from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet
 from deliveryd.cli.options import USUAL_CONFIG, ConfigOption, identifier
@@ -29,7 +30,7 @@ MOST_ERROR_REASONS = 5
 NOT_FOUND = 404
 UNKNOWN_CUSTOMER = ": the service has no such customer, or service.base_url is wrong"
 
-customers = typer.Typer(
+customers = CommandGroup(
     no_args_is_help=True,
     help="Show the service's data about a customer.\n\n"
     "Merchants, offers, privileges and other groups, with the configuration of each entity.",

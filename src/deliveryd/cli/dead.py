@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, Everything
 from deliveryd.cli.orders import (
@@ -26,7 +27,7 @@ from deliveryd.journal.dead_letters import read_dead_letters as dead_in
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.model import format_instant
 
-dead = typer.Typer(
+dead = CommandGroup(
     no_args_is_help=True,
     help="List dead letters, and retry or drop them.\n\n"
     "Dead letters are status events that the service refused, messages whose dequeued event it refused,"

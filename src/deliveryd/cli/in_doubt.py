@@ -9,8 +9,9 @@ from typing import Annotated, NamedTuple, Self
 
 import typer
 
+from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, Everything
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, Everything, identifier
 from deliveryd.cli.orders import (
     ago,
     carry_out,
@@ -28,13 +29,15 @@ from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.model import format_instant
 from deliveryd.options.suggestion import suggestion
 
-in_doubt = typer.Typer(
+in_doubt = CommandGroup(
     no_args_is_help=True,
     help="List messages held in doubt, and resend or settle them.\n\n"
     'Messages are held on channels with on_in_doubt = "hold". A running worker acts at once.',
 )
 
-Ids = Annotated[list[int] | None, typer.Argument(metavar="MESSAGE_ID", help="IDs of messages.")]
+Ids = Annotated[
+    list[int] | None, typer.Argument(metavar="MESSAGE_ID", parser=identifier, help="IDs of messages.")
+]
 ChannelOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only messages of this channel.")]
 Until = Annotated[
     int | None,

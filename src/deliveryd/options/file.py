@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from deliveryd.errors import ConfigError
+from deliveryd.options.messages import plain_message
 from deliveryd.options.suggestion import suggestion
 
 PREFIX = "DELIVERYD_"
@@ -180,7 +181,7 @@ def _text_of(kind: str, message: str) -> str:
         return "expected a table"
     if kind in ("tuple_type", "list_type"):
         return 'expected a list such as ["a", "b"]'
-    text = message.removeprefix("Value error, ")
+    text = plain_message(message)
     return text[:1].lower() + text[1:]
 
 

@@ -219,14 +219,29 @@ def test_the_message_id_is_the_one_that_is_asked_for(world: World) -> None:
         (("--variables", '{"amount": null}'), "--variables: expected a string or a number: amount"),
         (("--variables", "absent.json"), "absent.json can't be read: No such file or directory"),
         (("--language", "fr"), "there is no language fr in these settings; there are: en, de, pt"),
-        (("--language", "!"), "not a language tag"),
-        (("--channel", "fax"), "there is no channel fax; there are: messenger, sms, email"),
     ],
 )
 def test_input_that_cannot_be_used_is_named(world: World, options: tuple[str, ...], reason: str) -> None:
     answered = render(world, *options)
     assert (answered.status, answered.out) == (1, "")
     assert reason in answered.err
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--language", "!"), "--language: not a language tag: '!'"),
+        (("--channel", "smss"), "--channel: there is no channel 'smss'; did you mean sms?"),
+        (("--channel", "fax"), "--channel: there is no channel 'fax'; there are messenger, sms, email"),
+    ],
+)
+def test_an_option_that_names_nothing_is_a_usage_error(
+    world: World, options: tuple[str, ...], reason: str
+) -> None:
+    """It is suggested what may have been meant."""
+    answered = render(world, *options)
+    assert (answered.status, answered.out) == (2, "")
+    assert reason in answered.err.replace("'--", "--").replace("': ", ": ")
 
 
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, "9" * 40, "9" * 5000])

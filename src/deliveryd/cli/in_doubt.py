@@ -11,7 +11,15 @@ import typer
 
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, Everything, identifier
+from deliveryd.cli.options import (
+    USUAL_CONFIG,
+    AsData,
+    ConfigOption,
+    DryRun,
+    Everything,
+    insist_on_a_channel,
+    integer,
+)
 from deliveryd.cli.orders import (
     ago,
     carry_out,
@@ -27,7 +35,6 @@ from deliveryd.journal.dead_letters import InDoubtMessage
 from deliveryd.journal.dead_letters import read_in_doubt as held_in
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.model import format_instant
-from deliveryd.options.suggestion import suggestion
 
 in_doubt = CommandGroup(
     no_args_is_help=True,
@@ -36,7 +43,7 @@ in_doubt = CommandGroup(
 )
 
 Ids = Annotated[
-    list[int] | None, typer.Argument(metavar="MESSAGE_ID", parser=identifier, help="IDs of messages.")
+    list[int] | None, typer.Argument(metavar="MESSAGE_ID", parser=integer, help="IDs of messages.")
 ]
 ChannelOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only messages of this channel.")]
 Until = Annotated[
@@ -162,12 +169,7 @@ def _held(config: Config, channel: str | None, until: int | None) -> Sequence[In
     held = held_in(path, channel, until)
     if channel is not None and not held:
         of_all = (each.channel for each in held_in(path, None, None))
-        known = sorted({*config.channels.configured, *of_all})
-        if channel not in known:
-            text = (
-                f"there is no channel {channel!a}{suggestion(channel, known)}; there are {', '.join(known)}"
-            )
-            raise typer.BadParameter(text, param_hint="--channel")
+        insist_on_a_channel(channel, sorted({*config.channels.configured, *of_all}))
     return held
 
 

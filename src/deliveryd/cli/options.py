@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from deliveryd.errors import LanguageUnreadable
+from deliveryd.options.suggestion import suggestion
+from deliveryd.rendering.language import standard_tag
 
 USUAL_CONFIG = Path("/etc/deliveryd/config.toml")
 
@@ -20,12 +25,32 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen,
 Everything = Annotated[bool, typer.Option("--all", help="Select everything that the other options match.")]
 
 
+def integer(text: str) -> int:
+    """Parse an integer of any size. Raises BadParameter."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text[:80]!a} isn't an integer") from None
+
+
 def identifier(text: str) -> int:
     """Parse a 64-bit integer ID. Raises BadParameter."""
-    try:
-        value = int(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!a} isn't an integer") from None
+    value = integer(text)
     if not -(2**63) <= value < 2**63:
         raise typer.BadParameter(f"{value} isn't a 64-bit integer")
     return value
+
+
+def language_tag(text: str) -> str:
+    """Parse a language tag such as "pt-BR". Raises BadParameter."""
+    try:
+        return standard_tag(text)
+    except LanguageUnreadable as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def insist_on_a_channel(name: str, known: Sequence[str]) -> None:
+    """Raise BadParameter, with a suggestion, unless `name` is one of the known channels."""
+    if name not in known:
+        text = f"there is no channel {name!a}{suggestion(name, known)}; there are {', '.join(known)}"
+        raise typer.BadParameter(text, param_hint="--channel")

@@ -8,7 +8,14 @@ import anyio
 import typer
 
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
+from deliveryd.cli.options import (
+    USUAL_CONFIG,
+    AsData,
+    ConfigOption,
+    identifier,
+    insist_on_a_channel,
+    language_tag,
+)
 from deliveryd.cli.output import say, say_json
 from deliveryd.inspection.preview import PreviewResult, Scope, preview, preview_data, preview_lines
 from deliveryd.inspection.preview_request import PreviewRequest, gather
@@ -33,7 +40,10 @@ def render(
         typer.Option(metavar="ID", parser=identifier, help="ID of a customer in the configured directory."),
     ] = None,
     language: Annotated[
-        str | None, typer.Option(metavar="TAG", help="Show only this language, regardless of the customer's.")
+        str | None,
+        typer.Option(
+            metavar="TAG", parser=language_tag, help="Show only this language, regardless of the customer's."
+        ),
     ] = None,
     channel: Annotated[str | None, typer.Option(metavar="NAME", help="Show only this channel.")] = None,
     message_id: Annotated[
@@ -48,6 +58,9 @@ def render(
     Exit status 1: the message can't be sent, for example because a placeholder has no value.
     """
     loaded = load_as_owner(config)
+    if channel is not None:
+        channels = loaded.channels
+        insist_on_a_channel(channel, [name for name in channels.order if name in channels.configured])
 
     async def look() -> PreviewResult:
         message = await gather(loaded, PreviewRequest(settings, variables, customer, message_id))

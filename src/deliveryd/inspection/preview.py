@@ -110,11 +110,8 @@ def _blocks(
 ) -> list[tuple[str, CompiledBlock]]:
     """Return each channel with its block in the first language that has one, in the order of attempts."""
     configured = config.channels.configured
-    names = [name for name in config.channels.order if name in configured]
-    if scope.channel is not None:
-        if scope.channel not in names:
-            raise DeliverydError(f"there is no channel {scope.channel}; there are: {', '.join(names)}")
-        names = [scope.channel]
+    shown = configured if scope.channel is None else {scope.channel}
+    names = [name for name in config.channels.order if name in configured and name in shown]
     found: dict[str, CompiledBlock] = {}
     for tag in tags:
         language = settings.languages.get(tag)

@@ -160,6 +160,16 @@ def test_mistakes_do_not_hide_what_else_is_wrong(world: World) -> None:
     assert "channels.sms: " not in check(world, "--offline").err
 
 
+def test_what_a_variable_names_is_told_with_the_variable(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with the file, which names another one."""
+    world.change("[queue]", "[queue]\nbatch_sise = 5")
+    monkeypatch.setenv("DELIVERYD_CUSTOMERS__PATH", "/absent.jsonl")
+    told = check(world, "--offline").err.splitlines()
+    assert told[1:] == ["DELIVERYD_CUSTOMERS__PATH: /absent.jsonl: No such file or directory"]
+
+
 def test_what_is_told_once_is_not_told_again(world: World) -> None:
     """A secret of a channel that is missing keeps the channel from being opened too."""
     world.add('secrets = { token = "absent" }\n')

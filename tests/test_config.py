@@ -191,6 +191,33 @@ def test_a_mistake_in_the_environment_is_told_with_its_variable(
     assert told.startswith(f"{variable}: {problem}")
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "problem"),
+    [
+        ("DELIVERYD_QUEUE__MAX_POLL_INTERVAL", "1ms", "max_poll_interval must not be shorter than"),
+        ("DELIVERYD_SERVICE__AUTH__USERNAME", "me", "username and password_file must be given together"),
+        ("DELIVERYD_CHANNELS__SMS__BREAKER__PAUSE", "1d", "max_pause must not be shorter than pause"),
+        ("DELIVERYD_CHANNELS__SMS__JSON__TO", "{secret.key}", "to: {secret.key} isn't defined"),
+    ],
+)
+def test_a_mistake_in_the_environment_that_shows_in_its_table_is_told_with_its_variable(
+    path: Path, variable: str, value: str, problem: str
+) -> None:
+    """The file isn't blamed for a value that it doesn't hold."""
+    (told,) = problems(path, SERVICE + SMS, **{variable: value})
+    assert told.startswith(f"{variable}: {problem}")
+
+
+def test_a_mistake_in_a_table_is_blamed_only_on_variables_that_it_names(path: Path) -> None:
+    """Another variable of the same table is right; two that don't fit together are both named."""
+    shorter = "[queue]\nmax_poll_interval = '1ms'\n"
+    (told,) = problems(path, SERVICE + SMS + shorter, DELIVERYD_QUEUE__BATCH_SIZE="5")
+    assert told.startswith("config.toml:queue: max_poll_interval must not be shorter")
+    both = {"DELIVERYD_QUEUE__MAX_POLL_INTERVAL": "1ms", "DELIVERYD_QUEUE__POLL_INTERVAL": "1s"}
+    (told,) = problems(path, SERVICE + SMS, **both)
+    assert told.startswith(f"{', '.join(both)}: max_poll_interval must not be shorter")
+
+
 # files that can't be read
 
 

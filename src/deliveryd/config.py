@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -348,15 +348,19 @@ class Config(Section):
 
 
 class Examined(NamedTuple):
-    """A configuration file's problems, and the configuration without the faulty parts, if there is one."""
+    """A configuration file's problems, and the configuration without the faulty parts, if there is one.
+
+    `place_of` names where a key was set: `file:key`, or an environment variable.
+    """
 
     config: Config | None
     problems: list[str]
+    place_of: Callable[[str], str] = str
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
     """Read a configuration file. Raises ConfigError with all problems, each as `file:key: what to do`."""
-    config, problems = examine(path, environ)
+    config, problems, _ = examine(path, environ)
     if problems or config is None:
         raise ConfigError(problems)
     return config
@@ -375,7 +379,7 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
     config = file.validate(Config, whole) or file.remainder(Config, whole)
     if config is not None:
         _check(file, config)
-    return Examined(config, file.problems)
+    return Examined(config, file.problems, file.place_of)
 
 
 def _check(file: ConfigFile, config: Config) -> None:

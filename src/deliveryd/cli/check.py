@@ -34,7 +34,7 @@ def check(
     examined = examine(config)
     if examined.config is not None:
         work_as_owner(examined.config.journal.named)
-    findings = anyio.run(check_examined, config, examined, check_files if offline else check_all)
+    findings = anyio.run(check_examined, examined, check_files if offline else check_all)
     if as_data:
         say_json(findings_data(findings))
     elif examined.problems:

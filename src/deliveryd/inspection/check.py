@@ -48,13 +48,13 @@ ConfigurationCheck = Callable[[Config], Awaitable[list[Finding]]]
 """`check_all` or `check_files`."""
 
 
-async def check_examined(path: Path, examined: Examined, check: ConfigurationCheck) -> list[Finding]:
+async def check_examined(examined: Examined, check: ConfigurationCheck) -> list[Finding]:
     """Return all findings about a configuration file, the good ones first.
 
     For a file with mistakes, return every problem that can be found, as `file:key`. The service isn't
     contacted then: the mistake may be the very setting that protects its secret.
     """
-    config, problems = examined
+    config, problems, place_of = examined
     told = of_problems(problems)
     if config is None:
         return told
@@ -64,7 +64,7 @@ async def check_examined(path: Path, examined: Examined, check: ConfigurationChe
     if not problems:
         return found
     known = {f"{finding.key} {finding.text}" for finding in told}
-    further = [each._replace(key=f"{path}:{each.key}") for each in found if each.level]
+    further = [each._replace(key=place_of(each.key)) for each in found if each.level]
     return told + [each for each in further if f"{each.key} {each.text}" not in known]
 
 

@@ -86,10 +86,8 @@ class ConfigFile:
 
     def complain(self, key: str, text: str) -> None:
         """Record a problem with the value at `key`."""
-        steps = key.split(".")
-        keys = [".".join(steps[:count]) for count in range(len(steps), 0, -1)]
-        variable = next((self._variables[known] for known in keys if known in self._variables), None)
-        self.problems.append(f"{variable or self._place(key)}: {text}")
+        culprits = [variable] if (variable := self._variable_at(key)) else self._variables_named(key, text)
+        self.problems.append(f"{', '.join(culprits) or self._place(key)}: {text}")
 
     def _complain_of_unknown(self, key: str, known: Iterable[str]) -> None:
         text = f"unknown key{suggestion(key.rpartition('.')[2], known)}"
@@ -98,8 +96,27 @@ class ConfigFile:
         else:
             self.complain(key, text)
 
+    def place_of(self, key: str) -> str:
+        """Return where the value at `key` was set: the variable, or the file with the key."""
+        return self._variable_at(key) or self._place(key)
+
     def _place(self, key: str) -> str:
         return f"{self._path}:{key}" if key else str(self._path)
+
+    def _variable_at(self, key: str) -> str | None:
+        """Return the variable that set the value at `key`, or a table that contains it."""
+        steps = key.split(".")
+        keys = (".".join(steps[:count]) for count in range(len(steps), 0, -1))
+        return next((self._variables[known] for known in keys if known in self._variables), None)
+
+    def _variables_named(self, table: str, text: str) -> list[str]:
+        """Return the variables that set those keys of a table that a problem with the whole table names."""
+        words = set(_WORD.findall(text))
+        return [
+            variable
+            for key, variable in self._variables.items()
+            if key.startswith(f"{table}.") and key.rpartition(".")[2] in words
+        ]
 
     def _overlay(self, environ: Mapping[str, str]) -> None:
         """Override the file's values with the environment's."""
@@ -164,6 +181,7 @@ def _keys_with_lines(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 _TWICE = ("Cannot overwrite a value", "Cannot declare")
 _LINE = re.compile(r"at (?:line (\d+), column \d+|end of document)")
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]")
+_WORD = re.compile(r"[\w-]+")
 _KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
 
 

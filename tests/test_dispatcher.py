@@ -25,7 +25,7 @@ from deliveryd.metrics import Metrics
 from deliveryd.model import Entry, QueuedMessage, Rendered, Transition, format_instant
 from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.threads import inline
-from deliveryd.runtime.waiting import Heartbeats
+from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.states import State
 from support.messages import message
 from support.virtual import START, VirtualChannel, VirtualClock, VirtualService, VirtualWorld, live

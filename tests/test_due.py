@@ -18,7 +18,7 @@ from deliveryd.delivery.recorder import WAKE_BATCH, Recorder
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import WallClock
-from deliveryd.runtime.waiting import Heartbeats
+from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.states import State
 
 HOUR = 3600.0

@@ -34,7 +34,7 @@ from deliveryd.journal.sqlite import open_journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import Entry, Malformed, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline
-from deliveryd.runtime.waiting import Heartbeats
+from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.service.batch import Batch
 from support.logs import LogLines, log_lines
 from support.messages import queued_message as message

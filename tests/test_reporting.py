@@ -29,7 +29,7 @@ from deliveryd.journal.sqlite import open_journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import QueuedMessage, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline
-from deliveryd.runtime.waiting import Heartbeats
+from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.states import State
 from support.logs import LogLines, log_lines
 

@@ -26,7 +26,7 @@ from deliveryd.journal.base import Journal
 from deliveryd.journal.orders import Action, Order
 from deliveryd.runtime.own_files import NotOwn, check_own_socket
 from deliveryd.runtime.rights import user_name
-from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL
 from deliveryd.telemetry import Event, describe, log
 
 EXCHANGE_TIMEOUT = 10.0

@@ -29,7 +29,7 @@ from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.journal.rows import digest_of
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Content, Customer, Entry, Transition, message_key
-from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
 

@@ -12,7 +12,7 @@ from deliveryd.delivery.recorder import WAKE_BATCH, Recorder
 from deliveryd.journal.base import Journal
 from deliveryd.model import SECOND, Clock
 from deliveryd.runtime import waits
-from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, Heartbeats
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats
 from deliveryd.telemetry import Event, log
 
 SHORT_OF_ROOM = 0.1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from deliveryd.runtime.waiting import AutoResetEvent
+from deliveryd.runtime.wakeup import AutoResetEvent
 
 
 class InFlightLimit:

@@ -12,7 +12,7 @@ from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, S
 from deliveryd.metrics import FailureKind, Metrics
 from deliveryd.model import Malformed
 from deliveryd.runtime.backoff import backoff
-from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
 from deliveryd.service.batch import Batch
 from deliveryd.telemetry import Event, log
 

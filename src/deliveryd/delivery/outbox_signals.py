@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent
 
 
 class OutboxSignals:

@@ -6,7 +6,7 @@ import anyio
 
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.model import Transition
-from deliveryd.runtime.waiting import AutoResetEvent, Heartbeats
+from deliveryd.runtime.wakeup import AutoResetEvent, Heartbeats
 
 
 class Outcomes:

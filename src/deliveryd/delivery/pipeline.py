@@ -29,7 +29,7 @@ from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Undeliverable
 from deliveryd.journal.base import Journal
 from deliveryd.model import SECOND, Clock, Transition
-from deliveryd.runtime.waiting import Heartbeats
+from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.states import State
 
 IDLE_CHECK = 0.05

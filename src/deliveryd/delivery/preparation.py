@@ -20,8 +20,8 @@ from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Entry
 from deliveryd.rendering.content import CompiledSettings
 from deliveryd.runtime import waits
-from deliveryd.runtime.waiting import AutoResetEvent
 from deliveryd.runtime.waits import PROMPT
+from deliveryd.runtime.wakeup import AutoResetEvent
 
 UNREQUESTED_PAUSE = 60.0
 """Seconds that a message waits for settings that aren't requested: too many ids are already."""

@@ -20,7 +20,7 @@ from deliveryd.journal.base import Journal, MatchedReceipt, OutboxRow, Recovery
 from deliveryd.journal.orders import Decided, Effect, Order
 from deliveryd.metrics import Metrics
 from deliveryd.model import SECOND, STEP, Clock, Entry, Malformed, QueuedMessage, Receipt, Transition
-from deliveryd.runtime.waiting import AutoResetEvent
+from deliveryd.runtime.wakeup import AutoResetEvent
 from deliveryd.states import ENDED, State
 from deliveryd.telemetry import DEBUG, Event, enabled, log
 

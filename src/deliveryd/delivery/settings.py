@@ -20,8 +20,8 @@ from deliveryd.rendering.content import CompiledSettings
 from deliveryd.runtime import waits
 from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.disk_cache import DiskCache
-from deliveryd.runtime.waiting import AutoResetEvent
 from deliveryd.runtime.waits import KEPT_FOR_WAITING, LONGEST_ANSWER_WAIT, PROMPT
+from deliveryd.runtime.wakeup import AutoResetEvent
 from deliveryd.telemetry import Event, log
 
 SETTINGS_MEMORY_BYTES = 32 << 20

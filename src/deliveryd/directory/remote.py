@@ -15,8 +15,8 @@ from deliveryd.directory.outage import DirectoryOutage
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 from deliveryd.network.deadline import within
-from deliveryd.runtime.waiting import AutoResetEvent
 from deliveryd.runtime.waits import PROMPT
+from deliveryd.runtime.wakeup import AutoResetEvent
 
 QUESTION_LINGER = 0.005
 """Seconds that a query with room left waits for more customers."""

@@ -47,7 +47,7 @@ from deliveryd.rendering.greeting import general_stands_in, strict
 from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.runtime.threads import Blocking, in_thread
-from deliveryd.runtime.waiting import Heartbeats
+from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.configuration_access import ConfigurationAccess
 from deliveryd.service.hosts import HostRules, parse_host, parse_network

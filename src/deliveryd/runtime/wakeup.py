@@ -1,4 +1,4 @@
-"""Wait for work: an auto-reset event, a parking lot for idle tasks, and the heartbeats of loops."""
+"""Waking idle loops and tasks: an auto-reset event, a parking lot, and heartbeats that show a stuck loop."""
 
 from __future__ import annotations
 

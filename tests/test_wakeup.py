@@ -1,4 +1,4 @@
-"""Waiting for work: a bell that loses no ring, a rest, and the pulse of loops, on a clock that jumps."""
+"""Waking: an event that keeps a signal until the next wait, a parking lot, heartbeats, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trio
 from anyio.lowlevel import checkpoint
 from trio.testing import MockClock
 
-from deliveryd.runtime.waiting import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
 
 
 def on_a_jumping_clock(scenario: Callable[[], Awaitable[None]]) -> None:

@@ -17,7 +17,7 @@ from typer.exceptions import TyperException
 from deliveryd import __version__
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.outcome import FAILED, exit_status
-from deliveryd.cli.output import complain
+from deliveryd.cli.output import print_errors
 from deliveryd.cli.printable import printable
 from deliveryd.options.messages import plain_message
 from deliveryd.runtime.hardening import protect_memory
@@ -123,7 +123,7 @@ def main() -> None:
         app(prog_name="deliveryd")
     except SystemExit as end:
         if end.code == INTERRUPTED:
-            complain("deliveryd: interrupted")
+            print_errors("deliveryd: interrupted")
         raise SystemExit(FAILED if end.code == INTERRUPTED else end.code) from None
     except Exception as error:  # last resort: print any error as one line
         sys.exit(exit_status(error))

@@ -9,7 +9,7 @@ import typer
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.outcome import FAILED
-from deliveryd.cli.output import say, say_json
+from deliveryd.cli.output import print_json, print_lines
 from deliveryd.journal.account import LostBatches
 from deliveryd.journal.audit import CHECKS, Audit, AuditFinding
 from deliveryd.journal.audit import audit_journal as reconcile
@@ -29,9 +29,9 @@ def audit(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> No
     path = load_as_owner(config).journal.path
     result = reconcile(path)
     if as_data:
-        say_json(_as_json(result))
+        print_json(_as_json(result))
     else:
-        say(*_as_lines(result))
+        print_lines(*_as_lines(result))
     if not result.is_balanced:
         raise typer.Exit(FAILED)
 

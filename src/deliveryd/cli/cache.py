@@ -12,7 +12,7 @@ import typer
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
-from deliveryd.cli.output import complain, say, say_json
+from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.lock_owner import lock_owner
@@ -112,7 +112,7 @@ def clear(
     anyio.run(_tell, forget(), as_data)
     holder = lock_owner(loaded.journal.path)
     if holder is not None and (settings is not None or not entities):
-        complain(f"deliveryd: process {holder} keeps the settings in its memory until it is restarted")
+        print_errors(f"deliveryd: process {holder} keeps the settings in its memory until it is restarted")
 
 
 async def _tell(reports: AsyncIterator[_Report], as_data: bool) -> None:
@@ -121,9 +121,9 @@ async def _tell(reports: AsyncIterator[_Report], as_data: bool) -> None:
     async for report in reports:
         told.append(report.data)
         if not as_data:
-            say(report.text)
+            print_lines(report.text)
     if as_data:
-        say_json(told)
+        print_json(told)
 
 
 def _settings(config: Config) -> _CachePart:

@@ -9,7 +9,7 @@ import typer
 
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.outcome import CONFIGURATION, FAILED
-from deliveryd.cli.output import complain, say, say_json
+from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.config import examine
 from deliveryd.inspection.check import check_all, check_examined, check_files
 from deliveryd.inspection.findings import Level, as_problems, findings_data, findings_lines
@@ -36,10 +36,10 @@ def check(
         work_as_owner(examined.config.journal.named)
     findings = anyio.run(check_examined, examined, check_files if offline else check_all)
     if as_data:
-        say_json(findings_data(findings))
+        print_json(findings_data(findings))
     elif examined.problems:
-        complain(*as_problems(findings))
+        print_errors(*as_problems(findings))
     else:
-        say(*findings_lines(findings))
+        print_lines(*findings_lines(findings))
     statuses = STRICT if strict else EXIT
     raise typer.Exit(max(statuses[finding.level] for finding in findings))

@@ -16,7 +16,7 @@ from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet
 from deliveryd.cli.options import USUAL_CONFIG, ConfigOption, identifier
 from deliveryd.cli.outcome import FAILED
-from deliveryd.cli.output import complain, json_text
+from deliveryd.cli.output import json_text, print_errors
 from deliveryd.cli.progress import ProgressLine
 from deliveryd.cli.standard_output import standard_output
 from deliveryd.config import Config
@@ -170,7 +170,7 @@ def _print_once() -> Callable[[str], None]:
     def tell(problem: str) -> None:
         if problem not in told:
             told.add(problem)
-            complain(f"deliveryd: {problem}")
+            print_errors(f"deliveryd: {problem}")
 
     return tell
 
@@ -181,10 +181,10 @@ def _print_problems(problems: Mapping[str, int]) -> None:
         return
     count = sum(problems.values())
     what = "1 configuration" if count == 1 else f"{count:,} configurations"
-    complain(f"deliveryd: {what} unavailable:")
+    print_errors(f"deliveryd: {what} unavailable:")
     most_first = sorted(problems.items(), key=lambda item: -item[1])
     for reason, times in most_first[:MOST_ERROR_REASONS]:
-        complain(f"  {times:,}: {reason}")
+        print_errors(f"  {times:,}: {reason}")
     if len(most_first) > MOST_ERROR_REASONS:
-        complain(f"  and {len(most_first) - MOST_ERROR_REASONS:,} other reasons")
+        print_errors(f"  and {len(most_first) - MOST_ERROR_REASONS:,} other reasons")
     raise typer.Exit(FAILED)

@@ -18,7 +18,7 @@ from deliveryd.cli.orders import (
     parse_instant_option,
     report_reply,
 )
-from deliveryd.cli.output import say, say_json
+from deliveryd.cli.output import print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.explanation import moment
@@ -87,9 +87,9 @@ def list_dead(
     """List the dead letters, oldest first."""
     found = _Filter(kind or tuple(ItemKind), since, reason).apply(load_as_owner(config))
     if as_data:
-        say_json([_as_data(each) for each in found])
+        print_json([_as_data(each) for each in found])
     else:
-        say(*_lines(found))
+        print_lines(*_lines(found))
 
 
 @dead.command()
@@ -111,9 +111,9 @@ def show(
         for field, value in record.items()
     }
     if as_data:
-        say_json(written)
+        print_json(written)
     else:
-        say(*(f"{field:12} {value}" for field, value in written.items()))
+        print_lines(*(f"{field:12} {value}" for field, value in written.items()))
 
 
 @dead.command()

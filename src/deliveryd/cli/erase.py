@@ -11,7 +11,7 @@ from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, identifier
 from deliveryd.cli.orders import carry_out, name_of
 from deliveryd.cli.outcome import FAILED
-from deliveryd.cli.output import complain, say, say_json
+from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.control.protocol import ControlReply
 from deliveryd.directory.file import FileOptions
@@ -57,15 +57,15 @@ def erase(
     }
     answer = _preview(loaded, wanted) if dry_run else carry_out(loaded, Action.ERASE, wanted)
     if as_data:
-        say_json(_as_json(customer, answer, dry_run))
+        print_json(_as_json(customer, answer, dry_run))
     else:
-        say(*_as_lines(customer, answer, dry_run))
+        print_lines(*_as_lines(customer, answer, dry_run))
     holder = lock_owner(loaded.journal.path)
     is_asked = not isinstance(loaded.customers.options, FileOptions | NoOptions)
     if holder is not None and is_asked and not dry_run:
         ttl = format_duration(loaded.customers.terms.cache_ttl)
         note = f"may keep the customer's directory entry in memory, for {ttl} at most"
-        complain(f"deliveryd: process {holder} {note}")
+        print_errors(f"deliveryd: process {holder} {note}")
     if answer.skipped:
         raise typer.Exit(FAILED)
 

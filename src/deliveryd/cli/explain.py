@@ -8,7 +8,7 @@ import typer
 
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
-from deliveryd.cli.output import say, say_json
+from deliveryd.cli.output import print_json, print_lines
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.explanation import life_data, life_lines
 from deliveryd.journal.history import read_life, without_values
@@ -40,6 +40,6 @@ def explain(
         )
     shown = life if show_variables else without_values(life)
     if as_data:
-        say_json(life_data(shown))
+        print_json(life_data(shown))
     else:
-        say(*life_lines(shown, loaded.channels.reporting))
+        print_lines(*life_lines(shown, loaded.channels.reporting))

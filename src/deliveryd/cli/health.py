@@ -10,7 +10,7 @@ import typer
 
 from deliveryd.admin.health import check_health, health_url
 from deliveryd.cli.options import USUAL_CONFIG, AsData
-from deliveryd.cli.output import complain, say, say_json
+from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.config import load
 from deliveryd.errors import ConfigError
 
@@ -69,8 +69,8 @@ def health(
     asked = url or (_url_of(config) if config else USUAL_URL)
     alive, text = check_health(asked)
     if as_data:
-        say_json({"alive": alive, "url": asked, "answer": text.splitlines()})
+        print_json({"alive": alive, "url": asked, "answer": text.splitlines()})
     else:
-        (say if alive else complain)(*text.splitlines())
+        (print_lines if alive else print_errors)(*text.splitlines())
     if not alive:
         raise typer.Exit(1)

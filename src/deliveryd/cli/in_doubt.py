@@ -28,7 +28,7 @@ from deliveryd.cli.orders import (
     name_of,
     report_reply,
 )
-from deliveryd.cli.output import complain, say, say_json
+from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.inspection.explanation import moment
 from deliveryd.journal.dead_letters import InDoubtMessage
@@ -95,9 +95,9 @@ def list_held(
     Each with its idempotency key at the provider."""
     held = _held(load_as_owner(config), channel, until)
     if as_data:
-        say_json([_as_data(each) for each in held])
+        print_json([_as_data(each) for each in held])
     else:
-        say(*_lines(held))
+        print_lines(*_lines(held))
 
 
 @in_doubt.command()
@@ -125,7 +125,7 @@ def resend(
     """
     choice = _Choice.of(ids, everything, channel, until)
     if new_key:
-        complain(DOUBLES)
+        print_errors(DOUBLES)
     verb = Action.RESEND_ANEW if new_key else Action.RESEND
     _decide(config, verb, choice, dry_run=dry_run, as_data=as_data)
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import typer
 
 from deliveryd.cli.outcome import FAILED
-from deliveryd.cli.output import say, say_json
+from deliveryd.cli.output import print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.control.client import ControlClient, order
 from deliveryd.control.protocol import ControlReply
@@ -73,9 +73,9 @@ def expected_reply(wanted: Mapping[ItemKind, Sequence[str]], there: Collection[s
 def report_reply(heading: str, answer: ControlReply, *, as_data: bool) -> None:
     """Print the reply to an order; exit with status 1 if anything was skipped."""
     if as_data:
-        say_json({"what": heading, "done": answer.done, "skipped": answer.skipped})
+        print_json({"what": heading, "done": answer.done, "skipped": answer.skipped})
     else:
-        say(*_as_lines(heading, answer))
+        print_lines(*_as_lines(heading, answer))
     if answer.skipped:
         raise typer.Exit(FAILED)
 

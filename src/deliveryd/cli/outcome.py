@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deliveryd.cli.output import complain
+from deliveryd.cli.output import print_errors
 from deliveryd.errors import ConfigError, DeliverydError, JournalUnusable
 from deliveryd.telemetry import Event, describe, log
 
@@ -15,11 +15,11 @@ def exit_status(error: BaseException) -> int:
         error = error.exceptions[0]
     if isinstance(error, ConfigError):
         for problem in error.problems:
-            complain(problem)
+            print_errors(problem)
         return CONFIGURATION
     if isinstance(error, DeliverydError):
-        complain(f"deliveryd: {error}")
+        print_errors(f"deliveryd: {error}")
         return CONFIGURATION if isinstance(error, JournalUnusable) else FAILED
     log(Event.WORKER_DIED, error=error)
-    complain(f"deliveryd: unexpected error: {describe(error)}")
+    print_errors(f"deliveryd: unexpected error: {describe(error)}")
     return FAILED

@@ -14,17 +14,17 @@ _UNESCAPED_BY_JSON = re.compile(
 )
 
 
-def say(*lines: str) -> None:
+def print_lines(*lines: str) -> None:
     """Write lines to standard output; line breaks inside them are escaped."""
     typer.echo("\n".join(map(printable, lines)))
 
 
-def complain(*lines: str) -> None:
+def print_errors(*lines: str) -> None:
     """Write lines to standard error."""
     typer.echo("\n".join(map(printable, lines)), err=True)
 
 
-def say_json(value: object) -> None:
+def print_json(value: object) -> None:
     """Write a value as JSON to standard output."""
     typer.echo(json_text(value, indent=2))
 

@@ -16,7 +16,7 @@ from deliveryd.cli.options import (
     insist_on_a_channel,
     language_tag,
 )
-from deliveryd.cli.output import say, say_json
+from deliveryd.cli.output import print_json, print_lines
 from deliveryd.inspection.preview import PreviewResult, Scope, preview, preview_data, preview_lines
 from deliveryd.inspection.preview_request import PreviewRequest, gather
 from deliveryd.model import WallClock
@@ -68,8 +68,8 @@ def render(
 
     result = anyio.run(look)
     if as_data:
-        say_json(preview_data(result))
+        print_json(preview_data(result))
     else:
-        say(*preview_lines(result))
+        print_lines(*preview_lines(result))
     if result.problem is not None:
         raise typer.Exit(1)

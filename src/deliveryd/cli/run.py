@@ -12,7 +12,7 @@ import typer
 from deliveryd import telemetry
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, ConfigOption
-from deliveryd.cli.output import complain, say, say_json
+from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.cli.shutdown import announce_shutdown
 from deliveryd.journal.base import Account
 from deliveryd.states import State
@@ -63,11 +63,13 @@ def run(
     ended = anyio.run(work, backend="asyncio", backend_options={"use_uvloop": True})
     if until_idle and ended.account is not None:
         if as_data:
-            say_json(_numbers(ended.account))
+            print_json(_numbers(ended.account))
         else:
-            say(_sums(ended.account))
+            print_lines(_sums(ended.account))
     if until_idle and ended.held_in_doubt:
-        complain(f"deliveryd: messages held in doubt, to be settled by an operator: {ended.held_in_doubt}")
+        print_errors(
+            f"deliveryd: messages held in doubt, to be settled by an operator: {ended.held_in_doubt}"
+        )
         raise typer.Exit(1)
 
 

@@ -10,7 +10,7 @@ import anyio
 import typer
 
 from deliveryd.cli.options import AsData
-from deliveryd.cli.output import say, say_json
+from deliveryd.cli.output import print_json, print_lines
 from deliveryd.cli.sandbox_files import TOKEN_FILE, aim_receipts, write_files
 from deliveryd.errors import AddressInUse, DeliverydError
 from deliveryd.sandbox.scenario import Scenario, demo_scenario
@@ -64,9 +64,9 @@ def sandbox(
                 if folder is not None:
                     told |= _write(folder, server, scenario, receipts_port)
                 if as_data:
-                    say_json(told)
+                    print_json(told)
                 else:
-                    say(*(f"{name:10} {text}" for name, text in told.items()))
+                    print_lines(*(f"{name:10} {text}" for name, text in told.items()))
                 async for _ in signals:
                     return
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from deliveryd.cli.output import complain
+from deliveryd.cli.output import print_errors
 from deliveryd.options.units import format_duration
 from deliveryd.worker.supervisor import Ending
 
@@ -21,7 +21,7 @@ def announce_shutdown(ending: Ending) -> None:
         what = f"{messages} being sent, and the outcomes are reported"
     else:
         what = "The last outcomes are reported"
-    complain(
+    print_errors(
         "",
         f"deliveryd: stopping; no more messages are taken. {what}."
         f" This takes {format_duration(ending.seconds)} at most.",

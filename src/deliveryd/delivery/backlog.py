@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from deliveryd.model import Transition
-from deliveryd.runtime.waiting import AutoResetEvent
+from deliveryd.runtime.wakeup import AutoResetEvent
 
 
 class Backlog:
@@ -19,7 +19,7 @@ class Backlog:
         self.changed = AutoResetEvent()
         self._count = 0
         self._overdue_at: float = math.inf
-        self._want_room: set[str] = set()
+        self._short_of_room: set[str] = set()
         self._answers: dict[str, float] = {}
 
     @property
@@ -43,7 +43,7 @@ class Backlog:
             if transition.waits_for is not None and transition.due_at is not None:
                 self.expect_overdue(transition.due_at)
                 if transition.entry.channel is not None:
-                    self._want_room.add(transition.entry.channel)
+                    self._short_of_room.add(transition.entry.channel)
 
     def expect_overdue(self, at: float) -> None:
         """Look at this instant, if not before, for messages that have waited long enough."""
@@ -53,17 +53,17 @@ class Backlog:
         """Forget the instant: the look begins, and others may begin to wait meanwhile."""
         self._overdue_at = math.inf
 
-    def want_room(self, channels: Iterable[str]) -> None:
+    def note_short_of_room(self, channels: Iterable[str]) -> None:
         """Note that messages may wait for room in these channels' dispatchers."""
-        self._want_room.update(channels)
+        self._short_of_room.update(channels)
 
-    def wants_room(self, channel: str) -> bool:
+    def is_short_of_room(self, channel: str) -> bool:
         """Whether messages may wait for room in a channel's dispatcher."""
-        return channel in self._want_room
+        return channel in self._short_of_room
 
     def begin_room(self, channel: str) -> None:
         """Forget a channel: the look begins, and others may begin to wait meanwhile."""
-        self._want_room.discard(channel)
+        self._short_of_room.discard(channel)
 
     def answered(self, waits_for: str, seconds: float = 0.0) -> None:
         """Note that messages that wait for this may go on, after so many seconds."""

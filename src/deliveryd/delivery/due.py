@@ -123,7 +123,7 @@ class DueMessages:
         room = min(dispatcher.room_to_fetch, self._in_flight.free)
         pause, left = await self._fetch({name: room})
         room = min(dispatcher.room_to_fetch, self._in_flight.free)
-        if self._backlog.wants_room(name) and not left:
+        if self._backlog.is_short_of_room(name) and not left:
             left = await self._fetch_for_room(name, room)
         # A single channel has room for whatever holds a place.
         dispatcher.reserve(left if len(self._rooms) > 1 else 0)
@@ -137,7 +137,7 @@ class DueMessages:
             found = await self._recorder.fetch_waiting_for([waits.repeat(name), waits.room(name)], room)
             if found < room:
                 return 0
-            self._backlog.want_room([name])
+            self._backlog.note_short_of_room([name])
         return self._rooms[name].share
 
     async def _fetch_candidates(self, name: str, dispatcher: Room) -> float:
@@ -149,7 +149,7 @@ class DueMessages:
         if free := self._in_flight.free_for_some:
             await self._fetch({name: min(PROBE_CANDIDATES, free)})
         room = PROBE_CANDIDATES if dispatcher.refuses_all else dispatcher.room_to_fetch
-        if self._backlog.wants_room(name) and (room := min(room, self._in_flight.free_for_some)):
+        if self._backlog.is_short_of_room(name) and (room := min(room, self._in_flight.free_for_some)):
             await self._fetch_for_room(name, room)
         return PROBE_PAUSE
 

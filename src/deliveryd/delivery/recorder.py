@@ -115,7 +115,7 @@ class Recorder:
         self._awaiting = {entry.id: entry for entry in left.taken}
         self.in_flight.hold([*self._awaiting, *left.reporting])
         self.backlog.change(left.waiting)
-        self.backlog.want_room(channels)
+        self.backlog.note_short_of_room(channels)
         return left
 
     def open(self) -> None:

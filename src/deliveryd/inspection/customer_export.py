@@ -107,7 +107,7 @@ class Reading:
         sheet.add(rows)
         self.progress.pages[group.name] = group.pages
         self.progress.entities[group.name] = group.entities
-        self._judge(rows)
+        self._note_problems(rows)
 
     async def _with_configs(self, entities: Sequence[Entity]) -> list[Row]:
         rows = [Row(each) for each in entities]
@@ -131,7 +131,8 @@ class Reading:
         self._failures = 0
         return Row(entity, config)
 
-    def _judge(self, rows: Sequence[Row]) -> None:
+    def _note_problems(self, rows: Sequence[Row]) -> None:
+        """Count the problems. Raises ServiceUnavailable after too many failures in a row."""
         for row in rows:
             if row.problem is not None:
                 self.progress.problems[row.problem] = self.progress.problems.get(row.problem, 0) + 1

@@ -37,7 +37,7 @@ def open_own(path: Path, flags: int) -> int:
         if error.errno in (errno.EISDIR, errno.ENXIO):
             raise _no_file(path) from None
         raise
-    return _judged(file, path, _judge)
+    return _checked(file, path, _check_file)
 
 
 def check_own(path: Path) -> None:
@@ -50,7 +50,7 @@ def check_own(path: Path) -> None:
         file = path.lstat()
     except FileNotFoundError:
         return
-    _judge(path, file)
+    _check_file(path, file)
 
 
 def open_own_folder(path: Path) -> int:
@@ -61,7 +61,7 @@ def open_own_folder(path: Path) -> int:
         if path.is_symlink():
             raise _link(path) from None
         raise
-    return _judged(folder, path, _judge_owner)
+    return _checked(folder, path, _check_owner)
 
 
 def check_own_socket(path: Path) -> None:
@@ -71,25 +71,25 @@ def check_own_socket(path: Path) -> None:
         raise _link(path)
     if not stat.S_ISSOCK(there.st_mode):
         raise NotOwn(f"{path} isn't a socket: remove it")
-    _judge_owner(path, there)
+    _check_owner(path, there)
 
 
-def _judged(file: int, path: Path, judge: Callable[[Path, os.stat_result], None]) -> int:
-    """Return an open file that passes `judge`; close one that doesn't. Raises NotOwn."""
+def _checked(file: int, path: Path, check: Callable[[Path, os.stat_result], None]) -> int:
+    """Return an open file that passes `check`; close one that doesn't. Raises NotOwn."""
     try:
-        judge(path, os.fstat(file))
+        check(path, os.fstat(file))
     except NotOwn:
         os.close(file)
         raise
     return file
 
 
-def _judge(path: Path, file: os.stat_result) -> None:
+def _check_file(path: Path, file: os.stat_result) -> None:
     if stat.S_ISLNK(file.st_mode):
         raise _link(path)
     if not stat.S_ISREG(file.st_mode):
         raise _no_file(path)
-    _judge_owner(path, file)
+    _check_owner(path, file)
     if file.st_nlink > 1:
         raise NotOwn(
             f"{path} has {file.st_nlink} names (hard links), so changes would affect all of them:"
@@ -97,7 +97,7 @@ def _judge(path: Path, file: os.stat_result) -> None:
         )
 
 
-def _judge_owner(path: Path, file: os.stat_result) -> None:
+def _check_owner(path: Path, file: os.stat_result) -> None:
     me = os.geteuid()
     if file.st_uid != me:
         owner = user_name(file.st_uid)

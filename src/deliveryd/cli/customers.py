@@ -95,37 +95,45 @@ def read_all(
     groups = _known(include or GROUPS)
     output = OutputFormat.JSON if as_json else output
     loaded = load_as_owner(config)
-    watcher = ProgressLine(beside_output=output is not OutputFormat.TABLE and sys.stdout.isatty())
     progress = Progress()
 
-    async def read(out: TextIO) -> None:
+    async def read(out: TextIO, watcher: ProgressLine) -> None:
         nonlocal progress
         async with open_service(loaded, _print_once()) as client:
             data = client.customer_data(customer_id, groups, language=language, most_pages=max_pages)
             reading = Reading(client, data, with_config=with_config or output is OutputFormat.TABLE)
             progress = reading.progress
-            sheet = SHEETS[output](out)
-            try:
-                await reading.copy(sheet, watcher)
-            except BrokenPipeError:
-                raise
-            except BaseException:
-                sheet.close()
-                raise
-            sheet.close()
+            await _copy(reading, SHEETS[output](out), watcher)
 
+    watcher = ProgressLine(beside_output=output is not OutputFormat.TABLE and sys.stdout.isatty())
     try:
         with standard_output() as out:
-            anyio.run(read, out)
+            anyio.run(read, out, watcher)
     except KeyboardInterrupt:
         raise DeliverydError(f"interrupted: {progress.text()}") from None
     except ServiceError as error:
-        unknown = isinstance(error, ServiceRefused) and error.status == NOT_FOUND and not progress.entities
-        why = UNKNOWN_CUSTOMER if unknown else ""
-        raise DeliverydError(f"customer {customer_id}: {error}{why}; {progress.text()}") from None
+        raise DeliverydError(f"customer {customer_id}: {_why_not(error, progress)}") from None
     finally:
         watcher.close()
     _print_problems(progress.problems)
+
+
+async def _copy(reading: Reading, sheet: Sheet, watcher: ProgressLine) -> None:
+    """Write all that is read, and close the sheet, also after an error: what was read is still written."""
+    try:
+        await reading.copy(sheet, watcher)
+    except BrokenPipeError:
+        raise
+    except BaseException:
+        sheet.close()
+        raise
+    sheet.close()
+
+
+def _why_not(error: ServiceError, progress: Progress) -> str:
+    """Return why a customer's data couldn't be read to the end, and how far it was."""
+    unknown = isinstance(error, ServiceRefused) and error.status == NOT_FOUND and not progress.entities
+    return f"{error}{UNKNOWN_CUSTOMER if unknown else ''}; {progress.text()}"
 
 
 @customers.command()

@@ -1,4 +1,4 @@
-"""The operators' desk: decisions about what lies aside, with a real worker running and without one."""
+"""Operators' orders about dead letters and messages in doubt, with a real worker running and without one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def desk(world: World, group: str, verb: str, *arguments: object) -> Answered:
+def order(world: World, group: str, verb: str, *arguments: object) -> Answered:
     return command(group, verb, "--config", world.config, *arguments)
 
 
@@ -72,22 +72,22 @@ def audited(world: World) -> Answered:
 
 def test_what_is_held_is_listed_with_its_key_and_its_reason(world: World) -> None:
     hold(world, 1)
-    listed = desk(world, "in-doubt", "list", "--json").data
+    listed = order(world, "in-doubt", "list", "--json").data
     assert [(each["message_id"], each["channel"], each["tries"]) for each in listed] == [(1, "sms", 1)]
     assert listed[0]["key"] == world.state.received[0].idempotency_key
-    assert "1 held in doubt" in desk(world, "in-doubt", "list").out
-    assert desk(world, "in-doubt", "list", "--json", "--older-than", "1h").data == []
+    assert "1 held in doubt" in order(world, "in-doubt", "list").out
+    assert order(world, "in-doubt", "list", "--json", "--older-than", "1h").data == []
 
 
 def test_a_running_worker_takes_a_resent_message_at_once_under_its_key(world: World) -> None:
     hold(world, 1)
     worker = running(world)
-    answered = desk(world, "in-doubt", "resend", 1)
+    answered = order(world, "in-doubt", "resend", 1)
     assert (answered.status, answered.out) == (0, "resend: 1\n  message:1\n")
     world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
     first, repeat = world.state.received
     assert repeat.idempotency_key == first.idempotency_key
-    assert desk(world, "in-doubt", "list", "--json").data == []
+    assert order(world, "in-doubt", "list", "--json").data == []
     end(worker)
     told = command("explain", "--config", world.config, 1).out
     assert "operator's order: resend" in told
@@ -98,10 +98,10 @@ def test_a_running_worker_takes_a_resent_message_at_once_under_its_key(world: Wo
 
 def test_what_is_held_is_logged_once_and_keeps_its_reason_and_time_at_later_starts(world: World) -> None:
     hold(world, 1)
-    before = desk(world, "in-doubt", "list", "--json").data
+    before = order(world, "in-doubt", "list", "--json").data
     for _ in range(2):
         assert world.start("--until-idle").wait(PATIENCE) == 1
-    assert desk(world, "in-doubt", "list", "--json").data == before
+    assert order(world, "in-doubt", "list", "--json").data == before
     assert world.log().count('"event": "message.in_doubt"') == 1
     world.change('on_in_doubt = "hold"', 'on_in_doubt = "resend"')
     world.run_until_idle()
@@ -112,12 +112,12 @@ def test_what_is_held_is_logged_once_and_keeps_its_reason_and_time_at_later_star
 
 def test_a_new_key_is_said_to_double_before_anything_is_done(world: World) -> None:
     """In the help, and on standard error with and without --dry-run; the message then has another key."""
-    help_text = " ".join(desk(world, "in-doubt", "resend", "--help").out.split())
+    help_text = " ".join(order(world, "in-doubt", "resend", "--help").out.split())
     assert "gets it twice" in help_text
     hold(world, 1)
-    tried = desk(world, "in-doubt", "resend", "--new-key", "--dry-run", 1)
+    tried = order(world, "in-doubt", "resend", "--new-key", "--dry-run", 1)
     assert (tried.status, tried.out) == (0, "would resend under a new key: 1\n  message:1\n")
-    ordered = desk(world, "in-doubt", "resend", "--new-key", 1)
+    ordered = order(world, "in-doubt", "resend", "--new-key", 1)
     assert ordered.out == "resend under a new key: 1\n  message:1\n"
     assert all("gets it twice" in answered.err for answered in (tried, ordered))
     world.run_until_idle()
@@ -129,7 +129,7 @@ def test_a_new_key_is_said_to_double_before_anything_is_done(world: World) -> No
 
 def test_without_a_worker_the_decision_waits_in_the_journal_for_the_next(world: World) -> None:
     hold(world, 1)
-    assert desk(world, "in-doubt", "resend", 1).status == 0
+    assert order(world, "in-doubt", "resend", 1).status == 0
     assert len(world.state.received) == 1
     world.run_until_idle()
     assert world.state.statuses(1) == ["dequeued", "sent"]
@@ -139,8 +139,8 @@ def test_without_a_worker_the_decision_waits_in_the_journal_for_the_next(world: 
 def test_settled_as_sent_or_failed_is_reported_and_not_sent_again(world: World, with_worker: bool) -> None:
     hold(world, 1, 2)
     worker = running(world) if with_worker else None
-    assert desk(world, "in-doubt", "settle", "--as", "sent", 1).status == 0
-    assert desk(world, "in-doubt", "settle", "--as", "failed", 2).status == 0
+    assert order(world, "in-doubt", "settle", "--as", "sent", 1).status == 0
+    assert order(world, "in-doubt", "settle", "--as", "failed", 2).status == 0
     if worker is None:
         world.run_until_idle()
     world.sandbox.wait_for(lambda state: len(state.statuses(1)) == len(state.statuses(2)) == 2, PATIENCE)
@@ -157,19 +157,19 @@ def test_settled_as_sent_or_failed_is_reported_and_not_sent_again(world: World, 
 
 def test_all_of_a_channel_are_decided_together_after_a_look_at_what_that_means(world: World) -> None:
     hold(world, 1, 2)
-    would = desk(world, "in-doubt", "settle", "--as", "sent", "--all", "--channel", "sms", "--dry-run")
+    would = order(world, "in-doubt", "settle", "--as", "sent", "--all", "--channel", "sms", "--dry-run")
     assert would.out == "would settle as sent: 2\n  message:1\n  message:2\n"
-    assert len(desk(world, "in-doubt", "list", "--json").data) == 2
-    done = desk(world, "in-doubt", "settle", "--as", "sent", "--all", "--channel", "sms", "--json")
+    assert len(order(world, "in-doubt", "list", "--json").data) == 2
+    done = order(world, "in-doubt", "settle", "--as", "sent", "--all", "--channel", "sms", "--json")
     assert done.data == {"what": "settle as sent", "done": ["message:1", "message:2"], "skipped": {}}
 
 
 def test_what_isnt_in_doubt_is_skipped_and_said(world: World) -> None:
     hold(world, 1)
-    answered = desk(world, "in-doubt", "resend", 1, 99)
+    answered = order(world, "in-doubt", "resend", 1, 99)
     assert answered.status == 1
     assert answered.out.endswith("skipped: 1\n  message:99: it isn't held in doubt\n")
-    assert desk(world, "in-doubt", "resend", 1).status == 1
+    assert order(world, "in-doubt", "resend", 1).status == 1
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_time_that_is_none_is_told_with_its_option(
     world: World, arguments: tuple[str, ...], said: str
 ) -> None:
     group, verb, *options = arguments
-    answered = desk(world, group, verb, *options)
+    answered = order(world, group, verb, *options)
     assert (answered.status, answered.out) == (2, "")
     assert f"Invalid value for {said}" in answered.err
 
@@ -194,49 +194,49 @@ def test_a_time_that_is_none_is_told_with_its_option(
 def test_an_id_that_no_message_can_have_is_skipped_and_the_others_are_not(world: World, id_: int) -> None:
     hold(world, 1)
     reason = f"  message:{id_}: its id is no integer of 64 bits\n"
-    answered = desk(world, "dead", "retry", f"message:{id_}")
+    answered = order(world, "dead", "retry", f"message:{id_}")
     assert (answered.status, answered.out.endswith(reason)) == (1, True)
-    answered = desk(world, "in-doubt", "resend", 1, "--", id_)
+    answered = order(world, "in-doubt", "resend", 1, "--", id_)
     assert (answered.status, answered.out.endswith(reason)) == (1, True)
-    assert desk(world, "in-doubt", "list", "--json").data == []
+    assert order(world, "in-doubt", "list", "--json").data == []
 
 
 def test_without_names_and_without_all_nothing_is_done(world: World) -> None:
     hold(world, 1)
     for arguments in ([], [1, "--all"]):
-        assert desk(world, "in-doubt", "resend", *arguments).status == 2
-    assert desk(world, "in-doubt", "settle", "--as", "maybe", 1).status == 2
-    assert len(desk(world, "in-doubt", "list", "--json").data) == 1
+        assert order(world, "in-doubt", "resend", *arguments).status == 2
+    assert order(world, "in-doubt", "settle", "--as", "maybe", 1).status == 2
+    assert len(order(world, "in-doubt", "list", "--json").data) == 1
 
 
 def test_a_message_whose_channel_is_gone_cannot_be_resent(world: World) -> None:
     hold(world, 1)
     world.change("[channels.sms]", '[channels.messenger]\nblock = "sms"')
-    answered = desk(world, "in-doubt", "resend", 1)
+    answered = order(world, "in-doubt", "resend", 1)
     assert "its channel sms isn't configured" in answered.out
-    assert desk(world, "in-doubt", "settle", "--as", "sent", 1).status == 0
+    assert order(world, "in-doubt", "settle", "--as", "sent", 1).status == 0
 
 
 @pytest.mark.parametrize("verb", ["list", "resend", "settle"])
 def test_a_channel_that_there_never_was_is_a_mistake_and_named_so(world: World, verb: str) -> None:
     hold(world, 1)
     options = {"list": (), "resend": ("--all",), "settle": ("--all", "--as", "sent")}[verb]
-    answered = desk(world, "in-doubt", verb, *options, "--channel", "smss")
+    answered = order(world, "in-doubt", verb, *options, "--channel", "smss")
     assert (answered.status, answered.out) == (2, "")
     assert "--channel: there is no channel 'smss'; did you mean sms?" in answered.err
-    assert len(desk(world, "in-doubt", "list", "--json").data) == 1
+    assert len(order(world, "in-doubt", "list", "--json").data) == 1
 
 
 def test_of_a_channel_that_is_gone_all_is_listed_that_is_in_doubt(world: World) -> None:
     """One that is configured and has nothing in doubt is no mistake either."""
     hold(world, 1)
     world.change("[channels.sms]", '[channels.messenger]\nblock = "sms"')
-    listed = desk(world, "in-doubt", "list", "--json", "--channel", "sms").data
+    listed = order(world, "in-doubt", "list", "--json", "--channel", "sms").data
     assert [each["message_id"] for each in listed] == [1]
-    assert desk(world, "in-doubt", "list", "--json", "--channel", "sms", "--older-than", "1h").data == []
-    assert desk(world, "in-doubt", "list", "--json", "--channel", "messenger").data == []
-    assert desk(world, "in-doubt", "settle", "--as", "sent", "--all", "--channel", "sms").status == 0
-    assert desk(world, "in-doubt", "list", "--channel", "sms").status == 2
+    assert order(world, "in-doubt", "list", "--json", "--channel", "sms", "--older-than", "1h").data == []
+    assert order(world, "in-doubt", "list", "--json", "--channel", "messenger").data == []
+    assert order(world, "in-doubt", "settle", "--as", "sent", "--all", "--channel", "sms").status == 0
+    assert order(world, "in-doubt", "list", "--channel", "sms").status == 2
 
 
 # what was refused, and what fits nothing
@@ -251,17 +251,17 @@ def refused(world: World, status: str, *elements: object) -> None:
 
 
 def names(world: World, *options: object) -> list[str]:
-    """What lies aside, by name."""
-    return [each["name"] for each in desk(world, "dead", "list", "--json", *options).data]
+    """The dead letters, by name."""
+    return [each["name"] for each in order(world, "dead", "list", "--json", *options).data]
 
 
 @pytest.mark.parametrize("with_worker", [True, False], ids=["worker runs", "no worker"])
 def test_a_message_that_was_set_aside_begins_anew(world: World, with_worker: bool) -> None:
     refused(world, "dequeued", message(1))
-    [listed] = desk(world, "dead", "list", "--json").data
+    [listed] = order(world, "dead", "list", "--json").data
     assert (listed["name"], listed["what"]) == ("message:1", "set aside")
     worker = running(world) if with_worker else None
-    assert desk(world, "dead", "retry", "message:1").status == 0
+    assert order(world, "dead", "retry", "message:1").status == 0
     if worker is None:
         world.run_until_idle()
     world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
@@ -275,11 +275,11 @@ def test_a_message_that_was_set_aside_begins_anew(world: World, with_worker: boo
 def test_a_refused_event_is_reported_again(world: World, with_worker: bool) -> None:
     refused(world, "sent", message(1))
     [name] = names(world)
-    shown = desk(world, "dead", "show", name, "--json").data
+    shown = order(world, "dead", "show", name, "--json").data
     assert json.loads(shown["body"])["status"] == "sent"
     assert "400" in shown["reason"]
     worker = running(world) if with_worker else None
-    assert desk(world, "dead", "retry", name).status == 0
+    assert order(world, "dead", "retry", name).status == 0
     if worker is None:
         world.run_until_idle()
     world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
@@ -297,12 +297,12 @@ def test_what_is_dropped_is_asked_about_no_more_and_stays_on_record(world: World
     assert names(world, "--kind", "event") == [by_kind["event"]]
     assert names(world, "--since", "2100-01-01T00:00:00Z") == []
     assert names(world, "--reason", "settingsid") == [by_kind["malformed"]]
-    assert '{"id": 2}' in desk(world, "dead", "show", by_kind["malformed"]).out
-    would = desk(world, "dead", "drop", "--all", "--dry-run", "--json").data
+    assert '{"id": 2}' in order(world, "dead", "show", by_kind["malformed"]).out
+    would = order(world, "dead", "drop", "--all", "--dry-run", "--json").data
     assert sorted(would["done"]) == sorted(by_kind.values())
-    assert desk(world, "dead", "drop", "--all").status == 0
+    assert order(world, "dead", "drop", "--all").status == 0
     assert names(world) == []
-    assert desk(world, "dead", "drop", *by_kind.values()).status == 1
+    assert order(world, "dead", "drop", *by_kind.values()).status == 1
     told = command("explain", "--config", world.config, 1).out
     assert "refused by the service" in told
     assert f"operator's order: drop event {by_kind['event'].partition(':')[2]}" in told
@@ -316,23 +316,24 @@ def test_what_was_malformed_once_cannot_be_retried(world: World) -> None:
     world.state.enqueue('{"id": "x"}')
     world.run_until_idle()
     [name] = names(world)
-    answered = desk(world, "dead", "retry", name)
-    assert (answered.status, "that can't be done with it" in answered.out) == (1, True)
-    assert desk(world, "dead", "retry", "--all").out == "retry: 0\n"
+    answered = order(world, "dead", "retry", name)
+    reason = "a malformed element can't be retried: it would be malformed again; drop it instead"
+    assert (answered.status, answered.out) == (1, f"retry: 0\nskipped: 1\n  {name}: {reason}\n")
+    assert order(world, "dead", "retry", "--all").out == "retry: 0\n"
 
 
 @pytest.mark.parametrize("name", ["event:", "5", "letter:5", "event:x", "event:99", "malformed:ff"])
 def test_a_name_that_names_nothing_is_told_apart(world: World, name: str) -> None:
     world.run_until_idle()
-    assert desk(world, "dead", "drop", name).status in (1, 2)
-    assert desk(world, "dead", "show", name).status in (1, 2)
+    assert order(world, "dead", "drop", name).status in (1, 2)
+    assert order(world, "dead", "show", name).status in (1, 2)
 
 
 # the socket
 
 
-def talk(world: World, line: bytes) -> dict[str, object]:
-    """Say something to the worker that isn't what our commands say."""
+def send_line(world: World, line: bytes) -> dict[str, object]:
+    """Send a line to the worker's socket that no command would send; return the reply."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(PATIENCE)
         connection.connect(str(world.folder / "journal.db.sock"))
@@ -357,8 +358,8 @@ def talk(world: World, line: bytes) -> dict[str, object]:
 def test_what_is_no_order_is_refused_and_the_worker_goes_on(world: World, line: bytes) -> None:
     hold(world, 1)
     worker = running(world)
-    assert "unknown order" in str(talk(world, line))
-    assert desk(world, "in-doubt", "resend", 1).status == 0
+    assert "unknown order" in str(send_line(world, line))
+    assert order(world, "in-doubt", "resend", 1).status == 0
     end(worker)
 
 
@@ -366,8 +367,8 @@ def test_keys_of_any_size_and_shape_are_skipped(world: World) -> None:
     worker = running(world)
     keys = ["9" * 19, "9" * 5000, "-1", "", "\u0000", "1.5"]
     for kind in ("message", "event", "receipt", "malformed"):
-        order = {"verb": "drop", "kind": kind, "keys": keys}
-        answer = talk(world, json.dumps(order).encode() + b"\n")
+        line = json.dumps({"verb": "drop", "kind": kind, "keys": keys}).encode()
+        answer = send_line(world, line + b"\n")
         assert answer["done"] == []
         assert len(answer["skipped"]) == len(keys)  # type: ignore[arg-type]
     end(worker)
@@ -388,18 +389,18 @@ def test_a_socket_that_a_killed_worker_left_is_in_nobodys_way(world: World) -> N
     worker.kill()
     worker.wait()
     assert (world.folder / "journal.db.sock").exists()
-    assert desk(world, "in-doubt", "settle", "--as", "sent", 1).status == 0
+    assert order(world, "in-doubt", "settle", "--as", "sent", 1).status == 0
     world.run_until_idle()
     assert world.state.statuses(1) == ["dequeued", "sent"]
 
 
-def test_a_journal_deep_down_has_its_desk_too(world: World) -> None:
-    """The system bounds a socket's address at some 100 bytes, folders go deeper."""
+def test_a_worker_takes_orders_for_a_journal_with_a_long_path(world: World) -> None:
+    """The address of a socket is limited to about 100 bytes, the path of a journal isn't."""
     deep = "/".join(["folder-of-some-length"] * 8)
     world.change("sqlite:///journal.db", f"sqlite:///{deep}/journal.db")
     hold(world, 1)
     worker = running(world)
-    assert desk(world, "in-doubt", "resend", 1).status == 0
+    assert order(world, "in-doubt", "resend", 1).status == 0
     world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
     end(worker)
 
@@ -410,7 +411,7 @@ def test_where_no_socket_can_be_the_worker_works_and_the_command_says_why(
     hold(world, 1)
     (world.folder / "journal.db.sock").mkdir()
     worker = running(world)
-    answered = desk(world, "in-doubt", "resend", 1)
+    answered = order(world, "in-doubt", "resend", 1)
     assert answered.status == 1
     place = world.folder / "journal.db.sock"
     assert answered.err == f"deliveryd: can't send the order: {place} isn't a socket: remove it\n"
@@ -457,7 +458,7 @@ def test_a_receipt_settles_what_is_held_in_doubt(reporting: World, status: str, 
     world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent", last], PATIENCE)
     end(worker)
     assert len(world.state.received) == 1
-    assert desk(world, "in-doubt", "list", "--json").data == []
+    assert order(world, "in-doubt", "list", "--json").data == []
     assert "settled by the provider's receipt" in command("explain", "--config", world.config, 1).out
     audited(world)
 

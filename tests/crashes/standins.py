@@ -233,8 +233,8 @@ class StandIn:
         """Order a message in doubt to be sent again, as often as it takes, while the worker lives."""
         order = write_order(Order(Action.RESEND, ItemKind.MESSAGE, (str(id_),)))
         self._add(Ordered(id_))
-        desk = socket_of(self._folder / "journal.db")
-        with contextlib.suppress(OSError, ValueError), socket_address(desk) as address:
+        orders = socket_of(self._folder / "journal.db")
+        with contextlib.suppress(OSError, ValueError), socket_address(orders) as address:
             while True:
                 reader, writer = await asyncio.open_unix_connection(address)
                 with contextlib.closing(writer):

@@ -38,7 +38,7 @@ class Operators:
                     await journal.decide(order, self._world.clock.now(), CHANNELS)
 
     def begin(self, tasks: TaskGroup) -> None:
-        """A worker lives: come to its desk."""
+        """A worker runs: send it orders."""
         for errand in self._world.plan.errands:
             if errand.life == self._world.life and errand.after is not None:
                 self.waiting += 1
@@ -74,7 +74,7 @@ class Operators:
         return Order(errand.verb, errand.kind, keys)
 
     async def _ask(self, order: Order) -> None:
-        """Over the desk's own socket: what is sent there is there at once, also for a clock that jumps."""
+        """Over the control socket: what is sent there is there at once, also for a clock that jumps."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.setblocking(False)
             with socket_address(socket_of(self._world.journal)) as address:

@@ -196,7 +196,7 @@ class Renewal:
 class Errand:
     """An operator comes in some life of the worker, and decides about everything of a kind that lies aside.
 
-    After so many seconds, over the worker's desk; None: before that life, with the journal at rest.
+    After so many seconds, over the worker's control socket; None: before that life, with the journal at rest.
     """
 
     life: int

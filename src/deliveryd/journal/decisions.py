@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from deliveryd import transitions
@@ -76,7 +77,7 @@ class Decisions:
 
     def carry_out(self, db: sqlite3.Connection, order: Order, at: int, channels: Collection[str]) -> Decided:
         """Carry out an order for each of its keys, where that can be done."""
-        decide = self._table.get((order.verb, order.kind), _refuse)
+        decide = self._table.get((order.verb, order.kind), partial(_refuse, order))
         done: list[str] = []
         skipped: dict[str, str] = {}
         effects: list[Effect] = []
@@ -164,8 +165,10 @@ class Decisions:
         return _Done(message_id, effect)
 
 
-def _refuse(_case: _Case) -> _Done:
-    raise _Skip("that can't be done with it")
+def _refuse(order: Order, _case: _Case) -> _Done:
+    if (order.verb, order.kind) == (Action.RETRY, ItemKind.MALFORMED):
+        raise _Skip("a malformed element can't be retried: it would be malformed again; drop it instead")
+    raise _Skip(f'there is no order "{order.verb}" for the kind {order.kind}')
 
 
 def _drop_message(case: _Case) -> _Done:

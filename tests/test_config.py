@@ -610,6 +610,19 @@ def test_the_example_has_each_directory_with_its_keys_and_defaults(path: Path, s
         assert default in (None, PydanticUndefined, shown[key]) or isinstance(default, BaseModel)
 
 
+def test_the_comments_of_the_example_stand_below_one_another() -> None:
+    """In each paragraph or table in one column; only a value that reaches beyond it has its own behind it."""
+    for paragraph in re.split(r"\n(?:\n|#?\[[^\n]*\n)", EXAMPLE):
+        found = re.findall(r"^(#?[a-z][\w.]* = .*?)( +)# ", paragraph, re.MULTILINE)
+        columns = [len(value) + len(blanks) for value, blanks in found]
+        aligned = max(
+            (column for (_, blanks), column in zip(found, columns, strict=True) if len(blanks) > 2), default=0
+        )
+        assert {column for column in columns if column < aligned} == set(), paragraph
+        beyond = {blanks for (_, blanks), column in zip(found, columns, strict=True) if column > aligned}
+        assert beyond <= {"  "}, paragraph
+
+
 def test_every_key_of_the_example_is_explained() -> None:
     """Behind it, on the same line; the channels that are there for comparison are explained above them."""
     keys = [line for line in EXAMPLE.splitlines() if re.match(r"#?[a-z][a-z_.]* = ", line)]

@@ -382,7 +382,7 @@ class Bench:
 
 
 def routed(id_: int, expires_at: int | None = None) -> Routed:
-    return Routed(Entry(id_, 1, 1, {}, channel="sms"), "sms", None, Rendered("sms", "en", {}), expires_at)
+    return Routed(Entry(id_, 1, 1, {}, provider="sms"), "sms", None, Rendered("sms", "en", {}), expires_at)
 
 
 def on_the_bench(folder: Path, scene: Callable[[Bench], Awaitable[None]], concurrency: int = 10) -> None:

@@ -263,7 +263,9 @@ def test_a_provider_that_answers_503_for_ever_leaves_the_message_to_the_next_cha
     world.channels["sms"].verdict = lambda _dispatch: TryAgain("provider answered 503", may_have_arrived=True)
     live(world.run_until_idle)
     assert len(world.channels["email"].attempts) == 1
-    assert rows(world, "SELECT state, channel, key, content FROM message") == [(State.SENT, "email", 2, None)]
+    assert rows(world, "SELECT state, provider, key, content FROM message") == [
+        (State.SENT, "email", 2, None)
+    ]
 
 
 def test_what_expires_in_doubt_says_so(world: VirtualWorld) -> None:

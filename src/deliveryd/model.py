@@ -30,6 +30,19 @@ _made = tuple.__new__
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def provider_identity(channel: str, name: str) -> str:
+    """One text for a provider of a channel: `CHANNEL/NAME`, or `CHANNEL` where both have one name.
+
+    Entries, queues, waits, receipts and metrics know a provider by it.
+    """
+    return channel if name == channel else f"{channel}/{name}"
+
+
+def channel_of(provider: str) -> str:
+    """The channel of a provider with this identity."""
+    return provider.partition("/")[0]
+
+
 class Clock(Protocol):
     """Where the line reads the time of day."""
 
@@ -116,11 +129,11 @@ class Content(NamedTuple):
 class Entry(NamedTuple):
     """A message as the journal holds it, with how far its delivery came.
 
-    `channel` is the one it is bound to (None: not chosen yet), `tries` how many of its attempts there count
-    for `retry.attempts`, and `spent` the channels that failed for good with their reasons.
+    `provider` is the one it is bound to (None: not chosen yet), `tries` how many of its attempts there count
+    for `retry.attempts`, and `spent` the providers that failed for good with their reasons.
     `key` is the number of the idempotency key that it is tried under, or will be next. `number` counts the
-    tries under this key, `begun_at` is the instant of the first of them, and `via` the channel that they were
-    made on where the message isn't bound to one any more.
+    tries under this key, `begun_at` is the instant of the first of them, and `via` the provider that
+    they were made at where the message isn't bound to one any more.
     `doubt`: the outcome of a try under this key is unknown. `content` is what a try under this key said that
     may have arrived, and `digest` that of the latest try; see `Journal`.
     `taken_at` is the instant at which it was recorded.
@@ -130,7 +143,7 @@ class Entry(NamedTuple):
     settings_id: int
     customer_id: int
     variables: Mapping[str, str]
-    channel: str | None = None
+    provider: str | None = None
     tries: int = 0
     key: int = 1
     number: int = 0
@@ -144,27 +157,27 @@ class Entry(NamedTuple):
 
     # Each of these is less than half of the cost of `_replace`, and every message takes them.
 
-    def bound(self, channel: str) -> Entry:
-        """The message, bound to a channel; on another one than before its tries and its key are new ones."""
-        if self.channel == channel:
+    def bound(self, provider: str) -> Entry:
+        """The message, bound to a provider; at another one than before its tries and its key are new ones."""
+        if self.provider == provider:
             return self
-        if self.via == channel:
-            return self._replace(channel=channel, via=None)
+        if self.via == provider:
+            return self._replace(provider=provider, via=None)
         key = self.key + 1 if self.number else self.key
         return _made(
-            Entry, (*self[:4], channel, 0, key, 0, self.spent, False, None, None, 0, None, self.taken_at)
+            Entry, (*self[:4], provider, 0, key, 0, self.spent, False, None, None, 0, None, self.taken_at)
         )
 
-    def begun(self, channel: str, digest: bytes, at: int) -> Entry:
-        """The message with its next try on a channel; `digest` is that of what it will say."""
+    def begun(self, provider: str, digest: bytes, at: int) -> Entry:
+        """The message with its next try at a provider; `digest` is that of what it will say."""
         if (
-            self.channel is None and self.via is None and not self.number
+            self.provider is None and self.via is None and not self.number
         ):  # the first one, as with most messages
             return _made(
                 Entry,
                 (
                     *self[:4],
-                    channel,
+                    provider,
                     0,
                     self.key,
                     1,
@@ -177,7 +190,7 @@ class Entry(NamedTuple):
                     self.taken_at,
                 ),
             )
-        entry = self if self.channel == channel else self.bound(channel)
+        entry = self if self.provider == provider else self.bound(provider)
         begun_at = entry.begun_at if entry.number else at
         return _made(
             Entry,
@@ -189,15 +202,15 @@ class Entry(NamedTuple):
         return _made(Entry, (*self[:5], self.tries + 1, *self[6:]))
 
     def anew(self) -> Entry:
-        """The message without a channel; what it says next is rendered anew and has a new key."""
+        """The message without a provider; what it says next is rendered anew and has a new key."""
         return self._replace(
-            channel=None, tries=0, key=self.key + 1, number=0, doubt=False, content=None, digest=None,
+            provider=None, tries=0, key=self.key + 1, number=0, doubt=False, content=None, digest=None,
             begun_at=0, via=None,
         )  # fmt: skip
 
     def given_up(self, reason: str) -> Entry:
-        """The message after its channel failed for good."""
-        return self.anew()._replace(spent=(*self.spent, (self.channel or "", reason)))
+        """The message after its provider failed for good."""
+        return self.anew()._replace(spent=(*self.spent, (self.provider or "", reason)))
 
     def settled(self) -> Entry:
         """The message when nothing of it will be repeated any more."""
@@ -211,7 +224,7 @@ class Entry(NamedTuple):
 
     @property
     def was_tried(self) -> bool:
-        """Whether there was an attempt, on any channel."""
+        """Whether there was an attempt, at any provider."""
         return self.number > 0 or self.key > 1
 
     @property
@@ -220,9 +233,9 @@ class Entry(NamedTuple):
         return self.doubt or self.content is not None
 
     def ending(self, *reasons: str) -> str:
-        """The details of its `error` event: why each channel failed before, these reasons, a doubt left."""
-        before = (f"{channel}: {reason}" for channel, reason in self.spent)
-        doubt = (f"{self.channel}: outcome unknown",) if self.doubt else ()
+        """The details of its `error` event: why each provider failed before, these reasons, a doubt left."""
+        before = (f"{provider}: {reason}" for provider, reason in self.spent)
+        doubt = (f"{self.provider}: outcome unknown",) if self.doubt else ()
         return "; ".join((*before, *reasons, *doubt))
 
 
@@ -332,7 +345,7 @@ class Receipt(NamedTuple):
     `reference` is the message's key or its id, when the provider was given one and echoes it.
     """
 
-    channel: str
+    provider: str
     provider_id: str
     delivered: bool
     status: str

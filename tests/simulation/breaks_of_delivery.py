@@ -199,7 +199,7 @@ def fallback_after_doubt(patch: Patch) -> None:
     def elsewhere(
         self: Router, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
     ) -> Routed | Undeliverable:
-        if entry.doubt and entry.channel is not None:
+        if entry.doubt and entry.provider is not None:
             found = route(self, entry.given_up("in doubt"), settings, customer, now)
             if isinstance(found, Routed):
                 return found

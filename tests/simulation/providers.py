@@ -15,7 +15,7 @@ from simulation.plan import Report, Step
 from simulation.wire import Request
 from simulation.world import World
 
-_INTENT = "SELECT 1 FROM message WHERE id = ? AND state = 4 AND key = ? AND channel = ?"
+_INTENT = "SELECT 1 FROM message WHERE id = ? AND state = 4 AND key = ? AND provider = ?"
 
 
 class Sent(NamedTuple):

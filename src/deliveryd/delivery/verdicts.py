@@ -10,7 +10,7 @@ from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.routing import Routed
-from deliveryd.model import SECOND, Clock, Entry, Outcome, Transition
+from deliveryd.model import SECOND, Clock, Entry, Outcome, Transition, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.backoff import backoff
 from deliveryd.states import State
@@ -18,11 +18,11 @@ from deliveryd.telemetry import Event, log
 
 
 class VerdictHandler:
-    """Decides the step that follows from a verdict of one channel."""
+    """Decides the step that follows from a verdict of one provider."""
 
-    def __init__(  # noqa: PLR0917 - all are parts of the channel
+    def __init__(  # noqa: PLR0917 - all are parts of the dispatcher
         self,
-        channel: str,
+        name: str,
         policy: DispatchPolicy,
         doubt: DoubtPolicy,
         provider: Provider,
@@ -32,7 +32,8 @@ class VerdictHandler:
         *,
         intermediate: frozenset[str],
     ) -> None:
-        self._channel = channel
+        self._name = name
+        self._channel = channel_of(name)
         self._policy = policy
         self._doubt = doubt
         self._provider = provider
@@ -118,7 +119,8 @@ class VerdictHandler:
         pause = self._policy.retry.pause(entry.tries, verdict.after)
         log(
             Event.ATTEMPT_RETRY,
-            channel=self._channel, message_id=entry.id, reason=verdict.reason, tries=entry.tries, delay=pause,
+            channel=self._channel, provider=self._name, message_id=entry.id, reason=verdict.reason,
+            tries=entry.tries, delay=pause,
         )  # fmt: skip
         return self._retry(entry, now, pause, outcome, verdict.after)
 
@@ -137,15 +139,15 @@ class VerdictHandler:
     ) -> Transition:
         """Wait for the next try; a pause that the provider asked for ends when it works again."""
         is_open = self._provider.breaker.is_open
-        waits_for = waits.recovery(self._channel) if asked or is_open else None
+        waits_for = waits.recovery(self._name) if asked or is_open else None
         return transitions.retry_later(entry, now, now + int(pause * SECOND), outcome, waits_for)
 
     def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Transition:
-        """This channel is spent; the next one of the order may take the message, if there is one.
+        """This provider is spent; the next one may take the message, if there is one.
 
         None may while an earlier try is in doubt, whatever became of its repeats: it could be sent twice.
         """
         if entry.doubt:
-            details = f"{self._channel}: {reason}"
+            details = f"{self._name}: {reason}"
             return transitions.exhausted(entry, State.SENDING, now, details, outcome)
         return transitions.given_up(entry, now, outcome, reason)

@@ -54,7 +54,7 @@ class AttemptRecord(NamedTuple):
 
     key: str
     number: int
-    channel: str
+    provider: str
     started_at: int
     ended_at: int | None
     verdict: str | None
@@ -75,7 +75,7 @@ class EventRecord(NamedTuple):
 class ReceiptRecord(NamedTuple):
     """A receipt that was matched to the message."""
 
-    channel: str
+    provider: str
     provider_id: str
     delivered: bool
     status: str
@@ -228,16 +228,16 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
 
     (namespace,) = db.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
     messages = rows(
-        "SELECT settings_id, customer_id, variables, state, taken_at, due_at, channel, tries, key, spent,"
+        "SELECT settings_id, customer_id, variables, state, taken_at, due_at, provider, tries, key, spent,"
         " doubt, ended_at, waits_for FROM message WHERE id = ?"
     )
     attempts = rows(
-        "SELECT key, number, channel, started_at, ended_at, verdict, provider_id, reason"
+        "SELECT key, number, provider, started_at, ended_at, verdict, provider_id, reason"
         " FROM attempt WHERE message_id = ? ORDER BY key, number, ended_at IS NULL, ended_at"
     )
     events = rows(_EVENTS)
     receipts = rows(
-        "SELECT channel, provider_id, delivered, status, reported_at, received_at"
+        "SELECT provider, provider_id, delivered, status, reported_at, received_at"
         " FROM receipt WHERE message_id = ? ORDER BY received_at, seq"
     )
     malformed = rows(
@@ -266,5 +266,5 @@ def _message(row: Sequence[Any], named: Callable[[int], str]) -> MessageRecord:
         variables=None if row[2] is None else json.loads(row[2]),
         state=State(record.state),
         lane=record.lane or None,
-        spent=tuple((channel, reason) for channel, reason in json.loads(row[9])),
+        spent=tuple((provider, reason) for provider, reason in json.loads(row[9])),
     )

@@ -100,14 +100,14 @@ class Operations:
         entries: list[Entry] = []
         coming: list[int] = []
         left = 0
-        for channel, limit in room.items():
-            found = _make_ready(db, db.execute(statements.SELECT_DUE, (channel, now, limit)))
+        for provider, limit in room.items():
+            found = _make_ready(db, db.execute(statements.SELECT_DUE, (provider, now, limit)))
             entries += found
             if len(found) < limit:
-                (next_due,) = db.execute(statements.NEXT_DUE, (channel,)).fetchone()
+                (next_due,) = db.execute(statements.NEXT_DUE, (provider,)).fetchone()
                 coming += [next_due] if next_due is not None else []
             else:
-                left += db.execute(statements.LEFT, (channel, now, MOST_COUNTED)).fetchone()[0]
+                left += db.execute(statements.LEFT, (provider, now, MOST_COUNTED)).fetchone()[0]
         return Due(entries, min(coming, default=None), left)
 
     def overdue(self, db: sqlite3.Connection, now: int, limit: int) -> Due:
@@ -228,7 +228,7 @@ def _move(db: sqlite3.Connection, steps: Sequence[Transition], sent_statement: s
 
 def _try_of(entry: Entry) -> tuple[str, int, int, int, bytes | None]:
     """What an intent writes of its try."""
-    return entry.channel or "", entry.tries, entry.key, entry.number, entry.digest
+    return entry.provider or "", entry.tries, entry.key, entry.number, entry.digest
 
 
 def _accepted(transition: Transition) -> tuple[int | None, str | None, str | None]:

@@ -148,7 +148,7 @@ class ReceiptKeyCases:
             assert await outbox_bodies(journal) == told
             assert await state_counts(journal) == ({} if delivered else before)
             await journal.receive(
-                [echoed_receipt(f"{journal.namespace}-7-2", "e1")._replace(channel="email")]
+                [echoed_receipt(f"{journal.namespace}-7-2", "e1")._replace(provider="email")]
             )
             assert [status for status, *_ in await outbox_bodies(journal)].count("delivered") <= 1
 
@@ -171,7 +171,7 @@ class ReceiptKeyCases:
     ) -> None:
         async with open_journal() as journal:
             await gone_on(journal, State.SENT)
-            email = echoed_receipt(f"{journal.namespace}-7-2", "e1")._replace(channel="email")
+            email = echoed_receipt(f"{journal.namespace}-7-2", "e1")._replace(provider="email")
             await journal.receive([email, echoed_receipt(f"{journal.namespace}-7-1", "s1")])
             assert await outbox_bodies(journal) == [("delivered", "email", None)]
 

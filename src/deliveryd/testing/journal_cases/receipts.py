@@ -78,7 +78,7 @@ class ReceiptCases:
             assert (await journal.counts()).receipts_unmatched == 0
             assert await receive_all(journal, [sample_receipt(at=NOW + 2)]) == ["repeated"]
 
-    @pytest.mark.parametrize("other", [sample_receipt()._replace(channel="email"), sample_receipt("p2")])
+    @pytest.mark.parametrize("other", [sample_receipt()._replace(provider="email"), sample_receipt("p2")])
     async def test_a_receipt_of_another_channel_or_id_is_not_matched(
         self, open_journal: OpenJournal, other: Receipt
     ) -> None:
@@ -169,7 +169,7 @@ class ReceiptCases:
         async with open_journal() as journal:
             await bring_in_doubt(journal, 7)
             named = reference.replace("NS", journal.namespace)
-            other_channel = echoed_receipt("7")._replace(channel="email")
+            other_channel = echoed_receipt("7")._replace(provider="email")
             assert await receive_all(journal, [echoed_receipt(named), other_channel]) == [
                 "unmatched",
                 "unmatched",

@@ -60,7 +60,7 @@ async def begin_attempts(journal: Journal, *entries: Entry) -> None:
 
 
 def attempt_on(id_: int, lane: str = "sms", number: int = 1, key: int = 1) -> Entry:
-    return sample_entry(id_, channel=lane, key=key, number=number, digest=b"12345678", begun_at=NOW)
+    return sample_entry(id_, provider=lane, key=key, number=number, digest=b"12345678", begun_at=NOW)
 
 
 def accepted_step(entry: Entry, provider_id: str | None) -> Transition:
@@ -100,7 +100,7 @@ async def bring_to_wait(journal: Journal, id_: int, due_at: int, lane: str | Non
     """Bring a message from the queue to WAITING."""
     await make_ready(journal, id_)
     await journal.change(
-        [Transition(sample_entry(id_, channel=lane), State.READY, State.WAITING, NOW, due_at)]
+        [Transition(sample_entry(id_, provider=lane), State.READY, State.WAITING, NOW, due_at)]
     )
 
 

@@ -21,7 +21,7 @@ from deliveryd.journal.erasure import find_personal_data
 from deliveryd.journal.history import read_life
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal
-from deliveryd.model import Entry, QueuedMessage, Receipt, StatusEvent, Transition
+from deliveryd.model import Entry, QueuedMessage, Receipt, StatusEvent, Transition, message_key
 from deliveryd.runtime.rights import user_name
 from deliveryd.sandbox.faults import FaultAnswer
 from deliveryd.states import State
@@ -93,7 +93,7 @@ async def test_a_receipt_that_proves_a_failed_message_to_be_sent_empties_it_too(
         kept = read_life(path, 7).message
         assert kept is not None
         assert kept.variables == {"word": SENT}
-        key = f"{journal.namespace}-7-1"
+        key = message_key(journal.namespace, 7, "sms", 1)
         (received,) = await journal.receive([Receipt("sms", "p", True, "DELIVRD", NOW, NOW, key)])
         assert received.result == "settled"
         emptied = read_life(path, 7).message

@@ -68,7 +68,7 @@ async def settle_by_reference(journal: SqliteJournal) -> None:
     await journal.receive(
         [
             Receipt("sms", "q11", True, "ok", NOW, NOW, "11"),
-            Receipt("sms", "q12", False, "no", NOW, NOW, message_key(journal.namespace, 12, 1)),
+            Receipt("sms", "q12", False, "no", NOW, NOW, message_key(journal.namespace, 12, "sms", 1)),
             Receipt("sms", "q99", True, "ok", NOW, NOW, "99"),
         ]
     )

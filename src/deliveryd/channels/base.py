@@ -11,9 +11,9 @@ from deliveryd.model import Clock, Customer, Entry, Rendered
 class Dispatch(NamedTuple):
     """Everything that an adapter needs for one attempt.
 
-    `key` is the idempotency key: the same for all attempts of the message on this channel, unless an operator
-    restarts the message. Nothing may be sent after `expires_at` by `clock`: an adapter calls `check_time`
-    immediately before the first byte that can't be withdrawn.
+    `key` is the idempotency key: the same for all attempts of the message at this provider, unless an
+    operator restarts the message. Nothing may be sent after `expires_at` by `clock`: an adapter calls
+    `check_time` immediately before the first byte that can't be withdrawn.
     """
 
     key: str

@@ -295,7 +295,7 @@ class Dispatcher:
         """Make one attempt, unless the time ran out since its intent; return the step that follows."""
         if routed.expires_at is not None and is_expired(routed.expires_at, now := self._clock.now()):
             return self._verdicts.expired(entry, routed, now)
-        key = message_key(self._namespace, entry.id, entry.key)
+        key = message_key(self._namespace, entry.id, self.name, entry.beginning)
         started = time.monotonic()
         try:
             verdict = await self._channel.send(

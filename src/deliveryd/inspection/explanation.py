@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -130,22 +131,29 @@ def _intake(life: Life) -> Iterator[Step]:
 
 
 class _Try(NamedTuple):
-    """A try, numbered among all of the message, with its outcomes: a second one settled the first."""
+    """A try, numbered among all of the message, with its outcomes: a second one settled the first.
+
+    `repeat` is its number under its key.
+    """
 
     place: int
+    repeat: int
     outcomes: Sequence[AttemptRecord]
 
 
 def _tries(life: Life) -> Iterator[_Try]:
-    same_try = groupby(life.attempts, key=lambda attempt: (attempt.key, attempt.number))
-    for place, (_, outcomes) in enumerate(same_try, 1):
-        yield _Try(place, tuple(outcomes))
+    same_try = groupby(life.attempts, key=lambda attempt: (attempt.stay, attempt.number))
+    under_key: Counter[str] = Counter()
+    for place, (_, records) in enumerate(same_try, 1):
+        outcomes = tuple(records)
+        under_key[outcomes[0].key] += 1
+        yield _Try(place, under_key[outcomes[0].key], outcomes)
 
 
 def _attempt(attempt: _Try) -> Iterator[Step]:
     first = attempt.outcomes[0]
     name = f"attempt {attempt.place} on {first.provider}"
-    again = f", try {first.number} under it" if first.number > 1 else ""
+    again = f", try {attempt.repeat} under it" if attempt.repeat > 1 else ""
     yield Step(first.started_at, f"{name}: begins", (f"key {first.key}{again}",))
     for outcome in attempt.outcomes:
         yield _outcome(name, outcome)

@@ -137,7 +137,7 @@ def _preview(name: str, channel: Channel, block: CompiledBlock, message: Preview
     if not isinstance(rendered, Rendered):
         return Preview(name, block.language, reached, rendered.reason)
     entry = message.entry._replace(begun_at=now)
-    key = message_key("preview", entry.id, entry.key)
+    key = message_key("preview", entry.id, name, entry.beginning)
     dispatch = Dispatch(key, entry, message.customer, rendered, None, WallClock())
     return Preview(
         name,

@@ -43,7 +43,7 @@ class DeadLetter(NamedTuple):
 
 
 _IN_DOUBT = f"""
-SELECT m.id, (SELECT value FROM meta WHERE key = 'namespace'), m.key,
+SELECT m.id, (SELECT value FROM meta WHERE key = 'namespace'), m.beginning,
     m.provider, m.number, a.ended_at AS since, a.reason
 FROM message m JOIN unaccepted a ON a.message_id = m.id AND a.key = m.key AND a.number = (
     SELECT max(number) FROM unaccepted WHERE message_id = m.id AND key = m.key AND verdict = 'in_doubt')
@@ -106,8 +106,8 @@ def read_in_doubt(path: Path, channel: str | None, until: int | None) -> list[In
             (channel, until),
         )
         return [
-            InDoubtMessage(id_, message_key(namespace, id_, key), *others)
-            for id_, namespace, key, *others in rows
+            InDoubtMessage(id_, message_key(namespace, id_, provider, beginning), provider, *others)
+            for id_, namespace, beginning, provider, *others in rows
         ]
 
     return read(path, query)

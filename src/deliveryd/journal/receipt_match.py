@@ -18,7 +18,7 @@ from deliveryd import transitions
 from deliveryd.journal.base import MatchedReceipt, Recorded
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
-from deliveryd.model import Entry, Receipt, Transition, message_key
+from deliveryd.model import Entry, Receipt, Transition, key_prefix, message_key
 from deliveryd.states import State
 
 _AT_REST = frozenset({State.WAITING, State.IN_DOUBT})
@@ -33,7 +33,7 @@ _BY_PROVIDER = f"{_KEPT} AND provider_id = ? AND provider = ?"
 _BY_MESSAGE = f"{_KEPT} AND reference = ?"
 _BY_KEY = f"{_KEPT} AND reference >= ? AND reference < ?"
 _SAME = f"{_UNMATCHED} AND provider_id = ? AND provider = ? AND delivered = ?"
-_KEY = re.compile(r"([0-9a-f]+)-(-?[0-9]{1,19})-([0-9]{1,9})")
+_KEY = re.compile(r"([0-9a-f]+)-(-?[0-9]{1,19})-[0-9a-z]+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
 _LARGEST = 2**63
 
@@ -55,7 +55,7 @@ ORDER BY started_at DESC LIMIT 1
 _SETTLE = """
 UPDATE message SET state = ?1, due_at = NULL, provider = ?2, key = ?3, doubt = 0,
     content = NULL, digest = NULL,
-    (number, started_at) = (SELECT number, started_at FROM unaccepted
+    (number, started_at, beginning) = (SELECT number, started_at, beginning FROM unaccepted
         WHERE message_id = ?4 AND key = ?3 ORDER BY number DESC LIMIT 1),
     ended_at = ?5, accepted_at = ?5, provider_id = ?6, reason = ?7{emptied}
 WHERE id = ?4
@@ -151,9 +151,9 @@ class Matching:
         self, db: sqlite3.Connection, entry: Entry, transition: Transition
     ) -> list[tuple[int, Receipt]]:
         """Kept receipts that seem to be about a message, in the order in which they came."""
-        keys = message_key(self._namespace, entry.id, 0)[:-1]
+        keys = key_prefix(self._namespace, entry.id)
         found = {
-            *db.execute(_BY_KEY, (keys, f"{keys}:")),  # ":" comes after all digits
+            *db.execute(_BY_KEY, (keys, f"{keys}~")),  # "~" comes after all characters of a key
             *db.execute(_BY_MESSAGE, (str(entry.id),)),
         }
         outcome = transition.outcome
@@ -191,12 +191,7 @@ class Matching:
         """This key, or the latest one of the message with this id, where it was tried on this provider."""
         named = _KEY.fullmatch(reference)
         if named is not None and named[1] == self._namespace and _fits(named[2]):
-            return _first(
-                db,
-                "SELECT message_id, key FROM attempt"
-                " WHERE message_id = ? AND key = ? AND provider = ? LIMIT 1",
-                (int(named[2]), int(named[3]), provider),
-            )
+            return self._of_key(db, reference, int(named[2]), provider)
         if not _fits(reference):
             return None
         return _first(
@@ -204,6 +199,21 @@ class Matching:
             "SELECT message_id, key FROM attempt"
             " WHERE message_id = ? AND provider = ? ORDER BY key DESC LIMIT 1",
             (int(reference), provider),
+        )
+
+    def _of_key(self, db: sqlite3.Connection, key: str, message_id: int, provider: str) -> Tried | None:
+        """The latest stay of a message at a provider under an idempotency key."""
+        rows = db.execute(
+            "SELECT key, beginning FROM attempt WHERE message_id = ? AND provider = ? ORDER BY key DESC",
+            (message_id, provider),
+        )
+        return next(
+            (
+                Tried(message_id, stay)
+                for stay, beginning in rows
+                if message_key(self._namespace, message_id, provider, beginning) == key
+            ),
+            None,
         )
 
     def _apply(

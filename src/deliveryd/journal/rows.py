@@ -16,7 +16,7 @@ ENTRY = f"""
 id, settings_id, customer_id, variables, provider, tries, key, number, spent, doubt, content, digest,
 iif(number > 1, (SELECT u.started_at {_FIRST}), iif(number, started_at, 0)),
 iif(provider = '' AND number, (SELECT u.provider {_FIRST}), NULL),
-taken_at
+taken_at, beginning
 """
 """The columns of an entry, in the order of `EntryRow`. The first of several tries under a key has a row."""
 
@@ -44,6 +44,7 @@ class EntryRow(NamedTuple):
     begun_at: int
     via: str | None
     taken_at: int
+    beginning: int
 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
@@ -65,11 +66,12 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
         columns.begun_at,
         columns.via,
         columns.taken_at,
+        columns.beginning,
     )
 
 
 def progress_of(transition: Transition) -> tuple[object, ...]:
-    """What a step writes: state, due_at, provider, tries, key, number, spent, doubt, content, digest."""
+    """What a step writes: the columns of the statements for it, from the state on."""
     entry = transition.entry
     return (
         transition.after,
@@ -82,6 +84,7 @@ def progress_of(transition: Transition) -> tuple[object, ...]:
         entry.doubt,
         None if entry.content is None else _content_text(entry.content),
         entry.digest,
+        entry.beginning,
     )
 
 

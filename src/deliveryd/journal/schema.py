@@ -27,8 +27,9 @@ CREATE TABLE message (
     waits_for TEXT,                       -- only in WAITING: what wakes it before due_at (see waits.py)
     ended_at INTEGER,                     -- only in an end state
     provider TEXT NOT NULL DEFAULT '',    -- the provider it is bound to; '': none yet
-    key INTEGER NOT NULL DEFAULT 1,       -- N of its idempotency key NAMESPACE-MESSAGE-N
-    number INTEGER NOT NULL DEFAULT 0,    -- tries under this key
+    key INTEGER NOT NULL DEFAULT 1,       -- number of its stay at a provider
+    beginning INTEGER NOT NULL DEFAULT 1, -- how often it began; part of its idempotency keys
+    number INTEGER NOT NULL DEFAULT 0,    -- tries of this stay
     tries INTEGER NOT NULL DEFAULT 0,     -- tries at this provider that count towards retry.attempts
     doubt INTEGER NOT NULL DEFAULT 0,     -- 1: a try under this key has an unknown outcome
     started_at INTEGER,                   -- of the try in progress, or of the one that was accepted
@@ -50,7 +51,7 @@ CREATE INDEX message_provider ON message (started_at / 14400000000, provider_id,
 
 CREATE TABLE unaccepted (                 -- tries that failed, or whose outcome is unknown
     message_id INTEGER NOT NULL, key INTEGER NOT NULL, number INTEGER NOT NULL,
-    provider TEXT NOT NULL,
+    provider TEXT NOT NULL, beginning INTEGER NOT NULL,
     started_at INTEGER NOT NULL, ended_at INTEGER,
     verdict TEXT, provider_id TEXT, reason TEXT,
     PRIMARY KEY (message_id, key, number)
@@ -59,9 +60,9 @@ CREATE TABLE unaccepted (                 -- tries that failed, or whose outcome
 -- All tries. One that is in progress or was accepted is part of its message's row, to save a row of its own;
 -- one that was in doubt and turned out to be accepted is listed twice.
 CREATE VIEW attempt AS
-    SELECT message_id, key, number, provider, started_at, ended_at, verdict, provider_id, reason
+    SELECT message_id, key, number, provider, beginning, started_at, ended_at, verdict, provider_id, reason
     FROM unaccepted
-    UNION ALL SELECT id, key, number, provider, started_at, accepted_at,
+    UNION ALL SELECT id, key, number, provider, beginning, started_at, accepted_at,
         iif(accepted_at IS NULL, NULL, 'accepted'), provider_id, reason
     FROM message WHERE state = {State.SENDING:d} OR accepted_at IS NOT NULL;
 

@@ -20,7 +20,7 @@ ON CONFLICT (digest) DO UPDATE SET times = times + 1, last_at = excluded.last_at
 
 _PROGRESS = """
 UPDATE message SET state = ?, due_at = ?, provider = ?, tries = ?, key = ?, number = ?, spent = ?,
-    doubt = ?, content = ?, digest = ?
+    doubt = ?, content = ?, digest = ?, beginning = ?
 """
 RECORD_INTENT = f"""
 UPDATE message SET state = {of.INTENT.after:d}, provider = ?1, tries = ?2, key = ?3, number = ?4,
@@ -30,8 +30,8 @@ WHERE id = ?7 AND state = ?8
 # It leaves `due_at` alone, which decides what is in an index.
 ON_ITS_WAY = """
 UPDATE message SET state = ?1, provider = ?3, tries = ?4, key = ?5, number = ?6, spent = ?7, doubt = ?8,
-    content = ?9, digest = ?10
-WHERE id = ?11 AND state = ?12
+    content = ?9, digest = ?10, beginning = ?11
+WHERE id = ?12 AND state = ?13
 """
 TO_WAIT = f"{_PROGRESS}, waits_for = ? WHERE id = ? AND state = ?"
 TO_AN_END = f"{_PROGRESS}, ended_at = ? WHERE id = ? AND state = ?"
@@ -42,7 +42,7 @@ WHERE id = ? AND state = ?
 """
 # Before the message moves on: its row still has the try.
 UNACCEPTED = f"""
-INSERT INTO unaccepted SELECT id, key, number, provider, started_at, ?, ?, ?, ? FROM message
+INSERT INTO unaccepted SELECT id, key, number, provider, beginning, started_at, ?, ?, ?, ? FROM message
 WHERE id = ? AND state = {of.ACCEPTED.before:d}
 """
 HOLD = """

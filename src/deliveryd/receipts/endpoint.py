@@ -42,7 +42,12 @@ class ReceiptEndpoint:
         self._take_in = take_in
         self._turned_away = turned_away
         self._max_body = max_body
-        self._elsewhere = Starlette(routes=[Route("/receipts/{address:path}", _unknown, methods=["POST"])])
+        self._elsewhere = Starlette(
+            routes=[
+                Route("/receipts/{channel}", _unknown, methods=["POST"]),
+                Route("/receipts/{channel}/{provider}", _unknown, methods=["POST"]),
+            ]
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.journal.orders import Action, Decided, ItemKind, Order
-from deliveryd.model import Entry, Outcome, QueuedMessage, Receipt, StatusEvent, Transition
+from deliveryd.model import Entry, Outcome, QueuedMessage, Receipt, StatusEvent, Transition, message_key
 from deliveryd.states import State
 
 NOW = 1_700_000_000_000_000
@@ -57,6 +57,11 @@ async def make_ready(journal: Journal, *ids: int) -> None:
 async def begin_attempts(journal: Journal, *entries: Entry) -> None:
     """Commit the intents of attempts."""
     await journal.change([Transition(entry, State.READY, State.SENDING, NOW) for entry in entries])
+
+
+def key_of(journal: Journal, provider: str = "sms", beginning: int = 1) -> str:
+    """The idempotency key of message 7 at a provider."""
+    return message_key(journal.namespace, 7, provider, beginning)
 
 
 def attempt_on(id_: int, lane: str = "sms", number: int = 1, key: int = 1) -> Entry:

@@ -60,6 +60,7 @@ class AttemptRecord(NamedTuple):
     verdict: str | None
     provider_id: str | None
     reason: str | None
+    words: str | None = None
 
 
 class EventRecord(NamedTuple):
@@ -232,7 +233,7 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
         " doubt, ended_at, waits_for FROM message WHERE id = ?"
     )
     attempts = rows(
-        "SELECT key, number, provider, started_at, ended_at, verdict, provider_id, reason"
+        "SELECT key, number, provider, started_at, ended_at, verdict, provider_id, reason, words"
         " FROM attempt WHERE message_id = ? ORDER BY key, number, ended_at IS NULL, ended_at"
     )
     events = rows(_EVENTS)

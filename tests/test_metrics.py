@@ -4,7 +4,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from deliveryd.admin.exposition import expose
-from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain
+from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, Stopped, TryAgain
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.states import State
 
@@ -52,7 +52,8 @@ def test_what_happens_is_counted() -> None:
     counted.take_failed("unreadable")
     counted.ended(State.SENT, 4)
     counted.ended(State.FAILED)
-    for verdict in (Accepted("p-1"), Refused("no"), TryAgain("later"), InDoubt("gone"), Misconfigured("401")):
+    others = (TryAgain("later"), InDoubt("gone"), Misconfigured("401"))
+    for verdict in (Accepted("p-1"), Refused("no"), Stopped("blocked"), *others):
         counted.attempted("sms", verdict, 0.5)
     counted.accepted_after(90)
     counted.events_accepted(10)
@@ -77,9 +78,9 @@ def test_what_happens_is_counted() -> None:
         "deliveryd_messages_ended_total{state=failed}": 1,
         **{
             f"deliveryd_attempts_total{{channel=sms,provider=sms,verdict={word}}}": 1
-            for word in ("accepted", "refused", "try_again", "in_doubt", "misconfigured")
+            for word in ("accepted", "refused", "stopped", "try_again", "in_doubt", "misconfigured")
         },
-        "deliveryd_attempt_duration_seconds_count{channel=sms,provider=sms}": 5,
+        "deliveryd_attempt_duration_seconds_count{channel=sms,provider=sms}": 6,
         "deliveryd_delivery_delay_seconds_count": 1,
         "deliveryd_events_accepted_total": 10,
         "deliveryd_events_refused_total": 1,

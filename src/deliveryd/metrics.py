@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from deliveryd.channels.base import Accepted, Expired, InDoubt, Misconfigured, Refused, TryAgain, Verdict
+from deliveryd.channels.base import (
+    Accepted,
+    Expired,
+    InDoubt,
+    Misconfigured,
+    Refused,
+    Stopped,
+    TryAgain,
+    Verdict,
+)
 from deliveryd.model import channel_of
 from deliveryd.states import ENDED, State
 
@@ -29,6 +38,7 @@ Labels = tuple[str, ...]
 _VERDICTS: dict[type[Verdict], str] = {
     Accepted: "accepted",
     Refused: "refused",
+    Stopped: "stopped",
     TryAgain: "try_again",
     InDoubt: "in_doubt",
     Misconfigured: "misconfigured",

@@ -335,11 +335,15 @@ class StatusEvent(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of an attempt: the verdict's name, the provider's id for the message, and the reason."""
+    """What became of an attempt: the verdict's name, the provider's id for the message, and the reason.
+
+    `words` are the provider's own words, if it refused or deferred the message.
+    """
 
     verdict: str
     provider_id: str | None = None
     reason: str | None = None
+    words: str | None = None
 
 
 class Transition(NamedTuple):

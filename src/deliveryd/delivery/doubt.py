@@ -17,15 +17,26 @@ class DoubtPolicy:
         self._channel = channel_of(provider)
         self._policy = policy
 
-    def after_try(self, entry: Entry, reason: str, now: int, at_least: float | None = None) -> Transition:
-        """The step after a try whose outcome is unknown; a repeat waits `at_least` so many seconds."""
+    def after_try(
+        self,
+        entry: Entry,
+        reason: str,
+        now: int,
+        at_least: float | None = None,
+        *,
+        words: str | None = None,
+    ) -> Transition:
+        """The step after a try whose outcome is unknown; a repeat waits at least `at_least` seconds.
+
+        `words` are the provider's own.
+        """
         log(
             Event.MESSAGE_IN_DOUBT,
             channel=self._channel, provider=self._provider, message_id=entry.id, reason=reason,
         )  # fmt: skip
         if not self._policy.resend_in_doubt:
-            return transitions.held_in_doubt(entry, now, reason)
-        outcome = Outcome("in_doubt", None, reason)
+            return transitions.held_in_doubt(entry, now, reason, words)
+        outcome = Outcome("in_doubt", None, reason, words)
         return self._repeat(entry._replace(doubt=True), State.SENDING, now, outcome, at_least)
 
     def after_hold(self, entry: Entry, reason: str, now: int) -> Transition | None:

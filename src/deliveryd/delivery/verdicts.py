@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deliveryd import transitions
-from deliveryd.channels.base import Accepted, Attempted, Misconfigured, Refused, TryAgain
+from deliveryd.channels.base import Accepted, Attempted, Misconfigured, Refused, Stopped, TryAgain
 from deliveryd.delivery.dispatch_queue import DispatchQueue
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.outcomes import Outcomes
@@ -63,7 +63,7 @@ class VerdictHandler:
         if isinstance(verdict, Refused) and self._counts(entry, verdict):
             if self._refused(entry.settings_id, verdict):
                 return self._postponed(entry, verdict, now)
-        elif isinstance(verdict, Refused) or (isinstance(verdict, TryAgain) and verdict.only_this):
+        elif isinstance(verdict, Refused | Stopped) or (isinstance(verdict, TryAgain) and verdict.only_this):
             self._refusals.unanswered(entry.settings_id)
             self._provider.answered()
         else:
@@ -76,12 +76,19 @@ class VerdictHandler:
         entry = entry.tried()
         if isinstance(verdict, TryAgain):
             return self._after_failure(entry, verdict, now)
-        if isinstance(verdict, Refused):
-            if not entry.may_have_arrived:
-                return self._give_up(entry, Outcome("refused", None, verdict.reason), verdict.reason, now)
-            # It is about the repeat, which a provider may refuse because it has the message.
-            return self._doubt.after_try(entry, verdict.reason, now)
-        return self._doubt.after_try(entry, verdict.reason, now, verdict.after)
+        if isinstance(verdict, Refused | Stopped):
+            return self._after_refusal(entry, verdict, now)
+        return self._doubt.after_try(entry, verdict.reason, now, verdict.after, words=verdict.words)
+
+    def _after_refusal(self, entry: Entry, verdict: Refused | Stopped, now: int) -> Transition:
+        """The channel is given up, unless the refusal is about a repeat.
+
+        A provider may refuse a repeat because it has the message.
+        """
+        if entry.may_have_arrived:
+            return self._doubt.after_try(entry, verdict.reason, now, words=verdict.words)
+        name = "stopped" if isinstance(verdict, Stopped) else "refused"
+        return self._give_up(entry, Outcome(name, None, verdict.reason, verdict.words), verdict.reason, now)
 
     def _counts(self, entry: Entry, verdict: Refused) -> bool:
         """Whether a refusal says something of the settings, and not of this message alone.
@@ -113,7 +120,7 @@ class VerdictHandler:
             self._outcomes.add(self._provider.defer(routed))
 
     def _after_failure(self, entry: Entry, verdict: TryAgain, now: int) -> Transition:
-        outcome = Outcome("try_again", None, verdict.reason)
+        outcome = Outcome("try_again", None, verdict.reason, verdict.words)
         if entry.tries >= self._policy.retry.attempts:
             return self._give_up(entry, outcome, f"{verdict.reason} (tried {entry.tries} times)", now)
         pause = self._policy.retry.pause(entry.tries, verdict.after)
@@ -127,9 +134,9 @@ class VerdictHandler:
     def _postponed(self, entry: Entry, verdict: TryAgain | Misconfigured | Refused, now: int) -> Transition:
         """Wait without using up a try: the message isn't at fault."""
         if isinstance(verdict, TryAgain):
-            outcome, after = Outcome("try_again", None, verdict.reason), verdict.after
+            outcome, after = Outcome("try_again", None, verdict.reason, verdict.words), verdict.after
         else:
-            outcome, after = Outcome("misconfigured", None, verdict.reason), None
+            outcome, after = Outcome("misconfigured", None, verdict.reason, verdict.words), None
         breaker = self._policy.breaker
         pause = backoff(breaker.pause, breaker.max_pause, entry.number, asked=after)
         return self._retry(entry, now, pause, outcome, after)

@@ -45,6 +45,7 @@ NEVER_TAKEN = "never taken; only malformed elements had this id"
 VERDICT_TEXTS: Mapping[str, str] = {
     "accepted": "accepted by the provider",
     "refused": "refused for good",
+    "stopped": "refused: the recipient can't be reached on this channel any more",
     "try_again": "not accepted now",
     "in_doubt": "in doubt: the outcome is unknown",
     "misconfigured": "rejected: the channel is misconfigured",
@@ -166,7 +167,8 @@ def _outcome(name: str, attempt: AttemptRecord) -> Step:
     reason = f": {attempt.reason}" if attempt.reason else ""
     took = f"took {length(attempt.ended_at - attempt.started_at)}"
     provider = (f"the provider's id {attempt.provider_id}",) if attempt.provider_id is not None else ()
-    return Step(attempt.ended_at, f"{name}: {verdict}{reason}", (took, *provider))
+    words = (f"the provider's words: {attempt.words}",) if attempt.words is not None else ()
+    return Step(attempt.ended_at, f"{name}: {verdict}{reason}", (took, *provider, *words))
 
 
 def _receipt(receipt: ReceiptRecord) -> Step:

@@ -64,6 +64,7 @@ class AttemptRecord(NamedTuple):
     verdict: str | None
     provider_id: str | None
     reason: str | None
+    words: str | None = None
 
 
 class EventRecord(NamedTuple):
@@ -238,7 +239,7 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
     attempts = [
         AttemptRecord(message_key(namespace, message_id, each[2], beginning), *each)
         for beginning, *each in rows(
-            "SELECT beginning, key, number, provider, started_at, ended_at, verdict, provider_id, reason"
+            "SELECT beginning, key, number, provider, started_at, ended_at, verdict, provider_id, reason, words"
             " FROM attempt WHERE message_id = ? ORDER BY key, number, ended_at IS NULL, ended_at"
         )
     ]

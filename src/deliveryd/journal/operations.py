@@ -235,7 +235,7 @@ def _accepted(transition: Transition) -> tuple[int | None, str | None, str | Non
     """What a message's row has of its accepted attempt: the instant, the provider's id, the reason."""
     if transition.outcome is None:
         return None, None, None
-    _verdict, provider_id, reason = transition.outcome
+    _verdict, provider_id, reason, _words = transition.outcome
     return transition.at, to_text(provider_id), to_text(reason)
 
 
@@ -259,9 +259,9 @@ def _conclude(db: sqlite3.Connection, steps: Sequence[Transition]) -> None:
             db.executemany(statement, rows)
 
 
-def _outcome(outcome: Outcome | None, at: int) -> tuple[int | None, str | None, str | None, str | None]:
-    """The columns of a try: ended_at, verdict, provider_id, reason."""
+def _outcome(outcome: Outcome | None, at: int) -> tuple[int | str | None, ...]:
+    """The columns of a try: ended_at, verdict, provider_id, reason, words."""
     if outcome is None:
-        return None, None, None, None
-    verdict, provider_id, reason = outcome
-    return at, verdict, to_text(provider_id), to_text(reason)
+        return None, None, None, None, None
+    verdict, provider_id, reason, words = outcome
+    return at, verdict, to_text(provider_id), to_text(reason), to_text(words)

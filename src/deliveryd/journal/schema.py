@@ -54,16 +54,18 @@ CREATE TABLE unaccepted (                 -- tries that failed, or whose outcome
     provider TEXT NOT NULL, beginning INTEGER NOT NULL,
     started_at INTEGER NOT NULL, ended_at INTEGER,
     verdict TEXT, provider_id TEXT, reason TEXT,
+    words TEXT,                           -- what the provider said, in its own words
     PRIMARY KEY (message_id, key, number)
 ) WITHOUT ROWID;
 
 -- All tries. One that is in progress or was accepted is part of its message's row, to save a row of its own;
 -- one that was in doubt and turned out to be accepted is listed twice.
 CREATE VIEW attempt AS
-    SELECT message_id, key, number, provider, beginning, started_at, ended_at, verdict, provider_id, reason
+    SELECT message_id, key, number, provider, beginning, started_at, ended_at, verdict, provider_id, reason,
+        words
     FROM unaccepted
     UNION ALL SELECT id, key, number, provider, beginning, started_at, accepted_at,
-        iif(accepted_at IS NULL, NULL, 'accepted'), provider_id, reason
+        iif(accepted_at IS NULL, NULL, 'accepted'), provider_id, reason, NULL
     FROM message WHERE state = {State.SENDING:d} OR accepted_at IS NOT NULL;
 
 CREATE TABLE event (                      -- the outbox: events with seq > meta.settled_seq are unsettled

@@ -42,7 +42,7 @@ WHERE id = ? AND state = ?
 """
 # Before the message moves on: its row still has the try.
 UNACCEPTED = f"""
-INSERT INTO unaccepted SELECT id, key, number, provider, beginning, started_at, ?, ?, ?, ? FROM message
+INSERT INTO unaccepted SELECT id, key, number, provider, beginning, started_at, ?, ?, ?, ?, ? FROM message
 WHERE id = ? AND state = {of.ACCEPTED.before:d}
 """
 HOLD = """

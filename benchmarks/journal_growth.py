@@ -85,7 +85,7 @@ async def run_batch(journal: Journal, ids: Sequence[int]) -> None:
     await journal.take(messages, [], NOW)
     await accept_all(journal)
     entries = [
-        Entry(*message, channel="sms", tries=1, number=1, digest=bytes(8), taken_at=NOW)
+        Entry(*message, provider="sms", tries=1, number=1, digest=bytes(8), taken_at=NOW)
         for message in messages
     ]
     await journal.change([Transition(entry, State.READY, State.SENDING, NOW) for entry in entries])

@@ -23,10 +23,11 @@ from typer.main import get_command
 
 from deliveryd.admin.exposition import expose
 from deliveryd.channels.http_options import HttpChannelOptions, SuccessOptions
+from deliveryd.channels.options import BreakerOptions, ChannelTable, ProviderTable, RetryOptions
 from deliveryd.channels.receipt_options import ReceiptOptions, SignatureOptions
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.cli.app import COMMANDS, build_app
-from deliveryd.config import BreakerOptions, ChannelTable, Config, RetryOptions
+from deliveryd.config import Config
 from deliveryd.directory.file import FileOptions
 from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.options import CustomersOptions
@@ -210,8 +211,9 @@ def channels() -> Iterator[str]:
     """The table of a channel, and what each adapter adds to it."""
     yield from section("[channels]", Config.model_fields["channels"].annotation)  # type: ignore[arg-type]
     yield from section("[channels.NAME]", ChannelTable)
-    yield from section("[channels.NAME.retry]", RetryOptions)
-    yield from section("[channels.NAME.breaker]", BreakerOptions)
+    yield from section("[channels.NAME.providers.PROVIDER]", ProviderTable)
+    yield from section("[channels.NAME.providers.PROVIDER.retry]", RetryOptions)
+    yield from section("[channels.NAME.providers.PROVIDER.breaker]", BreakerOptions)
     yield from section('adapter = "http"', HttpChannelOptions, without=ProxyOptions)
     yield from section("[channels.NAME.success]", SuccessOptions)
     yield from section("[channels.NAME.receipt]", ReceiptOptions)

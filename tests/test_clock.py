@@ -200,7 +200,7 @@ async def timestamps(journal: Journal) -> list[int]:
 
 
 def sent_at(id_: int, at: int) -> Sequence[Transition]:
-    entry = Entry(id_, 1, 1, {}, channel="sms", number=1)
+    entry = Entry(id_, 1, 1, {}, provider="sms", number=1)
     return [
         Transition(entry, State.READY, State.SENDING, at),
         Transition(entry.tried(), State.SENDING, State.SENT, at, events=(StatusEvent(id_, "sent", at),)),

@@ -15,8 +15,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from deliveryd.channels.options import ChannelTable, ProviderTable
 from deliveryd.channels.registry import ADAPTERS
-from deliveryd.config import ChannelTable, Config, load
+from deliveryd.config import Config, load
 from deliveryd.directory.file import FileOptions
 from deliveryd.directory.registry import SOURCES
 from deliveryd.errors import ConfigError
@@ -62,7 +63,7 @@ def test_a_service_and_a_channel_are_enough(path: Path) -> None:
     assert (config.queue.batch_size, config.queue.poll_interval) == (100, 1.0)
     assert config.channels.order == ("inApp", "messenger", "sms", "email")
     assert list(config.channels.configured) == ["sms"]
-    sms = config.channels.configured["sms"].common
+    sms = config.channels.providers["sms"].common
     assert (sms.retry.max, sms.breaker.failures, sms.breaker.pause, sms.breaker.max_pause) == (
         600.0,
         10,
@@ -80,7 +81,7 @@ def test_what_is_given_is_taken(path: Path) -> None:
     )
     assert config.queue.poll_interval == 0.25
     assert (config.settings.ttl, config.settings.size_limit) == (604800.0, 1 << 30)
-    sms = config.channels.configured["sms"].common
+    sms = config.channels.providers["sms"].common
     assert (sms.rate, sms.retry.attempts, sms.retry.base, sms.retry.max) == (Rate(50, 1.0), 2, 2.0, 60.0)
 
 
@@ -157,7 +158,7 @@ def test_the_environment_overrides_the_file(path: Path) -> None:
     )
     assert (config.queue.batch_size, config.queue.poll_interval) == (50, 2.0)
     assert (config.content.languages, config.content.greeting_fallback) == (("de", "en"), True)
-    sms = config.channels.configured["sms"]
+    sms = config.channels.providers["sms"]
     assert (sms.options.model_dump()["url"], sms.common.retry.attempts) == ("http://127.0.0.1:2/x?a=b", 3)
 
 
@@ -572,7 +573,7 @@ def test_the_example_has_the_key_with_its_default(key: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("adapter", "key"),
-    [("http", path) for path, _ in sections(ChannelTable)]
+    [("http", path) for table in (ChannelTable, ProviderTable) for path, _ in sections(table)]
     + [(adapter, path) for adapter, kind in ADAPTERS.items() for path, _ in sections(kind.options)],
     ids=lambda part: part if isinstance(part, str) else ".".join(part),
 )
@@ -585,8 +586,9 @@ def test_the_example_has_the_key_of_a_channel_with_its_default(adapter: str, key
         if isinstance(channel, dict) and channel["adapter"] == adapter
         if (value := value_at(channel, key)) is not None
     ]
-    own = ADAPTERS[adapter].options
-    default = default_of(ChannelTable if key[0] in ChannelTable.model_fields else own, key)
+    tables = (ChannelTable, ProviderTable, ADAPTERS[adapter].options)
+    table = next(each for each in tables if key in dict(sections(each)))
+    default = default_of(table, key)
     assert shown
     assert default in (None, "", [], {}) or default in shown
 
@@ -637,3 +639,86 @@ def test_every_key_of_the_example_is_explained() -> None:
         'method = "GET"',
     )
     assert [line for line in silent if not any(word in line for word in compared)] == []
+
+
+# channels with several providers
+
+
+def providers(**tables: str) -> str:
+    """The channel sms with these providers, each with its further keys."""
+    return "".join(
+        f'[channels.sms.providers.{name}]\nadapter = "http"\nurl = "http://127.0.0.1:1/"\n'
+        f'query = {{ text = "{{content.text}}" }}\n{keys}\n'
+        for name, keys in tables.items()
+    )
+
+
+def test_a_channel_may_have_several_providers(path: Path) -> None:
+    text = SERVICE + '[channels.sms]\nblock = "sms"\n' + providers(twilio='rate = "5/s"', sms="")
+    channels = loaded(path, text).channels
+    assert list(channels.configured) == ["sms"]
+    assert list(channels.configured["sms"].providers) == ["twilio", "sms"]
+    assert [(name, each.place) for name, each in channels.providers.items()] == [
+        ("sms/twilio", "channels.sms.providers.twilio"),
+        ("sms", "channels.sms.providers.sms"),
+    ]
+    assert channels.providers["sms/twilio"].common.rate == Rate(5, 1.0)
+
+
+def test_the_short_form_is_a_provider_with_the_name_of_its_channel(path: Path) -> None:
+    short = loaded(path, SERVICE + SMS).channels.providers
+    assert [(name, each.name, each.place) for name, each in short.items()] == [("sms", "sms", "channels.sms")]
+
+
+RECEIPT = 'provider_id = "/id"\nreceipt = { provider_id = "/id", status = "/s", delivered = ["d"] }'
+
+
+def test_each_provider_has_an_address_for_receipts_and_a_single_one_its_channels_as_well(path: Path) -> None:
+    one = loaded(path, SERVICE + providers(twilio=RECEIPT)).channels
+    assert one.receipt_paths == {"/receipts/sms/twilio": "sms/twilio", "/receipts/sms": "sms/twilio"}
+    two = loaded(path, SERVICE + providers(twilio=RECEIPT, sms=RECEIPT)).channels
+    assert two.receipt_paths == {"/receipts/sms/twilio": "sms/twilio", "/receipts/sms/sms": "sms"}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            '[channels.sms]\nrate = "1/s"\n' + providers(twilio=""),
+            "channels.sms.rate: belongs to a provider, as channels.sms.providers.NAME.rate",
+        ),
+        (
+            '[channels.sms]\nurl = "http://127.0.0.1:1/"\n' + providers(twilio=""),
+            "channels.sms.url: belongs to a provider, as channels.sms.providers.NAME.url",
+        ),
+        (
+            '[channels.sms]\nblok = "sms"\n' + providers(twilio=""),
+            "channels.sms.blok: unknown key; did you mean block?",
+        ),
+        (
+            providers(twilio='block = "sms"'),
+            "channels.sms.providers.twilio.block: belongs to the channel, as channels.sms.block",
+        ),
+        (
+            "[channels.sms]\nproviders = 3\n",
+            "channels.sms.providers: expected tables, such as [channels.sms.providers.NAME]",
+        ),
+        (
+            "[channels.sms.providers]\ntwilio = 3\n",
+            "channels.sms.providers.twilio: expected a table",
+        ),
+        (
+            providers(**{'"a/b"': ""}),
+            "channels.sms.providers.a/b: a provider's name may hold letters, digits, _ and -",
+        ),
+        (
+            providers(twilio="rat = 1"),
+            "channels.sms.providers.twilio.rat: unknown key; did you mean rate?",
+        ),
+    ],
+)
+def test_a_misplaced_key_of_a_channel_or_a_provider_is_an_error(path: Path, text: str, problem: str) -> None:
+    """It says where the key belongs."""
+    with pytest.raises(ConfigError) as error:
+        loaded(path, SERVICE + text)
+    assert f"{path}:{problem}" in error.value.problems

@@ -213,7 +213,7 @@ def test_a_message_whose_channel_is_gone_cannot_be_resent(world: World) -> None:
     hold(world, 1)
     world.change("[channels.sms]", '[channels.messenger]\nblock = "sms"')
     answered = order(world, "in-doubt", "resend", 1)
-    assert "its channel sms isn't configured" in answered.out
+    assert "its provider sms isn't configured" in answered.out
     assert order(world, "in-doubt", "settle", "--as", "sent", 1).status == 0
 
 

@@ -22,7 +22,7 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.metrics import Metrics
-from deliveryd.model import Entry, QueuedMessage, Rendered, Transition, format_instant
+from deliveryd.model import Entry, QueuedMessage, Rendered, Transition, format_instant, message_key
 from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.threads import inline
 from deliveryd.runtime.wakeup import Heartbeats
@@ -382,7 +382,7 @@ class Bench:
 
 
 def routed(id_: int, expires_at: int | None = None) -> Routed:
-    return Routed(Entry(id_, 1, 1, {}, channel="sms"), "sms", None, Rendered("sms", "en", {}), expires_at)
+    return Routed(Entry(id_, 1, 1, {}, provider="sms"), "sms", None, Rendered("sms", "en", {}), expires_at)
 
 
 def on_the_bench(folder: Path, scene: Callable[[Bench], Awaitable[None]], concurrency: int = 10) -> None:
@@ -501,6 +501,6 @@ def test_the_intent_is_durable_before_the_provider_hears_of_the_message(tmp_path
         await bench.offer(1)
         await trio.sleep(1)
         assert found == [State.SENDING]
-        assert bench.channel.attempts[0][1].key == f"{bench.journal.namespace}-1-1"
+        assert bench.channel.attempts[0][1].key == message_key(bench.journal.namespace, 1, "sms", 1)
 
     on_the_bench(tmp_path, scene)

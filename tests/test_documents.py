@@ -166,13 +166,13 @@ def example(heading: str) -> Block:
 
 
 async def sent_by(config: Config, gateway: Gateway) -> Verdict:
-    channel = config.channels.configured["sms"]
+    channel = config.channels.providers["sms"]
     options = channel.options.model_copy(
         update={
             "url": str(getattr(channel.options, "url", "")).replace("https://sms.example.com", gateway.url)
         }
     )
-    opened = open_adapter("sms", channel.block, channel.common.adapter, options, timeout=5.0)
+    opened = open_adapter(channel.place, channel.block, channel.common.adapter, options, timeout=5.0)
     try:
         return await opened.send(dispatch("sms", {"text": "Hi & bye"}, key="a-1"))
     finally:

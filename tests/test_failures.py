@@ -92,10 +92,10 @@ def test_no_value_of_a_message_is_told(lines: Lines) -> None:
     summed.add(
         [
             failed(1, "missing placeholders: canary"),
-            failed(2, "expired at 2027-01-15T08:00:00.000000Z", channel="sms"),
+            failed(2, "expired at 2027-01-15T08:00:00.000000Z", provider="sms"),
             failed(3, "not a language tag: 'canary'"),
             failed(4, "sms: no; email: busy", spent=(("sms", "no"), ("email", "busy"))),
-            failed(5, "sms: outcome unknown after 3 tries: cut off", channel="sms"),
+            failed(5, "sms: outcome unknown after 3 tries: cut off", provider="sms"),
         ]
     )
     summed.report()

@@ -16,7 +16,16 @@ from deliveryd.journal.history import read_life, without_values
 from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.journal.read_transaction import JournalAbsent, check_readable
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
-from deliveryd.model import Entry, Malformed, Outcome, QueuedMessage, Receipt, StatusEvent, Transition
+from deliveryd.model import (
+    Entry,
+    Malformed,
+    Outcome,
+    QueuedMessage,
+    Receipt,
+    StatusEvent,
+    Transition,
+    message_key,
+)
 from deliveryd.states import State
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +46,7 @@ async def take(journal: SqliteJournal) -> None:
 
 
 async def send(journal: SqliteJournal) -> None:
-    entry = ENTRY._replace(channel="sms", number=1)
+    entry = ENTRY._replace(provider="sms", number=1)
     await journal.change([Transition(entry, State.READY, State.SENDING, NOW + 2)])
     sent = StatusEvent(5, "sent", NOW + 3)
     outcome = Outcome("accepted", "p-1")
@@ -58,7 +67,7 @@ async def test_a_message_is_read_beside_a_working_worker(path: Path) -> None:
         assert life.message is not None
         assert life.message.state is State.SENT
         [attempt] = life.attempts
-        assert (attempt.key, attempt.provider_id) == (f"{journal.namespace}-5-1", "p-1")
+        assert (attempt.key, attempt.provider_id) == (message_key(journal.namespace, 5, "sms", 1), "p-1")
         assert [(event.status, event.settled_at) for event in life.events] == [
             ("dequeued", NOW + 1),
             ("sent", None),

@@ -421,21 +421,24 @@ async def test_a_journal_is_locked_within_one_process_too(path: Path) -> None:
 
 async def test_tries_under_one_key_have_numbers_and_outcomes_of_their_own(path: Path) -> None:
     async with open_journal(path) as journal:
-        key = message_key(journal.namespace, 1, 1)
+        key = message_key(journal.namespace, 1, "sms", 1)
         await make_ready(journal, 1)
         await journal.change([Transition(entry(1), State.READY, State.SENDING, NOW)])
-        assert read_life(path, 1).attempts == ((key, 1, "sms", NOW, None, None, None, None),)
-        doubtful, unknown = entry(1, doubt=True), Outcome("in_doubt", None, "no answer")
+        assert read_life(path, 1).attempts == ((key, 1, 1, "sms", NOW, None, None, None, None, None),)
+        doubtful, unknown = entry(1, doubt=True), Outcome("in_doubt", None, "no answer", "Temporary failure")
         await journal.change([Transition(doubtful, State.SENDING, State.WAITING, NOW + 5, NOW, unknown)])
-        first = (key, 1, "sms", NOW, NOW + 5, "in_doubt", None, "no answer")
+        first = (key, 1, 1, "sms", NOW, NOW + 5, "in_doubt", None, "no answer", "Temporary failure")
         assert read_life(path, 1).attempts == (first,)
         (due,) = (await journal.due(NOW, {"sms": 1})).entries
         again = due.begun("sms", b"12345678", NOW + 7)
         await journal.change([Transition(again, State.READY, State.SENDING, NOW + 7)])
-        assert read_life(path, 1).attempts == (first, (key, 2, "sms", NOW + 7, None, None, None, None))
+        assert read_life(path, 1).attempts == (
+            first,
+            (key, 1, 2, "sms", NOW + 7, None, None, None, None, None),
+        )
         accepted = Outcome("accepted", "p1")
         await journal.change([Transition(again, State.SENDING, State.SENT, NOW + 9, None, accepted)])
-    second = (key, 2, "sms", NOW + 7, NOW + 9, "accepted", "p1", None)
+    second = (key, 1, 2, "sms", NOW + 7, NOW + 9, "accepted", "p1", None, None)
     assert read_life(path, 1).attempts == (first, second)
 
 
@@ -470,8 +473,8 @@ async def test_attempts_that_failed_stay_recorded_beside_the_one_that_was_accept
         await journal.change([Transition(second, State.SENDING, State.SENT, NOW + 3, None, outcome)])
     life = read_life(path, 1)
     assert [each[1:] for each in life.attempts] == [
-        (1, "sms", NOW, NOW + 1, "refused", None, "no such number"),
-        (1, "email", NOW + 2, NOW + 3, "accepted", "p2", None),
+        (1, 1, "sms", NOW, NOW + 1, "refused", None, "no such number", None),
+        (2, 1, "email", NOW + 2, NOW + 3, "accepted", "p2", None, None),
     ]
     assert life.message is not None
     assert life.message.state is State.DELIVERED

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from deliveryd.channels.http_address import address_problem, compile_address
 from deliveryd.channels.mapping import ABSENT, Unfit, compile_tree, content_problems, mapping_problems
-from deliveryd.http.json_pointer import compile_finder
 from deliveryd.model import Customer
 from deliveryd.testing.samples import dispatch
 
@@ -169,38 +168,3 @@ def test_no_value_leads_to_another_address(text: str) -> None:
 def test_addresses_that_cannot_be_configured(url: str) -> None:
     """Scheme, host and port never come from a message."""
     assert address_problem(url)
-
-
-@pytest.mark.parametrize(
-    ("expression", "body", "found"),
-    [
-        ("/id", b'{"id": "x"}', "x"),
-        ("/messages/0/id", b'{"messages": [{"id": 12345678901234567890}]}', "12345678901234567890"),
-        ("/a~1b/c~0d", b'{"a/b": {"c~d": 1.50}}', "1.50"),
-        ("/ok", b'{"ok": true}', "true"),
-        ("/id", b'{"id": null}', None),
-        ("/id", b'{"id": {"x": 1}}', None),
-        ("/id", b"[1]", None),
-        ("/01", b"[1, 2]", None),
-        ("/9", b"[1]", None),
-        ("/id", b"<html>", None),
-        ("/id", b"\xff\xfe", None),
-        ("/id", b'{"id": "' + b"x" * 300 + b'"}', None),
-        ("/id", b'{"id": "a\\nb"}', None),
-        ("/id", b"[" * 100_000, None),
-        (r"id=(\w+)", b"OK id=abc-1", "abc"),
-        (r"\d+", b"OK 77", "77"),
-        (r"id=(\w+)", b"OK", None),
-        (r"(a)?OK", b"OK", None),
-    ],
-)
-def test_finding_a_value_in_an_answer(expression: str, body: bytes, found: str | None) -> None:
-    """A provider's id is text that fits into a log line, or it is none; no answer raises."""
-    assert compile_finder(expression)(body) == found
-
-
-@pytest.mark.parametrize("expression", ["", "(", "/a~2"])
-def test_expressions_that_are_neither(expression: str) -> None:
-    """What is neither a JSON Pointer nor a regular expression is said at once."""
-    with pytest.raises(ValueError, match=r"JSON Pointer"):
-        compile_finder(expression)

@@ -4,7 +4,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from deliveryd.admin.exposition import expose
-from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain
+from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, Stopped, TryAgain
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.states import State
 
@@ -33,8 +33,8 @@ def test_every_series_is_there_from_the_start_at_zero() -> None:
     for expected in (
         "deliveryd_messages_taken_total",
         "deliveryd_messages_ended_total{state=failed}",
-        "deliveryd_attempts_total{channel=email,verdict=in_doubt}",
-        "deliveryd_attempt_duration_seconds_count{channel=sms}",
+        "deliveryd_attempts_total{channel=email,provider=email,verdict=in_doubt}",
+        "deliveryd_attempt_duration_seconds_count{channel=sms,provider=sms}",
         "deliveryd_events_post_failures_total{reason=unavailable}",
         "deliveryd_settings_cache_hits_total{cache=disk}",
         "deliveryd_receipts_total{result=forged}",
@@ -52,7 +52,8 @@ def test_what_happens_is_counted() -> None:
     counted.take_failed("unreadable")
     counted.ended(State.SENT, 4)
     counted.ended(State.FAILED)
-    for verdict in (Accepted("p-1"), Refused("no"), TryAgain("later"), InDoubt("gone"), Misconfigured("401")):
+    others = (TryAgain("later"), InDoubt("gone"), Misconfigured("401"))
+    for verdict in (Accepted("p-1"), Refused("no"), Stopped("blocked"), *others):
         counted.attempted("sms", verdict, 0.5)
     counted.accepted_after(90)
     counted.events_accepted(10)
@@ -76,10 +77,10 @@ def test_what_happens_is_counted() -> None:
         "deliveryd_messages_ended_total{state=sent}": 4,
         "deliveryd_messages_ended_total{state=failed}": 1,
         **{
-            f"deliveryd_attempts_total{{channel=sms,verdict={word}}}": 1
-            for word in ("accepted", "refused", "try_again", "in_doubt", "misconfigured")
+            f"deliveryd_attempts_total{{channel=sms,provider=sms,verdict={word}}}": 1
+            for word in ("accepted", "refused", "stopped", "try_again", "in_doubt", "misconfigured")
         },
-        "deliveryd_attempt_duration_seconds_count{channel=sms}": 5,
+        "deliveryd_attempt_duration_seconds_count{channel=sms,provider=sms}": 6,
         "deliveryd_delivery_delay_seconds_count": 1,
         "deliveryd_events_accepted_total": 10,
         "deliveryd_events_refused_total": 1,
@@ -95,7 +96,7 @@ def test_what_happens_is_counted() -> None:
 
 def test_levels_are_asked_for_at_each_scrape() -> None:
     """Gauges show the worker as it is now, with every state, also those that no message is in."""
-    now = Levels({State.WAITING: 3}, outbox=7, journal_size=4096, channels_open={"sms": True})
+    now = Levels({State.WAITING: 3}, outbox=7, journal_size=4096, providers_open={"sms": True})
     watched = metrics()
     watched.follow(lambda: now)
 
@@ -103,13 +104,13 @@ def test_levels_are_asked_for_at_each_scrape() -> None:
     assert found["deliveryd_messages_in_state{state=waiting}"] == 3
     assert found["deliveryd_messages_in_state{state=in_doubt}"] == 0
     assert (found["deliveryd_outbox_events"], found["deliveryd_journal_size_bytes"]) == (7, 4096)
-    assert found["deliveryd_channel_open{channel=sms}"] == 1
+    assert found["deliveryd_channel_open{channel=sms,provider=sms}"] == 1
 
-    now = Levels({State.IN_DOUBT: 1}, outbox=0, journal_size=8192, channels_open={"sms": False})
+    now = Levels({State.IN_DOUBT: 1}, outbox=0, journal_size=8192, providers_open={"sms": False})
     found = samples(expose(watched, "")[0].decode())
     assert found["deliveryd_messages_in_state{state=waiting}"] == 0
     assert found["deliveryd_messages_in_state{state=in_doubt}"] == 1
-    assert found["deliveryd_channel_open{channel=sms}"] == 0
+    assert found["deliveryd_channel_open{channel=sms,provider=sms}"] == 0
 
 
 def test_two_workers_in_one_process_count_apart() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deliveryd.model import STEP, Customer, WallClock, format_instant, message_key, parse_instant
+from deliveryd.model import STEP, Customer, WallClock, format_instant, key_prefix, message_key, parse_instant
 
 NEW_YEAR = 1_704_067_200_000_000  # 2024-01-01T00:00:00Z
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -109,12 +110,20 @@ def test_the_clock_follows_the_computers_clock_and_stands_still_where_that_goes_
 
 
 def test_a_key_is_the_same_whoever_asks() -> None:
-    """Other messages, other numbers and other journals have other keys."""
-    assert message_key("3f2a", 12, 3) == "3f2a-12-3"
-    names = [
-        message_key(*parts) for parts in (("a", 1, 2), ("a", 12, 1), ("b", 1, 2), ("a", 1, 1), ("a", -1, 2))
-    ]
-    assert len(set(names)) == 5
+    """Other messages, providers, beginnings and journals have other keys."""
+    assert message_key("3f2a", 12, "sms", 1) == message_key("3f2a", 12, "sms", 1)
+    parts = [
+        ("a", 1, "sms", 1), ("a", 12, "sms", 1), ("a", -1, "sms", 1), ("b", 1, "sms", 1),
+        ("a", 1, "sms", 2), ("a", 1, "sms/b", 1), ("a", 1, "sms", 12), ("a", 1, "email", 1),
+    ]  # fmt: skip
+    assert len({message_key(*each) for each in parts}) == len(parts)
+
+
+@pytest.mark.parametrize("message_id", [1, -1, 2**63 - 1, -(2**63)])
+def test_a_key_has_at_most_forty_letters_digits_and_dashes(message_id: int) -> None:
+    key = message_key("0123456789ab", message_id, "a-channel/with_a_provider", 10**9)
+    assert re.fullmatch(r"[A-Za-z0-9-]{1,40}", key)
+    assert key.startswith(key_prefix("0123456789ab", message_id))
 
 
 def test_a_customer_has_a_name_and_a_language_or_none() -> None:

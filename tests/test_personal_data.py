@@ -21,7 +21,7 @@ from deliveryd.journal.history import read_life
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.personal_data import find_personal_data
 from deliveryd.journal.sqlite import open_journal
-from deliveryd.model import Entry, QueuedMessage, Receipt, StatusEvent, Transition
+from deliveryd.model import Entry, QueuedMessage, Receipt, StatusEvent, Transition, message_key
 from deliveryd.runtime.rights import user_name
 from deliveryd.sandbox.faults import FaultAnswer
 from deliveryd.states import State
@@ -83,7 +83,7 @@ def test_variables_of_sent_messages_are_kept_where_the_configuration_says_so(wor
 async def test_a_receipt_that_proves_a_failed_message_to_be_sent_empties_it_too(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     queued = QueuedMessage(7, 2, 3, {"word": SENT})
-    entry = Entry(*queued, channel="sms", number=1, taken_at=NOW)
+    entry = Entry(*queued, provider="sms", number=1, taken_at=NOW)
     async with open_journal(path) as journal:
         await journal.take([queued], [], NOW)
         await journal.accept(await journal.outbox(0, 10), NOW)
@@ -93,7 +93,7 @@ async def test_a_receipt_that_proves_a_failed_message_to_be_sent_empties_it_too(
         kept = read_life(path, 7).message
         assert kept is not None
         assert kept.variables == {"word": SENT}
-        key = f"{journal.namespace}-7-1"
+        key = message_key(journal.namespace, 7, "sms", 1)
         (received,) = await journal.receive([Receipt("sms", "p", True, "DELIVRD", NOW, NOW, key)])
         assert received.result == "settled"
         emptied = read_life(path, 7).message
@@ -112,7 +112,7 @@ async def test_pages_of_large_variables_are_overwritten_when_they_are_given_up(t
         queued = QueuedMessage(7, 2, 3, {"word": SENT * 2000})
         await journal.take([queued], [], NOW)
         await journal.accept(await journal.outbox(0, 10), NOW)
-        entry = Entry(*queued, channel="sms", number=1, taken_at=NOW)
+        entry = Entry(*queued, provider="sms", number=1, taken_at=NOW)
         await journal.change([Transition(entry, State.READY, State.SENDING, NOW)])
         sent = StatusEvent(7, "sent", NOW)
         await journal.change([Transition(entry, State.SENDING, State.SENT, NOW, events=(sent,))])

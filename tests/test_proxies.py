@@ -17,7 +17,7 @@ from deliveryd.http.proxy import Login
 from deliveryd.runtime import renewal
 from deliveryd.testing.gateway import Reply, open_gateway
 from deliveryd.testing.samples import dispatch
-from deliveryd.worker.wiring import open_channel, open_directory, open_service
+from deliveryd.worker.wiring import open_directory, open_provider, open_service
 from support.terminal import command
 
 pytestmark = pytest.mark.anyio
@@ -93,7 +93,7 @@ async def ask_directory(config: Config) -> object:
 
 
 async def ask_provider(config: Config) -> object:
-    channel = open_channel(config, "sms")
+    channel = open_provider(config.channels.providers["sms"])
     verdict = await channel.send(dispatch("sms", {"text": "Hi"}))
     await channel.aclose()
     return verdict

@@ -45,10 +45,10 @@ class Reaching:
 
 
 ROADS = {
-    "inApp": Road("inApp", Reaching(None)),
-    "sms": Road("sms", Reaching("phone")),
-    "sms2": Road("sms", Reaching("phone")),
-    "email": Road("email", Reaching("email")),
+    "inApp": Road("inApp", {"inApp": Reaching(None)}),
+    "sms": Road("sms", {"sms": Reaching("phone")}),
+    "sms2": Road("sms", {"sms2": Reaching("phone")}),
+    "email": Road("email", {"email": Reaching("email")}),
 }
 ORDER = ("inApp", "messenger", "sms", "sms2", "email")
 
@@ -86,7 +86,7 @@ class Case(NamedTuple):
 
 EN = content(sms="en")
 EVERYTHING = content(sms="a", email="b", inApp="c", messenger="d")
-DOUBT = MESSAGE._replace(channel="sms", doubt=True, number=1, tries=1)
+DOUBT = MESSAGE._replace(provider="sms", doubt=True, number=1, tries=1)
 
 CASES = {
     # languages
@@ -192,7 +192,7 @@ CASES = {
         {"en": EVERYTHING},
         customer(**ALL),
         "fax: the attempt can't be repeated; fax: outcome unknown",
-        DOUBT._replace(channel="fax"),
+        DOUBT._replace(provider="fax"),
     ),
     # what it says
     "a missing value": Case(
@@ -279,8 +279,8 @@ def test_where_a_message_goes(name: str) -> None:
         assert found.details == case.goes
         return
     assert isinstance(found, Routed)
-    assert (found.channel, found.rendered.language) == case.goes
-    assert found.rendered.block == ROADS[found.channel].block
+    assert (found.provider, found.rendered.language) == case.goes
+    assert found.rendered.block == ROADS[found.provider].block
     assert found.customer is case.customer
 
 
@@ -311,7 +311,7 @@ def test_expiry_counts_before_everything_else() -> None:
         found = route(case, expires_at=EXPIRY, now=EXPIRY + 1)
         assert isinstance(found, Undeliverable)
         reasons = "".join(f"{channel}: {reason}; " for channel, reason in case.entry.spent)
-        doubt = f"; {case.entry.channel}: outcome unknown" if case.entry.doubt else ""
+        doubt = f"; {case.entry.provider}: outcome unknown" if case.entry.doubt else ""
         assert found.details == f"{reasons}expired at 2030-01-01T00:00:00.000000Z{doubt}"
 
 
@@ -323,9 +323,9 @@ def test_expiry_counts_before_everything_else() -> None:
 def test_tries_and_keys_are_those_of_one_lane(lane: str | None, tries: int, expected: int) -> None:
     """On the lane that it is bound to a message keeps its tries and its key, on another one both are new."""
     case = CASES["the customer's language"]
-    found = route(case._replace(entry=MESSAGE._replace(channel=lane, tries=tries, key=3, number=4)))
+    found = route(case._replace(entry=MESSAGE._replace(provider=lane, tries=tries, key=3, number=4)))
     assert isinstance(found, Routed)
-    assert (found.bound.channel, found.bound.tries) == ("sms", expected)
+    assert (found.bound.provider, found.bound.tries) == ("sms", expected)
     assert (found.bound.key, found.bound.number) == ((3, 4) if lane == "sms" else (4, 0))
 
 
@@ -334,7 +334,7 @@ def test_the_order_names_only_what_is_configured() -> None:
     router = Router(ROADS, ("messenger", "email"), ("en",))
     settings = compile_settings(Settings(2, None, {"en": EVERYTHING}))
     found: Any = router.route(MESSAGE, settings, customer(**ALL), 0)
-    assert found.channel == "email"
+    assert found.provider == "email"
 
 
 # whether it matters who the customer is
@@ -397,8 +397,8 @@ def test_what_is_left_after_failures_decides() -> None:
     assert not router.needs_customer(MESSAGE, settings, 0)
     assert router.needs_customer(MESSAGE._replace(spent=(("inApp", "no"),)), settings, 0)
     assert router.needs_customer(DOUBT, settings, 0)
-    assert not router.needs_customer(DOUBT._replace(channel="inApp"), settings, 0)
-    assert not router.needs_customer(DOUBT._replace(channel="fax"), settings, 0)
+    assert not router.needs_customer(DOUBT._replace(provider="inApp"), settings, 0)
+    assert not router.needs_customer(DOUBT._replace(provider="fax"), settings, 0)
 
 
 UNREADABLE = "can't be read"
@@ -502,4 +502,4 @@ def _said(route: Routed | Undeliverable) -> tuple[object, ...]:
     if isinstance(route, Undeliverable):
         readable = [reason for reason in route.details.split("; ") if reason != UNREADABLE]
         return ("; ".join(readable).partition(" in ")[0],)
-    return (route.channel, route.rendered.language, *route.rendered.fields.values())
+    return (route.provider, route.rendered.language, *route.rendered.fields.values())

@@ -300,7 +300,10 @@ def test_the_pages_answer_on_any_free_port_which_the_log_names(world: World) -> 
     url = admin(world)
     assert get(f"{url}/livez").text.startswith("alive\n")
     assert get(f"{url}/readyz").text == "ready\ntaking messages\n"
-    assert 'deliveryd_attempts_total{channel="sms",verdict="accepted"} 5.0' in get(f"{url}/metrics").text
+    assert (
+        'deliveryd_attempts_total{channel="sms",provider="sms",verdict="accepted"} 5.0'
+        in get(f"{url}/metrics").text
+    )
     status = get(f"{url}/status").json()
     assert status["pid"] == worker.pid
     assert status["lanes"] == {"sms": {"queued": 0, "under_way": 0, "open": False, "refused_settings": []}}

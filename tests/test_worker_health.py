@@ -131,10 +131,10 @@ def test_a_provider_that_is_down_is_shown_and_costs_neither_life_nor_readiness(w
             assert health.ready() == (True, "taking messages, but a provider keeps failing")
             assert health.alive()[0]
             assert '"open": true' in json.dumps(health.status()["lanes"])
-            assert health.levels().channels_open == {"sms": True}
+            assert health.levels().providers_open == {"sms": True}
         await trio.sleep(180)
         assert health.ready() == (True, "taking messages")
-        assert health.levels().channels_open == {"sms": False}
+        assert health.levels().providers_open == {"sms": False}
 
     scene(world, play)
 

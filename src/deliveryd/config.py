@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -25,8 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.channels.registry import check_channel, find_adapter
+from deliveryd.channels.options import ChannelsOptions, read_channels
 from deliveryd.directory.options import CustomersOptions, read_customers
 from deliveryd.errors import ConfigError, LanguageUnreadable
 from deliveryd.http.addresses import parse_listen
@@ -37,9 +36,8 @@ from deliveryd.model import BLOCKS
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.file import ConfigFile
 from deliveryd.options.proxy import ProxyOptions
-from deliveryd.options.suggestion import suggestion
 from deliveryd.options.tls import TlsOptions, tls_problems
-from deliveryd.options.units import Duration, FilePath, Positive, RateLimit, Size, resolve_path
+from deliveryd.options.units import Duration, FilePath, Positive, Size, resolve_path
 from deliveryd.rendering.escaping import EmailFormat
 from deliveryd.rendering.language import standard_tag
 from deliveryd.runtime.secret_file import SecretFile
@@ -49,7 +47,6 @@ from deliveryd.telemetry import Layout
 
 SQLITE = "sqlite:///"
 
-_CHANNEL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63}){0,126}")
 
 
@@ -195,87 +192,6 @@ class ContentOptions(Section):
     email_format: EmailFormat = Field("auto", description='of bodies; "auto": HTML if they hold tags')
 
 
-class RetryOptions(Section):
-    """Retries of one message on one channel."""
-
-    attempts: StrictInt = Field(15, ge=1, le=1000, description="attempts per message on this channel")
-    base: Positive = Field(2.0, description="pause after the first failed attempt, then doubled")
-    max: Positive = Field(600.0, description="longest pause between attempts")
-
-
-class BreakerOptions(Section):
-    """When to stop attempts at a provider that keeps failing, but for probes."""
-
-    failures: StrictInt = Field(
-        10, ge=0, le=1_000_000, description="failed attempts in a row that open it; 0: never"
-    )
-    pause: Positive = Field(1.0, description="pause before the first probe, doubled after each that fails")
-    max_pause: Positive = Field(60.0, description="longest pause between probes")
-
-    @model_validator(mode="after")
-    def _fits(self) -> BreakerOptions:
-        if self.max_pause < self.pause:
-            raise ValueError("max_pause must not be shorter than pause")
-        return self
-
-
-class ChannelTable(BaseModel):
-    """The keys of every channel; all others belong to its adapter."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, coerce_numbers_to_str=True, defer_build=True)
-
-    adapter: str = Field(description='"http", "smtp", or the name of a plug-in')
-    block: str | None = Field(None, description="block of the settings to send; left out: the channel's name")
-    concurrency: StrictInt = Field(
-        100,
-        ge=1,
-        le=10_000,
-        description="attempts under way at a time",
-    )
-    rate: RateLimit | None = Field(None, description='attempts that start per time, such as "50/s"')
-    timeout: Positive = Field(10.0, description="for one whole attempt")
-    on_in_doubt: Literal["resend", "hold"] = Field(
-        "resend", description="repeat it under its key, or hold it"
-    )
-    retry: RetryOptions = Field(
-        RetryOptions.model_construct(), description="when the provider can't take a message now"
-    )
-    breaker: BreakerOptions = Field(
-        BreakerOptions.model_construct(), description="when the provider keeps failing"
-    )
-
-
-class ChannelConfig(BaseModel):
-    """One channel: its name, its common options and those of its adapter."""
-
-    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, defer_build=True)
-
-    name: str
-    block: str
-    common: ChannelTable
-    options: BaseModel
-
-
-class ChannelsOptions(Section):
-    """The channels and their order."""
-
-    order: tuple[str, ...] = Field(
-        BLOCKS,
-        min_length=1,
-        description="the first that can send does; then the next",
-    )
-    configured: Mapping[str, ChannelConfig] = Field(default_factory=dict, exclude=True)
-
-    @property
-    def reporting(self) -> Mapping[str, ReceiptOptions]:
-        """Return the channels whose providers send receipts."""
-        return {
-            name: options
-            for name, channel in self.configured.items()
-            if (options := getattr(channel.options, "receipt", None)) is not None
-        }
-
-
 class JournalOptions(Section):
     """Where the journal is, and how long it keeps what."""
 
@@ -373,7 +289,7 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
     except ConfigError as error:
         return Examined(None, error.problems)
     tables = dict(file.tables)
-    channels = _read_channels(file, tables.pop("channels", {}))
+    channels = read_channels(file, tables.pop("channels", {}))
     customers = read_customers(file, tables.pop("customers", {}))
     whole = {"service": {}, **tables, "channels": channels, "customers": customers}
     config = file.validate(Config, whole) or file.remainder(Config, whole)
@@ -397,9 +313,9 @@ def _check(file: ConfigFile, config: Config) -> None:
         shared := shared_folder_problem(config.journal.path.parent)
     ):
         file.complain("journal.url", shared)
-    for name in config.channels.reporting:
-        if not config.receipts.listen:
-            file.complain(f"channels.{name}.receipt", "receipts.listen is empty, so no receipt could arrive")
+    for provider in config.channels.providers.values():
+        if provider.receipt is not None and not config.receipts.listen:
+            file.complain(f"{provider.place}.receipt", "receipts.listen is empty, so no receipt could arrive")
 
 
 def _plain_text(config: Config) -> Iterator[tuple[str, str]]:
@@ -412,67 +328,6 @@ def _plain_text(config: Config) -> Iterator[tuple[str, str]]:
     for table, options in (("service", service), ("entities", config.entities)):
         if problem := options.plain_text_problem():
             yield f"{table}.proxy", problem
-
-
-def _read_channels(file: ConfigFile, tables: object) -> ChannelsOptions:
-    if not isinstance(tables, dict):
-        file.complain("channels", "expected tables, such as [channels.sms]")
-        return ChannelsOptions()
-    given = {name: table for name, table in tables.items() if name != "order"}
-    configured = {
-        name: channel for name, table in given.items() if (channel := _read_channel(file, name, table))
-    }
-    order = {"order": tables["order"]} if "order" in tables else {}
-    options = file.validate(ChannelsOptions, order, "channels")
-    if options is None:
-        return ChannelsOptions()
-    for name in options.order:
-        if name not in given and name not in BLOCKS:
-            text = f"there is no [channels.{name}]{suggestion(name, [*given, *BLOCKS])}"
-            file.complain("channels.order", text)
-    for name in given:
-        if name not in options.order:
-            text = f"{name} is configured but missing from the order, so it would never be used"
-            file.complain("channels.order", text)
-    if not given:
-        file.complain("channels", "no channel is configured; add a table such as [channels.sms]")
-    return options.model_copy(update={"configured": configured})
-
-
-def _read_channel(file: ConfigFile, name: str, table: object) -> ChannelConfig | None:
-    place = f"channels.{name}"
-    if not isinstance(table, dict):
-        file.complain(place, "unknown key; a channel is a table, such as [channels.sms]")
-        return None
-    if not _CHANNEL_NAME.fullmatch(name):
-        file.complain(place, "a channel's name may hold letters, digits, _ and -")
-    common = file.validate(ChannelTable, table, place)
-    options = _read_own(file, place, table)
-    if common is None or options is None:
-        return None
-    block = common.block or name
-    if block not in BLOCKS:
-        text = f"{block!r} isn't a content block; use one of {', '.join(BLOCKS)}"
-        file.complain(f"{place}.block", text)
-        return None
-    for problem in check_channel(name, block, common.adapter, options):
-        file.complain(*_taken_apart(problem))
-    return ChannelConfig(name=name, block=block, common=common, options=options)
-
-
-def _read_own(file: ConfigFile, place: str, table: Mapping[str, Any]) -> BaseModel | None:
-    """Read the options of the channel's adapter."""
-    adapter = table.get("adapter")
-    if not isinstance(adapter, str):  # reported with the common keys
-        return None
-    try:
-        kind = find_adapter(adapter)
-    except ValueError as error:
-        file.complain(f"{place}.adapter", str(error))
-        return None
-    common = ChannelTable.model_fields
-    own = {key: value for key, value in table.items() if key not in common}
-    return file.validate(kind.options, own, place, known=common)
 
 
 def _taken_apart(problem: str) -> tuple[str, str]:

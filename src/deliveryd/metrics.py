@@ -1,7 +1,7 @@
 """The worker's metrics as plain numbers; admin/exposition.py formats them for Prometheus on each scrape.
 
-Labels are names of configured channels and values of fixed sets, never IDs, so the number of series is
-known in advance. All series start at 0.
+Labels are names of configured channels and providers, and values of fixed sets, never IDs, so the number of
+series is known in advance. All series start at 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from deliveryd.channels.base import Accepted, Expired, InDoubt, Misconfigured, Refused, TryAgain, Verdict
+from deliveryd.channels.base import (
+    Accepted,
+    Expired,
+    InDoubt,
+    Misconfigured,
+    Refused,
+    Stopped,
+    TryAgain,
+    Verdict,
+)
+from deliveryd.model import channel_of
 from deliveryd.states import ENDED, State
 
 FailureKind = Literal["unavailable", "refused", "unreadable"]
@@ -28,6 +38,7 @@ Labels = tuple[str, ...]
 _VERDICTS: dict[type[Verdict], str] = {
     Accepted: "accepted",
     Refused: "refused",
+    Stopped: "stopped",
     TryAgain: "try_again",
     InDoubt: "in_doubt",
     Misconfigured: "misconfigured",
@@ -46,13 +57,13 @@ _COMMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 @dataclass(frozen=True, slots=True)
 class Levels:
     """Current values: messages per state, events not yet accepted, bytes of the journal's files, and
-    whether each channel's breaker is open.
+    whether each provider's breaker is open.
     """
 
     messages: Mapping[State, int]
     outbox: int
     journal_size: int
-    channels_open: Mapping[str, bool]
+    providers_open: Mapping[str, bool]
 
 
 class Durations:
@@ -94,7 +105,7 @@ class Lengths:
 class Metrics:
     """All metrics. Each method is cheap enough to be called once per message."""
 
-    def __init__(self, channels: Iterable[str], version: str) -> None:
+    def __init__(self, providers: Iterable[str], version: str) -> None:
         self.version = version
         self.families: list[MetricCounts | Lengths] = []
         self.levels: Callable[[], Levels] | None = None
@@ -127,15 +138,16 @@ class Metrics:
         self._customers = by("customer_lookups", "Lookups in the directory.", result=get_args(CustomerAnswer))
         self._receipts = by("receipts", "Receipts from providers.", result=get_args(ReceiptResult))
         self._commits = self._timed("journal_commit", "Time for one durable commit.", _COMMITS)
-        names = tuple(channels)
+        providers = tuple(providers)
         self._attempts = self._tally(
             "attempts",
             "Attempts by verdict.",
-            ("channel", "verdict"),
-            [(name, word) for name in names for word in _VERDICTS.values()],
+            ("channel", "provider", "verdict"),
+            [(channel_of(each), each, word) for each in providers for word in _VERDICTS.values()],
         )
-        self._attempt_seconds = self._timed_by(
-            "attempt_duration", "Time for one attempt.", _ATTEMPTS, channel=names
+        self._channels = {each: channel_of(each) for each in providers}
+        self._attempt_seconds = self._timed_at(
+            "attempt_duration", "Time for one attempt.", _ATTEMPTS, providers
         )
 
     def taken(self, fresh: int, repeated: int, malformed: int) -> None:
@@ -156,10 +168,10 @@ class Metrics:
         """Count messages that reached an end state."""
         self._ended[_word(state),] += count
 
-    def attempted(self, channel: str, verdict: Verdict, seconds: float) -> None:
+    def attempted(self, provider: str, verdict: Verdict, seconds: float) -> None:
         """Count an attempt with its verdict and its duration."""
-        self._attempts[channel, _VERDICTS[type(verdict)]] += 1
-        self._attempt_seconds[channel].observe(seconds)
+        self._attempts[self._channels[provider], provider, _VERDICTS[type(verdict)]] += 1
+        self._attempt_seconds[provider].observe(seconds)
 
     def accepted_after(self, seconds: float) -> None:
         """Record the time from a message's take to its acceptance by a channel."""
@@ -226,14 +238,15 @@ class Metrics:
         self.families.append(Lengths(f"deliveryd_{name}_seconds", meaning, (), {_ALONE: durations}))
         return durations
 
-    def _timed_by(
-        self, name: str, meaning: str, bounds: Sequence[float], **label: Iterable[str]
+    def _timed_at(
+        self, name: str, meaning: str, bounds: Sequence[float], providers: Iterable[str]
     ) -> Mapping[str, Durations]:
-        """Add histograms of durations, one for each value of a label."""
-        [(label_name, words)] = label.items()
-        durations = {word: Durations(bounds) for word in words}
-        series: dict[Labels, Durations] = {(word,): each for word, each in durations.items()}
-        self.families.append(Lengths(f"deliveryd_{name}_seconds", meaning, (label_name,), series))
+        """Add histograms of durations, one for each provider."""
+        durations = {provider: Durations(bounds) for provider in providers}
+        series: dict[Labels, Durations] = {
+            (channel_of(provider), provider): each for provider, each in durations.items()
+        }
+        self.families.append(Lengths(f"deliveryd_{name}_seconds", meaning, ("channel", "provider"), series))
         return durations
 
 

@@ -5,6 +5,8 @@ All instants are whole microseconds since 1970-01-01 UTC, all lengths of time ar
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +30,19 @@ STEP = SECOND
 
 _made = tuple.__new__
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def provider_identity(channel: str, name: str) -> str:
+    """One text for a provider of a channel: `CHANNEL/NAME`, or `CHANNEL` where both have one name.
+
+    Entries, queues, waits, receipts and metrics know a provider by it.
+    """
+    return channel if name == channel else f"{channel}/{name}"
+
+
+def channel_of(provider: str) -> str:
+    """The channel of a provider with this identity."""
+    return provider.partition("/")[0]
 
 
 class Clock(Protocol):
@@ -116,11 +131,12 @@ class Content(NamedTuple):
 class Entry(NamedTuple):
     """A message as the journal holds it, with how far its delivery came.
 
-    `channel` is the one it is bound to (None: not chosen yet), `tries` how many of its attempts there count
-    for `retry.attempts`, and `spent` the channels that failed for good with their reasons.
-    `key` is the number of the idempotency key that it is tried under, or will be next. `number` counts the
-    tries under this key, `begun_at` is the instant of the first of them, and `via` the channel that they were
-    made on where the message isn't bound to one any more.
+    `provider` is the one it is bound to (None: not chosen yet), `tries` how many of its attempts there count
+    for `retry.attempts`, and `spent` the providers that failed for good with their reasons.
+    `key` counts the providers that took it up: its stay at one is the tries with one number. `number` counts
+    the tries of this stay, `begun_at` is the instant of the first of them, and `via` the provider that
+    they were made at where the message isn't bound to one any more. `beginning` counts how often an operator
+    had it begin anew, and belongs to its idempotency key (see `message_key`).
     `doubt`: the outcome of a try under this key is unknown. `content` is what a try under this key said that
     may have arrived, and `digest` that of the latest try; see `Journal`.
     `taken_at` is the instant at which it was recorded.
@@ -130,7 +146,7 @@ class Entry(NamedTuple):
     settings_id: int
     customer_id: int
     variables: Mapping[str, str]
-    channel: str | None = None
+    provider: str | None = None
     tries: int = 0
     key: int = 1
     number: int = 0
@@ -141,30 +157,31 @@ class Entry(NamedTuple):
     begun_at: int = 0
     via: str | None = None
     taken_at: int = 0
+    beginning: int = 1
 
     # Each of these is less than half of the cost of `_replace`, and every message takes them.
 
-    def bound(self, channel: str) -> Entry:
-        """The message, bound to a channel; on another one than before its tries and its key are new ones."""
-        if self.channel == channel:
+    def bound(self, provider: str) -> Entry:
+        """The message, bound to a provider; at another one than before its tries and its key are new ones."""
+        if self.provider == provider:
             return self
-        if self.via == channel:
-            return self._replace(channel=channel, via=None)
+        if self.via == provider:
+            return self._replace(provider=provider, via=None)
         key = self.key + 1 if self.number else self.key
         return _made(
-            Entry, (*self[:4], channel, 0, key, 0, self.spent, False, None, None, 0, None, self.taken_at)
+            Entry, (*self[:4], provider, 0, key, 0, self.spent, False, None, None, 0, None, *self[14:])
         )
 
-    def begun(self, channel: str, digest: bytes, at: int) -> Entry:
-        """The message with its next try on a channel; `digest` is that of what it will say."""
+    def begun(self, provider: str, digest: bytes, at: int) -> Entry:
+        """The message with its next try at a provider; `digest` is that of what it will say."""
         if (
-            self.channel is None and self.via is None and not self.number
+            self.provider is None and self.via is None and not self.number
         ):  # the first one, as with most messages
             return _made(
                 Entry,
                 (
                     *self[:4],
-                    channel,
+                    provider,
                     0,
                     self.key,
                     1,
@@ -174,30 +191,34 @@ class Entry(NamedTuple):
                     digest,
                     at,
                     None,
-                    self.taken_at,
+                    *self[14:],
                 ),
             )
-        entry = self if self.channel == channel else self.bound(channel)
+        entry = self if self.provider == provider else self.bound(provider)
         begun_at = entry.begun_at if entry.number else at
         return _made(
             Entry,
-            (*entry[:7], entry.number + 1, *entry[8:11], digest, begun_at, None, entry.taken_at),
+            (*entry[:7], entry.number + 1, *entry[8:11], digest, begun_at, None, *entry[14:]),
         )
 
     def tried(self) -> Entry:
         """The message after one more try that counts."""
         return _made(Entry, (*self[:5], self.tries + 1, *self[6:]))
 
-    def anew(self) -> Entry:
-        """The message without a channel; what it says next is rendered anew and has a new key."""
+    def _unbound(self) -> Entry:
+        """The message without a provider; what it says next is rendered anew."""
         return self._replace(
-            channel=None, tries=0, key=self.key + 1, number=0, doubt=False, content=None, digest=None,
+            provider=None, tries=0, key=self.key + 1, number=0, doubt=False, content=None, digest=None,
             begun_at=0, via=None,
         )  # fmt: skip
 
+    def anew(self) -> Entry:
+        """The message as an operator has it begin anew: its keys are new ones at every provider."""
+        return self._unbound()._replace(beginning=self.beginning + 1)
+
     def given_up(self, reason: str) -> Entry:
-        """The message after its channel failed for good."""
-        return self.anew()._replace(spent=(*self.spent, (self.channel or "", reason)))
+        """The message after its provider failed for good."""
+        return self._unbound()._replace(spent=(*self.spent, (self.provider or "", reason)))
 
     def settled(self) -> Entry:
         """The message when nothing of it will be repeated any more."""
@@ -211,7 +232,7 @@ class Entry(NamedTuple):
 
     @property
     def was_tried(self) -> bool:
-        """Whether there was an attempt, on any channel."""
+        """Whether there was an attempt, at any provider."""
         return self.number > 0 or self.key > 1
 
     @property
@@ -220,15 +241,29 @@ class Entry(NamedTuple):
         return self.doubt or self.content is not None
 
     def ending(self, *reasons: str) -> str:
-        """The details of its `error` event: why each channel failed before, these reasons, a doubt left."""
-        before = (f"{channel}: {reason}" for channel, reason in self.spent)
-        doubt = (f"{self.channel}: outcome unknown",) if self.doubt else ()
+        """The details of its `error` event: why each provider failed before, these reasons, a doubt left."""
+        before = (f"{provider}: {reason}" for provider, reason in self.spent)
+        doubt = (f"{self.provider}: outcome unknown",) if self.doubt else ()
         return "; ".join((*before, *reasons, *doubt))
 
 
-def message_key(namespace: str, message_id: int, key: int) -> str:
-    """A message's idempotency key: the same for all tries at one provider (design 4, promise 2)."""
-    return f"{namespace}-{message_id}-{key}"
+def message_key(namespace: str, message_id: int, provider: str, beginning: int) -> str:
+    """A message's idempotency key at a provider: the same whenever it comes back there (design 4, promise 2).
+
+    At most 40 characters of `[A-Za-z0-9-]`.
+    """
+    return f"{namespace}-{message_id}-{_key_tag(provider, beginning)}"
+
+
+def key_prefix(namespace: str, message_id: int) -> str:
+    """What all keys of a message begin with."""
+    return f"{namespace}-{message_id}-"
+
+
+@lru_cache(maxsize=1024)
+def _key_tag(provider: str, beginning: int) -> str:
+    digest = hashlib.blake2s(f"{provider} {beginning}".encode(), digest_size=5).digest()
+    return base64.b32encode(digest)[:6].decode().lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,11 +335,15 @@ class StatusEvent(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of an attempt: the verdict's name, the provider's id for the message, and the reason."""
+    """What became of an attempt: the verdict's name, the provider's id for the message, and the reason.
+
+    `words` are the provider's own words, if it refused or deferred the message.
+    """
 
     verdict: str
     provider_id: str | None = None
     reason: str | None = None
+    words: str | None = None
 
 
 class Transition(NamedTuple):
@@ -332,7 +371,7 @@ class Receipt(NamedTuple):
     `reference` is the message's key or its id, when the provider was given one and echoes it.
     """
 
-    channel: str
+    provider: str
     provider_id: str
     delivered: bool
     status: str

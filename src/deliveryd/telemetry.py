@@ -203,6 +203,7 @@ class Fields(TypedDict, total=False):
     cache: str
     channel: str
     channels: list[str]
+    provider: str
     count: int
     delay: float
     delivered: int

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from deliveryd.model import Entry, Outcome, Receipt, ReceiptStep, StatusEvent, Transition, format_instant
+from deliveryd.model import (
+    Entry,
+    Outcome,
+    Receipt,
+    ReceiptStep,
+    StatusEvent,
+    Transition,
+    channel_of,
+    format_instant,
+)
 from deliveryd.states import BEGINNINGS, Cause, State, edge
 
 BY_OPERATOR = "settled by an operator"
@@ -120,9 +129,9 @@ def exhausted(entry: Entry, before: State, at: int, details: str, outcome: Outco
     return _failed(entry, edge(before, Cause.EXHAUSTED), at, entry.ending(details), outcome)
 
 
-def held_in_doubt(entry: Entry, at: int, reason: str) -> Transition:
+def held_in_doubt(entry: Entry, at: int, reason: str, words: str | None = None) -> Transition:
     """The outcome is unknown, and an operator or a receipt has to settle it."""
-    outcome = Outcome("in_doubt", None, reason)
+    outcome = Outcome("in_doubt", None, reason, words)
     return Transition(entry._replace(doubt=True), *_HELD, at, outcome=outcome)
 
 
@@ -154,7 +163,7 @@ def ordered_sent(entry: Entry, at: int) -> Transition:
 
 def ordered_failed(entry: Entry, at: int) -> Transition:
     """An operator knows that the message didn't arrive."""
-    details = f"{entry.channel}: the outcome was unknown; {BY_OPERATOR} as failed"
+    details = f"{entry.provider}: the outcome was unknown; {BY_OPERATOR} as failed"
     return _failed(entry.settled(), _ORDERED_FAILED, at, details)
 
 
@@ -177,11 +186,12 @@ def reported(message_id: int, before: State, receipt: Receipt) -> ReceiptStep | 
     cause = Cause.RECEIPT_DELIVERED if receipt.delivered else Cause.RECEIPT_FAILED
     if before is State.DELIVERED or (before is State.FAILED and not receipt.delivered):
         return None
-    channel, at = receipt.channel, receipt.received_at
+    at = receipt.received_at
     if receipt.delivered:
+        channel = channel_of(receipt.provider)
         event = StatusEvent(message_id, "delivered", at, channel, receipt.reported_at)
     else:
-        event = _error(message_id, at, f"{channel}: the provider reported {receipt.status}")
+        event = _error(message_id, at, f"{receipt.provider}: the provider reported {receipt.status}")
     return ReceiptStep(*edge(before, cause), event)
 
 

@@ -12,7 +12,7 @@ import anyio
 import pytest
 import trustme
 
-from deliveryd.channels.registry import ADAPTERS, AdapterKind, check_channel, find_adapter
+from deliveryd.channels.registry import ADAPTERS, AdapterKind, check_provider, find_adapter
 from deliveryd.errors import ConfigError
 from deliveryd.testing.adapters import AdapterConformance, GatewayProvider, ScriptedProvider
 from deliveryd.testing.gateway import Gateway, closed_port, open_gateway
@@ -168,7 +168,7 @@ def test_adapters_of_other_packages() -> None:
     kind = find_adapter("pigeon")
     assert isinstance(kind, AdapterKind)
     options = kind.options.model_validate({"url": "http://h/", "json": {"t": "{content.txt}"}})
-    assert check_channel("sms", "sms", "pigeon", options) == [
+    assert check_provider("channels.sms", "sms", "pigeon", options) == [
         "channels.sms.json.t: the block sms has no field 'txt'; did you mean text?"
     ]
     with pytest.raises(ValueError, match="is no AdapterKind"):

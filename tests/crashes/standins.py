@@ -25,6 +25,7 @@ from crashes.ledger import Asked, Handed, LedgerWriter, Ordered, Record, Refused
 from crashes.tearing import TornQueue
 from deliveryd.control.protocol import ControlReply, read_reply, socket_address, socket_of, write_order
 from deliveryd.journal.orders import Action, ItemKind, Order
+from deliveryd.model import message_key
 from deliveryd.sandbox.faults import ApplyThenHangUp, CutInHalf, Delay, Fault, Pass, StandInEndpoint
 from deliveryd.sandbox.records import Attempt, PlannedReceipt, ReceivedMessage, StandInChannel
 from deliveryd.sandbox.server import Sandbox
@@ -114,12 +115,14 @@ class WatchedState(SandboxState):
     def _intents(self, id_: int, key: str) -> int:
         """How many tries under this key the journal's file has, if it says that the latest is under way."""
         query = (
-            "SELECT m.number FROM message m JOIN meta ON meta.key = 'namespace'"
-            " WHERE m.id = ? AND m.state = ? AND meta.value || '-' || m.id || '-' || m.key = ?"
+            "SELECT m.number, meta.value, m.provider, m.beginning FROM message m"
+            " JOIN meta ON meta.key = 'namespace' WHERE m.id = ? AND m.state = ?"
         )
         with contextlib.closing(sqlite3.connect(f"file:{self._journal}?mode=ro", uri=True)) as db:
-            row = db.execute(query, (id_, State.SENDING, key)).fetchone()
-        return 0 if row is None else int(row[0])
+            row = db.execute(query, (id_, State.SENDING)).fetchone()
+        if row is None or message_key(row[1], id_, *row[2:]) != key:
+            return 0
+        return int(row[0])
 
 
 def _key(message: ReceivedMessage) -> str:

@@ -114,9 +114,12 @@ def facts_of(journal: Path) -> Counter[tuple[str, str]]:
     with closing(sqlite3.connect(journal)) as db:
         (namespace,) = db.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
         facts: Counter[tuple[str, str]] = Counter()
-        tries = "SELECT message_id, key, max(number), sum(verdict IS 'accepted') FROM attempt GROUP BY 1, 2"
-        for id_, key, number, accepted in db.execute(tries):
-            facts["intent", message_key(namespace, id_, key)] = number
+        tries = (
+            "SELECT message_id, provider, beginning, max(number), sum(verdict IS 'accepted') FROM attempt"
+            " GROUP BY message_id, key"
+        )
+        for id_, provider, beginning, number, accepted in db.execute(tries):
+            facts["intent", message_key(namespace, id_, provider, beginning)] = number
             facts["outcome", str(id_)] += accepted
         for (body,) in db.execute("SELECT body FROM event"):
             facts["event", _event_key(json.loads(body))] += 1

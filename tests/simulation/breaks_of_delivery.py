@@ -84,7 +84,8 @@ def repeats_sent_again(patch: Patch) -> None:
             if (
                 message.id not in new
                 and db.execute(
-                    "UPDATE message SET state = ?, ended_at = NULL, key = 50 WHERE id = ? AND state = ?",
+                    "UPDATE message SET state = ?, ended_at = NULL, key = 50, beginning = 50"
+                    " WHERE id = ? AND state = ?",
                     (State.TAKEN, message.id, State.SENT),
                 ).rowcount
             ):
@@ -142,7 +143,9 @@ def _begun_anew(patch: Patch, when: Callable[[Entry], bool]) -> None:
     begun = Entry.begun
 
     def anew(self: Entry, lane: str, digest: bytes, at: int) -> Entry:
-        entry = self._replace(key=self.key + 1, number=0) if when(self) else self
+        entry = (
+            self._replace(key=self.key + 1, number=0, beginning=self.beginning + 1) if when(self) else self
+        )
         return begun(entry, lane, digest, at)
 
     patch.setattr(Entry, "begun", anew)
@@ -199,7 +202,7 @@ def fallback_after_doubt(patch: Patch) -> None:
     def elsewhere(
         self: Router, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
     ) -> Routed | Undeliverable:
-        if entry.doubt and entry.channel is not None:
+        if entry.doubt and entry.provider is not None:
             found = route(self, entry.given_up("in doubt"), settings, customer, now)
             if isinstance(found, Routed):
                 return found

@@ -16,7 +16,7 @@ from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.receipt_match import Matching
-from deliveryd.model import Entry, Receipt, ReceiptStep, StatusEvent, Transition
+from deliveryd.model import Entry, Receipt, ReceiptStep, StatusEvent, Transition, channel_of
 from deliveryd.service.client import ServiceClient
 from deliveryd.states import State
 
@@ -180,7 +180,7 @@ def delivered_told_on_each_channel(patch: Patch) -> None:
     def again(id_: int, before: State, receipt: Receipt) -> ReceiptStep | None:
         if before is State.DELIVERED and receipt.delivered:
             at = receipt.received_at
-            event = StatusEvent(id_, "delivered", at, receipt.channel, receipt.reported_at)
+            event = StatusEvent(id_, "delivered", at, channel_of(receipt.provider), receipt.reported_at)
             return ReceiptStep(before, before, event)
         return reported(id_, before, receipt)
 

@@ -10,12 +10,16 @@ from typing import NamedTuple
 import anyio
 
 from deliveryd.http.wire import Target, WireResponse
+from deliveryd.model import message_key
 from simulation.ledger import Accepted, Asked
 from simulation.plan import Report, Step
 from simulation.wire import Request
 from simulation.world import World
 
-_INTENT = "SELECT 1 FROM message WHERE id = ? AND state = 4 AND key = ? AND channel = ?"
+_INTENT = """
+SELECT (SELECT value FROM meta WHERE key = 'namespace'), beginning FROM message
+WHERE id = ? AND state = 4 AND provider = ?
+"""
 
 
 class Sent(NamedTuple):
@@ -52,8 +56,10 @@ class Providers:
         message_id = int(content.pop("reference"))
         key = next(value.decode() for name, value in request.headers if name == b"Idempotency-Key")
         world = self._world
-        number = int(key.rpartition("-")[2])
-        journaled = bool(world.ask_journal(_INTENT, message_id, number, request.host))
+        journaled = any(
+            message_key(str(namespace), message_id, request.host, int(str(beginning))) == key
+            for namespace, beginning in world.ask_journal(_INTENT, message_id, request.host)
+        )
         world.ledger.asked.append(
             Asked(
                 world.ledger.number(),

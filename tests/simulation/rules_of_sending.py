@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from deliveryd.journal.orders import Action
 from simulation.case import (
@@ -58,9 +58,10 @@ def _keys_kept(case: Case) -> Iterator[str]:
                 yield "was repeated on its channel under another key"
             if any(map(case.is_doubtful, under_key)):
                 yield "an attempt in doubt was followed by one on another channel"
-    numbers = [int(asked.key.rpartition("-")[2]) for asked in case.asked]
-    if numbers != sorted(numbers):
-        yield "an old key was used again"
+    for channel in {asked.channel for asked in case.asked}:
+        keys = [key for key, _ in groupby(asked.key for asked in case.asked if asked.channel == channel)]
+        if len(keys) != len(set(keys)):
+            yield "an old key was used again"
 
 
 def _repeated_rightly(case: Case, before: Sequence[Asked], again: Asked) -> Iterator[str]:

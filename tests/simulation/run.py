@@ -56,7 +56,7 @@ class History(NamedTuple):
     forgotten: frozenset[int]
 
 
-_ROWS = "SELECT id, state, channel FROM message"
+_ROWS = "SELECT id, state, provider FROM message"
 
 
 def run_plan(plan: Plan) -> History:

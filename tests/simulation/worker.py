@@ -101,17 +101,18 @@ def configure(life: Life, tuning: Tuning, folder: Path) -> Config:
     whole = whole_config()
     channels = {}
     for name in life.channels:
-        channel = whole.channels.configured[name]
-        common = channel.common.model_copy(
+        channel, provider = whole.channels.configured[name], whole.channels.providers[name]
+        common = provider.common.model_copy(
             update={
                 "concurrency": tuning.concurrency,
                 "timeout": TIMEOUT,
                 "on_in_doubt": "hold" if name in life.hold else "resend",
-                "retry": channel.common.retry.model_copy(update={"attempts": tuning.attempts}),
-                "breaker": channel.common.breaker.model_copy(update={"failures": tuning.breaker}),
+                "retry": provider.common.retry.model_copy(update={"attempts": tuning.attempts}),
+                "breaker": provider.common.breaker.model_copy(update={"failures": tuning.breaker}),
             }
         )
-        channels[name] = channel.model_copy(update={"common": common})
+        providers = {name: provider.model_copy(update={"common": common})}
+        channels[name] = channel.model_copy(update={"providers": providers})
     queue = {"batch_size": tuning.take, "max_in_flight": tuning.in_flight}
     events = {"batch_size": tuning.post, "intermediate": tuning.intermediate}
     return whole.model_copy(
@@ -210,7 +211,7 @@ class Worker(Supervisor):
         service = ServiceClient(client, config.service.base_url)
         wire = TroubledWire(self._world, self._providers)
         client = HttpClient(wire, timeout=TIMEOUT)
-        channels = {name: _channel(config, name, client) for name in config.channels.configured}
+        channels = {name: _channel(config, name, client) for name in config.channels.providers}
         directory = RemoteDirectory(self._world, config.customers.terms)
         yield Outside(service, channels, directory)
 
@@ -264,7 +265,7 @@ class Worker(Supervisor):
 
 @lru_cache(maxsize=8)
 def _writer(name: str) -> tuple[HttpChannelOptions, RequestWriter]:
-    options = whole_config().channels.configured[name].options
+    options = whole_config().channels.providers[name].options
     assert isinstance(options, HttpChannelOptions)
     return options, RequestWriter(options, {})
 

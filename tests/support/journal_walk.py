@@ -25,7 +25,7 @@ NOW = 1_700_000_000_000_000
 
 
 def entry(id_: int, **progress: Any) -> Entry:
-    return Entry(*message(id_))._replace(channel="sms", number=1, begun_at=NOW, **progress)
+    return Entry(*message(id_))._replace(provider="sms", number=1, begun_at=NOW, **progress)
 
 
 async def make_ready(journal: Journal, *ids: int) -> None:
@@ -68,7 +68,7 @@ async def settle_by_reference(journal: SqliteJournal) -> None:
     await journal.receive(
         [
             Receipt("sms", "q11", True, "ok", NOW, NOW, "11"),
-            Receipt("sms", "q12", False, "no", NOW, NOW, message_key(journal.namespace, 12, 1)),
+            Receipt("sms", "q12", False, "no", NOW, NOW, message_key(journal.namespace, 12, "sms", 1)),
             Receipt("sms", "q99", True, "ok", NOW, NOW, "99"),
         ]
     )

@@ -180,5 +180,5 @@ class VirtualWorld:
     async def _outside(self, config: Config) -> AsyncIterator[Outside]:
         wire = HttpxWire(httpx.MockTransport(self.service.handle))
         client = ServiceClient(HttpClient(wire, timeout=config.service.timeout), config.service.base_url)
-        channels = {name: self.channels[name] for name in config.channels.configured}
+        channels = {name: self.channels[name] for name in config.channels.providers}
         yield Outside(client, channels, self.directory)

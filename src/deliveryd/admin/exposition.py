@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from deliveryd.metrics import Durations, Lengths, Levels, MetricCounts, Metrics
+from deliveryd.model import channel_of
 from deliveryd.states import State
 
 
@@ -73,10 +74,10 @@ def _gauges(now: Levels) -> Iterator[Metric]:
         "deliveryd_outbox_events", "Status events not yet accepted by the service.", now.outbox
     )
     yield GaugeMetricFamily("deliveryd_journal_size_bytes", "Size of the journal's files.", now.journal_size)
-    channels = GaugeMetricFamily(
+    providers = GaugeMetricFamily(
         "deliveryd_channel_open", "1 while a provider keeps failing and only probes are sent.",
-        labels=["channel"],
+        labels=["channel", "provider"],
     )  # fmt: skip
-    for channel, is_open in now.channels_open.items():
-        channels.add_metric([channel], is_open)
-    yield channels
+    for provider, is_open in now.providers_open.items():
+        providers.add_metric([channel_of(provider), provider], is_open)
+    yield providers

@@ -1,4 +1,4 @@
-"""The protocol of a channel adapter: it makes one attempt and returns one of six verdicts."""
+"""The protocol of a channel adapter: it makes one attempt and returns one of seven verdicts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from deliveryd.model import Clock, Customer, Entry, Rendered
 class Dispatch(NamedTuple):
     """Everything that an adapter needs for one attempt.
 
-    `key` is the idempotency key: the same for all attempts of the message on this channel, unless an operator
-    restarts the message. Nothing may be sent after `expires_at` by `clock`: an adapter calls `check_time`
-    immediately before the first byte that can't be withdrawn.
+    `key` is the idempotency key: the same for all attempts of the message at this provider, unless an
+    operator restarts the message. Nothing may be sent after `expires_at` by `clock`: an adapter calls
+    `check_time` immediately before the first byte that can't be withdrawn.
     """
 
     key: str
@@ -40,11 +40,25 @@ class Refused(NamedTuple):
 
     `by` is the host that refused. Such refusals are counted per settings ID: many in a row mean that the
     template or the channel's configuration is at fault. None: the refusal concerns only this message or its
-    recipient, such as a missing address or an SMTP server's answer to RCPT.
+    recipient, such as a missing address or an SMTP server's answer to RCPT. `ends_channel`: a table of the
+    configuration says that any other provider of the channel would refuse the message as well.
     """
 
     reason: str
     by: str | None = None
+    ends_channel: bool = False
+    words: str | None = None
+
+
+class Stopped(NamedTuple):
+    """The recipient can't be reached on this channel any more: opted out, blocked the sender, token gone.
+
+    The next channel in the order may accept the message. Later messages to the same address don't use this
+    channel until the stop is lifted.
+    """
+
+    reason: str
+    words: str | None = None
 
 
 class TryAgain(NamedTuple):
@@ -59,6 +73,7 @@ class TryAgain(NamedTuple):
     after: float | None = None
     only_this: bool = False
     may_have_arrived: bool = False
+    words: str | None = None
 
 
 class InDoubt(NamedTuple):
@@ -69,6 +84,7 @@ class InDoubt(NamedTuple):
 
     reason: str
     after: float | None = None
+    words: str | None = None
 
 
 class Misconfigured(NamedTuple):
@@ -79,6 +95,7 @@ class Misconfigured(NamedTuple):
 
     reason: str
     by: str | None = None
+    words: str | None = None
 
 
 class Expired(NamedTuple):
@@ -87,11 +104,15 @@ class Expired(NamedTuple):
     reason: str = "expired"
 
 
-Attempted = Accepted | Refused | TryAgain | InDoubt | Misconfigured
+Attempted = Accepted | Refused | Stopped | TryAgain | InDoubt | Misconfigured
 """The outcome of an attempt that was made."""
 
 Verdict = Attempted | Expired
-"""The outcome of an attempt. Reasons name statuses and rules, never texts, names, addresses or secrets."""
+"""The outcome of an attempt.
+
+Reasons name statuses and rules, never texts, names, addresses or secrets. `words` are the provider's own
+words, which may quote any of these: they are kept with the try in the journal and shown by `explain` only.
+"""
 
 
 class Channel(Protocol):

@@ -127,21 +127,21 @@ def _unknown(error: OutcomeUnknown) -> Verdict:
     return InDoubt(str(error))
 
 
-def open_http_channel(name: str, block: str, options: HttpChannelOptions, timeout: float) -> HttpChannel:
-    """Open the channel `name`; `timeout` seconds bound each request as a whole. Raises ConfigError.
+def open_http_channel(place: str, block: str, options: HttpChannelOptions, timeout: float) -> HttpChannel:
+    """Open the provider whose table is at `place`; `timeout` seconds bound each request as a whole.
 
-    Must be called within the event loop that the channel will run on.
+    Raises ConfigError. Must be called within the event loop that the channel will run on.
     """
     problems = options.problems(block)
     if problems:
-        raise ConfigError([f"channels.{name}.{problem}" for problem in problems])
+        raise ConfigError([f"{place}.{problem}" for problem in problems])
     try:
         prepared = RenewedValue(
             [secret.path for secret in options.secrets.values()], lambda: prepare_requests(options)
         )
     except ValueError as error:
-        raise ConfigError([f"channels.{name}.{error}"]) from None
+        raise ConfigError([f"{place}.{error}"]) from None
     masked = RequestWriter(options, dict.fromkeys(options.secrets, MASK))
-    tls = (options.tls.files() if options.tls else TlsFiles())._replace(ca_key=f"channels.{name}.tls.ca_file")
+    tls = (options.tls.files() if options.tls else TlsFiles())._replace(ca_key=f"{place}.tls.ca_file")
     client = build_client(timeout=timeout, tls=tls, proxy=options.open_proxy())
     return HttpChannel(options, tls, client=client, prepared=prepared, masked=masked)

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -25,7 +24,7 @@ from pydantic import (
 from deliveryd.channels.http_address import address_problem
 from deliveryd.channels.mapping import content_problems, mapping_problems, names_in
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.http.json_pointer import compile_finder
+from deliveryd.http.finder import FinderText
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions, tls_problems
@@ -42,14 +41,6 @@ SECRET_HEADERS = frozenset({"authorization", "cookie", "api-key", "x-api-key", "
 """Headers whose value is always a secret."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-
-
-def _checked_finder(expression: str) -> str:
-    compile_finder(expression)
-    return expression
-
-
-FinderText = Annotated[str, AfterValidator(_checked_finder)]
 
 
 class SuccessOptions(BaseModel):

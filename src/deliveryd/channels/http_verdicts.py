@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.channels.http_options import HttpChannelOptions
-from deliveryd.http.json_pointer import compile_finder
+from deliveryd.http.finder import Document, compile_finder
 from deliveryd.http.retry_after import retry_after
 from deliveryd.http.wire import WireResponse
 
@@ -29,12 +29,14 @@ class AnswerReader:
         """Return the verdict. Of the body, it contains only the provider's ID."""
         if not 200 <= answer.status < 300:
             return failure(answer.status, answer.headers.get("retry-after"))
-        return self._doubt(answer) or Accepted(self._provider_id(answer.body) if self._provider_id else None)
+        return self._doubt(answer) or Accepted(
+            self._provider_id.find(Document(answer.body, answer.headers)) if self._provider_id else None
+        )
 
     def _doubt(self, answer: WireResponse) -> Verdict | None:
         if self._success is None or self._said is None:
             return None
-        said = self._said(answer.body)
+        said = self._said.find(Document(answer.body, answer.headers))
         if said in self._success.equals:
             return None
         if said is None:

@@ -22,10 +22,10 @@ def _nothing_wrong(_options: Any, _block: str) -> list[str]:
 class AdapterKind(NamedTuple):
     """An adapter from a package: the value of an entry point in the group `deliveryd.channels`.
 
-    `options` is the model of its keys in `[channels.NAME]`, with `extra="forbid"`. `open` takes the channel's
-    name, its block, the options and the time-out of an attempt in seconds, runs within the event loop and
-    raises ConfigError. `check` takes valid options and the block, and returns further problems, such as
-    unreadable files, as `key: what`.
+    `options` is the model of a provider's keys, with `extra="forbid"`. `open` takes the place of the table in
+    the file, such as `channels.sms`, the block, options and the time-out of an attempt in seconds; it runs
+    within the event loop and raises ConfigError, with each problem as `PLACE.key: what`. `check` takes valid
+    options and the block, and returns further problems, such as unreadable files, as `key: what`.
     """
 
     options: type[BaseModel]
@@ -33,16 +33,16 @@ class AdapterKind(NamedTuple):
     check: Callable[[Any, str], list[str]] = _nothing_wrong
 
 
-def _open_http(name: str, block: str, options: HttpChannelOptions, timeout: float) -> Channel:
+def _open_http(place: str, block: str, options: HttpChannelOptions, timeout: float) -> Channel:
     from deliveryd.channels.http import open_http_channel  # noqa: PLC0415  # loaded only where it is configured
 
-    return open_http_channel(name, block, options, timeout)
+    return open_http_channel(place, block, options, timeout)
 
 
-def _open_smtp(name: str, block: str, options: SmtpOptions, timeout: float) -> Channel:
+def _open_smtp(place: str, block: str, options: SmtpOptions, timeout: float) -> Channel:
     from deliveryd.channels.smtp import open_smtp  # noqa: PLC0415  # loads the e-mail libraries
 
-    return open_smtp(name, block, options, timeout)
+    return open_smtp(place, block, options, timeout)
 
 
 ADAPTERS: Mapping[str, AdapterKind] = {
@@ -59,14 +59,14 @@ def find_adapter(adapter: str) -> AdapterKind:
     return plugins.find_kind(adapter, ADAPTERS, AdapterKind, what="adapter", group=ADAPTER_ENTRY_POINTS)
 
 
-def check_channel(name: str, block: str, adapter: str, options: BaseModel) -> list[str]:
-    """Return further problems of valid options, as `channels.NAME.key: what`. Makes no connections."""
-    return [f"channels.{name}.{problem}" for problem in find_adapter(adapter).check(options, block)]
+def check_provider(place: str, block: str, adapter: str, options: BaseModel) -> list[str]:
+    """Return further problems of valid options, as `PLACE.key: what`. Makes no connections."""
+    return [f"{place}.{problem}" for problem in find_adapter(adapter).check(options, block)]
 
 
-def open_adapter(name: str, block: str, adapter: str, options: BaseModel, *, timeout: float) -> Channel:
-    """Open the channel `name`, whose attempts take at most `timeout` seconds.
+def open_adapter(place: str, block: str, adapter: str, options: BaseModel, *, timeout: float) -> Channel:
+    """Open the provider whose table is at `place`; its attempts take at most `timeout` seconds.
 
     Must be called within the event loop; raises ConfigError, or ValueError for an unknown adapter.
     """
-    return find_adapter(adapter).open(name, block, options, timeout)
+    return find_adapter(adapter).open(place, block, options, timeout)

@@ -271,11 +271,14 @@ class _Attempt:
         return session
 
 
-def open_smtp(name: str, block: str, options: SmtpOptions, timeout: float) -> SmtpChannel:
-    """Open the channel `name`; `timeout` seconds bound each attempt as a whole. Raises ConfigError."""
+def open_smtp(place: str, block: str, options: SmtpOptions, timeout: float) -> SmtpChannel:
+    """Open the provider whose table is at `place`; `timeout` seconds bound each attempt as a whole.
+
+    Raises ConfigError.
+    """
     if sniffio.current_async_library() != "asyncio":
-        raise ConfigError([f"channels.{name}.adapter: smtp runs on asyncio only"])
+        raise ConfigError([f"{place}.adapter: smtp runs on asyncio only"])
     problems = options.problems(block)
     if problems:
-        raise ConfigError([f"channels.{name}.{problem}" for problem in problems])
-    return SmtpChannel(options, Credentials(options), timeout=timeout, ca_key=f"channels.{name}.ca_file")
+        raise ConfigError([f"{place}.{problem}" for problem in problems])
+    return SmtpChannel(options, Credentials(options), timeout=timeout, ca_key=f"{place}.ca_file")

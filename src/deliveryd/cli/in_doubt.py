@@ -34,7 +34,7 @@ from deliveryd.inspection.explanation import moment
 from deliveryd.journal.dead_letters import InDoubtMessage
 from deliveryd.journal.dead_letters import read_in_doubt as held_in
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.model import format_instant
+from deliveryd.model import channel_of, format_instant
 
 in_doubt = CommandGroup(
     no_args_is_help=True,
@@ -168,19 +168,22 @@ def _held(config: Config, channel: str | None, until: int | None) -> Sequence[In
     path = config.journal.path
     held = held_in(path, channel, until)
     if channel is not None and not held:
-        of_all = (each.channel for each in held_in(path, None, None))
-        insist_on_a_channel(channel, sorted({*config.channels.configured, *of_all}))
+        of_all = (channel_of(each.provider) for each in held_in(path, None, None))
+        insist_on_a_channel(
+            channel, sorted({*config.channels.configured, *config.channels.providers, *of_all})
+        )
     return held
 
 
 def _lines(held: Sequence[InDoubtMessage]) -> Iterator[str]:
     for each in held:
         repeats = f", tried {each.tries} times" if each.tries > 1 else ""
-        yield f"{each.message_id}  {each.channel}, since {moment(each.since)}{repeats}"
+        yield f"{each.message_id}  {each.provider}, since {moment(each.since)}{repeats}"
         yield f"    key {each.key}"
         yield f"    {each.reason or 'no reason recorded'}"
     yield f"{len(held)} held in doubt"
 
 
 def _as_data(held: InDoubtMessage) -> Mapping[str, object]:
-    return held._asdict() | {"since": format_instant(held.since)}
+    channel = channel_of(held.provider)
+    return held._asdict() | {"channel": channel, "since": format_instant(held.since)}

@@ -51,7 +51,7 @@ def carry_out(config: Config, verb: Action, wanted: Mapping[ItemKind, Sequence[s
     client = ControlClient(
         config.journal.path,
         config.events.details_field,
-        tuple(config.channels.configured),
+        tuple(config.channels.providers),
         config.journal.keep_variables,
     )
     done: list[str] = []

@@ -44,7 +44,7 @@ class ControlClient(NamedTuple):
 
     journal: Path
     details_field: str
-    channels: Sequence[str]
+    providers: Sequence[str]
     keep_variables: bool = False
 
 
@@ -116,7 +116,7 @@ async def _carry_out(client: ControlClient, portion: Order) -> ControlReply:
         client.journal, details_field=client.details_field, keep_variables=client.keep_variables
     ) as journal:
         order = portion._replace(user=user_name(os.geteuid()))
-        decided = await journal.decide(order, WallClock().now(), client.channels)
+        decided = await journal.decide(order, WallClock().now(), client.providers)
     return ControlReply(decided.done, decided.skipped)
 
 

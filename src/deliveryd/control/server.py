@@ -36,19 +36,19 @@ _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
 class ControlServer:
-    """Carries out orders while the worker runs; `channels` are those that are configured."""
+    """Carries out orders while the worker runs; `providers` are those that are configured."""
 
     def __init__(
         self,
         journal_path: Path,
         journal: Journal,
         recorder: Recorder,
-        channels: Collection[str],
+        providers: Collection[str],
     ) -> None:
         self._path = socket_of(journal_path)
         self._journal = journal
         self._recorder = recorder
-        self._channels = channels
+        self._providers = providers
 
     async def run(self) -> None:
         """Take orders until cancelled. Recreate the socket if it was removed.
@@ -99,7 +99,7 @@ class ControlServer:
             return Failed(str(error))
 
     async def _carry_out(self, order: Order) -> ControlReply:
-        decided = await self._recorder.decide(order, self._channels)
+        decided = await self._recorder.decide(order, self._providers)
         if order.verb is Action.ERASE:
             await self._journal.cut_log()
         log(

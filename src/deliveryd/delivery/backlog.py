@@ -42,8 +42,8 @@ class Backlog:
             self._count += 1
             if transition.waits_for is not None and transition.due_at is not None:
                 self.expect_overdue(transition.due_at)
-                if transition.entry.channel is not None:
-                    self._short_of_room.add(transition.entry.channel)
+                if transition.entry.provider is not None:
+                    self._short_of_room.add(transition.entry.provider)
 
     def expect_overdue(self, at: float) -> None:
         """Look at this instant, if not before, for messages that have waited long enough."""
@@ -53,17 +53,17 @@ class Backlog:
         """Forget the instant: the look begins, and others may begin to wait meanwhile."""
         self._overdue_at = math.inf
 
-    def note_short_of_room(self, channels: Iterable[str]) -> None:
-        """Note that messages may wait for room in these channels' dispatchers."""
-        self._short_of_room.update(channels)
+    def note_short_of_room(self, providers: Iterable[str]) -> None:
+        """Note that messages may wait for room in these providers' dispatchers."""
+        self._short_of_room.update(providers)
 
-    def is_short_of_room(self, channel: str) -> bool:
-        """Whether messages may wait for room in a channel's dispatcher."""
-        return channel in self._short_of_room
+    def is_short_of_room(self, provider: str) -> bool:
+        """Whether messages may wait for room in a provider's dispatcher."""
+        return provider in self._short_of_room
 
-    def begin_room(self, channel: str) -> None:
-        """Forget a channel: the look begins, and others may begin to wait meanwhile."""
-        self._short_of_room.discard(channel)
+    def begin_room(self, provider: str) -> None:
+        """Forget a provider: the look begins, and others may begin to wait meanwhile."""
+        self._short_of_room.discard(provider)
 
     def answered(self, waits_for: str, seconds: float = 0.0) -> None:
         """Note that messages that wait for this may go on, after so many seconds."""

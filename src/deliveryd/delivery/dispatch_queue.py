@@ -1,4 +1,4 @@
-"""The messages of one channel that wait for their attempt: repeats, and new ones."""
+"""The messages of one provider that wait for their attempt: repeats, and new ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deliveryd.delivery.routing import Routed, is_expired
 from deliveryd.model import SECOND, Clock
 
 KEPT = 10
-"""Messages that stay queued while the channel's breaker is open; the others wait in the journal."""
+"""Messages that stay queued while the provider's breaker is open; the others wait in the journal."""
 
 
 class DispatchQueue:

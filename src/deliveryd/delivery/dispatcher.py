@@ -1,4 +1,4 @@
-"""Dispatchers: one for each channel, with a queue, concurrency, rate and retries of its own.
+"""Dispatchers: one for each provider, with a queue, concurrency, rate and retries of its own.
 
 A dispatcher commits the intent to send, then sends, then has the step recorded that follows from the verdict.
 What is queued has no intent yet: only attempts that are under way can be in doubt after a crash. While the
@@ -28,7 +28,7 @@ from deliveryd.delivery.routing import Routed, is_expired
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.journal.rows import digest_of
 from deliveryd.metrics import Metrics
-from deliveryd.model import Clock, Content, Customer, Entry, Transition, message_key
+from deliveryd.model import Clock, Content, Customer, Entry, Transition, channel_of, message_key
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
@@ -39,7 +39,7 @@ VERDICTS = frozenset(get_args(Verdict))
 
 
 class Dispatcher:
-    """The attempts of one channel. `share` is how many places are its own."""
+    """The attempts at one provider. `share` is how many places are its own."""
 
     def __init__(  # noqa: PLR0917 - the first seven are parts, the others are choices
         self,
@@ -58,6 +58,7 @@ class Dispatcher:
         intermediate: frozenset[str],
     ) -> None:
         self.name = name
+        self._channel_name = channel_of(name)
         self._loop = f"lane {name}"
         self.share = share
         self._owed = 0
@@ -110,7 +111,7 @@ class Dispatcher:
 
     @property
     def is_open(self) -> bool:
-        """Whether the channel's breaker is open: only probes are sent."""
+        """Whether the provider's breaker is open: only probes are sent."""
         return self._breaker.is_open
 
     @property
@@ -143,7 +144,7 @@ class Dispatcher:
         """Queue a message; False when there is no room for it."""
         is_repeat = routed.entry.was_tried
         owed = min(self._owed, self.share // 2) if self._owed else 0
-        if is_repeat or routed.entry.channel == self.name:  # it waited for this dispatcher's room
+        if is_repeat or routed.entry.provider == self.name:  # it waited for this dispatcher's room
             owed = 0
         is_within_share = self._held + owed < self.share and not self._breaker.is_open
         if not is_within_share and self.room <= owed:
@@ -261,11 +262,11 @@ class Dispatcher:
             workers.start_soon(self._work)
 
     def _content(self, routed: Routed) -> Content:
-        """What a message says on this channel."""
+        """What a message says at this provider."""
         return routed.entry.content or Content(routed.rendered, self._values(routed.customer))
 
     def _values(self, customer: Customer | None) -> Mapping[str, str]:
-        """The customer's values that the channel sends."""
+        """The customer's values that the adapter sends."""
         if customer is None or not self._customer_fields:
             return NO_VALUES
         fields = customer.fields
@@ -273,7 +274,10 @@ class Dispatcher:
 
     def _hold(self, entry: Entry, now: int) -> Transition:
         self._refusals.unanswered(entry.settings_id)
-        log(Event.MESSAGE_IN_DOUBT, channel=self.name, message_id=entry.id, reason=transitions.CHANGED)
+        log(
+            Event.MESSAGE_IN_DOUBT,
+            channel=self._channel_name, provider=self.name, message_id=entry.id, reason=transitions.CHANGED,
+        )  # fmt: skip
         return transitions.changed(entry, now)
 
     async def _work(self) -> None:
@@ -291,14 +295,17 @@ class Dispatcher:
         """Make one attempt, unless the time ran out since its intent; return the step that follows."""
         if routed.expires_at is not None and is_expired(routed.expires_at, now := self._clock.now()):
             return self._verdicts.expired(entry, routed, now)
-        key = message_key(self._namespace, entry.id, entry.key)
+        key = message_key(self._namespace, entry.id, self.name, entry.beginning)
         started = time.monotonic()
         try:
             verdict = await self._channel.send(
                 Dispatch(key, entry, routed.customer, routed.rendered, routed.expires_at, self._clock)
             )
         except Exception as error:  # one broken adapter must not take the worker with it
-            log(Event.MESSAGE_IN_DOUBT, channel=self.name, message_id=entry.id, error=error)
+            log(
+                Event.MESSAGE_IN_DOUBT,
+                channel=self._channel_name, provider=self.name, message_id=entry.id, error=error,
+            )  # fmt: skip
             verdict = InDoubt(f"the adapter failed with {type(error).__name__}")
         if type(verdict) not in VERDICTS:  # a package's adapter may not be type-checked
             verdict = InDoubt(f"the adapter answered with a {type(verdict).__name__}, which is no verdict")

@@ -1,10 +1,10 @@
-"""What becomes of a try whose outcome is unknown, by its channel's policy (design 4, promise 2). Pure."""
+"""What becomes of a try whose outcome is unknown, by its provider's policy (design 4, promise 2). Pure."""
 
 from __future__ import annotations
 
 from deliveryd import transitions
 from deliveryd.delivery.policy import DispatchPolicy
-from deliveryd.model import SECOND, Entry, Outcome, Transition
+from deliveryd.model import SECOND, Entry, Outcome, Transition, channel_of
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
 
@@ -12,16 +12,31 @@ from deliveryd.telemetry import Event, log
 class DoubtPolicy:
     """Decides whether a message in doubt is repeated (`on_in_doubt`), and when."""
 
-    def __init__(self, channel: str, policy: DispatchPolicy) -> None:
-        self._channel = channel
+    def __init__(self, provider: str, policy: DispatchPolicy) -> None:
+        self._provider = provider
+        self._channel = channel_of(provider)
         self._policy = policy
 
-    def after_try(self, entry: Entry, reason: str, now: int, at_least: float | None = None) -> Transition:
-        """The step after a try whose outcome is unknown; a repeat waits `at_least` so many seconds."""
-        log(Event.MESSAGE_IN_DOUBT, channel=self._channel, message_id=entry.id, reason=reason)
+    def after_try(
+        self,
+        entry: Entry,
+        reason: str,
+        now: int,
+        at_least: float | None = None,
+        *,
+        words: str | None = None,
+    ) -> Transition:
+        """The step after a try whose outcome is unknown; a repeat waits at least `at_least` seconds.
+
+        `words` are the provider's own.
+        """
+        log(
+            Event.MESSAGE_IN_DOUBT,
+            channel=self._channel, provider=self._provider, message_id=entry.id, reason=reason,
+        )  # fmt: skip
         if not self._policy.resend_in_doubt:
-            return transitions.held_in_doubt(entry, now, reason)
-        outcome = Outcome("in_doubt", None, reason)
+            return transitions.held_in_doubt(entry, now, reason, words)
+        outcome = Outcome("in_doubt", None, reason, words)
         return self._repeat(entry._replace(doubt=True), State.SENDING, now, outcome, at_least)
 
     def after_hold(self, entry: Entry, reason: str, now: int) -> Transition | None:
@@ -35,7 +50,7 @@ class DoubtPolicy:
     ) -> Transition:
         outcome = doubt if before is State.SENDING else None  # a held try has its outcome
         if entry.tries >= self._policy.retry.attempts:
-            details = f"{self._channel}: {doubt.reason} (tried {entry.tries} times)"
+            details = f"{self._provider}: {doubt.reason} (tried {entry.tries} times)"
             return transitions.exhausted(entry, before, now, details, outcome)
         pause = self._policy.retry.pause(max(entry.tries, 1), at_least)
         return transitions.repeated(entry, before, now, now + int(pause * SECOND), outcome)

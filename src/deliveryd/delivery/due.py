@@ -20,7 +20,7 @@ SHORT_OF_ROOM = 0.1
 
 PROBE_CANDIDATES = 100
 PROBE_PAUSE = 1.0
-"""How many due messages of a channel whose breaker is open become ready, and how often (seconds).
+"""How many due messages of a provider whose breaker is open become ready, and how often (seconds).
 
 They may have expired, take their turns as probes, or wait for room.
 """
@@ -31,7 +31,7 @@ LESS = 0.05
 
 
 class Room(Protocol):
-    """What a channel's dispatcher has room for."""
+    """What a provider's dispatcher has room for."""
 
     share: int
 
@@ -73,7 +73,7 @@ class DueMessages:
         self._heartbeats = heartbeats
         self._max_waiting = max_waiting
         self._steps = StepWatch(clock)
-        self._look_again: dict[str, float] = {}  # by channel with an open breaker, the event loop's time
+        self._look_again: dict[str, float] = {}  # by provider with an open breaker, the event loop's time
         self._short = 0  # messages that are due and found no place
         self._level = 0
         self._is_misplaced = False
@@ -113,7 +113,7 @@ class DueMessages:
         return pause
 
     async def _fetch_of(self, name: str, dispatcher: Room) -> float:
-        """Fetch what is due of one channel, then what waits for room there: each within what is left.
+        """Fetch what is due of one provider, then what waits for room there: each within what is left.
 
         What finds no room is owed some of what is freed next.
         """
@@ -125,7 +125,7 @@ class DueMessages:
         room = min(dispatcher.room_to_fetch, self._in_flight.free)
         if self._backlog.is_short_of_room(name) and not left:
             left = await self._fetch_for_room(name, room)
-        # A single channel has room for whatever holds a place.
+        # A single provider has room for whatever holds a place.
         dispatcher.reserve(left if len(self._rooms) > 1 else 0)
         self._short += min(left, dispatcher.room_to_fetch)
         return SHORT_OF_ROOM if left else pause
@@ -141,7 +141,7 @@ class DueMessages:
         return self._rooms[name].share
 
     async def _fetch_candidates(self, name: str, dispatcher: Room) -> float:
-        """Fetch a few of a channel whose breaker is open, seldom: most of them are put off again."""
+        """Fetch a few of a provider whose breaker is open, seldom: most of them are put off again."""
         now = anyio.current_time()
         if (wait := self._look_again.get(name, now) - now) > 0:
             return wait
@@ -154,7 +154,7 @@ class DueMessages:
         return PROBE_PAUSE
 
     async def _fetch_unbound(self) -> float:
-        """Fetch what is due and bound to no channel, into a part of the places: it may have to wait again."""
+        """Fetch what is due and bound to no provider, into some of the places: it may have to wait again."""
         pause, left = await self._fetch({"": self._in_flight.free_for_some})
         self._short += left
         return SHORT_OF_ROOM if left else pause

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from deliveryd.model import Transition
+from deliveryd.model import Transition, channel_of
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
 
@@ -15,21 +15,21 @@ MOST_FAILURE_REASONS = 50
 
 OTHER = "other reasons"
 REPORTED = "reported as failed by its provider or an operator"
-NO_CHANNEL = "none"
+NO_PROVIDER = "none"
 
 _VALUE = re.compile(r"expired(?= at )|missing placeholders(?=: )|not a language tag(?=: )")
 """What goes before a value of the message in the details of an event."""
 
 
 def reason_of(transition: Transition) -> tuple[str, str]:
-    """The channel on which a message failed, and why, without what differs from message to message."""
+    """The provider at which a message failed, and why, without what differs from message to message."""
     entry = transition.entry
     details = next((event.details for event in transition.events if event.details), None) or ""
-    channel, reason = entry.channel or NO_CHANNEL, details
-    if entry.spent and entry.channel is None:
-        channel, reason = entry.spent[-1]
+    provider, reason = entry.provider or NO_PROVIDER, details
+    if entry.spent and entry.provider is None:
+        provider, reason = entry.spent[-1]
     found = _VALUE.match(details)
-    return channel, found[0] if found else reason.removeprefix(f"{channel}: ")
+    return provider, found[0] if found else reason.removeprefix(f"{provider}: ")
 
 
 class Failures:
@@ -46,15 +46,18 @@ class Failures:
 
     def add_reported(self, count: int) -> None:
         """So many messages failed by a receipt or an operator's order, after the line was done with them."""
-        self._count(NO_CHANNEL, REPORTED, count)
+        self._count(NO_PROVIDER, REPORTED, count)
 
-    def _count(self, channel: str, reason: str, count: int = 1) -> None:
-        if (channel, reason) not in self._counts and len(self._counts) >= MOST_FAILURE_REASONS:
-            channel, reason = NO_CHANNEL, OTHER
-        self._counts[channel, reason] += count
+    def _count(self, provider: str, reason: str, count: int = 1) -> None:
+        if (provider, reason) not in self._counts and len(self._counts) >= MOST_FAILURE_REASONS:
+            provider, reason = NO_PROVIDER, OTHER
+        self._counts[provider, reason] += count
 
     def report(self) -> None:
         """Log the sums, the largest first, and begin anew."""
         counts, self._counts = self._counts, Counter()
-        for (channel, reason), count in counts.most_common():
-            log(Event.MESSAGE_FAILED, channel=channel, reason=reason, count=count)
+        for (provider, reason), count in counts.most_common():
+            log(
+                Event.MESSAGE_FAILED,
+                channel=channel_of(provider), provider=provider, reason=reason, count=count,
+            )  # fmt: skip

@@ -37,7 +37,7 @@ class InFlightLimit:
 
     @property
     def spare(self) -> int:
-        """How many free places one channel may take beyond its share, so that half stays for the others."""
+        """How many free places one provider may take beyond its share, so that half stays for the others."""
         return max(self.free - self.most // 2, 0)
 
     @property

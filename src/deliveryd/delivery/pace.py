@@ -1,4 +1,4 @@
-"""The pace of a channel's attempts (`rate`)."""
+"""The pace of a provider's attempts (`rate`)."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class Pipeline:
             now = self._clock.now()
             due_at = bounded(now + int(message.seconds * SECOND), message.expires_at)
             return transitions.deferred(message.entry, now, due_at, message.waits_for)
-        dispatcher = self._dispatchers[message.channel]
+        dispatcher = self._dispatchers[message.provider]
         return None if dispatcher.offer(message) else dispatcher.defer(message)
 
     async def _record(self, steps: Sequence[Transition]) -> None:

@@ -1,4 +1,4 @@
-"""What a channel's configuration says of its attempts."""
+"""What a provider's configuration says of its attempts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deliveryd.runtime.breaker import BreakerPolicy
 
 
 class RetryPolicy(NamedTuple):
-    """How often a channel is tried for one message, and the seconds between: `base`, doubled, up to `max`."""
+    """How often a message is tried at a provider, and the seconds between: `base`, doubled, up to `max`."""
 
     attempts: int
     base: float
@@ -22,7 +22,7 @@ class RetryPolicy(NamedTuple):
 
 
 class DispatchPolicy(NamedTuple):
-    """The limits of a channel's attempts."""
+    """The limits of a provider's attempts."""
 
     concurrency: int
     rate: Rate | None

@@ -1,4 +1,4 @@
-"""What the verdicts say of a channel's provider: whether it works, and which settings it refuses."""
+"""What the verdicts say of a provider: whether it works, and which settings it refuses."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.dispatch_queue import DispatchQueue
 from deliveryd.delivery.refusals import Refusals
 from deliveryd.delivery.routing import Routed
-from deliveryd.model import SECOND, Clock, Transition
+from deliveryd.model import SECOND, Clock, Transition, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from deliveryd.telemetry import Event, log
 
 
 class Provider:
-    """The breaker of one channel, and the settings ids that wait on it."""
+    """The breaker of one provider, and the settings ids that wait on it."""
 
     def __init__(
-        self, channel: str, policy: BreakerPolicy, queue: DispatchQueue, backlog: Backlog, clock: Clock
+        self, name: str, policy: BreakerPolicy, queue: DispatchQueue, backlog: Backlog, clock: Clock
     ) -> None:
-        self._channel = channel
+        self._name = name
+        self._channel = channel_of(name)
         self._queue = queue
         self._backlog = backlog
         self._clock = clock
         self.breaker = Breaker(policy)
-        self.refusals = Refusals(channel, self.breaker, policy, queue)
+        self.refusals = Refusals(name, self.breaker, policy, queue)
         self._misconfigured: str | None = None  # the last reason, until the provider answers
         self._has_answered = False  # before, messages of an earlier run may wait for its recovery
 
@@ -54,13 +55,17 @@ class Provider:
             self._misconfigured = verdict.reason
             log(
                 Event.CHANNEL_MISCONFIGURED,
-                channel=self._channel, reason=verdict.reason, host=verdict.by or "unknown",
+                channel=self._channel, provider=self._name,
+                reason=verdict.reason, host=verdict.by or "unknown",
             )  # fmt: skip
         was_open = self.breaker.is_open
         pause = self.breaker.failed(verdict.after if isinstance(verdict, TryAgain) else None)
         if pause is not None:
             event = Event.CHANNEL_PROBE_FAILED if was_open else Event.CHANNEL_UNAVAILABLE
-            log(event, channel=self._channel, reason=verdict.reason, delay=pause)
+            log(
+                event,
+                channel=self._channel, provider=self._name, reason=verdict.reason, delay=pause,
+            )  # fmt: skip
 
     def answered(self) -> None:
         """The provider answered: after failures, messages that wait for it go on.
@@ -74,9 +79,9 @@ class Provider:
             return
         seconds = self.breaker.answered()
         if seconds or self._misconfigured is not None:
-            log(Event.CHANNEL_RECOVERED, channel=self._channel, seconds=seconds)
+            log(Event.CHANNEL_RECOVERED, channel=self._channel, provider=self._name, seconds=seconds)
         if seconds or self._misconfigured is not None or not self._has_answered:
-            self._backlog.answered(waits.recovery(self._channel))
+            self._backlog.answered(waits.recovery(self._name))
         self._misconfigured = None
         self._has_answered = True
 
@@ -90,4 +95,4 @@ def wait_for_room(routed: Routed, now: int) -> Transition:
     """Wait in the journal for room in the dispatcher, but no longer than until the message expires."""
     key = waits.repeat if routed.entry.was_tried else waits.room
     due_at = bounded(now + int(waits.LONGEST_ANSWER_WAIT * SECOND), routed.expires_at)
-    return transitions.deferred(routed.bound, now, due_at, key(routed.channel))
+    return transitions.deferred(routed.bound, now, due_at, key(routed.provider))

@@ -19,7 +19,17 @@ from deliveryd.errors import JournalFull
 from deliveryd.journal.base import Journal, MatchedReceipt, OutboxRow, Recovery
 from deliveryd.journal.orders import Decided, Effect, Order
 from deliveryd.metrics import Metrics
-from deliveryd.model import SECOND, STEP, Clock, Entry, Malformed, QueuedMessage, Receipt, Transition
+from deliveryd.model import (
+    SECOND,
+    STEP,
+    Clock,
+    Entry,
+    Malformed,
+    QueuedMessage,
+    Receipt,
+    Transition,
+    channel_of,
+)
 from deliveryd.runtime.wakeup import AutoResetEvent
 from deliveryd.states import ENDED, State
 from deliveryd.telemetry import DEBUG, Event, enabled, log
@@ -107,15 +117,15 @@ class Recorder:
 
     # an earlier run
 
-    async def recover(self, channels: Collection[str]) -> Recovery:
+    async def recover(self, providers: Collection[str]) -> Recovery:
         """Take up what an earlier run left; messages in doubt are left to the caller."""
         ahead = self._journal.last_at - self._clock.now()
         await self.follow_clock(-ahead if ahead >= STEP else 0)
-        left = await self._journal.recover(self._clock.now(), channels)
+        left = await self._journal.recover(self._clock.now(), providers)
         self._awaiting = {entry.id: entry for entry in left.taken}
         self.in_flight.hold([*self._awaiting, *left.reporting])
         self.backlog.change(left.waiting)
-        self.backlog.note_short_of_room(channels)
+        self.backlog.note_short_of_room(providers)
         return left
 
     def open(self) -> None:
@@ -243,7 +253,8 @@ class Recorder:
         if enabled(DEBUG):
             for step in steps:
                 if (event := LOGGED_STATES.get(step.after)) is not None:
-                    log(event, message_id=step.entry.id, channel=step.entry.channel or "none")
+                    provider = step.entry.provider or "none"
+                    log(event, message_id=step.entry.id, channel=channel_of(provider), provider=provider)
 
     # receipts and operators' orders
 
@@ -258,9 +269,9 @@ class Recorder:
         self._apply([effect for _result, effect in results if effect is not None])
         return results
 
-    async def decide(self, order: Order, channels: Collection[str]) -> Decided:
+    async def decide(self, order: Order, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""
-        decided = await self._journal.decide(order, self._clock.now(), channels)
+        decided = await self._journal.decide(order, self._clock.now(), providers)
         self._apply(decided.effects)
         return decided
 

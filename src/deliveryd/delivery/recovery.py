@@ -15,26 +15,26 @@ from deliveryd.states import State
 from deliveryd.telemetry import Event, log
 
 
-async def recover_line(recorder: Recorder, channels: Mapping[str, DoubtPolicy], clock: Clock) -> None:
+async def recover_line(recorder: Recorder, providers: Mapping[str, DoubtPolicy], clock: Clock) -> None:
     """Record what becomes of messages in doubt, and probe each provider with a few that wait for it."""
-    left = await recorder.recover(channels)
+    left = await recorder.recover(providers)
     now = clock.now()
-    steps = [step for doubtful in left.doubtful if (step := _after_crash(doubtful, channels, now))]
+    steps = [step for doubtful in left.doubtful if (step := _after_crash(doubtful, providers, now))]
     await recorder.record(steps)
-    for name in channels:
+    for name in providers:
         await recorder.wake([waits.recovery(name)], most=KEPT)
     recorder.open()
     if left.taken or left.doubtful or left.waiting or left.reporting:
         log(Event.JOURNAL_RECOVERED, count=len(left.taken) + left.waiting, in_flight=len(left.doubtful))
 
 
-def _after_crash(doubtful: Doubtful, channels: Mapping[str, DoubtPolicy], now: int) -> Transition | None:
+def _after_crash(doubtful: Doubtful, providers: Mapping[str, DoubtPolicy], now: int) -> Transition | None:
     """The step of a message whose try has no outcome, or that was held; None: it stays held.
 
-    It uses up no try: the provider isn't at fault. Without its channel the message is held.
+    It uses up no try: the provider isn't at fault. Without its provider the message is held.
     """
     entry, state, reason = doubtful
-    policy = channels.get(entry.channel or "")
+    policy = providers.get(entry.provider or "")
     if state is State.IN_DOUBT:
         return None if policy is None else policy.after_hold(entry, reason or "", now)
     if policy is not None:

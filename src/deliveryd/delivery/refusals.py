@@ -1,8 +1,8 @@
-"""What a provider refuses, counted for each settings id of one channel.
+"""What a provider refuses, counted for each settings id.
 
 A template that a provider doesn't take costs 20 messages and not a campaign: after that many refusals in a
-row the id waits on this channel, and single probes find out when it is accepted. When several ids wait, or
-all that are used, the fault isn't in the templates: the channel counts as misconfigured.
+row the id waits at this provider, and single probes find out when it is accepted. When several ids wait, or
+all that are used, the fault isn't in the templates: the provider counts as misconfigured.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import anyio
 
 from deliveryd.channels.base import Refused
 from deliveryd.delivery.dispatch_queue import DispatchQueue
+from deliveryd.model import channel_of
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from deliveryd.telemetry import Event, log
 
@@ -20,7 +21,7 @@ MOST_IN_A_ROW = 20
 """Refusals of one settings id without an acceptance after which it waits."""
 
 WIDESPREAD = 3
-"""Settings ids that wait at a time, from which on the channel is at fault."""
+"""Settings ids that wait at a time, from which on the provider's configuration is at fault."""
 
 ACTIVE = 600.0
 """Seconds for which a settings id counts as used after an answer of the provider."""
@@ -47,14 +48,15 @@ class _Counted:
 
 
 class Refusals:
-    """Which settings ids wait on a channel, since its provider refuses all of their messages.
+    """Which settings ids wait at a provider, since it refuses all of their messages.
 
-    When it refuses everything, `breaker` is opened, which is the channel's; `policy` says for how long.
+    When it refuses everything, `breaker` is opened, which is the provider's; `policy` says for how long.
     `queue` holds what is yet to be sent.
     """
 
-    def __init__(self, channel: str, breaker: Breaker, policy: BreakerPolicy, queue: DispatchQueue) -> None:
-        self._channel = channel
+    def __init__(self, provider: str, breaker: Breaker, policy: BreakerPolicy, queue: DispatchQueue) -> None:
+        self._provider = provider
+        self._channel = channel_of(provider)
         self._breaker = breaker
         self._queue = queue
         self._policy = policy._replace(failures=MOST_IN_A_ROW)
@@ -66,7 +68,7 @@ class Refusals:
         self.waiting: set[int] = set()
         """The ids that wait; their messages may be sent only as probes."""
         self.refuses_all = False
-        """Whether the provider refuses whatever it gets, so that the channel counts as misconfigured."""
+        """Whether the provider refuses whatever it gets, so that it counts as misconfigured."""
 
     def tick(self, now: float) -> None:
         """Note the event loop's time: acceptances are as of then."""
@@ -94,7 +96,10 @@ class Refusals:
             return
         self.waiting.remove(settings_id)
         seconds = counted.breaker.answered()
-        log(Event.CHANNEL_ACCEPTS_SETTINGS, channel=self._channel, settings_id=settings_id, seconds=seconds)
+        log(
+            Event.CHANNEL_ACCEPTS_SETTINGS,
+            channel=self._channel, provider=self._provider, settings_id=settings_id, seconds=seconds,
+        )  # fmt: skip
 
     def refused(self, settings_id: int, verdict: Refused) -> bool:
         """The provider refused a message of this id; return whether the id begins to wait."""
@@ -112,22 +117,26 @@ class Refusals:
         return True
 
     def _log_waiting(self, settings_id: int, verdict: Refused, pause: float) -> None:
-        """Log that an id waits; or that the channel is misconfigured, when that shows it."""
+        """Log that an id waits; or that the provider is misconfigured, when that shows it."""
         self.refuses_all = self._are_widespread()
         host = verdict.by or "unknown"
         if self.refuses_all:
             self._breaker.open()
             for id_ in self.waiting:
                 self.probed(id_)
-            log(Event.CHANNEL_MISCONFIGURED, channel=self._channel, reason=verdict.reason, host=host)
+            log(
+                Event.CHANNEL_MISCONFIGURED,
+                channel=self._channel, provider=self._provider, reason=verdict.reason, host=host,
+            )  # fmt: skip
         else:
             log(
                 Event.CHANNEL_REFUSES_SETTINGS,
-                channel=self._channel, settings_id=settings_id, reason=verdict.reason, host=host, delay=pause,
+                channel=self._channel, provider=self._provider, settings_id=settings_id,
+                reason=verdict.reason, host=host, delay=pause,
             )  # fmt: skip
 
     def _are_widespread(self) -> bool:
-        """Whether so many ids wait that it is the channel's fault, or all that are in use.
+        """Whether so many ids wait that it is the provider's fault, or all that are in use.
 
         With fewer than `WIDESPREAD` ids waiting, one of as many that were accepted last isn't among them,
         unless fewer were accepted at all: no more need to be known.

@@ -1,4 +1,4 @@
-"""Routing: which channel and which language a message takes, and what it says there. Pure functions."""
+"""Routing: which channel, provider and language a message takes, and what it says there. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,32 +9,35 @@ from weakref import WeakKeyDictionary
 
 from deliveryd.channels.base import Channel
 from deliveryd.errors import LanguageUnreadable
-from deliveryd.model import Customer, Entry, Rendered, first_of
+from deliveryd.model import Customer, Entry, Rendered, channel_of, first_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates
 from deliveryd.transitions import expiry_details
 
 
 class Road(NamedTuple):
-    """A channel that messages may take: its adapter, and the block of the settings that it sends."""
+    """A channel that messages may take: the block of the settings that it sends, and who sends it.
+
+    `providers` are the adapters by their providers' identities.
+    """
 
     block: str
-    channel: Channel
+    providers: Mapping[str, Channel]
 
 
 class Routed(NamedTuple):
-    """A message that can be sent: over which channel, to whom, what, and until when."""
+    """A message that can be sent: by which provider, to whom, what, and until when."""
 
     entry: Entry
-    channel: str
+    provider: str
     customer: Customer | None
     rendered: Rendered
     expires_at: int | None
 
     @property
     def bound(self) -> Entry:
-        """The message, bound to the channel."""
-        return self.entry.bound(self.channel)
+        """The message, bound to the provider."""
+        return self.entry.bound(self.provider)
 
 
 class Undeliverable(NamedTuple):
@@ -45,7 +48,7 @@ class Undeliverable(NamedTuple):
 
     @classmethod
     def because(cls, entry: Entry, *reasons: str) -> Undeliverable:
-        """The message ends for these reasons, and for those of the channels that were tried before."""
+        """The message ends for these reasons, and for those of the providers that were tried before."""
         return cls(entry, entry.ending(*reasons))
 
 
@@ -54,7 +57,7 @@ def is_expired(expires_at: int | None, now: int) -> bool:
     return expires_at is not None and now > expires_at
 
 
-_Offer = tuple[str, CompiledBlock, Channel]
+_Offer = tuple[str, CompiledBlock]
 """A channel, and the block that it would send."""
 
 _Place = tuple[str, str]
@@ -73,11 +76,14 @@ class _Fixed(NamedTuple):
 class Router:
     """Chooses by design 5: the customer's language, then `languages`; in each the first channel of `order`.
 
+    Of a channel's providers it is the first that isn't spent and reaches the customer.
+
     An adapter that reaches an unknown customer needs no address, and reaches all.
     """
 
     def __init__(self, roads: Mapping[str, Road], order: Sequence[str], languages: Sequence[str]) -> None:
         self._roads = roads
+        self._providers = frozenset(each for road in roads.values() for each in road.providers)
         self._order = [name for name in order if name in roads]
         self._languages = tuple(languages)
         self._choices: WeakKeyDictionary[CompiledSettings, _Fixed | None] = WeakKeyDictionary()
@@ -118,24 +124,43 @@ class Router:
         found = self._first_usable(entry, settings, customer, tags)
         if found is None:
             return Undeliverable.because(entry, *self._why_none(entry, settings, tags))
-        channel, block = found
+        provider, block = found
         rendered = block.render(entry.variables, customer)
         if isinstance(rendered, Rendered):
-            return Routed(entry, channel, customer, rendered, settings.expires_at)
-        return Undeliverable.because(entry, *self._why_not(entry, settings, tags, (channel, block), rendered))
+            return Routed(entry, provider, customer, rendered, settings.expires_at)
+        chosen = channel_of(provider), block
+        return Undeliverable.because(entry, *self._why_not(entry, settings, tags, chosen, rendered))
 
     def _repeats(self, entry: Entry) -> str | None:
-        """The channel on which a message says again what may have arrived there, if it does so."""
-        channel = entry.channel or entry.via
-        return channel if entry.content is not None and channel in self._roads else None
+        """The provider to which a message says again what may have arrived there, if it does so."""
+        provider = entry.provider or entry.via
+        return provider if entry.content is not None and provider in self._providers else None
 
     def _first_usable(
         self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
     ) -> tuple[str, CompiledBlock] | None:
-        for name, block, channel in self._offers_for(entry, settings, tags):
-            if channel.reaches(customer):
-                return name, block
+        for name, block in self._offers_for(entry, settings, tags):
+            if (provider := self._provider(entry, name, customer)) is not None:
+                return provider, block
         return None
+
+    def _provider(self, entry: Entry, channel: str, customer: Customer | None) -> str | None:
+        """The provider of a channel that takes a message, if one can."""
+        for name, adapter in self._open_to(entry, channel).items():
+            if adapter.reaches(customer):
+                return name
+        return None
+
+    def _open_to(self, entry: Entry, channel: str) -> Mapping[str, Channel]:
+        """The providers of a channel that a message may go to."""
+        providers = self._roads[channel].providers
+        if entry.doubt:
+            # It is repeated where it was made, or nowhere: another provider would send it twice.
+            return {name: adapter for name, adapter in providers.items() if name == entry.provider}
+        if not entry.spent:
+            return providers
+        spent = {name for name, _ in entry.spent}
+        return {name: adapter for name, adapter in providers.items() if name not in spent}
 
     def _offers_for(
         self, entry: Entry, settings: CompiledSettings, tags: tuple[str, ...]
@@ -152,13 +177,11 @@ class Router:
         return offers
 
     def _order_for(self, entry: Entry) -> Sequence[str]:
-        if entry.doubt:
-            # It is repeated where it was made, or nowhere: another channel would send it twice.
-            return [entry.channel] if entry.channel is not None and entry.channel in self._roads else []
-        if not entry.spent:
+        """The channels with a provider that a message may go to."""
+        if not entry.spent and not entry.doubt:
             return self._order
-        spent = {name for name, _ in entry.spent}
-        return [name for name in self._order if name not in spent]
+        names = [channel_of(entry.provider or "")] if entry.doubt else self._order
+        return [name for name in names if name in self._roads and self._open_to(entry, name)]
 
     def _offers(
         self, settings: CompiledSettings, order: Sequence[str], tags: Sequence[str]
@@ -172,7 +195,7 @@ class Router:
                 road = self._roads[name]
                 block = language.blocks.get(road.block)
                 if block is not None:
-                    yield name, block, road.channel
+                    yield name, block
 
     def _choice(self, settings: CompiledSettings, order: Sequence[str]) -> _Fixed | None:
         """What is chosen for customers of any language and with any address, if it is the same for all."""
@@ -184,13 +207,17 @@ class Router:
             except LanguageUnreadable:  # the key of a block is no language
                 continue
             first = next(self._offers(settings, order, tags), None)
-            if first is not None and not first[2].reaches(None):
+            if first is not None and not self._reaches_all(first[0]):
                 return None
             block = first[1] if first is not None else None
             found.add((first[0], first[1].language) if first is not None else None)
             if len(found) > 1:
                 return None
         return _Fixed(block)
+
+    def _reaches_all(self, channel: str) -> bool:
+        """Whether a channel needs no address, whichever provider sends."""
+        return all(adapter.reaches(None) for adapter in self._roads[channel].providers.values())
 
     def _why_not(
         self,
@@ -217,11 +244,11 @@ class Router:
         return ((tag, name) for tag in tags for name in order)
 
     def _why_none(self, entry: Entry, settings: CompiledSettings, tags: Sequence[str]) -> Iterator[str]:
-        """Why nothing can be sent, besides the reasons of the channels that were tried."""
+        """Why nothing can be sent, besides the reasons of the providers that were tried."""
         order = self._order_for(entry)
-        offered = {name for name, _, _ in self._offers(settings, order, tags)}
+        offered = {name for name, _ in self._offers(settings, order, tags)}
         if entry.doubt:
-            yield f"{entry.channel}: the attempt can't be repeated"
+            yield f"{entry.provider}: the attempt can't be repeated"
         elif offered:
             yield from (f"{name}: no address of the customer" for name in order if name in offered)
         elif not entry.spent:

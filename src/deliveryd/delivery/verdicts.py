@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from deliveryd import transitions
-from deliveryd.channels.base import Accepted, Attempted, Misconfigured, Refused, TryAgain
+from deliveryd.channels.base import Accepted, Attempted, Misconfigured, Refused, Stopped, TryAgain
 from deliveryd.delivery.dispatch_queue import DispatchQueue
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.routing import Routed
-from deliveryd.model import SECOND, Clock, Entry, Outcome, Transition
+from deliveryd.model import SECOND, Clock, Entry, Outcome, Transition, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.backoff import backoff
 from deliveryd.states import State
@@ -18,11 +18,11 @@ from deliveryd.telemetry import Event, log
 
 
 class VerdictHandler:
-    """Decides the step that follows from a verdict of one channel."""
+    """Decides the step that follows from a verdict of one provider."""
 
-    def __init__(  # noqa: PLR0917 - all are parts of the channel
+    def __init__(  # noqa: PLR0917 - all are parts of the dispatcher
         self,
-        channel: str,
+        name: str,
         policy: DispatchPolicy,
         doubt: DoubtPolicy,
         provider: Provider,
@@ -32,7 +32,8 @@ class VerdictHandler:
         *,
         intermediate: frozenset[str],
     ) -> None:
-        self._channel = channel
+        self._name = name
+        self._channel = channel_of(name)
         self._policy = policy
         self._doubt = doubt
         self._provider = provider
@@ -62,7 +63,7 @@ class VerdictHandler:
         if isinstance(verdict, Refused) and self._counts(entry, verdict):
             if self._refused(entry.settings_id, verdict):
                 return self._postponed(entry, verdict, now)
-        elif isinstance(verdict, Refused) or (isinstance(verdict, TryAgain) and verdict.only_this):
+        elif isinstance(verdict, Refused | Stopped) or (isinstance(verdict, TryAgain) and verdict.only_this):
             self._refusals.unanswered(entry.settings_id)
             self._provider.answered()
         else:
@@ -75,12 +76,19 @@ class VerdictHandler:
         entry = entry.tried()
         if isinstance(verdict, TryAgain):
             return self._after_failure(entry, verdict, now)
-        if isinstance(verdict, Refused):
-            if not entry.may_have_arrived:
-                return self._give_up(entry, Outcome("refused", None, verdict.reason), verdict.reason, now)
-            # It is about the repeat, which a provider may refuse because it has the message.
-            return self._doubt.after_try(entry, verdict.reason, now)
-        return self._doubt.after_try(entry, verdict.reason, now, verdict.after)
+        if isinstance(verdict, Refused | Stopped):
+            return self._after_refusal(entry, verdict, now)
+        return self._doubt.after_try(entry, verdict.reason, now, verdict.after, words=verdict.words)
+
+    def _after_refusal(self, entry: Entry, verdict: Refused | Stopped, now: int) -> Transition:
+        """The channel is given up, unless the refusal is about a repeat.
+
+        A provider may refuse a repeat because it has the message.
+        """
+        if entry.may_have_arrived:
+            return self._doubt.after_try(entry, verdict.reason, now, words=verdict.words)
+        name = "stopped" if isinstance(verdict, Stopped) else "refused"
+        return self._give_up(entry, Outcome(name, None, verdict.reason, verdict.words), verdict.reason, now)
 
     def _counts(self, entry: Entry, verdict: Refused) -> bool:
         """Whether a refusal says something of the settings, and not of this message alone.
@@ -112,22 +120,23 @@ class VerdictHandler:
             self._outcomes.add(self._provider.defer(routed))
 
     def _after_failure(self, entry: Entry, verdict: TryAgain, now: int) -> Transition:
-        outcome = Outcome("try_again", None, verdict.reason)
+        outcome = Outcome("try_again", None, verdict.reason, verdict.words)
         if entry.tries >= self._policy.retry.attempts:
             return self._give_up(entry, outcome, f"{verdict.reason} (tried {entry.tries} times)", now)
         pause = self._policy.retry.pause(entry.tries, verdict.after)
         log(
             Event.ATTEMPT_RETRY,
-            channel=self._channel, message_id=entry.id, reason=verdict.reason, tries=entry.tries, delay=pause,
+            channel=self._channel, provider=self._name, message_id=entry.id, reason=verdict.reason,
+            tries=entry.tries, delay=pause,
         )  # fmt: skip
         return self._retry(entry, now, pause, outcome, verdict.after)
 
     def _postponed(self, entry: Entry, verdict: TryAgain | Misconfigured | Refused, now: int) -> Transition:
         """Wait without using up a try: the message isn't at fault."""
         if isinstance(verdict, TryAgain):
-            outcome, after = Outcome("try_again", None, verdict.reason), verdict.after
+            outcome, after = Outcome("try_again", None, verdict.reason, verdict.words), verdict.after
         else:
-            outcome, after = Outcome("misconfigured", None, verdict.reason), None
+            outcome, after = Outcome("misconfigured", None, verdict.reason, verdict.words), None
         breaker = self._policy.breaker
         pause = backoff(breaker.pause, breaker.max_pause, entry.number, asked=after)
         return self._retry(entry, now, pause, outcome, after)
@@ -137,15 +146,15 @@ class VerdictHandler:
     ) -> Transition:
         """Wait for the next try; a pause that the provider asked for ends when it works again."""
         is_open = self._provider.breaker.is_open
-        waits_for = waits.recovery(self._channel) if asked or is_open else None
+        waits_for = waits.recovery(self._name) if asked or is_open else None
         return transitions.retry_later(entry, now, now + int(pause * SECOND), outcome, waits_for)
 
     def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Transition:
-        """This channel is spent; the next one of the order may take the message, if there is one.
+        """This provider is spent; the next one may take the message, if there is one.
 
         None may while an earlier try is in doubt, whatever became of its repeats: it could be sent twice.
         """
         if entry.doubt:
-            details = f"{self._channel}: {reason}"
+            details = f"{self._name}: {reason}"
             return transitions.exhausted(entry, State.SENDING, now, details, outcome)
         return transitions.given_up(entry, now, outcome, reason)

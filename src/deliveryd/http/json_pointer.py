@@ -1,41 +1,22 @@
-"""Extracts one value from a response: by JSON Pointer (RFC 6901), or by a regular expression from text."""
+"""JSON Pointers (RFC 6901), with "*" for every element of an array."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import lru_cache
 
-import orjson
-
-Finder = Callable[[bytes], str | None]
+Steps = tuple[str, ...]
 
 LONGEST_VALUE = 255
+EVERY = "*"
+"""The step that stands for every element of an array."""
+
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
-SEARCHED_TEXT = 16 * 1024  # searched part of a plain text, so that expressions stay fast
-
-
-def compile_finder(expression: str) -> Finder:
-    """Compile a JSON Pointer, which begins with "/", or a regular expression. Raises ValueError.
-
-    The finder returns text: for JSON, a string, a number, true or false as written; for an expression, its
-    first group or the whole match. It returns None for a value that is missing, longer than 255 characters,
-    or has control characters.
-    """
-    if expression.startswith("/"):
-        return partial(_find_in_json, parse_pointer(expression))
-    if not expression:
-        raise ValueError('expected a JSON Pointer such as "/id", or a regular expression')
-    try:
-        pattern = re.compile(expression)
-    except re.error as error:
-        raise ValueError(f"neither a JSON Pointer nor a regular expression: {error}") from None
-    return partial(_find_in_text, pattern)
 
 
 @lru_cache(maxsize=256)
-def parse_pointer(pointer: str) -> tuple[str, ...]:
+def parse_pointer(pointer: str) -> Steps:
     """Split a JSON Pointer into steps. Raises ValueError."""
     if not pointer.startswith("/"):
         raise ValueError('a JSON Pointer must start with "/"')
@@ -44,7 +25,7 @@ def parse_pointer(pointer: str) -> tuple[str, ...]:
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/"))
 
 
-def follow(document: object, steps: tuple[str, ...]) -> object:
+def follow(document: object, steps: Steps) -> object:
     """Return the value at the steps in a parsed document, or None."""
     for step in steps:
         if isinstance(document, dict):
@@ -56,29 +37,33 @@ def follow(document: object, steps: tuple[str, ...]) -> object:
     return document
 
 
-def scalar_text(value: object) -> str | None:
-    """Return a string, integer or boolean as text; None for anything else, and for unsuitable text."""
+def values_at(document: object, steps: Steps) -> Sequence[object]:
+    """Return the values at the steps in a parsed document; a missing value and null are left out.
+
+    A "*" stands for every element of an array, in the array's order; in an object it is a name.
+    """
+    if EVERY not in steps:
+        found = follow(document, steps)
+        return () if found is None else (found,)
+    position = steps.index(EVERY)
+    around, rest = follow(document, steps[:position]), steps[position + 1 :]
+    if isinstance(around, list):
+        return [value for element in around for value in values_at(element, rest)]
+    if isinstance(around, dict):
+        return values_at(around.get(EVERY), rest)
+    return ()
+
+
+def value_text(value: object) -> str | None:
+    """Return a string, integer or boolean as text; None for anything else."""
     if isinstance(value, str):
-        text = value
-    elif isinstance(value, bool):
-        text = "true" if value else "false"
-    elif isinstance(value, int):
-        text = str(value)
-    else:
-        return None
-    return text if 0 < len(text) <= LONGEST_VALUE and text.isprintable() else None
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else None
 
 
-def _find_in_json(steps: tuple[str, ...], body: bytes) -> str | None:
-    try:
-        found = follow(orjson.loads(body), steps)
-        if not isinstance(found, str):  # only the slower parser keeps numbers verbatim
-            found = follow(json.loads(body, parse_float=str), steps)
-    except (ValueError, RecursionError):
-        return None
-    return scalar_text(found)
-
-
-def _find_in_text(pattern: re.Pattern[str], body: bytes) -> str | None:
-    match = pattern.search(body.decode("utf-8", "replace")[:SEARCHED_TEXT])
-    return scalar_text(match[1 if pattern.groups else 0]) if match else None
+def scalar_text(value: object) -> str | None:
+    """Return `value_text`, or None if it is empty, longer than 255 characters or has control characters."""
+    text = value_text(value)
+    return text if text and len(text) <= LONGEST_VALUE and text.isprintable() else None

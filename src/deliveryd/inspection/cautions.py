@@ -55,21 +55,22 @@ def _open_pages(config: Config) -> Iterator[Finding]:
 
 def _unverified_receipts(config: Config) -> Iterator[Finding]:
     listen = config.receipts.listen
-    for name, options in config.channels.reporting.items():
-        if _is_outside(listen) and options.signature is None:
+    for provider in config.channels.providers.values():
+        receipt = provider.receipt
+        if receipt is not None and _is_outside(listen) and receipt.signature is None:
             text = (
                 f"anyone who can connect to {listen} can forge delivery reports:"
-                f" add [channels.{name}.receipt.signature], or listen on a loopback address"
+                f" add [{provider.place}.receipt.signature], or listen on a loopback address"
             )
-            yield Finding(f"channels.{name}.receipt", Level.WARNING, text)
+            yield Finding(f"{provider.place}.receipt", Level.WARNING, text)
 
 
 def _secrets_in_addresses(config: Config) -> Iterator[Finding]:
-    for name, channel in config.channels.configured.items():
-        if isinstance(channel.options, HttpChannelOptions):
-            table = f"channels.{name}"
-            yield from _secret_in_url(f"{table}.url", channel.options.url)
-            for key, value in (channel.options.query or {}).items():
+    for provider in config.channels.providers.values():
+        if isinstance(provider.options, HttpChannelOptions):
+            table = provider.place
+            yield from _secret_in_url(f"{table}.url", provider.options.url)
+            for key, value in (provider.options.query or {}).items():
                 yield from _secret_in_pair(f"{table}.query.{key}", key, value)
     customers = config.customers.options
     if isinstance(customers, HttpDirectoryOptions):
@@ -108,12 +109,12 @@ def _exposed_files(config: Config) -> Iterator[Finding]:
 def _private_files(config: Config) -> Mapping[str, tuple[Path | None, int]]:
     """Return the files with keys, personal data or trusted authorities, with the rights that expose them."""
     tables: dict[str, object] = {"service.tls": config.service.tls}
-    for name, channel in config.channels.configured.items():
-        match channel.options:  # what a plug-in calls by these names may be anything
+    for provider in config.channels.providers.values():
+        match provider.options:  # what a plug-in calls by these names may be anything
             case HttpChannelOptions(tls=tls):
-                tables[f"channels.{name}.tls"] = tls
+                tables[f"{provider.place}.tls"] = tls
             case SmtpOptions() as smtp:
-                tables[f"channels.{name}"] = smtp
+                tables[provider.place] = smtp
     customers = config.customers.options
     if isinstance(customers, HttpDirectoryOptions | SqlOptions):
         tables["customers.tls"] = customers.tls
@@ -131,21 +132,21 @@ def _private_files(config: Config) -> Mapping[str, tuple[Path | None, int]]:
 
 
 def _unusual_ports(config: Config) -> Iterator[Finding]:
-    for name, channel in config.channels.configured.items():
-        if isinstance(channel.options, SmtpOptions) and channel.options.tls_hint:
-            yield Finding(f"channels.{name}.tls", Level.HINT, channel.options.tls_hint.lstrip("; "))
+    for provider in config.channels.providers.values():
+        if isinstance(provider.options, SmtpOptions) and provider.options.tls_hint:
+            yield Finding(f"{provider.place}.tls", Level.HINT, provider.options.tls_hint.lstrip("; "))
 
 
 def fields_without_values(config: Config, known: Collection[str], directory: str) -> list[Finding]:
-    """Return a warning for each field that a channel sends and no customer has.
+    """Return a warning for each field that a provider is sent and no customer has.
 
     `known` are the fields that customers have; `directory` is a clause that names their source.
     """
     found = []
-    for name, channel in config.channels.configured.items():
-        for field in sorted(_fields_sent(channel.options) - {"id", *known}):
+    for provider in config.channels.providers.values():
+        for field in sorted(_fields_sent(provider.options) - {"id", *known}):
             text = f"{{customer.{field}}} has no value for any customer, so no one is reached: {directory}"
-            found.append(Finding(f"channels.{name}", Level.WARNING, text + _meant(field, known)))
+            found.append(Finding(provider.place, Level.WARNING, text + _meant(field, known)))
     return found
 
 

@@ -17,6 +17,7 @@ import orjson
 from pydantic import BaseModel
 
 from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.options import ProviderConfig
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.config import Config, Examined
 from deliveryd.directory.customer_index import fields_in
@@ -42,7 +43,7 @@ from deliveryd.journal.files import check_writable
 from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.journal.read_transaction import JournalAbsent, check_readable
 from deliveryd.options.proxy import ENVIRONMENT, ProxyOptions
-from deliveryd.worker.wiring import open_channel, open_directory, open_service
+from deliveryd.worker.wiring import open_directory, open_provider, open_service
 
 ConfigurationCheck = Callable[[Config], Awaitable[list[Finding]]]
 """`check_all` or `check_files`."""
@@ -93,7 +94,7 @@ async def check_files(config: Config) -> list[Finding]:
 def _unused_proxy(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Warn of a proxy in the environment, which isn't used, if the configuration names none."""
     tables = [config.service, config.entities, config.customers.options]
-    tables += [channel.options for channel in config.channels.configured.values()]
+    tables += [provider.options for provider in config.channels.providers.values()]
     if any(isinstance(table, ProxyOptions) and table.proxy for table in tables):
         return
     for name in ENVIRONMENT:
@@ -107,13 +108,13 @@ def _unused_proxy(config: Config, environ: Mapping[str, str]) -> Iterator[Findin
 
 async def _channels(config: Config) -> list[Finding]:
     found = []
-    for name in config.channels.configured:
+    for provider in config.channels.providers.values():
         try:
-            channel = open_channel(config, name)
+            channel = open_provider(provider)
         except ConfigError as error:
             found += of_problems(error.problems)
         except (ValueError, OSError) as error:  # of a plug-in; its own check may have named it already
-            found.append(Finding(f"channels.{name}", Level.ERROR, f"the channel can't be opened: {error}"))
+            found.append(Finding(provider.place, Level.ERROR, f"the channel can't be opened: {error}"))
         else:
             await channel.aclose()
     order = [name for name in config.channels.order if name in config.channels.configured]
@@ -153,7 +154,7 @@ Probe = Callable[[list[Finding]], Coroutine[Any, Any, None]]
 
 def _others(config: Config) -> list[Probe]:
     """Return the probes of everything but the service."""
-    providers = [partial(_provider, config, name) for name in config.channels.configured]
+    providers = [partial(_provider, each) for each in config.channels.providers.values()]
     return [partial(_remote_directory, config), *providers]
 
 
@@ -163,7 +164,7 @@ async def _connections(config: Config, probes: Sequence[Probe]) -> list[Finding]
     async with anyio.create_task_group() as group:
         for probe in probes:
             group.start_soon(probe, found)
-    order = ("service", *(f"channels.{name}" for name in config.channels.configured), "customers")
+    order = ("service", *(provider.place for provider in config.channels.providers.values()), "customers")
     found.sort(key=lambda each: next(place for place, key in enumerate(order) if each.key.startswith(key)))
     return [*found, *_listening(config)]
 
@@ -224,15 +225,14 @@ def _is_json(body: bytes) -> bool:
     return True
 
 
-async def _provider(config: Config, name: str, found: list[Finding]) -> None:
+async def _provider(provider: ProviderConfig, found: list[Finding]) -> None:
     try:
-        channel = open_channel(config, name)
+        channel = open_provider(provider)
     except ConfigError:
         return
     problem = await channel.probe()
     await channel.aclose()
-    place = _place(config.channels.configured[name].options)
-    found.append(_reached(f"channels.{name}", place, problem))
+    found.append(_reached(provider.place, _place(provider.options), problem))
 
 
 async def _remote_directory(config: Config, found: list[Finding]) -> None:
@@ -344,7 +344,7 @@ def _listening(config: Config) -> Iterator[Finding]:
 
 
 def _addresses(config: Config) -> Mapping[str, str]:
-    receives = any(getattr(each.options, "receipt", None) for each in config.channels.configured.values())
+    receives = bool(config.channels.reporting)
     return {"admin.listen": config.admin.listen} | (
         {"receipts.listen": config.receipts.listen} if receives else {}
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from deliveryd.journal.history import (
 )
 from deliveryd.journal.orders import Action
 from deliveryd.journal.tombstones import Tombstone
-from deliveryd.model import SECOND, format_instant, parse_instant
+from deliveryd.model import SECOND, channel_of, format_instant, parse_instant
 from deliveryd.runtime.waits import awaited
 from deliveryd.states import State
 
@@ -44,6 +45,7 @@ NEVER_TAKEN = "never taken; only malformed elements had this id"
 VERDICT_TEXTS: Mapping[str, str] = {
     "accepted": "accepted by the provider",
     "refused": "refused for good",
+    "stopped": "refused: the recipient can't be reached on this channel any more",
     "try_again": "not accepted now",
     "in_doubt": "in doubt: the outcome is unknown",
     "misconfigured": "rejected: the channel is misconfigured",
@@ -65,7 +67,7 @@ class Step(NamedTuple):
 def life_lines(life: Life, reporting: Collection[str]) -> Sequence[str]:
     """Return the history as lines: one per step, with its details below.
 
-    `reporting` are the channels whose providers send receipts.
+    `reporting` are the providers that send receipts.
     """
     steps = chronicle(life)
     begin = next((step.at for step in steps if step.at is not None), 0)
@@ -105,8 +107,8 @@ def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
     yield f"  variables  {EMPTIED_TEXT if message.variables is None else _variables(message.variables)}"
     if message.state not in (State.SENT, State.DELIVERED) and message.lane is not None:
         yield f"  channel    {message.lane}, tries so far: {message.tries}"
-    for channel, reason in message.spent:
-        yield f"  given up   {channel}: {reason}"
+    for provider, reason in message.spent:
+        yield f"  given up   {provider}: {reason}"
     if message.doubt:
         then = "never settled" if message.state is State.FAILED else "any repeat uses this key"
         yield f"  in doubt   {message.key}: {then}"
@@ -130,22 +132,29 @@ def _intake(life: Life) -> Iterator[Step]:
 
 
 class _Try(NamedTuple):
-    """A try, numbered among all of the message, with its outcomes: a second one settled the first."""
+    """A try, numbered among all of the message, with its outcomes: a second one settled the first.
+
+    `repeat` is its number under its key.
+    """
 
     place: int
+    repeat: int
     outcomes: Sequence[AttemptRecord]
 
 
 def _tries(life: Life) -> Iterator[_Try]:
-    same_try = groupby(life.attempts, key=lambda attempt: (attempt.key, attempt.number))
-    for place, (_, outcomes) in enumerate(same_try, 1):
-        yield _Try(place, tuple(outcomes))
+    same_try = groupby(life.attempts, key=lambda attempt: (attempt.stay, attempt.number))
+    under_key: Counter[str] = Counter()
+    for place, (_, records) in enumerate(same_try, 1):
+        outcomes = tuple(records)
+        under_key[outcomes[0].key] += 1
+        yield _Try(place, under_key[outcomes[0].key], outcomes)
 
 
 def _attempt(attempt: _Try) -> Iterator[Step]:
     first = attempt.outcomes[0]
-    name = f"attempt {attempt.place} on {first.channel}"
-    again = f", try {first.number} under it" if first.number > 1 else ""
+    name = f"attempt {attempt.place} on {first.provider}"
+    again = f", try {attempt.repeat} under it" if attempt.repeat > 1 else ""
     yield Step(first.started_at, f"{name}: begins", (f"key {first.key}{again}",))
     for outcome in attempt.outcomes:
         yield _outcome(name, outcome)
@@ -158,7 +167,8 @@ def _outcome(name: str, attempt: AttemptRecord) -> Step:
     reason = f": {attempt.reason}" if attempt.reason else ""
     took = f"took {length(attempt.ended_at - attempt.started_at)}"
     provider = (f"the provider's id {attempt.provider_id}",) if attempt.provider_id is not None else ()
-    return Step(attempt.ended_at, f"{name}: {verdict}{reason}", (took, *provider))
+    words = (f"the provider's words: {attempt.words}",) if attempt.words is not None else ()
+    return Step(attempt.ended_at, f"{name}: {verdict}{reason}", (took, *provider, *words))
 
 
 def _receipt(receipt: ReceiptRecord) -> Step:
@@ -168,7 +178,7 @@ def _receipt(receipt: ReceiptRecord) -> Step:
     by_its_clock = (f"reported as of {moment(receipt.reported_at)}",) if has_time else ()
     return Step(
         receipt.received_at,
-        f"receipt from {receipt.channel}: {what} ({receipt.status})",
+        f"receipt from {receipt.provider}: {what} ({receipt.status})",
         (f"the provider's id {receipt.provider_id}", *by_its_clock),
     )
 
@@ -272,7 +282,7 @@ def life_data(life: Life) -> Mapping[str, object]:
 
 
 def _message_json(message: MessageRecord) -> Mapping[str, object]:
-    spent = [{"channel": channel, "reason": reason} for channel, reason in message.spent]
+    spent = [_written({"provider": provider, "reason": reason}) for provider, reason in message.spent]
     return _written(message._asdict()) | {"state": message.state.name.lower(), "spent": spent}
 
 
@@ -281,7 +291,9 @@ def _event_json(event: EventRecord) -> Mapping[str, object]:
 
 
 def _written(record: Mapping[str, object]) -> dict[str, object]:
-    return {
+    written = {
         name: format_instant(value) if name.endswith("_at") and isinstance(value, int) else value
         for name, value in record.items()
     }
+    provider = written.get("provider")
+    return {"channel": channel_of(provider), **written} if isinstance(provider, str) else written

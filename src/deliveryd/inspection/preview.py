@@ -10,12 +10,12 @@ from deliveryd.config import Config
 from deliveryd.delivery.routing import Routed, Undeliverable, is_expired
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.preview_request import PreviewMessage
-from deliveryd.model import Rendered, WallClock, first_of, format_instant, message_key
+from deliveryd.model import Rendered, WallClock, channel_of, first_of, format_instant, message_key
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, standard_tag
 from deliveryd.rendering.sms import SmsParts, sms_parts
 from deliveryd.transitions import expiry_details
-from deliveryd.worker.wiring import build_router, compiler, open_channels
+from deliveryd.worker.wiring import build_router, compiler, open_providers
 
 
 class Scope(NamedTuple):
@@ -29,13 +29,13 @@ WHOLE_SCOPE = Scope(None, None)
 
 
 class Preview(NamedTuple):
-    """What one channel would send in one language.
+    """What one provider would send in one language.
 
     `problem` is why there is no text; `missing` are the placeholders without a value. `reached`: whether the
     customer has an address there. Only then there is a `request`, with secrets masked.
     """
 
-    channel: str
+    provider: str
     language: str
     reached: bool
     problem: str | None = None
@@ -62,16 +62,16 @@ class PreviewResult(NamedTuple):
 
 async def preview(config: Config, message: PreviewMessage, scope: Scope, now: int) -> PreviewResult:
     """Preview a message. Must be called within an asyncio loop. Raises DeliverydError."""
-    channels = open_channels(config)
+    providers = open_providers(config)
     try:
-        return _preview_result(config, channels, message, scope, now)
+        return _preview_result(config, providers, message, scope, now)
     finally:
-        for channel in channels.values():
-            await channel.aclose()
+        for provider in providers.values():
+            await provider.aclose()
 
 
 def _preview_result(
-    config: Config, channels: dict[str, Channel], message: PreviewMessage, scope: Scope, now: int
+    config: Config, providers: Mapping[str, Channel], message: PreviewMessage, scope: Scope, now: int
 ) -> PreviewResult:
     settings = compiler(config)(message.settings)
     tags = _languages(config, message, settings, scope)
@@ -79,8 +79,12 @@ def _preview_result(
     if not blocks:
         nothing = f"settings {message.entry.settings_id} have no such content in {', '.join(tags)}"
         raise DeliverydError("; ".join((nothing, *first_of(settings.unreadable))))
-    previews = [_preview(name, channels[name], block, message, now) for name, block in blocks]
-    router = build_router(config, channels)
+    previews = [
+        _preview(provider.identity, providers[provider.identity], block, message, now)
+        for name, block in blocks
+        for provider in config.channels.configured[name].providers.values()
+    ]
+    router = build_router(config, providers)
     customer = message.customer if router.needs_customer(message.entry, settings, now) else None
     route = router.route(message.entry, settings, customer, now)
     return PreviewResult(
@@ -130,7 +134,7 @@ def _preview(name: str, channel: Channel, block: CompiledBlock, message: Preview
     if not isinstance(rendered, Rendered):
         return Preview(name, block.language, reached, rendered.reason)
     entry = message.entry._replace(begun_at=now)
-    key = message_key("preview", entry.id, entry.key)
+    key = message_key("preview", entry.id, name, entry.beginning)
     dispatch = Dispatch(key, entry, message.customer, rendered, None, WallClock())
     return Preview(
         name,
@@ -147,8 +151,8 @@ def _chosen(previews: Sequence[Preview], route: Routed | Undeliverable, scope: S
     if isinstance(route, Undeliverable):
         reached = (preview for preview in previews if preview.reached)
         return next(reached, None) if scope == WHOLE_SCOPE else None
-    place = (route.channel, route.rendered.language)
-    return next((preview for preview in previews if (preview.channel, preview.language) == place), None)
+    place = (route.provider, route.rendered.language)
+    return next((preview for preview in previews if (preview.provider, preview.language) == place), None)
 
 
 def _why_not(
@@ -164,7 +168,7 @@ def _why_not(
     if message.has_customer and scope == WHOLE_SCOPE:
         return route.details if isinstance(route, Undeliverable) else None
     hindrances = (
-        f"{preview.channel}: {why}" for preview in previews if (why := _hindrance(preview, message))
+        f"{preview.provider}: {why}" for preview in previews if (why := _hindrance(preview, message))
     )
     return next(hindrances, None)
 
@@ -186,7 +190,7 @@ def preview_lines(result: PreviewResult) -> Iterator[str]:
     yield from (f"unreadable and skipped: {reason}" for reason in result.unreadable)
     for preview in result.previews:
         yield ""
-        yield f"{preview.channel}, {preview.language}{' (chosen)' if preview is result.chosen else ''}"
+        yield f"{preview.provider}, {preview.language}{' (chosen)' if preview is result.chosen else ''}"
         for line in _facts(preview, message):
             yield f"  {line}".rstrip()
     if result.problem is not None:
@@ -239,7 +243,8 @@ def preview_data(result: PreviewResult) -> Mapping[str, object]:
         "further_languages": result.further_languages,
         "unreadable": result.unreadable,
         "previews": [
-            preview._asdict()
+            {"channel": channel_of(preview.provider)}
+            | preview._asdict()
             | {"chosen": preview is result.chosen, "sms": preview.sms and preview.sms._asdict()}
             for preview in result.previews
         ],

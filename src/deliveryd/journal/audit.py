@@ -52,8 +52,8 @@ CHECKS: Mapping[str, str] = {
     "every state is known": _messages(f"NOT {_is(*State)}"),
     "only an ended message has an end time": _messages(f"({_IS_ENDED}) <> (m.ended_at IS NOT NULL)"),
     "only a waiting message has a due time": _messages(f"({_is(State.WAITING)}) <> (m.due_at IS NOT NULL)"),
-    "a message that was handed to a channel names it": _messages(
-        f"{_is(State.SENDING, State.IN_DOUBT, State.SENT, State.DELIVERED)} AND m.channel = ''"
+    "a message that was handed to a provider names it": _messages(
+        f"{_is(State.SENDING, State.IN_DOUBT, State.SENT, State.DELIVERED)} AND m.provider = ''"
     ),
     "a message in doubt has an attempt in doubt": _messages(
         f"({_is(State.IN_DOUBT)} AND NOT m.doubt)"

@@ -63,7 +63,7 @@ class Recovery(NamedTuple):
 
 
 class Due(NamedTuple):
-    """Waiting messages whose time has come, now READY, and when the next one of the same channels is due.
+    """Waiting messages whose time has come, now READY, and when the next one of the same providers is due.
 
     `left` says how many more are due; they are counted up to `MOST_COUNTED`.
     """
@@ -158,12 +158,12 @@ class Journal(Protocol):
     async def due(self, now: int, room: Mapping[str, int]) -> Due:
         """Make waiting messages READY whose time has come, the longest due first.
 
-        At most `room[channel]` of each channel; "" stands for those that aren't bound to one. Those that wait
-        for something aren't among them.
+        At most `room[provider]` of each provider; "" stands for those that aren't bound to one. Those that
+        wait for something aren't among them.
         """
 
     async def overdue(self, now: int, limit: int) -> Due:
-        """The same for messages that wait for something, on any channel: they have waited long enough."""
+        """The same for messages that wait for something, at any provider: they have waited long enough."""
 
     async def resume(self, waits_for: Sequence[str], limit: int) -> list[Entry]:
         """Make messages READY that wait for one of these: the first named first, then the first due."""
@@ -196,17 +196,17 @@ class Journal(Protocol):
         """Record providers' updates; return what each one did.
 
         A reference names a key, and so all tries under it, or the message, and so its latest key on the
-        channel.
+        provider.
         "matched": at most it turned one end into another. "settled": its message was held in doubt or had
         failed, and is sent. "recalled": the same for a message that waited. "unmatched": kept until an
         attempt fits it, or until its message, being in the line's hands, takes the next step. "repeated": it
         was known.
         """
 
-    async def recover(self, now: int, channels: Collection[str]) -> Recovery:
+    async def recover(self, now: int, providers: Collection[str]) -> Recovery:
         """Put in order what an earlier run left; called once, before anything else.
 
-        Waiting messages whose channel isn't among `channels` lose it; those with an attempt in doubt there
+        Waiting messages whose provider isn't among `providers` lose it; those with an attempt in doubt there
         are held in doubt. Those that waited for settings or a customer are due: nothing is asked for yet.
         """
 
@@ -225,8 +225,8 @@ class Journal(Protocol):
     async def account(self) -> Account:
         """Where all messages are that were ever taken."""
 
-    async def decide(self, order: Order, at: int, channels: Collection[str]) -> Decided:
-        """Carry out an operator's order, each key for itself; `channels` are the channels that there are.
+    async def decide(self, order: Order, at: int, providers: Collection[str]) -> Decided:
+        """Carry out an operator's order, each key for itself; `providers` are the providers that there are.
 
         What is dropped stays recorded, and so does each decision.
         """

@@ -25,7 +25,7 @@ class InDoubtMessage(NamedTuple):
 
     message_id: int
     key: str
-    channel: str
+    provider: str
     tries: int
     since: int
     reason: str | None
@@ -43,8 +43,8 @@ class DeadLetter(NamedTuple):
 
 
 _IN_DOUBT = f"""
-SELECT m.id, (SELECT value FROM meta WHERE key = 'namespace'), m.key,
-    m.channel, m.number, a.ended_at AS since, a.reason
+SELECT m.id, (SELECT value FROM meta WHERE key = 'namespace'), m.beginning,
+    m.provider, m.number, a.ended_at AS since, a.reason
 FROM message m JOIN unaccepted a ON a.message_id = m.id AND a.key = m.key AND a.number = (
     SELECT max(number) FROM unaccepted WHERE message_id = m.id AND key = m.key AND verdict = 'in_doubt')
 WHERE m.ended_at IS NULL AND m.due_at IS NULL AND m.state = {State.IN_DOUBT:d}
@@ -70,7 +70,7 @@ FROM malformed WHERE dropped_at IS NULL
 """,
     ItemKind.RECEIPT: """
 SELECT 'receipt' AS kind, CAST(seq AS TEXT) AS key, NULL AS message_id, received_at AS at,
-    channel || ' ' || status AS what, 'no attempt fits it' AS reason
+    provider || ' ' || status AS what, 'no attempt fits it' AS reason
 FROM receipt WHERE message_id IS NULL AND dropped_at IS NULL
 """,
 }
@@ -85,26 +85,29 @@ _DEAD_LETTER: Mapping[ItemKind, str] = {
     " ORDER BY e.seq DESC",
     ItemKind.MALFORMED: "SELECT message_id, raw, reason, first_at, last_at, times FROM malformed"
     " WHERE digest >= ?1 AND digest < ?1 || 'g' AND dropped_at IS NULL",
-    ItemKind.RECEIPT: "SELECT channel, provider_id, reference, status, reported_at, received_at FROM receipt"
+    ItemKind.RECEIPT: "SELECT substr(provider, 1, instr(provider || '/', '/') - 1) AS channel, provider,"
+    " provider_id, reference, status, reported_at, received_at FROM receipt"
     " WHERE seq = ? AND message_id IS NULL AND dropped_at IS NULL",
 }
 
 
 def read_in_doubt(path: Path, channel: str | None, until: int | None) -> list[InDoubtMessage]:
-    """Read the messages held in doubt: of `channel` if given, since `until` or earlier if given.
+    """Read the messages held in doubt since `until` or earlier, if given.
+
+    `channel`: only those at its providers, or at one provider.
 
     Raises JournalError.
     """
 
     def query(db: sqlite3.Connection) -> list[InDoubtMessage]:
         rows = db.execute(
-            f"{_IN_DOUBT} AND m.channel = coalesce(?, m.channel) AND since <= coalesce(?, since)"
-            " ORDER BY m.id",
+            f"{_IN_DOUBT} AND (?1 IS NULL OR instr(m.provider || '/', ?1 || '/') = 1)"
+            " AND since <= coalesce(?2, since) ORDER BY m.id",
             (channel, until),
         )
         return [
-            InDoubtMessage(id_, message_key(namespace, id_, key), *others)
-            for id_, namespace, key, *others in rows
+            InDoubtMessage(id_, message_key(namespace, id_, provider, beginning), provider, *others)
+            for id_, namespace, beginning, provider, *others in rows
         ]
 
     return read(path, query)

@@ -30,7 +30,7 @@ class _Case(NamedTuple):
     db: sqlite3.Connection
     key: str
     at: int
-    channels: Collection[str]
+    providers: Collection[str]
 
     @property
     def number(self) -> int:
@@ -75,7 +75,7 @@ class Decisions:
             (Action.ERASE, ItemKind.MALFORMED): lambda case: _erased(erase_malformed(case.db, case.key)),
         }
 
-    def carry_out(self, db: sqlite3.Connection, order: Order, at: int, channels: Collection[str]) -> Decided:
+    def carry_out(self, db: sqlite3.Connection, order: Order, at: int, providers: Collection[str]) -> Decided:
         """Carry out an order for each of its keys, where that can be done."""
         decide = self._table.get((order.verb, order.kind), partial(_refuse, order))
         done: list[str] = []
@@ -83,7 +83,7 @@ class Decisions:
         effects: list[Effect] = []
         for key in order.keys:
             try:
-                message_id, effect = decide(_Case(db, key, at, channels))
+                message_id, effect = decide(_Case(db, key, at, providers))
             except _Skip as reason:
                 skipped[key] = str(reason)
                 continue
@@ -100,8 +100,8 @@ class Decisions:
 
     def _resend(self, case: _Case) -> _Done:
         entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")
-        if entry.channel not in case.channels:
-            raise _Skip(f"its channel {entry.channel} isn't configured")
+        if entry.provider not in case.providers:
+            raise _Skip(f"its provider {entry.provider} isn't configured")
         return self._move(case, transitions.ordered_resend(entry, case.at))
 
     def _resend_anew(self, case: _Case) -> _Done:

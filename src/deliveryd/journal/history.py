@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ class MessageRecord(NamedTuple):
     """A message's current row. Settings, customer and variables are None if its element was malformed.
 
     Variables are also None once the message was sent; a variable's value is None if it was omitted (see
-    `without_values`). `key` is the idempotency key of the latest try, or of the first one if there was none.
+    `without_values`). `key` is the idempotency key of the latest try; None if there was none.
     """
 
     settings_id: int | None
@@ -31,7 +30,7 @@ class MessageRecord(NamedTuple):
     due_at: int | None
     lane: str | None
     tries: int
-    key: str
+    key: str | None
     spent: tuple[tuple[str, str], ...]
     doubt: bool
     ended_at: int | None
@@ -39,16 +38,21 @@ class MessageRecord(NamedTuple):
 
 
 class AttemptRecord(NamedTuple):
-    """A try under a key. One that was in doubt and is settled as sent appears twice, with both outcomes."""
+    """A try under a key. One that was in doubt and is settled as sent appears twice, with both outcomes.
+
+    `stay` counts the providers that took the message up, and `number` the tries of this stay.
+    """
 
     key: str
+    stay: int
     number: int
-    channel: str
+    provider: str
     started_at: int
     ended_at: int | None
     verdict: str | None
     provider_id: str | None
     reason: str | None
+    words: str | None = None
 
 
 class EventRecord(NamedTuple):
@@ -64,7 +68,7 @@ class EventRecord(NamedTuple):
 class ReceiptRecord(NamedTuple):
     """A receipt that was matched to the message."""
 
-    channel: str
+    provider: str
     provider_id: str
     delivered: bool
     status: str
@@ -148,16 +152,19 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
 
     (namespace,) = db.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
     messages = rows(
-        "SELECT settings_id, customer_id, variables, state, taken_at, due_at, channel, tries, key, spent,"
+        "SELECT settings_id, customer_id, variables, state, taken_at, due_at, provider, tries, NULL, spent,"
         " doubt, ended_at, waits_for FROM message WHERE id = ?"
     )
-    attempts = rows(
-        "SELECT key, number, channel, started_at, ended_at, verdict, provider_id, reason"
-        " FROM attempt WHERE message_id = ? ORDER BY key, number, ended_at IS NULL, ended_at"
-    )
+    attempts = [
+        AttemptRecord(message_key(namespace, message_id, each[2], beginning), *each)
+        for beginning, *each in rows(
+            "SELECT beginning, key, number, provider, started_at, ended_at, verdict, provider_id, reason,"
+            " words FROM attempt WHERE message_id = ? ORDER BY key, number, ended_at IS NULL, ended_at"
+        )
+    ]
     events = rows(_EVENTS)
     receipts = rows(
-        "SELECT channel, provider_id, delivered, status, reported_at, received_at"
+        "SELECT provider, provider_id, delivered, status, reported_at, received_at"
         " FROM receipt WHERE message_id = ? ORDER BY received_at, seq"
     )
     malformed = rows(
@@ -166,10 +173,8 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
     decisions = rows(_DECISIONS)
     return Life(
         id=message_id,
-        message=_message(messages[0], partial(message_key, namespace, message_id)) if messages else None,
-        attempts=tuple(
-            AttemptRecord(message_key(namespace, message_id, key), *others) for key, *others in attempts
-        ),
+        message=_message(messages[0], attempts[-1].key if attempts else None) if messages else None,
+        attempts=tuple(attempts),
         events=tuple(EventRecord(*row) for row in events),
         receipts=tuple(ReceiptRecord(*row)._replace(delivered=bool(row[2])) for row in receipts),
         malformed=tuple(MalformedRecord(*row) for row in malformed),
@@ -178,13 +183,13 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
     )
 
 
-def _message(row: Sequence[Any], named: Callable[[int], str]) -> MessageRecord:
+def _message(row: Sequence[Any], latest_key: str | None) -> MessageRecord:
     record = MessageRecord(*row)
     return record._replace(
-        key=named(row[8]),
+        key=latest_key,
         doubt=bool(record.doubt),
         variables=None if row[2] is None else json.loads(row[2]),
         state=State(record.state),
         lane=record.lane or None,
-        spent=tuple((channel, reason) for channel, reason in json.loads(row[9])),
+        spent=tuple((provider, reason) for provider, reason in json.loads(row[9])),
     )

@@ -100,14 +100,14 @@ class Operations:
         entries: list[Entry] = []
         coming: list[int] = []
         left = 0
-        for channel, limit in room.items():
-            found = _make_ready(db, db.execute(statements.SELECT_DUE, (channel, now, limit)))
+        for provider, limit in room.items():
+            found = _make_ready(db, db.execute(statements.SELECT_DUE, (provider, now, limit)))
             entries += found
             if len(found) < limit:
-                (next_due,) = db.execute(statements.NEXT_DUE, (channel,)).fetchone()
+                (next_due,) = db.execute(statements.NEXT_DUE, (provider,)).fetchone()
                 coming += [next_due] if next_due is not None else []
             else:
-                left += db.execute(statements.LEFT, (channel, now, MOST_COUNTED)).fetchone()[0]
+                left += db.execute(statements.LEFT, (provider, now, MOST_COUNTED)).fetchone()[0]
         return Due(entries, min(coming, default=None), left)
 
     def overdue(self, db: sqlite3.Connection, now: int, limit: int) -> Due:
@@ -228,14 +228,14 @@ def _move(db: sqlite3.Connection, steps: Sequence[Transition], sent_statement: s
 
 def _try_of(entry: Entry) -> tuple[str, int, int, int, bytes | None]:
     """What an intent writes of its try."""
-    return entry.channel or "", entry.tries, entry.key, entry.number, entry.digest
+    return entry.provider or "", entry.tries, entry.key, entry.number, entry.digest
 
 
 def _accepted(transition: Transition) -> tuple[int | None, str | None, str | None]:
     """What a message's row has of its accepted attempt: the instant, the provider's id, the reason."""
     if transition.outcome is None:
         return None, None, None
-    _verdict, provider_id, reason = transition.outcome
+    _verdict, provider_id, reason, _words = transition.outcome
     return transition.at, to_text(provider_id), to_text(reason)
 
 
@@ -259,9 +259,9 @@ def _conclude(db: sqlite3.Connection, steps: Sequence[Transition]) -> None:
             db.executemany(statement, rows)
 
 
-def _outcome(outcome: Outcome | None, at: int) -> tuple[int | None, str | None, str | None, str | None]:
-    """The columns of a try: ended_at, verdict, provider_id, reason."""
+def _outcome(outcome: Outcome | None, at: int) -> tuple[int | str | None, ...]:
+    """The columns of a try: ended_at, verdict, provider_id, reason, words."""
     if outcome is None:
-        return None, None, None, None
-    verdict, provider_id, reason = outcome
-    return at, verdict, to_text(provider_id), to_text(reason)
+        return None, None, None, None, None
+    verdict, provider_id, reason, words = outcome
+    return at, verdict, to_text(provider_id), to_text(reason), to_text(words)

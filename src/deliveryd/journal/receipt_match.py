@@ -2,7 +2,7 @@
 
 A receipt names a key by the id that the provider gave to an accepted try under it, or by a reference that
 the provider was given and echoes: the key itself, or the message's id, which means its latest key on that
-channel.
+provider.
 A message's latest key is present as long as the message may be tried under it; a failure under any other key
 changes nothing, a delivery under any key settles the message.
 """
@@ -18,7 +18,7 @@ from deliveryd import transitions
 from deliveryd.journal.base import MatchedReceipt, Recorded
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
-from deliveryd.model import Entry, Receipt, Transition, message_key
+from deliveryd.model import Entry, Receipt, Transition, key_prefix, message_key
 from deliveryd.states import State
 
 _AT_REST = frozenset({State.WAITING, State.IN_DOUBT})
@@ -27,13 +27,13 @@ _AFTER_A_STEP = _AT_REST | _BEFORE_A_STEP
 """States of messages that a receipt may settle: at any time, within a step from READY, and after one."""
 
 _UNMATCHED = "message_id IS NULL AND dropped_at IS NULL"
-_COLUMNS = "channel, provider_id, delivered, status, reported_at, received_at, reference"
+_COLUMNS = "provider, provider_id, delivered, status, reported_at, received_at, reference"
 _KEPT = f"SELECT seq, {_COLUMNS} FROM receipt WHERE {_UNMATCHED}"  # noqa: S608  # constants
-_BY_PROVIDER = f"{_KEPT} AND provider_id = ? AND channel = ?"
+_BY_PROVIDER = f"{_KEPT} AND provider_id = ? AND provider = ?"
 _BY_MESSAGE = f"{_KEPT} AND reference = ?"
 _BY_KEY = f"{_KEPT} AND reference >= ? AND reference < ?"
-_SAME = f"{_UNMATCHED} AND provider_id = ? AND channel = ? AND delivered = ?"
-_KEY = re.compile(r"([0-9a-f]+)-(-?[0-9]{1,19})-([0-9]{1,9})")
+_SAME = f"{_UNMATCHED} AND provider_id = ? AND provider = ? AND delivered = ?"
+_KEY = re.compile(r"([0-9a-f]+)-(-?[0-9]{1,19})-[0-9a-z]+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
 _LARGEST = 2**63
 
@@ -44,18 +44,18 @@ WITH RECURSIVE era (n) AS (
     SELECT (SELECT max({_ERA}) FROM message WHERE provider_id IS NOT NULL AND {_ERA} < n)
     FROM era WHERE n IS NOT NULL
 )
-SELECT n FROM era CROSS JOIN message ON {_ERA} = n AND provider_id = ? AND channel = ? LIMIT 1
+SELECT n FROM era CROSS JOIN message ON {_ERA} = n AND provider_id = ? AND provider = ? LIMIT 1
 """  # noqa: S608  # constants
 _IN_ERA = f"""
-SELECT id, key FROM message WHERE {_ERA} = ? AND provider_id = ? AND channel = ?
+SELECT id, key FROM message WHERE {_ERA} = ? AND provider_id = ? AND provider = ?
 ORDER BY started_at DESC LIMIT 1
 """  # noqa: S608  # constants
 
 
 _SETTLE = """
-UPDATE message SET state = ?1, due_at = NULL, channel = ?2, key = ?3, doubt = 0,
+UPDATE message SET state = ?1, due_at = NULL, provider = ?2, key = ?3, doubt = 0,
     content = NULL, digest = NULL,
-    (number, started_at) = (SELECT number, started_at FROM unaccepted
+    (number, started_at, beginning) = (SELECT number, started_at, beginning FROM unaccepted
         WHERE message_id = ?4 AND key = ?3 ORDER BY number DESC LIMIT 1),
     ended_at = ?5, accepted_at = ?5, provider_id = ?6, reason = ?7{emptied}
 WHERE id = ?4
@@ -151,14 +151,14 @@ class Matching:
         self, db: sqlite3.Connection, entry: Entry, transition: Transition
     ) -> list[tuple[int, Receipt]]:
         """Kept receipts that seem to be about a message, in the order in which they came."""
-        keys = message_key(self._namespace, entry.id, 0)[:-1]
+        keys = key_prefix(self._namespace, entry.id)
         found = {
-            *db.execute(_BY_KEY, (keys, f"{keys}:")),  # ":" comes after all digits
+            *db.execute(_BY_KEY, (keys, f"{keys}~")),  # "~" comes after all characters of a key
             *db.execute(_BY_MESSAGE, (str(entry.id),)),
         }
         outcome = transition.outcome
         if outcome is not None and outcome.provider_id is not None:
-            found.update(db.execute(_BY_PROVIDER, (outcome.provider_id, entry.channel)))
+            found.update(db.execute(_BY_PROVIDER, (outcome.provider_id, entry.provider)))
         return [(seq, Receipt(*values)) for seq, *values in sorted(found, key=lambda row: int(row[0]))]
 
     def _receive(self, db: sqlite3.Connection, receipt: Receipt) -> MatchedReceipt:
@@ -183,27 +183,37 @@ class Matching:
         Where a provider uses an id of its own again, that is the latest accepted try with it.
         """
         referred = (
-            self._referred(db, receipt.reference, receipt.channel) if receipt.reference is not None else None
+            self._referred(db, receipt.reference, receipt.provider) if receipt.reference is not None else None
         )
-        return referred or _named(db, receipt.provider_id, receipt.channel)
+        return referred or _named(db, receipt.provider_id, receipt.provider)
 
-    def _referred(self, db: sqlite3.Connection, reference: str, channel: str) -> Tried | None:
-        """This key, or the latest one of the message with this id, where it was tried on this channel."""
+    def _referred(self, db: sqlite3.Connection, reference: str, provider: str) -> Tried | None:
+        """This key, or the latest one of the message with this id, where it was tried on this provider."""
         named = _KEY.fullmatch(reference)
         if named is not None and named[1] == self._namespace and _fits(named[2]):
-            return _first(
-                db,
-                "SELECT message_id, key FROM attempt"
-                " WHERE message_id = ? AND key = ? AND channel = ? LIMIT 1",
-                (int(named[2]), int(named[3]), channel),
-            )
+            return self._of_key(db, reference, int(named[2]), provider)
         if not _fits(reference):
             return None
         return _first(
             db,
             "SELECT message_id, key FROM attempt"
-            " WHERE message_id = ? AND channel = ? ORDER BY key DESC LIMIT 1",
-            (int(reference), channel),
+            " WHERE message_id = ? AND provider = ? ORDER BY key DESC LIMIT 1",
+            (int(reference), provider),
+        )
+
+    def _of_key(self, db: sqlite3.Connection, key: str, message_id: int, provider: str) -> Tried | None:
+        """The latest stay of a message at a provider under an idempotency key."""
+        rows = db.execute(
+            "SELECT key, beginning FROM attempt WHERE message_id = ? AND provider = ? ORDER BY key DESC",
+            (message_id, provider),
+        )
+        return next(
+            (
+                Tried(message_id, stay)
+                for stay, beginning in rows
+                if message_key(self._namespace, message_id, provider, beginning) == key
+            ),
+            None,
         )
 
     def _apply(
@@ -215,7 +225,7 @@ class Matching:
         ).fetchone()
         state = State(number)
         if not receipt.delivered and key != tried.key:
-            return _NOTHING  # the message went on since, by another channel or an operator's word
+            return _NOTHING  # the message went on since, by another provider or an operator's word
         if accepted_at is not None:
             # By a reference an earlier try may be meant, whose failure says nothing of the accepted one.
             if receipt.delivered or provider_id in (None, receipt.provider_id):
@@ -231,7 +241,7 @@ class Matching:
         """The provider has the message: it is sent under this key, and isn't tried again under any."""
         at = receipt.received_at
         step = transitions.proved_sent(tried.message_id, state, at)
-        settled = (step.after, receipt.channel, tried.key, tried.message_id, at, receipt.provider_id)
+        settled = (step.after, receipt.provider, tried.key, tried.message_id, at, receipt.provider_id)
         db.execute(self._settled, (*settled, transitions.BY_RECEIPT))
         self._outbox.put(db, [step.event])
 
@@ -259,14 +269,14 @@ def _word(effect: Effect) -> str:
     return "settled" if State.SENT in effect.ended else "matched"
 
 
-def _named(db: sqlite3.Connection, provider_id: str, channel: str) -> Tried | None:
+def _named(db: sqlite3.Connection, provider_id: str, provider: str) -> Tried | None:
     """The key of the latest accepted try with this id of the provider, sought back from era to era.
 
     Ids of providers have no order. In one index of all of them, each new one would touch a page of its own,
     and a message would cost the more the more messages there are; an era's part of the index stays small.
     """
-    era = db.execute(_ERA_OF, (provider_id, channel)).fetchone()
-    return None if era is None else _first(db, _IN_ERA, (*era, provider_id, channel))
+    era = db.execute(_ERA_OF, (provider_id, provider)).fetchone()
+    return None if era is None else _first(db, _IN_ERA, (*era, provider_id, provider))
 
 
 def _first(db: sqlite3.Connection, query: str, values: tuple[object, ...]) -> Tried | None:
@@ -284,7 +294,7 @@ def _not_before(receipt: Receipt, at: int) -> Receipt:
 
 
 def _same(receipt: Receipt) -> tuple[str, str, bool]:
-    return receipt.provider_id, receipt.channel, receipt.delivered
+    return receipt.provider_id, receipt.provider, receipt.delivered
 
 
 def _kept(db: sqlite3.Connection, receipt: Receipt) -> list[str | None]:
@@ -300,7 +310,7 @@ def _is_repeated(
     if tried is None or is_kept:
         return is_kept
     matched = db.execute(
-        "SELECT 1 FROM receipt WHERE message_id = ? AND provider_id = ? AND channel = ? AND delivered = ?",
+        "SELECT 1 FROM receipt WHERE message_id = ? AND provider_id = ? AND provider = ? AND delivered = ?",
         (tried.message_id, *_same(receipt)),
     )
     return matched.fetchone() is not None

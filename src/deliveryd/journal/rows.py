@@ -13,10 +13,10 @@ from deliveryd.model import Content, Entry, Rendered, Transition
 
 _FIRST = "FROM unaccepted u WHERE u.message_id = message.id AND u.key = message.key AND u.number = 1"
 ENTRY = f"""
-id, settings_id, customer_id, variables, channel, tries, key, number, spent, doubt, content, digest,
+id, settings_id, customer_id, variables, provider, tries, key, number, spent, doubt, content, digest,
 iif(number > 1, (SELECT u.started_at {_FIRST}), iif(number, started_at, 0)),
-iif(channel = '' AND number, (SELECT u.channel {_FIRST}), NULL),
-taken_at
+iif(provider = '' AND number, (SELECT u.provider {_FIRST}), NULL),
+taken_at, beginning
 """
 """The columns of an entry, in the order of `EntryRow`. The first of several tries under a key has a row."""
 
@@ -33,7 +33,7 @@ class EntryRow(NamedTuple):
     settings_id: int
     customer_id: int
     variables: str
-    channel: str
+    provider: str
     tries: int
     key: int
     number: int
@@ -44,6 +44,7 @@ class EntryRow(NamedTuple):
     begun_at: int
     via: str | None
     taken_at: int
+    beginning: int
 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
@@ -54,27 +55,28 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
         columns.settings_id,
         columns.customer_id,
         json.loads(columns.variables),
-        columns.channel or None,
+        columns.provider or None,
         columns.tries,
         columns.key,
         columns.number,
-        tuple((channel, reason) for channel, reason in json.loads(columns.spent)),
+        tuple((provider, reason) for provider, reason in json.loads(columns.spent)),
         bool(columns.doubt),
         None if columns.content is None else _content_of(columns.content),
         columns.digest,
         columns.begun_at,
         columns.via,
         columns.taken_at,
+        columns.beginning,
     )
 
 
 def progress_of(transition: Transition) -> tuple[object, ...]:
-    """What a step writes: state, due_at, channel, tries, key, number, spent, doubt, content, digest."""
+    """What a step writes: the columns of the statements for it, from the state on."""
     entry = transition.entry
     return (
         transition.after,
         transition.due_at,
-        entry.channel or "",
+        entry.provider or "",
         entry.tries,
         entry.key,
         entry.number,
@@ -82,6 +84,7 @@ def progress_of(transition: Transition) -> tuple[object, ...]:
         entry.doubt,
         None if entry.content is None else _content_text(entry.content),
         entry.digest,
+        entry.beginning,
     )
 
 

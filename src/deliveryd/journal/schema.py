@@ -26,43 +26,46 @@ CREATE TABLE message (
     due_at INTEGER,                       -- only in WAITING: when it continues
     waits_for TEXT,                       -- only in WAITING: what wakes it before due_at (see waits.py)
     ended_at INTEGER,                     -- only in an end state
-    channel TEXT NOT NULL DEFAULT '',     -- the channel it is bound to; '': none yet
-    key INTEGER NOT NULL DEFAULT 1,       -- N of its idempotency key NAMESPACE-MESSAGE-N
-    number INTEGER NOT NULL DEFAULT 0,    -- tries under this key
-    tries INTEGER NOT NULL DEFAULT 0,     -- tries on this channel that count towards retry.attempts
+    provider TEXT NOT NULL DEFAULT '',    -- the provider it is bound to; '': none yet
+    key INTEGER NOT NULL DEFAULT 1,       -- number of its stay at a provider
+    beginning INTEGER NOT NULL DEFAULT 1, -- how often it began; part of its idempotency keys
+    number INTEGER NOT NULL DEFAULT 0,    -- tries of this stay
+    tries INTEGER NOT NULL DEFAULT 0,     -- tries at this provider that count towards retry.attempts
     doubt INTEGER NOT NULL DEFAULT 0,     -- 1: a try under this key has an unknown outcome
     started_at INTEGER,                   -- of the try in progress, or of the one that was accepted
     accepted_at INTEGER, provider_id TEXT, reason TEXT,  -- of the one that was accepted
     digest BLOB,                          -- identifies the content of the latest try
-    spent TEXT NOT NULL DEFAULT '[]',     -- JSON: channels that failed permanently, with reasons
+    spent TEXT NOT NULL DEFAULT '[]',     -- JSON: providers that failed permanently, with reasons
     content TEXT,                         -- JSON: what a try under this key sent that may have arrived
     variables TEXT                        -- JSON; NULL: malformed, or emptied after the message was sent
 );
 CREATE INDEX message_moving ON message (id) WHERE ended_at IS NULL AND due_at IS NULL;
-CREATE INDEX message_waiting ON message (channel, state, waits_for, due_at)
+CREATE INDEX message_waiting ON message (provider, state, waits_for, due_at)
     WHERE state = {State.WAITING:d} AND waits_for IS NULL;
 CREATE INDEX message_held ON message (waits_for, due_at) WHERE waits_for IS NOT NULL AND due_at IS NOT NULL;
 CREATE INDEX message_held_until ON message (due_at, waits_for)
     WHERE waits_for IS NOT NULL AND due_at IS NOT NULL;
 CREATE INDEX message_ended ON message (ended_at, state) WHERE ended_at IS NOT NULL;
-CREATE INDEX message_provider ON message (started_at / 14400000000, provider_id, channel)
+CREATE INDEX message_provider ON message (started_at / 14400000000, provider_id, provider)
     WHERE provider_id IS NOT NULL;        -- by periods of four hours (see receipt_match.py)
 
 CREATE TABLE unaccepted (                 -- tries that failed, or whose outcome is unknown
     message_id INTEGER NOT NULL, key INTEGER NOT NULL, number INTEGER NOT NULL,
-    channel TEXT NOT NULL,
+    provider TEXT NOT NULL, beginning INTEGER NOT NULL,
     started_at INTEGER NOT NULL, ended_at INTEGER,
     verdict TEXT, provider_id TEXT, reason TEXT,
+    words TEXT,                           -- what the provider said, in its own words
     PRIMARY KEY (message_id, key, number)
 ) WITHOUT ROWID;
 
 -- All tries. One that is in progress or was accepted is part of its message's row, to save a row of its own;
 -- one that was in doubt and turned out to be accepted is listed twice.
 CREATE VIEW attempt AS
-    SELECT message_id, key, number, channel, started_at, ended_at, verdict, provider_id, reason
+    SELECT message_id, key, number, provider, beginning, started_at, ended_at, verdict, provider_id, reason,
+        words
     FROM unaccepted
-    UNION ALL SELECT id, key, number, channel, started_at, accepted_at,
-        iif(accepted_at IS NULL, NULL, 'accepted'), provider_id, reason
+    UNION ALL SELECT id, key, number, provider, beginning, started_at, accepted_at,
+        iif(accepted_at IS NULL, NULL, 'accepted'), provider_id, reason, NULL
     FROM message WHERE state = {State.SENDING:d} OR accepted_at IS NOT NULL;
 
 CREATE TABLE event (                      -- the outbox: events with seq > meta.settled_seq are unsettled
@@ -97,15 +100,15 @@ CREATE INDEX malformed_message ON malformed (message_id) WHERE message_id IS NOT
 CREATE TABLE receipt (
     seq INTEGER PRIMARY KEY,
     message_id INTEGER,                   -- NULL: unmatched
-    channel TEXT NOT NULL, provider_id TEXT NOT NULL,
+    provider TEXT NOT NULL, provider_id TEXT NOT NULL,
     reference TEXT,                       -- a message id or an idempotency key that the provider echoed
     delivered INTEGER NOT NULL, status TEXT NOT NULL,
     reported_at INTEGER NOT NULL, received_at INTEGER NOT NULL,
     dropped_at INTEGER
 );
-CREATE INDEX receipt_unmatched ON receipt (provider_id, channel, message_id, dropped_at)
+CREATE INDEX receipt_unmatched ON receipt (provider_id, provider, message_id, dropped_at)
     WHERE message_id IS NULL AND dropped_at IS NULL;
-CREATE INDEX receipt_unmatched_reference ON receipt (reference, channel)
+CREATE INDEX receipt_unmatched_reference ON receipt (reference, provider)
     WHERE message_id IS NULL AND dropped_at IS NULL AND reference IS NOT NULL;
 CREATE INDEX receipt_unmatched_since ON receipt (received_at) WHERE message_id IS NULL;
 CREATE INDEX receipt_message ON receipt (message_id) WHERE message_id IS NOT NULL;

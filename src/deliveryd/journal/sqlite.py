@@ -187,9 +187,9 @@ class SqliteJournal:
         """Record providers' updates."""
         return await self._try(lambda db: self._matching.receive(db, receipts))
 
-    async def recover(self, now: int, channels: Collection[str]) -> Recovery:
+    async def recover(self, now: int, providers: Collection[str]) -> Recovery:
         """Put in order what an earlier run left."""
-        return await self._commit(lambda db: upkeep.recover(db, now, channels))
+        return await self._commit(lambda db: upkeep.recover(db, now, providers))
 
     async def retime(self, back: int, latest: int) -> None:
         """Bring due times in line with a clock that was put back."""
@@ -209,9 +209,9 @@ class SqliteJournal:
             return await self._commit(account.account)
         return await self._threads.read(partial(read, self._path, account.account))
 
-    async def decide(self, order: Order, at: int, channels: Collection[str]) -> Decided:
+    async def decide(self, order: Order, at: int, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""
-        return await self._try(lambda db: self._decisions.carry_out(db, order, at, channels))
+        return await self._try(lambda db: self._decisions.carry_out(db, order, at, providers))
 
     async def forget(self, before: int, limit: int) -> int:
         """Delete old ended messages."""

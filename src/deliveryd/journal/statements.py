@@ -19,19 +19,19 @@ ON CONFLICT (digest) DO UPDATE SET times = times + 1, last_at = excluded.last_at
 # Steps of the line; each names the state that it begins in, so that a step from elsewhere changes no row.
 
 _PROGRESS = """
-UPDATE message SET state = ?, due_at = ?, channel = ?, tries = ?, key = ?, number = ?, spent = ?,
-    doubt = ?, content = ?, digest = ?
+UPDATE message SET state = ?, due_at = ?, provider = ?, tries = ?, key = ?, number = ?, spent = ?,
+    doubt = ?, content = ?, digest = ?, beginning = ?
 """
 RECORD_INTENT = f"""
-UPDATE message SET state = {of.INTENT.after:d}, channel = ?1, tries = ?2, key = ?3, number = ?4,
+UPDATE message SET state = {of.INTENT.after:d}, provider = ?1, tries = ?2, key = ?3, number = ?4,
     digest = ?5, started_at = ?6, content = iif(key = ?3, content, NULL)
 WHERE id = ?7 AND state = ?8
 """
 # It leaves `due_at` alone, which decides what is in an index.
 ON_ITS_WAY = """
-UPDATE message SET state = ?1, channel = ?3, tries = ?4, key = ?5, number = ?6, spent = ?7, doubt = ?8,
-    content = ?9, digest = ?10
-WHERE id = ?11 AND state = ?12
+UPDATE message SET state = ?1, provider = ?3, tries = ?4, key = ?5, number = ?6, spent = ?7, doubt = ?8,
+    content = ?9, digest = ?10, beginning = ?11
+WHERE id = ?12 AND state = ?13
 """
 TO_WAIT = f"{_PROGRESS}, waits_for = ? WHERE id = ? AND state = ?"
 TO_AN_END = f"{_PROGRESS}, ended_at = ? WHERE id = ? AND state = ?"
@@ -42,7 +42,7 @@ WHERE id = ? AND state = ?
 """
 # Before the message moves on: its row still has the try.
 UNACCEPTED = f"""
-INSERT INTO unaccepted SELECT id, key, number, channel, started_at, ?, ?, ?, ? FROM message
+INSERT INTO unaccepted SELECT id, key, number, provider, beginning, started_at, ?, ?, ?, ?, ? FROM message
 WHERE id = ? AND state = {of.ACCEPTED.before:d}
 """
 HOLD = """
@@ -52,7 +52,7 @@ WHERE message_id = ?2 AND key = ?3 AND number = ?4 AND instr(coalesce(reason, ''
 
 # What waits. The states stand in the text: an index is partial by them.
 
-_FOR_ITS_TIME = f"state = {of.DUE.before:d} AND waits_for IS NULL AND channel = ?"
+_FOR_ITS_TIME = f"state = {of.DUE.before:d} AND waits_for IS NULL AND provider = ?"
 _FOR_SOMETHING = "waits_for IS NOT NULL AND due_at IS NOT NULL"
 SELECT_DUE = f"SELECT {ENTRY} FROM message WHERE {_FOR_ITS_TIME} AND due_at <= ? ORDER BY due_at, id LIMIT ?"
 LEFT = f"SELECT count(*) FROM (SELECT 1 FROM message WHERE {_FOR_ITS_TIME} AND due_at <= ? LIMIT ?)"

@@ -20,13 +20,13 @@ _MOVING = "ended_at IS NULL AND due_at IS NULL"
 _TIMED = f"state = {State.WAITING:d} AND waits_for IS NULL"  # literal: it has to match an index's condition
 _OPEN = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? ORDER BY id"  # noqa: S608  # constants
 
-_BOUND = f"state = {transitions.CHANNEL_REMOVED.before:d} AND waits_for IS NULL AND channel = ?"
+_BOUND = f"state = {transitions.CHANNEL_REMOVED.before:d} AND waits_for IS NULL AND provider = ?"
 _DUE_NOW = (  # messages that wait for an answer: nobody has asked for it since the restart
     "UPDATE message SET due_at = ?, waits_for = NULL WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"
     " AND waits_for NOT IN (SELECT value FROM json_each(?))"
 )
 _CAUSES = f"""
-SELECT NULL, channel, count(*) FROM message WHERE {_TIMED} GROUP BY channel
+SELECT NULL, provider, count(*) FROM message WHERE {_TIMED} GROUP BY provider
 UNION ALL SELECT min(waits_for), '', count(*) FROM message
     WHERE waits_for IS NOT NULL AND due_at IS NOT NULL
     GROUP BY iif(waits_for LIKE 'customer %', 'directory', waits_for)
@@ -83,22 +83,22 @@ def namespace_of(db: sqlite3.Connection) -> str:
     return str(namespace)
 
 
-def recover(db: sqlite3.Connection, now: int, channels: Collection[str]) -> Recovery:
+def recover(db: sqlite3.Connection, now: int, providers: Collection[str]) -> Recovery:
     """Bring the messages of an earlier run into states to continue from."""
     db.execute(
         f"UPDATE message SET state = ?, due_at = ?, waits_for = NULL WHERE {_MOVING} AND state = ?",  # noqa: S608
         (transitions.RUN_INTERRUPTED.after, now, transitions.RUN_INTERRUPTED.before),
     )
     for_channels = [
-        key(channel) for channel in channels for key in (waits.room, waits.repeat, waits.recovery)
+        key(provider) for provider in providers for key in (waits.room, waits.repeat, waits.recovery)
     ]
     db.execute(_DUE_NOW, (now, to_json(for_channels)))
-    for channel in _channels_of_waiting(db) - set(channels):
+    for provider in _providers_of_waiting(db) - set(providers):
         db.execute(
             f"UPDATE message SET state = ?, due_at = NULL WHERE {_BOUND} AND doubt",  # noqa: S608  # constants
-            (transitions.CHANNEL_REMOVED.after, channel),
+            (transitions.CHANNEL_REMOVED.after, provider),
         )
-        db.execute(f"UPDATE message SET channel = '', tries = 0 WHERE {_BOUND}", (channel,))  # noqa: S608
+        db.execute(f"UPDATE message SET provider = '', tries = 0 WHERE {_BOUND}", (provider,))  # noqa: S608
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]
     doubtful = [
         Doubtful(entry, state, _latest_doubt(db, entry))
@@ -122,18 +122,18 @@ def _latest_doubt(db: sqlite3.Connection, entry: Entry) -> str | None:
     return None if row is None else row[0]
 
 
-def _channels_of_waiting(db: sqlite3.Connection) -> set[str]:
-    """Return the channels with waiting messages: one index seek for each, however many messages wait."""
-    channels: set[str] = set()
-    channel = ""
+def _providers_of_waiting(db: sqlite3.Connection) -> set[str]:
+    """Return the providers with waiting messages: one index seek for each, however many messages wait."""
+    providers: set[str] = set()
+    provider = ""
     while True:
-        (channel,) = db.execute(
-            f"SELECT min(channel) FROM message WHERE {_TIMED} AND channel > ?",  # noqa: S608
-            (channel,),
+        (provider,) = db.execute(
+            f"SELECT min(provider) FROM message WHERE {_TIMED} AND provider > ?",  # noqa: S608
+            (provider,),
         ).fetchone()
-        if channel is None:
-            return channels
-        channels.add(channel)
+        if provider is None:
+            return providers
+        providers.add(provider)
 
 
 def counts(db: sqlite3.Connection) -> Counts:
@@ -152,8 +152,8 @@ def counts(db: sqlite3.Connection) -> Counts:
 def largest_cause(db: sqlite3.Connection) -> tuple[str, int]:
     """Return what most of the waiting messages wait for, and the number of them."""
     causes: Counter[str] = Counter()
-    for waits_for, channel, count in db.execute(_CAUSES):
-        causes[waits.cause(waits_for, channel)] += count
+    for waits_for, provider, count in db.execute(_CAUSES):
+        causes[waits.cause(waits_for, provider)] += count
     return max(causes.items(), key=lambda item: item[1], default=("nothing", 0))
 
 

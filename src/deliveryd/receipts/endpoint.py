@@ -1,8 +1,8 @@
-"""The HTTP side of receipts: routing to channels, limits on bodies, and responses."""
+"""The HTTP side of receipts: routing to providers, limits on bodies, and responses."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from starlette.applications import Starlette
@@ -22,33 +22,38 @@ class ReceiptReply(NamedTuple):
 
 
 TakeIn = Callable[[str, Mapping[str, str], bytes], Awaitable[ReceiptReply]]
-"""Handles a report: its channel, its headers, its body."""
+"""Handles a report: its provider, its headers, its body."""
 
 TurnedAway = Callable[[int, str | None], None]
-"""Called for a rejected request, with the response's status and the channel, if the path names one."""
+"""Called for a rejected request, with the response's status and the provider, if the path names one."""
 
 
 class ReceiptEndpoint:
-    """The ASGI application: POST /receipts/CHANNEL.
+    """The ASGI application: POST /receipts/CHANNEL/PROVIDER. `paths` are the providers by their addresses.
 
     Reports bypass Starlette, whose routing costs as much as verifying, parsing and recording a report. It
     handles all other requests.
     """
 
     def __init__(
-        self, channels: Iterable[str], take_in: TakeIn, turned_away: TurnedAway, max_body: int
+        self, paths: Mapping[str, str], take_in: TakeIn, turned_away: TurnedAway, max_body: int
     ) -> None:
-        self._channels = {f"/receipts/{channel}": channel for channel in channels}
+        self._paths = paths
         self._take_in = take_in
         self._turned_away = turned_away
         self._max_body = max_body
-        self._elsewhere = Starlette(routes=[Route("/receipts/{channel}", _unknown, methods=["POST"])])
+        self._elsewhere = Starlette(
+            routes=[
+                Route("/receipts/{channel}", _unknown, methods=["POST"]),
+                Route("/receipts/{channel}/{provider}", _unknown, methods=["POST"]),
+            ]
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        channel = self._channels.get(scope["path"])
-        if channel is None or scope["method"] != "POST":
-            await self._elsewhere(scope, receive, self._telling(channel, send))
+        provider = self._paths.get(scope["path"])
+        if provider is None or scope["method"] != "POST":
+            await self._elsewhere(scope, receive, self._telling(provider, send))
             return
         body = bytearray()
         more = True
@@ -58,25 +63,25 @@ class ReceiptEndpoint:
                 return
             body += message["body"]
             if len(body) > self._max_body:
-                self._turned_away(413, channel)
+                self._turned_away(413, provider)
                 await _send(send, ReceiptReply(413, f"a report must have at most {self._max_body} bytes"))
                 return
             more = message["more_body"]
-        await _send(send, await self._take_in(channel, Headers(raw=scope["headers"]), bytes(body)))
+        await _send(send, await self._take_in(provider, Headers(raw=scope["headers"]), bytes(body)))
 
-    def _telling(self, channel: str | None, send: Send) -> Send:
+    def _telling(self, provider: str | None, send: Send) -> Send:
         """Return a `send` that also reports the response's status."""
 
         async def tell_and_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._turned_away(message["status"], channel)
+                self._turned_away(message["status"], provider)
             await send(message)
 
         return tell_and_send
 
 
 async def _unknown(_request: Request) -> Response:
-    raise HTTPException(404, "no channel of this name has receipts")
+    raise HTTPException(404, "no provider reports to this address")
 
 
 async def _send(send: Send, answer: ReceiptReply) -> None:

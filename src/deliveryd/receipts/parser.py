@@ -44,7 +44,7 @@ def is_genuine(options: SignatureOptions, secrets: Iterable[str], header: str | 
     return any(fits)
 
 
-def read_receipt(options: ReceiptOptions, channel: str, body: bytes, received_at: int) -> Receipt | NoNews:
+def read_receipt(options: ReceiptOptions, provider: str, body: bytes, received_at: int) -> Receipt | NoNews:
     """Parse a report. Raises Unreadable."""
     try:
         report = json.loads(body)
@@ -57,7 +57,7 @@ def read_receipt(options: ReceiptOptions, channel: str, body: bytes, received_at
     provider_id = _text(report, options.provider_id)
     reported_at = received_at if options.reported_at is None else _instant(report, options.reported_at)
     reference = None if options.reference is None else _text_if_any(report, options.reference)
-    return Receipt(channel, provider_id, delivered, status, reported_at, received_at, reference)
+    return Receipt(provider, provider_id, delivered, status, reported_at, received_at, reference)
 
 
 def _text_if_any(report: object, pointer: str) -> str | None:

@@ -31,19 +31,19 @@ def customer(customer_id: int) -> str:
     return f"customer {customer_id}"
 
 
-def recovery(channel: str) -> str:
+def recovery(provider: str) -> str:
     """Recovery of a provider that asked for a pause, or keeps failing."""
-    return f"channel {channel}"
+    return f"provider {provider}"
 
 
-def room(channel: str) -> str:
-    """Capacity on a channel."""
-    return f"room {channel}"
+def room(provider: str) -> str:
+    """Capacity at a provider."""
+    return f"room {provider}"
 
 
-def repeat(channel: str) -> str:
-    """Capacity on a channel, for a message that was tried before: these go first."""
-    return f"repeat {channel}"
+def repeat(provider: str) -> str:
+    """Capacity at a provider, for a message that was tried before: these go first."""
+    return f"repeat {provider}"
 
 
 def awaited(waits_for: str) -> str:
@@ -54,13 +54,13 @@ def awaited(waits_for: str) -> str:
             return f"settings {name} from the service"
         case "customer" | "directory":
             return "the customer directory"
-        case "channel":
-            return f"channel {name} to recover"
+        case "provider":
+            return f"{_named(name)} to recover"
         case _:
-            return f"capacity on channel {name}"
+            return f"capacity on {_named(name)}"
 
 
-def cause(waits_for: str | None, lane: str) -> str:
+def cause(waits_for: str | None, provider: str) -> str:
     """Return what delays such messages, as text for operators."""
     kind, _, name = (waits_for or "").partition(" ")
     match kind:
@@ -68,7 +68,12 @@ def cause(waits_for: str | None, lane: str) -> str:
             return f"settings {name}"
         case "customer" | "directory":
             return "the customer directory"
-        case "channel" | "room" | "repeat":
-            return f"channel {name}"
+        case "provider" | "room" | "repeat":
+            return _named(name)
         case _:
-            return f"channel {lane}" if lane else "settings or customers"
+            return _named(provider) if provider else "settings or customers"
+
+
+def _named(provider: str) -> str:
+    """A provider with its channel's name goes by that."""
+    return f"provider {provider}" if "/" in provider else f"channel {provider}"

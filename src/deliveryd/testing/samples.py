@@ -42,7 +42,7 @@ async def opened(
 ) -> AsyncIterator[Channel]:
     """Open the channel `test` with the keys that `[channels.test]` would hold, and close it afterwards."""
     model = find_adapter(adapter).options.model_validate(dict(options))
-    channel = open_adapter("test", block, adapter, model, timeout=timeout)
+    channel = open_adapter("channels.test", block, adapter, model, timeout=timeout)
     try:
         yield channel
     finally:

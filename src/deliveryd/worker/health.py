@@ -107,5 +107,5 @@ class WorkerHealth:
             for suffix in ("", "-wal")
             if (path := self._journal_path.with_name(self._journal_path.name + suffix)).exists()
         )
-        channels = {name: dispatcher.is_open for name, dispatcher in self._parts.stations.dispatchers.items()}
-        return Levels(self._counts.states, self._counts.events_waiting, size, channels)
+        is_open = {name: dispatcher.is_open for name, dispatcher in self._parts.stations.dispatchers.items()}
+        return Levels(self._counts.states, self._counts.events_waiting, size, is_open)

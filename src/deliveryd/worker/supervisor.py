@@ -121,7 +121,7 @@ class Supervisor:
                     loops.start_soon(self._stop_when_idle, parts)
                 self._notifier.ready()
                 self._notifier.status(health.sentence())
-                log(Event.WORKER_READY, channels=list(parts.stations.dispatchers))
+                log(Event.WORKER_READY, channels=list(self._config.channels.configured))
                 self._on_ready(addresses)
                 await self._stop.wait()
                 await self._drain(parts, health)

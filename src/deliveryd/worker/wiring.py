@@ -12,7 +12,8 @@ import anyio.to_thread
 from deliveryd import __version__
 from deliveryd.channels import registry
 from deliveryd.channels.base import Channel
-from deliveryd.config import ChannelConfig, Config
+from deliveryd.channels.options import ProviderConfig
+from deliveryd.config import Config
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
@@ -82,7 +83,7 @@ class Outside(NamedTuple):
     """What lies outside the worker: the remote service, the providers, the customer directory."""
 
     service: ServiceClient
-    channels: Mapping[str, Channel]
+    providers: Mapping[str, Channel]
     directory: Directory
 
 
@@ -92,12 +93,12 @@ async def open_outside(config: Config) -> AsyncIterator[Outside]:
     async with AsyncExitStack() as stack:
         service = open_service(config)
         stack.push_async_callback(service.aclose)
-        channels = open_channels(config)
-        for channel in channels.values():
-            stack.push_async_callback(channel.aclose)
+        providers = open_providers(config)
+        for provider in providers.values():
+            stack.push_async_callback(provider.aclose)
         directory = await open_directory(config)
         stack.push_async_callback(directory.aclose)
-        yield Outside(service, channels, directory)
+        yield Outside(service, providers, directory)
 
 
 @asynccontextmanager
@@ -109,9 +110,9 @@ async def assemble(
     Raises JournalError.
     """
     async with AsyncExitStack() as stack:
-        metrics = Metrics(config.channels.configured, __version__)
+        metrics = Metrics(config.channels.providers, __version__)
         heartbeats = Heartbeats()
-        service, channels, directory = outside
+        service, providers, directory = outside
         cache = open_cache(config, blocking or in_thread)
         stack.push_async_callback(cache.aclose)
         stack.enter_context(exclusive_worker(config.journal.path))
@@ -135,10 +136,10 @@ async def assemble(
         settings = SettingsCache(
             service, cache, compiler(config), metrics, recorder.backlog, ttl=config.settings.ttl
         )
-        router = build_router(config, channels)
+        router = build_router(config, providers)
         preparer = Preparer(settings, directory, router, recorder, clock, metrics)
         stations = _stations(
-            config, service, channels, journal, recorder, preparer, clock, metrics, heartbeats
+            config, service, providers, journal, recorder, preparer, clock, metrics, heartbeats
         )
         yield Parts(
             Pipeline(stations, journal, recorder, clock, heartbeats), stations, recorder, journal,
@@ -149,7 +150,7 @@ async def assemble(
 def _stations(  # noqa: PLR0917 - all that the stations are made of
     config: Config,
     service: ServiceClient,
-    channels: Mapping[str, Channel],
+    providers: Mapping[str, Channel],
     journal: Journal,
     recorder: Recorder,
     preparer: Preparer,
@@ -158,20 +159,19 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
     heartbeats: Heartbeats,
 ) -> Stations:
     """The stations of the line: each is handed what was built before it, and nothing afterwards."""
-    configured = config.channels.configured
-    policies = {name: _policy(channel) for name, channel in configured.items()}
+    policies = {name: _policy(provider) for name, provider in config.channels.providers.items()}
     doubts = {name: DoubtPolicy(name, policy) for name, policy in policies.items()}
     outcomes = Outcomes(recorder, heartbeats)
     dispatchers = {
         name: Dispatcher(
-            name, channels[name], recorder, outcomes, clock, metrics, heartbeats,
+            name, providers[name], recorder, outcomes, clock, metrics, heartbeats,
             policy=policies[name],
             doubt=doubts[name],
             namespace=journal.namespace,
-            share=max(config.queue.max_in_flight // len(channels), 1),
+            share=max(config.queue.max_in_flight // len(providers), 1),
             intermediate=frozenset(config.events.intermediate),
         )
-        for name in configured
+        for name in policies
     }  # fmt: skip
     intake = Intake(
         service, recorder, metrics, heartbeats,
@@ -239,16 +239,17 @@ def _configuration_access(config: Config, on_problem: Callable[[str], None]) -> 
     return replace(access, rules=rules, elsewhere=elsewhere)
 
 
-def open_channels(config: Config) -> dict[str, Channel]:
-    """All configured channels. Raises ConfigError."""
-    return {name: open_channel(config, name) for name in config.channels.configured}
+def open_providers(config: Config) -> dict[str, Channel]:
+    """The adapters of all providers, by their identities. Raises ConfigError."""
+    return {name: open_provider(provider) for name, provider in config.channels.providers.items()}
 
 
-def open_channel(config: Config, name: str) -> Channel:
-    """One configured channel. Raises ConfigError."""
-    channel = config.channels.configured[name]
-    common = channel.common
-    return registry.open_adapter(name, channel.block, common.adapter, channel.options, timeout=common.timeout)
+def open_provider(provider: ProviderConfig) -> Channel:
+    """The adapter of one provider. Raises ConfigError."""
+    common = provider.common
+    return registry.open_adapter(
+        provider.place, provider.block, common.adapter, provider.options, timeout=common.timeout
+    )
 
 
 async def open_directory(config: Config) -> Directory:
@@ -305,28 +306,33 @@ class _Compiler:
         return compile_settings(settings, self._email_format, self._greetings)
 
 
-def build_router(config: Config, channels: Mapping[str, Channel]) -> Router:
-    """What chooses channel and language."""
+def build_router(config: Config, providers: Mapping[str, Channel]) -> Router:
+    """What chooses channel, provider and language."""
     roads = {
-        name: Road(channel.block, channels[name]) for name, channel in config.channels.configured.items()
+        name: Road(
+            channel.block,
+            {each.identity: providers[each.identity] for each in channel.providers.values()},
+        )
+        for name, channel in config.channels.configured.items()
     }
     return Router(roads, config.channels.order, config.content.languages)
 
 
-def _policy(channel: ChannelConfig) -> DispatchPolicy:
-    retry, breaker = channel.common.retry, channel.common.breaker
+def _policy(provider: ProviderConfig) -> DispatchPolicy:
+    common = provider.common
+    retry, breaker = common.retry, common.breaker
     return DispatchPolicy(
-        channel.common.concurrency,
-        channel.common.rate,
+        common.concurrency,
+        common.rate,
         RetryPolicy(retry.attempts, retry.base, retry.max),
         BreakerPolicy(breaker.failures, breaker.pause, breaker.max_pause),
-        resend_in_doubt=channel.common.on_in_doubt == "resend",
+        resend_in_doubt=common.on_in_doubt == "resend",
     )
 
 
 def _longest_pause(config: Config) -> float:
     """Seconds after which whatever waits in the journal comes due at the latest."""
-    tables = [channel.common for channel in config.channels.configured.values()]
+    tables = [provider.common for provider in config.channels.providers.values()]
     return max(LONGEST_ASKED, *(max(each.retry.max, each.breaker.max_pause) for each in tables))
 
 
@@ -337,4 +343,6 @@ def _receipts(config: Config, recorder: Recorder, clock: Clock, metrics: Metrics
     from deliveryd.receipts.app import Receipts, open_inlet  # noqa: PLC0415  # loads starlette
 
     inlets = {name: open_inlet(options) for name, options in reporting.items()}
-    return Receipts(inlets, recorder, clock, metrics, max_body=config.receipts.max_body)
+    return Receipts(
+        inlets, config.channels.receipt_paths, recorder, clock, metrics, max_body=config.receipts.max_body
+    )

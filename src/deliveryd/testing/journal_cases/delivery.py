@@ -108,7 +108,7 @@ class DeliveryCases:
                 await bring_to_wait(journal, id_, NOW + id_, lane)
             due = await journal.due(NOW + 10, {"sms": 1, "": 2})
             assert [entry.id for entry in due.entries] == [1, 4, 5]
-            assert [entry.channel for entry in due.entries] == ["sms", None, None]
+            assert [entry.provider for entry in due.entries] == ["sms", None, None]
             assert due.next_due is None  # of sms more is due already, and of no lane nothing is left
             assert await journal.due(NOW, {"sms": 1, "email": 1}) == Due([], NOW + 2)
             assert await journal.due(NOW + 10, {}) == Due([], None)

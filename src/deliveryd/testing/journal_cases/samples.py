@@ -8,7 +8,7 @@ from typing import Any
 
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.journal.orders import Action, Decided, ItemKind, Order
-from deliveryd.model import Entry, Outcome, QueuedMessage, Receipt, StatusEvent, Transition
+from deliveryd.model import Entry, Outcome, QueuedMessage, Receipt, StatusEvent, Transition, message_key
 from deliveryd.states import State
 
 NOW = 1_700_000_000_000_000
@@ -59,8 +59,13 @@ async def begin_attempts(journal: Journal, *entries: Entry) -> None:
     await journal.change([Transition(entry, State.READY, State.SENDING, NOW) for entry in entries])
 
 
+def key_of(journal: Journal, provider: str = "sms", beginning: int = 1) -> str:
+    """The idempotency key of message 7 at a provider."""
+    return message_key(journal.namespace, 7, provider, beginning)
+
+
 def attempt_on(id_: int, lane: str = "sms", number: int = 1, key: int = 1) -> Entry:
-    return sample_entry(id_, channel=lane, key=key, number=number, digest=b"12345678", begun_at=NOW)
+    return sample_entry(id_, provider=lane, key=key, number=number, digest=b"12345678", begun_at=NOW)
 
 
 def accepted_step(entry: Entry, provider_id: str | None) -> Transition:
@@ -100,7 +105,7 @@ async def bring_to_wait(journal: Journal, id_: int, due_at: int, lane: str | Non
     """Bring a message from the queue to WAITING."""
     await make_ready(journal, id_)
     await journal.change(
-        [Transition(sample_entry(id_, channel=lane), State.READY, State.WAITING, NOW, due_at)]
+        [Transition(sample_entry(id_, provider=lane), State.READY, State.WAITING, NOW, due_at)]
     )
 
 

@@ -78,7 +78,7 @@ class UpkeepCases:
         async with open_journal() as journal:
             assert (await journal.recover(NOW, ["sms"])).waiting == 1
             (found,) = (await journal.due(NOW, {"": 10})).entries
-            assert found == entry._replace(channel=None, via="pager", tries=0)
+            assert found == entry._replace(provider=None, via="pager", tries=0)
             assert (found.bound("sms").key, found.bound("pager").key) == (2, 1)
 
     async def test_a_message_in_doubt_of_a_channel_that_is_gone_is_held(

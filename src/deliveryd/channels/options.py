@@ -1,0 +1,293 @@
+"""The tables below `[channels]`: a channel's keys, its providers', and those of their adapters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+
+from deliveryd.channels.receipt_options import ReceiptOptions
+from deliveryd.channels.registry import check_provider, find_adapter
+from deliveryd.model import BLOCKS, provider_identity
+from deliveryd.options.file import ConfigFile
+from deliveryd.options.suggestion import suggestion
+from deliveryd.options.units import Positive, RateLimit
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_CONFIG = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, defer_build=True)
+_Table = Mapping[str, Any]
+
+
+class _Given(NamedTuple):
+    """The table of a provider, and where it stands."""
+
+    identity: str
+    name: str
+    place: str
+    table: _Table
+
+
+class RetryOptions(BaseModel):
+    """Retries of one message at one provider."""
+
+    model_config = _CONFIG
+
+    attempts: StrictInt = Field(15, ge=1, le=1000, description="attempts per message at this provider")
+    base: Positive = Field(2.0, description="pause after the first failed attempt, then doubled")
+    max: Positive = Field(600.0, description="longest pause between attempts")
+
+
+class BreakerOptions(BaseModel):
+    """When to stop attempts at a provider that keeps failing, but for probes."""
+
+    model_config = _CONFIG
+
+    failures: StrictInt = Field(
+        10, ge=0, le=1_000_000, description="failed attempts in a row that open it; 0: never"
+    )
+    pause: Positive = Field(1.0, description="pause before the first probe, doubled after each that fails")
+    max_pause: Positive = Field(60.0, description="longest pause between probes")
+
+    @model_validator(mode="after")
+    def _fits(self) -> BreakerOptions:
+        if self.max_pause < self.pause:
+            raise ValueError("max_pause must not be shorter than pause")
+        return self
+
+
+class ChannelTable(BaseModel):
+    """The keys of a channel, whichever of its providers sends."""
+
+    model_config = _CONFIG
+
+    block: str | None = Field(None, description="block of the settings to send; left out: the channel's name")
+
+
+class ProviderTable(BaseModel):
+    """The keys of every provider; all others belong to its adapter."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, coerce_numbers_to_str=True, defer_build=True)
+
+    adapter: str = Field(description='"http", "smtp", or the name of a plug-in')
+    concurrency: StrictInt = Field(
+        100,
+        ge=1,
+        le=10_000,
+        description="attempts under way at a time",
+    )
+    rate: RateLimit | None = Field(None, description='attempts that start per time, such as "50/s"')
+    timeout: Positive = Field(10.0, description="for one whole attempt")
+    on_in_doubt: Literal["resend", "hold"] = Field(
+        "resend", description="repeat it under its key, or hold it"
+    )
+    retry: RetryOptions = Field(
+        RetryOptions.model_construct(), description="when the provider can't take a message now"
+    )
+    breaker: BreakerOptions = Field(
+        BreakerOptions.model_construct(), description="when the provider keeps failing"
+    )
+
+
+class ProviderConfig(BaseModel):
+    """One provider of a channel: the keys of every provider, and those of its adapter.
+
+    `place` is the prefix of its keys in the file.
+    """
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, defer_build=True)
+
+    identity: str
+    name: str
+    channel: str
+    block: str
+    place: str
+    common: ProviderTable
+    options: BaseModel
+
+    @property
+    def receipt(self) -> ReceiptOptions | None:
+        """How the provider reports; None: it doesn't."""
+        found: ReceiptOptions | None = getattr(self.options, "receipt", None)
+        return found
+
+
+class ChannelConfig(BaseModel):
+    """One channel: its name, the block that it sends, its keys, and its providers by their names."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, defer_build=True)
+
+    name: str
+    block: str
+    common: ChannelTable
+    providers: Mapping[str, ProviderConfig]
+
+
+class ChannelsOptions(BaseModel):
+    """The channels and their order."""
+
+    model_config = _CONFIG
+
+    order: tuple[str, ...] = Field(
+        BLOCKS,
+        min_length=1,
+        description="the first that can send does; then the next",
+    )
+    configured: Mapping[str, ChannelConfig] = Field(default_factory=dict, exclude=True)
+
+    @property
+    def providers(self) -> Mapping[str, ProviderConfig]:
+        """Return the providers of all channels by their identities."""
+        return {
+            provider.identity: provider
+            for channel in self.configured.values()
+            for provider in channel.providers.values()
+        }
+
+    @property
+    def reporting(self) -> Mapping[str, ReceiptOptions]:
+        """Return how providers report, by their identities, of those that do."""
+        return {
+            identity: provider.receipt
+            for identity, provider in self.providers.items()
+            if provider.receipt is not None
+        }
+
+    @property
+    def receipt_paths(self) -> Mapping[str, str]:
+        """Return the providers that report by the paths that they report to; a channel's only one has two."""
+        paths: dict[str, str] = {}
+        for channel in self.configured.values():
+            for provider in channel.providers.values():
+                if provider.receipt is not None:
+                    paths[f"/receipts/{channel.name}/{provider.name}"] = provider.identity
+                    if len(channel.providers) == 1:
+                        paths[f"/receipts/{channel.name}"] = provider.identity
+        return paths
+
+
+def read_channels(file: ConfigFile, tables: object) -> ChannelsOptions:
+    """Read the tables; note their mistakes, and return the channels that have none."""
+    if not isinstance(tables, dict):
+        file.complain("channels", "expected tables, such as [channels.sms]")
+        return ChannelsOptions()
+    given = {name: table for name, table in tables.items() if name != "order"}
+    configured = {
+        name: channel for name, table in given.items() if (channel := _read_channel(file, name, table))
+    }
+    order = {"order": tables["order"]} if "order" in tables else {}
+    options = file.validate(ChannelsOptions, order, "channels")
+    if options is None:
+        return ChannelsOptions()
+    for name in options.order:
+        if name not in given and name not in BLOCKS:
+            text = f"there is no [channels.{name}]{suggestion(name, [*given, *BLOCKS])}"
+            file.complain("channels.order", text)
+    for name in given:
+        if name not in options.order:
+            text = f"{name} is configured but missing from the order, so it would never be used"
+            file.complain("channels.order", text)
+    if not given:
+        file.complain("channels", "no channel is configured; add a table such as [channels.sms]")
+    return options.model_copy(update={"configured": configured})
+
+
+def _read_channel(file: ConfigFile, name: str, table: object) -> ChannelConfig | None:
+    place = f"channels.{name}"
+    if not isinstance(table, dict):
+        file.complain(place, "unknown key; a channel is a table, such as [channels.sms]")
+        return None
+    if not _NAME.fullmatch(name):
+        file.complain(place, "a channel's name may hold letters, digits, _ and -")
+    tables = _provider_tables(file, place, name, table)
+    own = {key: table[key] for key in ChannelTable.model_fields if key in table}
+    common = file.validate(ChannelTable, own, place)
+    if common is None or tables is None:
+        return None
+    block = common.block or name
+    if block not in BLOCKS:
+        text = f"{block!r} isn't a content block; use one of {', '.join(BLOCKS)}"
+        file.complain(f"{place}.block", text)
+        return None
+    found = [_read_provider(file, name, block, each) for each in tables]
+    providers = {provider.name: provider for provider in found if provider is not None}
+    return ChannelConfig(name=name, block=block, common=common, providers=providers) if providers else None
+
+
+def _provider_tables(file: ConfigFile, place: str, name: str, table: _Table) -> list[_Given] | None:
+    """The providers of a channel."""
+    if "providers" not in table:
+        own = {key: value for key, value in table.items() if key not in ChannelTable.model_fields}
+        return [_Given(name, name, place, own)]
+    below = table["providers"]
+    example = f"[{place}.providers.NAME]"
+    if not isinstance(below, dict) or not below:
+        file.complain(f"{place}.providers", f"expected tables, such as {example}")
+        return None
+    _refuse_misplaced(file, place, table, [each for each in below.values() if isinstance(each, dict)])
+    found = []
+    for provider, keys in below.items():
+        at = f"{place}.providers.{provider}"
+        if not isinstance(keys, dict):
+            file.complain(at, "expected a table")
+        elif not _NAME.fullmatch(provider):
+            file.complain(at, "a provider's name may hold letters, digits, _ and -")
+        else:
+            found.append(_Given(provider_identity(name, provider), provider, at, keys))
+    return found
+
+
+def _refuse_misplaced(file: ConfigFile, place: str, table: _Table, providers: list[_Table]) -> None:
+    """Note the keys beside `providers` that aren't a channel's."""
+    known = {*ProviderTable.model_fields, *(key for each in providers for key in _adapter_keys(each))}
+    for key in table:
+        if key in known:
+            text = f"belongs to a provider, as {place}.providers.NAME.{key}"
+        elif key not in ChannelTable.model_fields and key != "providers":
+            text = f"unknown key{suggestion(key, [*ChannelTable.model_fields, 'providers'])}"
+        else:
+            continue
+        file.complain(f"{place}.{key}", text)
+
+
+def _adapter_keys(table: _Table) -> Iterator[str]:
+    try:
+        yield from find_adapter(str(table.get("adapter"))).options.model_fields
+    except ValueError:  # reported with the provider
+        return
+
+
+def _read_provider(file: ConfigFile, channel: str, block: str, given: _Given) -> ProviderConfig | None:
+    identity, name, place, table = given
+    misplaced = [key for key in ChannelTable.model_fields if key in table]
+    for key in misplaced:
+        file.complain(f"{place}.{key}", f"belongs to the channel, as channels.{channel}.{key}")
+    table = {key: value for key, value in table.items() if key not in misplaced}
+    common = file.validate(ProviderTable, table, place)
+    options = _read_own(file, place, table)
+    if common is None or options is None:
+        return None
+    for problem in check_provider(place, block, common.adapter, options):
+        key, _, text = problem.partition(": ")
+        file.complain(key, text)
+    return ProviderConfig(
+        identity=identity, name=name, channel=channel, block=block, place=place,
+        common=common, options=options,
+    )  # fmt: skip
+
+
+def _read_own(file: ConfigFile, place: str, table: _Table) -> BaseModel | None:
+    """Read the options of the provider's adapter."""
+    adapter = table.get("adapter")
+    if not isinstance(adapter, str):  # reported with the common keys
+        return None
+    try:
+        kind = find_adapter(adapter)
+    except ValueError as error:
+        file.complain(f"{place}.adapter", str(error))
+        return None
+    common = ProviderTable.model_fields
+    own = {key: value for key, value in table.items() if key not in common}
+    known = [*common, *ChannelTable.model_fields] if ".providers." not in place else common
+    return file.validate(kind.options, own, place, known=known)

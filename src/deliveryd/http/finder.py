@@ -1,0 +1,216 @@
+"""Finds values in what a provider sent: in the parsed body, in plain text, in a header, in the query."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from typing import Annotated, NamedTuple
+from urllib.parse import parse_qsl
+
+import orjson
+from pydantic import AfterValidator
+
+from deliveryd.http.json_pointer import Steps, parse_pointer, scalar_text, value_text, values_at
+
+HEADER = "header:"
+QUERY = "query:"
+SEARCHED_TEXT = 16 * 1024
+"""Characters of a plain text that are searched, so that expressions stay fast."""
+
+_MOST_FIELDS = 1000
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+Texts = Mapping[str, str | list[str]]
+"""A form's fields, or a query's parameters; a name that is given several times has a list."""
+
+_NOTHING: Mapping[str, str] = {}
+
+
+class _Unreadable:
+    """Stands for a body that can't be parsed."""
+
+
+_UNREADABLE = _Unreadable()
+
+
+def read_texts(encoded: bytes) -> Texts:
+    """Parse a form or a query. Raises ValueError: too many fields, or not UTF-8."""
+    texts: dict[str, str | list[str]] = {}
+    text = encoded.decode("ascii")
+    pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+    for name, value in pairs:
+        earlier = texts.get(name)
+        if earlier is None:
+            texts[name] = value
+        elif isinstance(earlier, list):
+            earlier.append(value)
+        else:
+            texts[name] = [earlier, value]
+    return texts
+
+
+class Document:
+    """An answer or a report, parsed when a value is first looked up.
+
+    `headers` have lower-case names. `form` replaces the parsed body by an object of texts, such as a form's
+    fields; None: the body is JSON.
+    """
+
+    __slots__ = ("_exact", "_exactly", "_tree", "body", "headers", "query")
+
+    def __init__(
+        self,
+        body: bytes,
+        headers: Mapping[str, str] = _NOTHING,
+        query: Texts = _NOTHING,
+        form: Texts | None = None,
+    ) -> None:
+        self.body = body
+        self.headers = headers
+        self.query = query
+        self._tree: object = form
+        self._exact: object = form
+        self._exactly: Callable[[], object] | None = None
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the body could be parsed."""
+        return self._parsed() is not _UNREADABLE
+
+    @property
+    def tree(self) -> object:
+        """The parsed body, or None if it couldn't be parsed. Numbers with a fraction are rounded."""
+        tree = self._parsed()
+        return None if tree is _UNREADABLE else tree
+
+    def values(self, steps: Steps) -> Sequence[object]:
+        """Return the values at the steps of a pointer; numbers with a fraction as they are written."""
+        found = values_at(self._parsed(), steps)
+        if any(isinstance(value, float) for value in found):
+            return values_at(self._parsed_exactly(), steps)
+        return found
+
+    def each(self, steps: Steps) -> list[Document]:
+        """Return the elements of the arrays at the steps of a pointer, as documents with the same headers."""
+        exact = cache(lambda: _elements(self._parsed_exactly(), steps))
+        elements = _elements(self._parsed(), steps)
+        return [self._part(element, exact, index) for index, element in enumerate(elements)]
+
+    def _part(self, element: object, exact: Callable[[], list[object]], index: int) -> Document:
+        part = Document(b"null", self.headers, self.query)
+        part._tree = element
+        part._exactly = lambda: exact()[index]
+        return part
+
+    def _parsed(self) -> object:
+        if self._tree is None:
+            self._tree = _attempt(orjson.loads, self.body)
+        return self._tree
+
+    def _parsed_exactly(self) -> object:
+        """Parse with the slower parser, which keeps numbers such as 1.50 as they are written."""
+        if self._exact is None:
+            self._exact = self._exactly() if self._exactly else _attempt(_EXACT, self.body)
+        return self._exact
+
+
+_EXACT = partial(json.loads, parse_float=str)
+
+
+def _attempt(parse: Callable[[bytes], object], body: bytes) -> object:
+    try:
+        return parse(body)
+    except (ValueError, RecursionError):
+        return _UNREADABLE
+
+
+def _elements(tree: object, steps: Steps) -> list[object]:
+    arrays = (value for value in values_at(tree, steps) if isinstance(value, list))
+    return [element for array in arrays for element in array]
+
+
+class Finder(NamedTuple):
+    """Finds the values that an expression names."""
+
+    expression: str
+    values: Callable[[Document], Iterable[object]]
+    """Returns what stands there, of any type."""
+
+    def find(self, document: Document) -> str | None:
+        """Return the first value: text, a number, true or false as written.
+
+        A value that is longer than 255 characters or has control characters counts as missing.
+        """
+        return next(self._usable(document), None)
+
+    def find_all(self, document: Document) -> list[str]:
+        """Return every value, as `find` does."""
+        return list(self._usable(document))
+
+    def texts(self, document: Document) -> Iterator[str]:
+        """Return every value that is text, a number, true or false, whatever its length and characters."""
+        return (text for value in self.values(document) if (text := value_text(value)) is not None)
+
+    def _usable(self, document: Document) -> Iterator[str]:
+        return (text for value in self.values(document) if (text := scalar_text(value)) is not None)
+
+
+def compile_finder(expression: str) -> Finder:
+    """Compile what names a place in an answer or a report. Raises ValueError.
+
+    "/errors/*/code" is a JSON Pointer into the parsed body, where "*" stands for every element of an array;
+    "header:NAME" is a header, "query:NAME" a parameter of the called address; anything else is a regular
+    expression for plain text, of which the first group counts, or the whole match.
+    """
+    if expression.startswith("/"):
+        return Finder(expression, partial(_in_tree, parse_pointer(expression)))
+    if expression.startswith(HEADER):
+        return Finder(expression, partial(_in_headers, _name(expression, HEADER).lower()))
+    if expression.startswith(QUERY):
+        return Finder(expression, partial(_in_query, _name(expression, QUERY)))
+    if not expression:
+        raise ValueError('expected a JSON Pointer such as "/id", "header:NAME" or a regular expression')
+    try:
+        pattern = re.compile(expression)
+    except re.error as error:
+        raise ValueError(f"neither a JSON Pointer nor a regular expression: {error}") from None
+    return Finder(expression, partial(_in_text, pattern))
+
+
+def _checked(expression: str) -> str:
+    compile_finder(expression)
+    return expression
+
+
+FinderText = Annotated[str, AfterValidator(_checked)]
+"""An expression for `compile_finder`, in the configuration."""
+
+
+def _name(expression: str, prefix: str) -> str:
+    name = expression.removeprefix(prefix)
+    if not name or (prefix == HEADER and not _TOKEN.fullmatch(name)):
+        raise ValueError(f'expected a name after "{prefix}", as in "{prefix}X-Request-Id"')
+    return name
+
+
+def _in_tree(steps: Steps, document: Document) -> Iterable[object]:
+    return document.values(steps)
+
+
+def _in_headers(name: str, document: Document) -> Iterable[object]:
+    value = document.headers.get(name)
+    return () if value is None else (value,)
+
+
+def _in_query(name: str, document: Document) -> Iterable[object]:
+    value = document.query.get(name)
+    if value is None:
+        return ()
+    return value if isinstance(value, list) else (value,)
+
+
+def _in_text(pattern: re.Pattern[str], document: Document) -> Iterable[object]:
+    match = pattern.search(document.body.decode("utf-8", "replace")[:SEARCHED_TEXT])
+    return (match[1 if pattern.groups else 0],) if match else ()

@@ -1,0 +1,162 @@
+"""Places in answers and reports: what a finder finds, and when a condition holds."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from deliveryd.http.conditions import ConditionOptions, compile_condition
+from deliveryd.http.finder import Document, compile_finder, read_texts
+
+REPORTS = b'{"results": [{"id": "a", "price": 1.50}, {"id": null}, {"id": "b", "price": 2.0}], "total": 2}'
+
+
+def holds(body: bytes, headers: dict[str, str] | None = None, /, **condition: object) -> bool:
+    options = ConditionOptions.model_validate(condition)
+    return compile_condition(options).holds(Document(body, headers or {}))
+
+
+@pytest.mark.parametrize(
+    ("expression", "body", "found"),
+    [
+        ("/id", b'{"id": "x"}', "x"),
+        ("/messages/0/id", b'{"messages": [{"id": 12345678901234567890}]}', "12345678901234567890"),
+        ("/id", b'{"id": 123456789012345678901234567890}', "123456789012345678901234567890"),
+        ("/a~1b/c~0d", b'{"a/b": {"c~d": 1.50}}', "1.50"),
+        ("/ok", b'{"ok": true}', "true"),
+        ("/id", b'{"id": null}', None),
+        ("/id", b'{"id": {"x": 1}}', None),
+        ("/id", b"[1]", None),
+        ("/01", b"[1, 2]", None),
+        ("/9", b"[1]", None),
+        ("/id", b"<html>", None),
+        ("/id", b"", None),
+        ("/id", b"\xff\xfe", None),
+        ("/id", b'{"id": "' + b"x" * 300 + b'"}', None),
+        ("/id", b'{"id": "a\\nb"}', None),
+        ("/id", b"[" * 100_000, None),
+        (r"id=(\w+)", b"OK id=abc-1", "abc"),
+        (r"\d+", b"OK 77", "77"),
+        (r"id=(\w+)", b"OK", None),
+        (r"(a)?OK", b"OK", None),
+    ],
+)
+def test_finding_a_value_in_a_body(expression: str, body: bytes, found: str | None) -> None:
+    """A provider's id is text that fits into a log line, or missing; no answer raises."""
+    assert compile_finder(expression).find(Document(body)) == found
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("/results/*/id", ["a", "b"]),
+        ("/results/*/price", ["1.50", "2.0"]),
+        ("/results/*", []),
+        ("/total/*", []),
+        ("/*", []),
+    ],
+)
+def test_a_star_crosses_an_array(expression: str, found: list[str]) -> None:
+    """The elements that have the value, in their order."""
+    assert compile_finder(expression).find_all(Document(REPORTS)) == found
+
+
+def test_a_star_is_a_name_in_an_object() -> None:
+    """Only arrays are crossed."""
+    assert compile_finder("/*/id").find(Document(b'{"*": {"id": 5}, "x": {"id": 6}}')) == "5"
+
+
+def test_nested_arrays() -> None:
+    """Every star crosses one array, as in Meta's reports."""
+    body = b'{"entry": [{"changes": [{"id": 1}, {"id": 2}]}, {"changes": [{"id": 3}]}, {}]}'
+    assert compile_finder("/entry/*/changes/*/id").find_all(Document(body)) == ["1", "2", "3"]
+
+
+def test_headers_and_the_query() -> None:
+    """A header is found whatever its case; a parameter that is given twice has both values."""
+    document = Document(b"", {"x-message-id": "m1"}, read_texts(b"to=%2B1&id=a&id=b&empty="))
+    assert compile_finder("header:X-Message-Id").find(document) == "m1"
+    assert compile_finder("header:X-Other").find(document) is None
+    assert compile_finder("query:to").find(document) == "+1"
+    assert compile_finder("query:id").find_all(document) == ["a", "b"]
+    assert compile_finder("query:none").find_all(document) == []
+
+
+def test_a_form_is_an_object_of_texts() -> None:
+    """A pointer works on a form's fields as on JSON."""
+    document = Document(b"", form=read_texts(b"MessageStatus=delivered&x=1&x=2&x=3"))
+    assert compile_finder("/MessageStatus").find(document) == "delivered"
+    assert compile_finder("/x/*").find_all(document) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("body", [b"a=%ff", b"\xff=1", b"&".join([b"a=1"] * 1001)])
+def test_a_form_that_cannot_be_read(body: bytes) -> None:
+    """Text that isn't UTF-8, and too many fields."""
+    with pytest.raises(ValueError, match=r"."):
+        read_texts(body)
+
+
+def test_the_elements_of_a_list() -> None:
+    """Each is a document of its own: exact numbers, and the headers of the whole."""
+    parts = Document(REPORTS, {"x-a": "1"}).each(("results",))
+    assert [compile_finder("/price").find(part) for part in parts] == ["1.50", None, "2.0"]
+    assert compile_finder("header:x-a").find(parts[1]) == "1"
+    assert Document(REPORTS).each(("total",)) == []
+
+
+def test_a_body_is_readable_or_not() -> None:
+    """An empty object is readable; a broken body isn't, and has no tree."""
+    assert Document(b"{}").is_readable
+    assert Document(b"null").is_readable
+    assert not Document(b"{").is_readable
+    assert Document(b"{").tree is None
+
+
+@pytest.mark.parametrize("expression", ["", "(", "/a~2", "header:", "header:a b", "query:"])
+def test_expressions_that_name_no_place(expression: str) -> None:
+    """Neither a JSON Pointer, nor a regular expression, nor a name."""
+    with pytest.raises(ValueError, match=r"JSON Pointer|expected a name"):
+        compile_finder(expression)
+
+
+ERROR = b'{"error": {"code": 130429, "message": "Rate limit hit", "data": null, "sub": ""}, "codes": [1, 7]}'
+
+
+@pytest.mark.parametrize(
+    ("condition", "held"),
+    [
+        ({"at": "/error/code", "is": [130429]}, True),
+        ({"at": "/error/code", "is": ["130429", 4]}, True),
+        ({"at": "/error/code", "is": [4]}, False),
+        ({"at": "/codes/*", "is": [7]}, True),
+        ({"at": "/codes/*", "is": [8]}, False),
+        ({"at": "/error/sub", "is": [""]}, True),
+        ({"at": "/error/message", "matches": "(?i)rate limit"}, True),
+        ({"at": "/error/message", "matches": "^limit"}, False),
+        ({"at": "/error/data", "absent": True}, True),
+        ({"at": "/error/code", "absent": True}, False),
+        ({"at": "/error", "absent": True}, False),
+        ({"at": "header:x-error", "is": ["busy"]}, True),
+        ({"at": "header:x-none", "absent": True}, True),
+    ],
+)
+def test_conditions(condition: dict[str, object], held: bool) -> None:
+    """Values are compared as text; null counts as absent."""
+    assert holds(ERROR, {"x-error": "busy"}, **condition) is held
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"at": "/a"},
+        {"at": "/a", "is": [1], "absent": True},
+        {"at": "/a", "is": []},
+        {"at": "/a", "absent": False},
+        {"at": "/a", "matches": "("},
+        {"at": "(", "is": [1]},
+    ],
+)
+def test_conditions_that_are_none(condition: dict[str, object]) -> None:
+    """One test, at a place that can be named."""
+    with pytest.raises(ValidationError):
+        ConditionOptions.model_validate(condition)

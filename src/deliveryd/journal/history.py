@@ -15,9 +15,10 @@ from deliveryd.errors import JournalError, JournalUnusable
 from deliveryd.journal.damage import advice, unusable
 from deliveryd.journal.files import refuse_foreign, refuse_leftovers, verify_log
 from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
+from deliveryd.journal.rows import spent_of
 from deliveryd.journal.schema import check_latest, check_supported
 from deliveryd.journal.tombstones import Tombstone, read_tombstone
-from deliveryd.model import message_key
+from deliveryd.model import Spent, message_key
 from deliveryd.states import State
 
 _T = TypeVar("_T")
@@ -43,7 +44,7 @@ class MessageRecord(NamedTuple):
     lane: str | None
     tries: int
     key: str | None
-    spent: tuple[tuple[str, str], ...]
+    spent: tuple[Spent, ...]
     doubt: bool
     ended_at: int | None
     waits_for: str | None = None
@@ -239,8 +240,8 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
     attempts = [
         AttemptRecord(message_key(namespace, message_id, each[2], beginning), *each)
         for beginning, *each in rows(
-            "SELECT beginning, key, number, provider, started_at, ended_at, verdict, provider_id, reason, words"
-            " FROM attempt WHERE message_id = ? ORDER BY key, number, ended_at IS NULL, ended_at"
+            "SELECT beginning, key, number, provider, started_at, ended_at, verdict, provider_id, reason,"
+            " words FROM attempt WHERE message_id = ? ORDER BY key, number, ended_at IS NULL, ended_at"
         )
     ]
     events = rows(_EVENTS)
@@ -272,5 +273,5 @@ def _message(row: Sequence[Any], latest_key: str | None) -> MessageRecord:
         variables=None if row[2] is None else json.loads(row[2]),
         state=State(record.state),
         lane=record.lane or None,
-        spent=tuple((provider, reason) for provider, reason in json.loads(row[9])),
+        spent=spent_of(row[9]),
     )

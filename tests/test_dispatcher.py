@@ -12,12 +12,14 @@ import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.delivery.backlog import Backlog
+from deliveryd.delivery.choice import Choice, Sender
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
+from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
@@ -363,8 +365,10 @@ class Bench:
         self.recorder = WatchedRecorder(journal, self.clock, metrics)
         outcomes = Outcomes(self.recorder, Heartbeats())
         self.settled = outcomes._pending
+        provider = Provider("sms", policy.breaker, self.recorder.backlog, self.clock)
+        choice = Choice({"sms": Sender(self.channel, provider)})
         self.dispatcher = Dispatcher(
-            "sms", self.channel, self.recorder, outcomes, self.clock, metrics, Heartbeats(),
+            provider, choice, self.channel, self.recorder, outcomes, self.clock, metrics, Heartbeats(),
             policy=policy, doubt=DoubtPolicy("sms", policy), namespace=journal.namespace,
             share=100, intermediate=frozenset(),
         )  # fmt: skip

@@ -32,7 +32,7 @@ class Roomy:
     """A dispatcher with room."""
 
     share = room_to_fetch = 500
-    is_open = refuses_all = False
+    is_open = refuses_all = gives_away = False
 
     def reserve(self, places: int) -> None:
         """Nothing else competes for the places."""

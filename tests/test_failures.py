@@ -13,7 +13,7 @@ import trio
 from deliveryd.channels.base import Accepted, Refused
 from deliveryd.delivery import failures
 from deliveryd.delivery.failures import Failures
-from deliveryd.model import Entry, StatusEvent, Transition, format_instant
+from deliveryd.model import Entry, Spent, StatusEvent, Transition, format_instant
 from deliveryd.states import State
 from support.logs import log_lines
 from support.virtual import START, VirtualWorld, live
@@ -94,7 +94,7 @@ def test_no_value_of_a_message_is_told(lines: Lines) -> None:
             failed(1, "missing placeholders: canary"),
             failed(2, "expired at 2027-01-15T08:00:00.000000Z", provider="sms"),
             failed(3, "not a language tag: 'canary'"),
-            failed(4, "sms: no; email: busy", spent=(("sms", "no"), ("email", "busy"))),
+            failed(4, "sms: no; email: busy", spent=(Spent("sms", "no"), Spent("email", "busy"))),
             failed(5, "sms: outcome unknown after 3 tries: cut off", provider="sms"),
         ]
     )

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deliveryd.channels.base import Dispatch, Verdict
+from deliveryd.delivery.choice import Choice, Idle, Sender
 from deliveryd.delivery.routing import Road, Routed, Router, Undeliverable, is_expired
-from deliveryd.model import Customer, Entry, LanguageContent, Settings, parse_instant
+from deliveryd.model import Customer, Entry, LanguageContent, Settings, Spent, parse_instant
 from deliveryd.rendering.content import compile_settings
 from deliveryd.rendering.greeting import GreetingPolicy, general_stands_in, strict
 from deliveryd.transitions import expiry_details
@@ -45,10 +46,10 @@ class Reaching:
 
 
 ROADS = {
-    "inApp": Road("inApp", {"inApp": Reaching(None)}),
-    "sms": Road("sms", {"sms": Reaching("phone")}),
-    "sms2": Road("sms", {"sms2": Reaching("phone")}),
-    "email": Road("email", {"email": Reaching("email")}),
+    "inApp": Road("inApp", Choice({"inApp": Sender(Reaching(None), Idle())})),
+    "sms": Road("sms", Choice({"sms": Sender(Reaching("phone"), Idle())})),
+    "sms2": Road("sms", Choice({"sms2": Sender(Reaching("phone"), Idle())})),
+    "email": Road("email", Choice({"email": Sender(Reaching("email"), Idle())})),
 }
 ORDER = ("inApp", "messenger", "sms", "sms2", "email")
 
@@ -145,36 +146,42 @@ CASES = {
         {"en": EVERYTHING},
         customer(**ALL),
         ("sms", "en"),
-        MESSAGE._replace(spent=(("inApp", "refused"),)),
+        MESSAGE._replace(spent=(Spent("inApp", "refused"),)),
     ),
     "two lanes of one block": Case(
-        {"en": content(sms="s")}, customer(**ALL), ("sms2", "en"), MESSAGE._replace(spent=(("sms", "no"),))
+        {"en": content(sms="s")},
+        customer(**ALL),
+        ("sms2", "en"),
+        MESSAGE._replace(spent=(Spent("sms", "no"),)),
     ),
     "a spent channel in another language": Case(
         {"de": content(sms="s"), "en": content(sms="s", email="e")},
         customer(language="de", **ALL),
         ("email", "en"),
-        MESSAGE._replace(spent=(("sms", "no"), ("sms2", "no"))),
+        MESSAGE._replace(spent=(Spent("sms", "no"), Spent("sms2", "no"))),
     ),
     "all spent": Case(
         {"en": content(sms="s")},
         customer(**ALL),
         "sms: not a number; sms2: blocked",
-        MESSAGE._replace(spent=(("sms", "not a number"), ("sms2", "blocked"))),
+        MESSAGE._replace(spent=(Spent("sms", "not a number"), Spent("sms2", "blocked"))),
     ),
     "spent and unreachable": Case(
         {"en": content(sms="s", email="e")},
         customer(phone="1"),
         "sms: no; sms2: no; email: no address of the customer",
-        MESSAGE._replace(spent=(("sms", "no"), ("sms2", "no"))),
+        MESSAGE._replace(spent=(Spent("sms", "no"), Spent("sms2", "no"))),
     ),
     "a spent channel that isn't configured any more": Case(
-        {"en": content(sms="s")}, customer(**ALL), ("sms", "en"), MESSAGE._replace(spent=(("fax", "no"),))
+        {"en": content(sms="s")},
+        customer(**ALL),
+        ("sms", "en"),
+        MESSAGE._replace(spent=(Spent("fax", "no"),)),
     ),
     # in doubt
     "doubt stays on its lane": Case({"en": EVERYTHING}, customer(**ALL), ("sms", "en"), DOUBT),
     "doubt on a lane that is spent": Case(
-        {"en": EVERYTHING}, customer(**ALL), ("sms", "en"), DOUBT._replace(spent=(("inApp", "no"),))
+        {"en": EVERYTHING}, customer(**ALL), ("sms", "en"), DOUBT._replace(spent=(Spent("inApp", "no"),))
     ),
     "doubt without a block any more": Case(
         {"en": content(inApp="a", email="e")},
@@ -186,7 +193,7 @@ CASES = {
         {"en": EVERYTHING},
         customer(email="a@b"),
         "inApp: no; sms: the attempt can't be repeated; sms: outcome unknown",
-        DOUBT._replace(spent=(("inApp", "no"),)),
+        DOUBT._replace(spent=(Spent("inApp", "no"),)),
     ),
     "doubt on a lane that is gone": Case(
         {"en": EVERYTHING},
@@ -205,14 +212,14 @@ CASES = {
         {"en": content(sms="{b}", email="fine")},
         customer(**ALL),
         "inApp: no; sms: missing placeholders: b",
-        MESSAGE._replace(spent=(("inApp", "no"),)),
+        MESSAGE._replace(spent=(Spent("inApp", "no"),)),
     ),
     # what can't be read
     "a block that can't be read and a channel that is spent": Case(
         {"de": flawed(content(sms="s"), email="de.email"), "en": flawed(LanguageContent(), email="en.email")},
         customer(language="de", **ALL),
         "sms: no; sms2: blocked; de.email; en.email",
-        MESSAGE._replace(spent=(("sms", "no"), ("sms2", "blocked"))),
+        MESSAGE._replace(spent=(Spent("sms", "no"), Spent("sms2", "blocked"))),
     ),
     "a block that can't be read and one without an address": Case(
         {"en": flawed(content(sms="s"), inApp="en.inApp", email="en.email")},
@@ -310,7 +317,7 @@ def test_expiry_counts_before_everything_else() -> None:
     for case in CASES.values():
         found = route(case, expires_at=EXPIRY, now=EXPIRY + 1)
         assert isinstance(found, Undeliverable)
-        reasons = "".join(f"{channel}: {reason}; " for channel, reason in case.entry.spent)
+        reasons = "".join(f"{channel}: {reason}; " for channel, reason, _ in case.entry.spent)
         doubt = f"; {case.entry.provider}: outcome unknown" if case.entry.doubt else ""
         assert found.details == f"{reasons}expired at 2030-01-01T00:00:00.000000Z{doubt}"
 
@@ -395,7 +402,7 @@ def test_what_is_left_after_failures_decides() -> None:
     settings = compile_settings(Settings(2, None, {"en": content(inApp="a", sms="b")}))
     router = Router(ROADS, ORDER, ("en",))
     assert not router.needs_customer(MESSAGE, settings, 0)
-    assert router.needs_customer(MESSAGE._replace(spent=(("inApp", "no"),)), settings, 0)
+    assert router.needs_customer(MESSAGE._replace(spent=(Spent("inApp", "no"),)), settings, 0)
     assert router.needs_customer(DOUBT, settings, 0)
     assert not router.needs_customer(DOUBT._replace(provider="inApp"), settings, 0)
     assert not router.needs_customer(DOUBT._replace(provider="fax"), settings, 0)
@@ -422,7 +429,7 @@ def contents(draw: st.DrawFn) -> Mapping[str, LanguageContent]:
 
 entries = st.builds(
     lambda variables, spent, doubt: MESSAGE._replace(
-        variables=variables, spent=tuple((name, "no") for name in spent), **doubt
+        variables=variables, spent=tuple(Spent(name, "no") for name in spent), **doubt
     ),
     st.dictionaries(st.sampled_from((NAME, "greeting", "city", "a{customer.name}b")), st.just("v")),
     st.lists(st.sampled_from(ORDER), max_size=2, unique=True),

@@ -13,12 +13,12 @@ import pytest
 import deliveryd
 from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
-from deliveryd.model import Entry, Outcome, Receipt, ReceiptStep, Transition
+from deliveryd.model import Entry, Outcome, Receipt, ReceiptStep, Spent, Transition
 from deliveryd.states import BEGINNINGS, Cause, Edge, State, edge
 
 SOURCE = Path(deliveryd.__file__).parent
 AT, LATER = 1_800_000_000_000_000, 1_800_000_001_000_000
-ENTRY = Entry(1, 2, 3, {}, provider="sms", tries=3, number=3, spent=(("email", "no address"),))
+ENTRY = Entry(1, 2, 3, {}, provider="sms", tries=3, number=3, spent=(Spent("email", "no address"),))
 DOUBTFUL = ENTRY._replace(doubt=True)
 BUSY = Outcome("try_again", None, "busy")
 SENDING = frozenset({"sending", "accepted"})

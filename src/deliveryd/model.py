@@ -128,6 +128,14 @@ class Content(NamedTuple):
     values: Mapping[str, str]
 
 
+class Spent(NamedTuple):
+    """A provider that failed for good with a message, and why; `ends_channel`: so would its others."""
+
+    provider: str
+    reason: str
+    ends_channel: bool = False
+
+
 class Entry(NamedTuple):
     """A message as the journal holds it, with how far its delivery came.
 
@@ -150,7 +158,7 @@ class Entry(NamedTuple):
     tries: int = 0
     key: int = 1
     number: int = 0
-    spent: tuple[tuple[str, str], ...] = ()
+    spent: tuple[Spent, ...] = ()
     doubt: bool = False
     content: Content | None = None
     digest: bytes | None = None
@@ -216,9 +224,19 @@ class Entry(NamedTuple):
         """The message as an operator has it begin anew: its keys are new ones at every provider."""
         return self._unbound()._replace(beginning=self.beginning + 1)
 
+    def moved_on(self) -> Entry:
+        """The message after a try that didn't arrive: another provider of its channel takes it."""
+        return self._unbound()
+
     def given_up(self, reason: str) -> Entry:
         """The message after its provider failed for good."""
-        return self._unbound()._replace(spent=(*self.spent, (self.provider or "", reason)))
+        return self._unbound()._replace(spent=(*self.spent, Spent(self.provider or "", reason)))
+
+    def off_channel(self, reason: str) -> Entry:
+        """The message after its channel failed for good, whichever provider sends."""
+        return self._unbound()._replace(
+            spent=(*self.spent, Spent(self.provider or "", reason, ends_channel=True))
+        )
 
     def settled(self) -> Entry:
         """The message when nothing of it will be repeated any more."""
@@ -242,7 +260,7 @@ class Entry(NamedTuple):
 
     def ending(self, *reasons: str) -> str:
         """The details of its `error` event: why each provider failed before, these reasons, a doubt left."""
-        before = (f"{provider}: {reason}" for provider, reason in self.spent)
+        before = (f"{each.provider}: {each.reason}" for each in self.spent)
         doubt = (f"{self.provider}: outcome unknown",) if self.doubt else ()
         return "; ".join((*before, *reasons, *doubt))
 

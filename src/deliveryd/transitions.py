@@ -119,13 +119,23 @@ def retry_later(entry: Entry, at: int, due_at: int, outcome: Outcome, waits_for:
     return Transition(entry, *_RETRY, at, due_at, outcome, waits_for=waits_for)
 
 
+def moved_on(entry: Entry, at: int, outcome: Outcome) -> Transition:
+    """The provider doesn't have the message and keeps failing; another one of the channel takes it."""
+    return Transition(entry.moved_on(), *_GIVEN_UP, at, outcome=outcome)
+
+
 def given_up(entry: Entry, at: int, outcome: Outcome, reason: str) -> Transition:
-    """This channel failed for good; the next one of the order may take the message."""
+    """This provider failed for good; the next one, or the next channel, may take the message."""
     return Transition(entry.given_up(reason), *_GIVEN_UP, at, outcome=outcome)
 
 
+def off_channel(entry: Entry, at: int, outcome: Outcome, reason: str) -> Transition:
+    """This channel failed for good; the next one of the order may take the message."""
+    return Transition(entry.off_channel(reason), *_GIVEN_UP, at, outcome=outcome)
+
+
 def exhausted(entry: Entry, before: State, at: int, details: str, outcome: Outcome | None) -> Transition:
-    """The tries are used up while one of them is in doubt, so that no other channel may take the message."""
+    """The tries are used up while one of them is in doubt, so that no other provider may take the message."""
     return _failed(entry, edge(before, Cause.EXHAUSTED), at, entry.ending(details), outcome)
 
 

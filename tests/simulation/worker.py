@@ -270,7 +270,13 @@ def _writer(name: str) -> tuple[HttpChannelOptions, RequestWriter]:
     return options, RequestWriter(options, {})
 
 
+class _InMemory(HttpChannel):
+    async def probe(self) -> str | None:
+        """A connection can be made at any time; each request has its own troubles."""
+        return None
+
+
 def _channel(config: Config, name: str, client: HttpClient) -> Channel:
     options, writer = _writer(name)
     prepared = RenewedValue((), lambda: PreparedRequests({}, writer))
-    return HttpChannel(options, TlsFiles(), client=client, prepared=prepared, masked=writer)
+    return _InMemory(options, TlsFiles(), client=client, prepared=prepared, masked=writer)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.channels.registry import check_provider, find_adapter
@@ -71,6 +71,10 @@ class ProviderTable(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, coerce_numbers_to_str=True, defer_build=True)
 
     adapter: str = Field(description='"http", "smtp", or the name of a plug-in')
+    weight: StrictInt = Field(
+        1, ge=0, le=1_000_000, description="share of the channel's messages; 0: only when no other can"
+    )
+    enabled: StrictBool = Field(True, description="false: nothing new is sent; doubts are settled")
     concurrency: StrictInt = Field(
         100,
         ge=1,

@@ -65,7 +65,7 @@ class DispatchQueue:
 
     def take_settings(self, settings_id: int) -> Sequence[Routed]:
         """Take all messages of a settings id."""
-        return self._take_if(lambda routed: routed.entry.settings_id == settings_id)
+        return self.take_if(lambda routed: routed.entry.settings_id == settings_id)
 
     def take_surplus(self) -> Sequence[Routed]:
         """Take all messages but the first `KEPT`, the newest first."""
@@ -81,7 +81,7 @@ class DispatchQueue:
             return ()
         self._check_expiry_at = float("inf")
         now = self._clock.now()
-        expired = self._take_if(lambda routed: is_expired(routed.expires_at, now))
+        expired = self.take_if(lambda routed: is_expired(routed.expires_at, now))
         left = (routed.expires_at for queue in (self.repeats, self.new) for routed in queue)
         if coming := [expires_at for expires_at in left if expires_at is not None]:
             self._expect_expiry(max(min(coming), now + SECOND))
@@ -91,7 +91,8 @@ class DispatchQueue:
         seconds = max((expires_at + 1 - self._clock.now()) / SECOND, 0.0)
         self._check_expiry_at = min(self._check_expiry_at, anyio.current_time() + seconds)
 
-    def _take_if(self, condition: Callable[[Routed], bool]) -> Sequence[Routed]:
+    def take_if(self, condition: Callable[[Routed], bool]) -> Sequence[Routed]:
+        """Take all messages for which a condition holds."""
         taken = []
         for queue in (self.repeats, self.new):
             waiting = list(queue)

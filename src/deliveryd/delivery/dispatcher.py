@@ -17,12 +17,13 @@ from anyio.abc import TaskGroup
 
 from deliveryd import transitions
 from deliveryd.channels.base import Accepted, Channel, Dispatch, Expired, InDoubt, TryAgain, Verdict
-from deliveryd.delivery.dispatch_queue import KEPT, DispatchQueue
+from deliveryd.delivery.choice import Choice
+from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.pace import Pace
 from deliveryd.delivery.policy import DispatchPolicy
-from deliveryd.delivery.provider import Provider, wait_for_room
+from deliveryd.delivery.provider import Provider, wait_alone
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed, is_expired
 from deliveryd.delivery.verdicts import VerdictHandler
@@ -41,9 +42,10 @@ VERDICTS = frozenset(get_args(Verdict))
 class Dispatcher:
     """The attempts at one provider. `share` is how many places are its own."""
 
-    def __init__(  # noqa: PLR0917 - the first seven are parts, the others are choices
+    def __init__(  # noqa: PLR0917 - the first eight are parts, the others are choices
         self,
-        name: str,
+        provider: Provider,
+        choice: Choice,
         channel: Channel,
         recorder: Recorder,
         outcomes: Outcomes,
@@ -57,9 +59,10 @@ class Dispatcher:
         share: int,
         intermediate: frozenset[str],
     ) -> None:
-        self.name = name
+        self.name = name = provider.name
         self._channel_name = channel_of(name)
         self._loop = f"lane {name}"
+        self._choice = choice
         self.share = share
         self._owed = 0
         self._channel = channel
@@ -74,12 +77,12 @@ class Dispatcher:
         self._recorder = recorder
         self._outcomes = outcomes
         self._pace = Pace(policy.rate) if policy.rate is not None else None
-        self._queue = DispatchQueue(clock)
-        self._provider = Provider(name, policy.breaker, self._queue, recorder.backlog, clock)
-        self._breaker = self._provider.breaker
-        self._refusals = self._provider.refusals
+        self._queue = provider.queue
+        self._provider = provider
+        self._breaker = provider.breaker
+        self._refusals = provider.refusals
         self._verdicts = VerdictHandler(
-            name, policy, doubt, self._provider, self._queue, outcomes, clock, intermediate=intermediate
+            policy, doubt, provider, choice, outcomes, clock, intermediate=intermediate
         )
         self._begun: deque[tuple[Entry, Routed]] = deque()
         self._idle = ParkingLot()
@@ -159,8 +162,18 @@ class Dispatcher:
         self._wakeup.set()
         return True
 
+    @property
+    def gives_away(self) -> bool:
+        """Whether another provider takes the messages that wait for this one."""
+        return self._breaker.is_open and self._choice.has_other(self.name)
+
     def defer(self, routed: Routed) -> Transition:
         """The step of a message that was offered in vain."""
+        entry, name = routed.entry, self.name
+        if self._choice.has_other_for(entry, name) and not self._choice.can_move(
+            entry, routed.customer, name
+        ):
+            return wait_alone(routed, self._clock.now())
         return self._provider.defer(routed)
 
     # stop taking, stop working
@@ -185,25 +198,29 @@ class Dispatcher:
                 await self._wakeup.wait(self._longest_wait())
                 if not self._stopping:
                     await self._end_expired()
-                    await self._shed_surplus()
+                    await self._clear_queue()
+                    self._connect_first(workers)
                 while not self._stopping and (batch := self._next_batch()):
                     # On a slow disk a backlog always has a next batch: the loop turns here too.
                     self._refusals.tick(self._heartbeats.beat(self._loop))
                     await self._begin(batch, workers)
 
     def _longest_wait(self) -> float:
-        if self._stopping or not self.queued or self._under_way >= self._policy.concurrency:
+        is_wanted = self.queued or (self._breaker.is_open and self._needs_probe)
+        if self._stopping or not is_wanted or self._under_way >= self._policy.concurrency:
             return HEARTBEAT_INTERVAL
         paced = self._pace.wait() if self._pace is not None else 0.0
         return min(max(paced, self._breaker.wait()), HEARTBEAT_INTERVAL)
 
     def _next_batch(self) -> list[Routed]:
+        if self._breaker.is_open and not self._provider.is_reached:
+            return []
         count = self._breaker.allowed(min(self.queued, self._policy.concurrency - self._under_way))
         if self._pace is not None and count:
             count = self._pace.allowed(count)
             self._pace.spend(count)
         if count and self._breaker.is_open:
-            self._breaker.probe()
+            self._provider.probe()
         return self._queue.take(count)
 
     async def _end_expired(self) -> None:
@@ -217,16 +234,52 @@ class Dispatcher:
         self._refusals.unanswered(routed.entry.settings_id)
         return transitions.expired(routed.bound, State.READY, now, routed.expires_at or now)
 
-    async def _shed_surplus(self) -> None:
-        """While the breaker is open, have most messages wait in the journal."""
+    async def _clear_queue(self) -> None:
+        """While the breaker is open, give messages to the other providers, and have most wait in the journal.
+
+        A message that is to be the next probe stays.
+        """
         if not self._breaker.is_open:
             return
-        now = self._clock.now()
-        steps = []
-        for routed in self._queue.take_surplus():
+        if not self._provider.is_reached and self._choice.has_other(self.name):
+            moving = self._queue.take_if(
+                lambda routed: self._choice.can_move(routed.entry, routed.customer, self.name)
+            )
+            for routed in moving:
+                self._refusals.unanswered(routed.entry.settings_id)
+            self._recorder.route_again([routed.entry for routed in moving])
+        surplus = self._queue.take_surplus()
+        for routed in surplus:
             self._refusals.unanswered(routed.entry.settings_id)
-            steps.append(wait_for_room(routed, now))
-        await self._recorder.record(steps)
+        await self._recorder.record([self.defer(routed) for routed in surplus])
+
+    # probes
+
+    @property
+    def _needs_probe(self) -> bool:
+        """Whether a connection is to be made, so that a message may be the next probe.
+
+        Where others take the messages, none comes before that; a lone provider's next one waits for it.
+        """
+        return not self._provider.is_reached and (bool(self.queued) or self.gives_away)
+
+    def _connect_first(self, workers: TaskGroup) -> None:
+        """Make a bare connection before a message is used as a probe."""
+        if self._breaker.is_open and self._needs_probe and self._breaker.allowed(1):
+            self._breaker.probe()
+            workers.start_soon(self._connect)
+
+    async def _connect(self) -> None:
+        try:
+            problem = await self._channel.probe()
+        except Exception as error:  # one broken adapter must not take the worker with it
+            problem = f"the adapter failed with {type(error).__name__}"
+        if self._breaker.is_open:
+            if problem is None:
+                self._provider.reached()
+            else:
+                self._provider.not_reached(problem)
+        self._wakeup.set()
 
     async def _begin(self, batch: Sequence[Routed], workers: TaskGroup) -> None:
         """Commit the intents of those that may still be sent, the ends of the others, and start sending."""
@@ -286,7 +339,7 @@ class Dispatcher:
                 await self._idle.park()
             self._outcomes.add(await self._attempt(*self._begun.popleft()))
             self._under_way -= 1
-            if self._queue.new or self._queue.repeats:
+            if self._queue.new or self._queue.repeats or self._breaker.is_open:
                 self._wakeup.set()
             if self._stopping:
                 self._finished.set()

@@ -44,6 +44,10 @@ class Room(Protocol):
         """Whether its breaker is open."""
 
     @property
+    def gives_away(self) -> bool:
+        """Whether its breaker is open and another provider takes what waits for it."""
+
+    @property
     def refuses_all(self) -> bool:
         """Whether its provider refuses everything."""
 
@@ -145,6 +149,8 @@ class DueMessages:
         now = anyio.current_time()
         if (wait := self._look_again.get(name, now) - now) > 0:
             return wait
+        if dispatcher.gives_away and await self._recorder.release(name):
+            return SHORT_OF_ROOM
         self._look_again[name] = now + PROBE_PAUSE
         if free := self._in_flight.free_for_some:
             await self._fetch({name: min(PROBE_CANDIDATES, free)})

@@ -27,7 +27,7 @@ def reason_of(transition: Transition) -> tuple[str, str]:
     details = next((event.details for event in transition.events if event.details), None) or ""
     provider, reason = entry.provider or NO_PROVIDER, details
     if entry.spent and entry.provider is None:
-        provider, reason = entry.spent[-1]
+        provider, reason, _ = entry.spent[-1]
     found = _VALUE.match(details)
     return provider, found[0] if found else reason.removeprefix(f"{provider}: ")
 

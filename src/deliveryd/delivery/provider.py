@@ -15,20 +15,58 @@ from deliveryd.telemetry import Event, log
 
 
 class Provider:
-    """The breaker of one provider, and the settings ids that wait on it."""
+    """One provider: its breaker, the settings ids that wait on it, and what is queued for it."""
 
-    def __init__(
-        self, name: str, policy: BreakerPolicy, queue: DispatchQueue, backlog: Backlog, clock: Clock
-    ) -> None:
-        self._name = name
+    def __init__(self, name: str, policy: BreakerPolicy, backlog: Backlog, clock: Clock) -> None:
+        self.name = name
         self._channel = channel_of(name)
-        self._queue = queue
+        self.queue = queue = DispatchQueue(clock)
         self._backlog = backlog
         self._clock = clock
         self.breaker = Breaker(policy)
         self.refusals = Refusals(name, self.breaker, policy, queue)
         self._misconfigured: str | None = None  # the last reason, until the provider answers
         self._has_answered = False  # before, messages of an earlier run may wait for its recovery
+        self._is_reached = False
+
+    @property
+    def is_down(self) -> bool:
+        """Whether its breaker is open."""
+        return self.breaker.is_open
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether its breaker is open, and a message may be its probe: a connection was made before."""
+        return self._is_reached and self.breaker.is_open
+
+    def takes(self, settings_id: int) -> bool:
+        """Whether it takes a new message with these settings: while it is down, one as a probe."""
+        if self.breaker.is_open:
+            return self._is_reached and not self.queue and self.breaker.allowed(1) > 0
+        return self.refusals.may_take(settings_id)
+
+    def reached(self) -> None:
+        """A connection could be made: the next message is a probe."""
+        self._is_reached = True
+        self.breaker.withdraw()
+
+    def not_reached(self, reason: str) -> None:
+        """No connection could be made, which no message was used for."""
+        if (pause := self.breaker.failed()) is not None:
+            self._log_failed(Event.CHANNEL_PROBE_FAILED, reason, pause)
+
+    def take_down(self, reason: str) -> None:
+        """Open the breaker at once: others take its messages."""
+        if not self.breaker.is_open:
+            self._log_failed(Event.CHANNEL_UNAVAILABLE, reason, self.breaker.open())
+
+    def probe(self) -> None:
+        """A message is sent as a probe."""
+        self._is_reached = False
+        self.breaker.probe()
+
+    def _log_failed(self, event: Event, reason: str, pause: float) -> None:
+        log(event, channel=self._channel, provider=self.name, reason=reason, delay=pause)
 
     def may_try(self, settings_id: int) -> bool:
         """Whether a message with these settings may be queued; one whose settings wait is a probe.
@@ -37,7 +75,7 @@ class Provider:
         """
         refusals = self.refusals
         if refusals.refuses_all:
-            first = self._queue.first
+            first = self.queue.first
             return first is None or refusals.comes_before(settings_id, first.entry.settings_id)
         return self.breaker.is_open or settings_id not in refusals.waiting or refusals.may_probe(settings_id)
 
@@ -55,17 +93,15 @@ class Provider:
             self._misconfigured = verdict.reason
             log(
                 Event.CHANNEL_MISCONFIGURED,
-                channel=self._channel, provider=self._name,
+                channel=self._channel, provider=self.name,
                 reason=verdict.reason, host=verdict.by or "unknown",
             )  # fmt: skip
         was_open = self.breaker.is_open
         pause = self.breaker.failed(verdict.after if isinstance(verdict, TryAgain) else None)
         if pause is not None:
             event = Event.CHANNEL_PROBE_FAILED if was_open else Event.CHANNEL_UNAVAILABLE
-            log(
-                event,
-                channel=self._channel, provider=self._name, reason=verdict.reason, delay=pause,
-            )  # fmt: skip
+            self._log_failed(event, verdict.reason, pause)
+            self._backlog.changed.set()
 
     def answered(self) -> None:
         """The provider answered: after failures, messages that wait for it go on.
@@ -78,10 +114,12 @@ class Provider:
             self.breaker.withdraw()
             return
         seconds = self.breaker.answered()
+        self._is_reached = False
         if seconds or self._misconfigured is not None:
-            log(Event.CHANNEL_RECOVERED, channel=self._channel, provider=self._name, seconds=seconds)
+            log(Event.CHANNEL_RECOVERED, channel=self._channel, provider=self.name, seconds=seconds)
         if seconds or self._misconfigured is not None or not self._has_answered:
-            self._backlog.answered(waits.recovery(self._name))
+            self._backlog.answered(waits.recovery(self.name))
+            self._backlog.answered(waits.alone(self.name))
         self._misconfigured = None
         self._has_answered = True
 
@@ -94,5 +132,14 @@ def bounded(due_at: int, expires_at: int | None) -> int:
 def wait_for_room(routed: Routed, now: int) -> Transition:
     """Wait in the journal for room in the dispatcher, but no longer than until the message expires."""
     key = waits.repeat if routed.entry.was_tried else waits.room
+    return _wait(routed, now, key(routed.provider))
+
+
+def wait_alone(routed: Routed, now: int) -> Transition:
+    """Wait in the journal for a provider that is down: the others, which work, don't reach the customer."""
+    return _wait(routed, now, waits.alone(routed.provider))
+
+
+def _wait(routed: Routed, now: int, waits_for: str) -> Transition:
     due_at = bounded(now + int(waits.LONGEST_ANSWER_WAIT * SECOND), routed.expires_at)
-    return transitions.deferred(routed.bound, now, due_at, key(routed.provider))
+    return transitions.deferred(routed.bound, now, due_at, waits_for)

@@ -202,6 +202,10 @@ class Recorder:
             self._ready += entries
             self.ready.set()
 
+    def route_again(self, entries: Sequence[Entry]) -> None:
+        """Have queued messages prepared anew: another provider takes them."""
+        self._make_ready(entries)
+
     async def record(self, steps: Sequence[Transition]) -> Collection[int]:
         """Record steps of messages; return the ids of those that a receipt settled instead."""
         if not steps:
@@ -331,6 +335,16 @@ class Recorder:
         if woken:
             self.backlog.changed.set()
         return woken
+
+    async def release(self, provider: str) -> bool:
+        """Let messages that wait for a provider be due at another one, but for what may have arrived.
+
+        Returns whether there may be more of them than this portion.
+        """
+        released = await self._journal.release(provider, self._clock.now(), WAKE_BATCH)
+        if released:
+            self.backlog.changed.set()
+        return released == WAKE_BATCH
 
     async def follow_clock(self, step: int) -> None:
         """Move due times by the microseconds that the clock was put back, and bound all of them."""

@@ -159,6 +159,10 @@ class Refusals:
         """Whether one id is to be probed before another: which wasn't for longer, or never."""
         return self._turns.get(settings_id, 0) < self._turns.get(other, 0)
 
+    def may_take(self, settings_id: int) -> bool:
+        """Whether messages of an id are accepted, or one of them may be the probe now."""
+        return settings_id not in self.waiting or self._counted[settings_id].breaker.allowed(1) > 0
+
     def may_probe(self, settings_id: int) -> bool:
         """Whether a message of an id that waits may be sent now; if so, it is the probe."""
         breaker = self._counted[settings_id].breaker

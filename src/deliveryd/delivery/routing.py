@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from deliveryd.channels.base import Channel
+from deliveryd.delivery.choice import Choice
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.model import Customer, Entry, Rendered, channel_of, first_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
@@ -16,13 +16,10 @@ from deliveryd.transitions import expiry_details
 
 
 class Road(NamedTuple):
-    """A channel that messages may take: the block of the settings that it sends, and who sends it.
-
-    `providers` are the adapters by their providers' identities.
-    """
+    """A channel that messages may take: the block of the settings that it sends, and its providers."""
 
     block: str
-    providers: Mapping[str, Channel]
+    choice: Choice
 
 
 class Routed(NamedTuple):
@@ -76,15 +73,15 @@ class _Fixed(NamedTuple):
 class Router:
     """Chooses by design 5: the customer's language, then `languages`; in each the first channel of `order`.
 
-    Of a channel's providers it is the first that isn't spent and reaches the customer.
+    Of a channel's providers it is the one that its `Choice` names.
 
     An adapter that reaches an unknown customer needs no address, and reaches all.
     """
 
     def __init__(self, roads: Mapping[str, Road], order: Sequence[str], languages: Sequence[str]) -> None:
         self._roads = roads
-        self._providers = frozenset(each for road in roads.values() for each in road.providers)
-        self._order = [name for name in order if name in roads]
+        self._providers = frozenset(each for road in roads.values() for each in road.choice.senders)
+        self._order = [name for name in order if name in roads and roads[name].choice.is_enabled]
         self._languages = tuple(languages)
         self._choices: WeakKeyDictionary[CompiledSettings, _Fixed | None] = WeakKeyDictionary()
         self._kept: WeakKeyDictionary[CompiledSettings, dict[tuple[str, ...], list[_Offer]]]
@@ -140,27 +137,9 @@ class Router:
         self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
     ) -> tuple[str, CompiledBlock] | None:
         for name, block in self._offers_for(entry, settings, tags):
-            if (provider := self._provider(entry, name, customer)) is not None:
+            if (provider := self._roads[name].choice.provider_for(entry, customer)) is not None:
                 return provider, block
         return None
-
-    def _provider(self, entry: Entry, channel: str, customer: Customer | None) -> str | None:
-        """The provider of a channel that takes a message, if one can."""
-        for name, adapter in self._open_to(entry, channel).items():
-            if adapter.reaches(customer):
-                return name
-        return None
-
-    def _open_to(self, entry: Entry, channel: str) -> Mapping[str, Channel]:
-        """The providers of a channel that a message may go to."""
-        providers = self._roads[channel].providers
-        if entry.doubt:
-            # It is repeated where it was made, or nowhere: another provider would send it twice.
-            return {name: adapter for name, adapter in providers.items() if name == entry.provider}
-        if not entry.spent:
-            return providers
-        spent = {name for name, _ in entry.spent}
-        return {name: adapter for name, adapter in providers.items() if name not in spent}
 
     def _offers_for(
         self, entry: Entry, settings: CompiledSettings, tags: tuple[str, ...]
@@ -181,7 +160,7 @@ class Router:
         if not entry.spent and not entry.doubt:
             return self._order
         names = [channel_of(entry.provider or "")] if entry.doubt else self._order
-        return [name for name in names if name in self._roads and self._open_to(entry, name)]
+        return [name for name in names if name in self._roads and self._roads[name].choice.open_to(entry)]
 
     def _offers(
         self, settings: CompiledSettings, order: Sequence[str], tags: Sequence[str]
@@ -207,17 +186,13 @@ class Router:
             except LanguageUnreadable:  # the key of a block is no language
                 continue
             first = next(self._offers(settings, order, tags), None)
-            if first is not None and not self._reaches_all(first[0]):
+            if first is not None and not self._roads[first[0]].choice.reaches_all:
                 return None
             block = first[1] if first is not None else None
             found.add((first[0], first[1].language) if first is not None else None)
             if len(found) > 1:
                 return None
         return _Fixed(block)
-
-    def _reaches_all(self, channel: str) -> bool:
-        """Whether a channel needs no address, whichever provider sends."""
-        return all(adapter.reaches(None) for adapter in self._roads[channel].providers.values())
 
     def _why_not(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deliveryd import transitions
 from deliveryd.channels.base import Accepted, Attempted, Misconfigured, Refused, Stopped, TryAgain
-from deliveryd.delivery.dispatch_queue import DispatchQueue
+from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.policy import DispatchPolicy
@@ -22,23 +22,22 @@ class VerdictHandler:
 
     def __init__(  # noqa: PLR0917 - all are parts of the dispatcher
         self,
-        name: str,
         policy: DispatchPolicy,
         doubt: DoubtPolicy,
         provider: Provider,
-        queue: DispatchQueue,
+        choice: Choice,
         outcomes: Outcomes,
         clock: Clock,
         *,
         intermediate: frozenset[str],
     ) -> None:
-        self._name = name
-        self._channel = channel_of(name)
+        self._name = provider.name
+        self._channel = channel_of(provider.name)
+        self._choice = choice
         self._policy = policy
         self._doubt = doubt
         self._provider = provider
         self._refusals = provider.refusals
-        self._queue = queue
         self._outcomes = outcomes
         self._clock = clock
         self._intermediate = intermediate
@@ -70,6 +69,8 @@ class VerdictHandler:
             self._refusals.unanswered(entry.settings_id)
             was_open = self._provider.breaker.is_open
             self._provider.failed(verdict)
+            if isinstance(verdict, Misconfigured) and self._choice.has_other(self._name):
+                self._provider.take_down(verdict.reason)
             # One in doubt uses up its try in any case: it may have arrived, and isn't repeated for ever.
             if isinstance(verdict, Misconfigured) or (was_open and isinstance(verdict, TryAgain)):
                 return self._postponed(entry, verdict, now)
@@ -81,14 +82,19 @@ class VerdictHandler:
         return self._doubt.after_try(entry, verdict.reason, now, verdict.after, words=verdict.words)
 
     def _after_refusal(self, entry: Entry, verdict: Refused | Stopped, now: int) -> Transition:
-        """The channel is given up, unless the refusal is about a repeat.
+        """The provider is given up, or its whole channel, unless the refusal is about a repeat.
 
         A provider may refuse a repeat because it has the message.
         """
         if entry.may_have_arrived:
             return self._doubt.after_try(entry, verdict.reason, now, words=verdict.words)
-        name = "stopped" if isinstance(verdict, Stopped) else "refused"
-        return self._give_up(entry, Outcome(name, None, verdict.reason, verdict.words), verdict.reason, now)
+        if isinstance(verdict, Stopped):
+            outcome = Outcome("stopped", None, verdict.reason, verdict.words)
+            return transitions.off_channel(entry, now, outcome, verdict.reason)
+        outcome = Outcome("refused", None, verdict.reason, verdict.words)
+        if verdict.ends_channel:
+            return transitions.off_channel(entry, now, outcome, verdict.reason)
+        return transitions.given_up(entry, now, outcome, verdict.reason)
 
     def _counts(self, entry: Entry, verdict: Refused) -> bool:
         """Whether a refusal says something of the settings, and not of this message alone.
@@ -116,13 +122,15 @@ class VerdictHandler:
 
     def _defer_queued(self, settings_id: int) -> None:
         """Have queued messages with these settings wait in the journal."""
-        for routed in self._queue.take_settings(settings_id):
+        for routed in self._provider.queue.take_settings(settings_id):
             self._outcomes.add(self._provider.defer(routed))
 
     def _after_failure(self, entry: Entry, verdict: TryAgain, now: int) -> Transition:
         outcome = Outcome("try_again", None, verdict.reason, verdict.words)
         if entry.tries >= self._policy.retry.attempts:
             return self._give_up(entry, outcome, f"{verdict.reason} (tried {entry.tries} times)", now)
+        if self._provider.is_down and self._choice.has_other_for(entry, self._name):
+            return transitions.moved_on(entry, now, outcome)
         pause = self._policy.retry.pause(entry.tries, verdict.after)
         log(
             Event.ATTEMPT_RETRY,
@@ -132,11 +140,13 @@ class VerdictHandler:
         return self._retry(entry, now, pause, outcome, verdict.after)
 
     def _postponed(self, entry: Entry, verdict: TryAgain | Misconfigured | Refused, now: int) -> Transition:
-        """Wait without using up a try: the message isn't at fault."""
+        """Go on with another provider, or wait, without using up a try: the message isn't at fault."""
         if isinstance(verdict, TryAgain):
             outcome, after = Outcome("try_again", None, verdict.reason, verdict.words), verdict.after
         else:
             outcome, after = Outcome("misconfigured", None, verdict.reason, verdict.words), None
+        if self._choice.has_other_for(entry, self._name):
+            return transitions.moved_on(entry, now, outcome)
         breaker = self._policy.breaker
         pause = backoff(breaker.pause, breaker.max_pause, entry.number, asked=after)
         return self._retry(entry, now, pause, outcome, after)

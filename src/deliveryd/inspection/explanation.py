@@ -107,8 +107,8 @@ def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
     yield f"  variables  {EMPTIED_TEXT if message.variables is None else _variables(message.variables)}"
     if message.state not in (State.SENT, State.DELIVERED) and message.lane is not None:
         yield f"  channel    {message.lane}, tries so far: {message.tries}"
-    for provider, reason in message.spent:
-        yield f"  given up   {provider}: {reason}"
+    for each in message.spent:
+        yield f"  given up   {each.provider}: {each.reason}"
     if message.doubt:
         then = "never settled" if message.state is State.FAILED else "any repeat uses this key"
         yield f"  in doubt   {message.key}: {then}"
@@ -282,7 +282,7 @@ def life_data(life: Life) -> Mapping[str, object]:
 
 
 def _message_json(message: MessageRecord) -> Mapping[str, object]:
-    spent = [_written({"provider": provider, "reason": reason}) for provider, reason in message.spent]
+    spent = [_written(each._asdict()) for each in message.spent]
     return _written(message._asdict()) | {"state": message.state.name.lower(), "spent": spent}
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.config import Config
+from deliveryd.delivery.choice import Idle
 from deliveryd.delivery.routing import Routed, Undeliverable, is_expired
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.preview_request import PreviewMessage
@@ -15,7 +16,7 @@ from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, standard_tag
 from deliveryd.rendering.sms import SmsParts, sms_parts
 from deliveryd.transitions import expiry_details
-from deliveryd.worker.wiring import build_router, compiler, open_providers
+from deliveryd.worker.wiring import build_choices, build_router, compiler, open_providers
 
 
 class Scope(NamedTuple):
@@ -84,7 +85,7 @@ def _preview_result(
         for name, block in blocks
         for provider in config.channels.configured[name].providers.values()
     ]
-    router = build_router(config, providers)
+    router = build_router(config, build_choices(config, providers, dict.fromkeys(providers, Idle())))
     customer = message.customer if router.needs_customer(message.entry, settings, now) else None
     route = router.route(message.entry, settings, customer, now)
     return PreviewResult(

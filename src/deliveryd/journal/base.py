@@ -171,6 +171,12 @@ class Journal(Protocol):
     async def wake(self, waits_for: Collection[str], at: int, limit: int) -> int:
         """Let messages that wait for one of these be due at `at`; return how many, `limit` at most."""
 
+    async def release(self, provider: str, at: int, limit: int) -> int:
+        """Let messages that are bound to a provider and wait be due at `at`, bound to none.
+
+        Those that may have arrived there stay. Returns how many were released, `limit` at most.
+        """
+
     async def largest_cause(self) -> tuple[str, int]:
         """What most of the waiting messages wait for, in an operator's words, and how many they are."""
 

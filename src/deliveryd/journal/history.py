@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
 from deliveryd.journal.read_transaction import read
+from deliveryd.journal.rows import spent_of
 from deliveryd.journal.tombstones import Tombstone, read_tombstone
-from deliveryd.model import message_key
+from deliveryd.model import Spent, message_key
 from deliveryd.states import State
 
 
@@ -31,7 +32,7 @@ class MessageRecord(NamedTuple):
     lane: str | None
     tries: int
     key: str | None
-    spent: tuple[tuple[str, str], ...]
+    spent: tuple[Spent, ...]
     doubt: bool
     ended_at: int | None
     waits_for: str | None = None
@@ -191,5 +192,5 @@ def _message(row: Sequence[Any], latest_key: str | None) -> MessageRecord:
         variables=None if row[2] is None else json.loads(row[2]),
         state=State(record.state),
         lane=record.lane or None,
-        spent=tuple((provider, reason) for provider, reason in json.loads(row[9])),
+        spent=spent_of(row[9]),
     )

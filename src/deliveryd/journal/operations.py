@@ -17,6 +17,7 @@ from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.repeats import report_again
 from deliveryd.journal.rows import entry_of, progress_of, to_json, to_text
 from deliveryd.model import Entry, Malformed, Outcome, QueuedMessage, Transition
+from deliveryd.runtime import waits
 from deliveryd.states import ENDED, State, check_transition
 
 _HIGHEST = "SELECT max(id) FROM message UNION ALL SELECT max(id) FROM tombstone"
@@ -126,6 +127,10 @@ class Operations:
         """Let messages be due that wait for one of these."""
         return db.execute(statements.WAKE, (at, to_json(list(waits_for)), limit)).rowcount
 
+    def release(self, db: sqlite3.Connection, provider: str, at: int, limit: int) -> int:
+        """Let messages be due at any provider that wait for this one."""
+        return db.execute(statements.RELEASE_FROM, (*_waits_for(provider), provider, limit, at)).rowcount
+
     # reporting
 
     def outbox(self, db: sqlite3.Connection, after: int, limit: int) -> list[OutboxRow]:
@@ -163,6 +168,11 @@ def _reopen(db: sqlite3.Connection, accepted: range) -> list[Entry]:
     ]
     db.executemany(statements.REOPEN, [(entry.id,) for entry in entries])
     return entries
+
+
+def _waits_for(provider: str) -> tuple[str, str, str]:
+    """What messages wait for that are bound to a provider, and that another one could take."""
+    return waits.room(provider), waits.repeat(provider), waits.recovery(provider)
 
 
 def _make_ready(db: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from deliveryd.model import Content, Entry, Rendered, Transition
+from deliveryd.model import Content, Entry, Rendered, Spent, Transition
 
 _FIRST = "FROM unaccepted u WHERE u.message_id = message.id AND u.key = message.key AND u.number = 1"
 ENTRY = f"""
@@ -59,7 +59,7 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
         columns.tries,
         columns.key,
         columns.number,
-        tuple((provider, reason) for provider, reason in json.loads(columns.spent)),
+        spent_of(columns.spent),
         bool(columns.doubt),
         None if columns.content is None else _content_of(columns.content),
         columns.digest,
@@ -68,6 +68,11 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
         columns.taken_at,
         columns.beginning,
     )
+
+
+def spent_of(text: str) -> tuple[Spent, ...]:
+    """Read the column `spent`."""
+    return tuple(Spent(*each) for each in json.loads(text))
 
 
 def progress_of(transition: Transition) -> tuple[object, ...]:
@@ -80,7 +85,7 @@ def progress_of(transition: Transition) -> tuple[object, ...]:
         entry.tries,
         entry.key,
         entry.number,
-        to_json(entry.spent) if entry.spent else "[]",
+        to_json([tuple(each) for each in entry.spent]) if entry.spent else "[]",
         entry.doubt,
         None if entry.content is None else _content_text(entry.content),
         entry.digest,

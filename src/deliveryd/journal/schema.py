@@ -35,7 +35,7 @@ CREATE TABLE message (
     started_at INTEGER,                   -- of the try in progress, or of the one that was accepted
     accepted_at INTEGER, provider_id TEXT, reason TEXT,  -- of the one that was accepted
     digest BLOB,                          -- identifies the content of the latest try
-    spent TEXT NOT NULL DEFAULT '[]',     -- JSON: providers that failed permanently, with reasons
+    spent TEXT NOT NULL DEFAULT '[]',     -- JSON: providers that failed for good (see `model.Spent`)
     content TEXT,                         -- JSON: what a try under this key sent that may have arrived
     variables TEXT                        -- JSON; NULL: malformed, or emptied after the message was sent
 );

@@ -167,6 +167,10 @@ class SqliteJournal:
         """Let messages be due that wait for one of these."""
         return await self._commit(lambda db: self._operations.wake(db, waits_for, at, limit))
 
+    async def release(self, provider: str, at: int, limit: int) -> int:
+        """Let messages be due at any provider that wait for this one."""
+        return await self._commit(lambda db: self._operations.release(db, provider, at, limit))
+
     async def largest_cause(self) -> tuple[str, int]:
         """What most messages wait for; read beside the writer, since it scans all that wait."""
         return await self._threads.read(partial(read, self._path, upkeep.largest_cause))

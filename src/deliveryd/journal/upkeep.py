@@ -90,7 +90,9 @@ def recover(db: sqlite3.Connection, now: int, providers: Collection[str]) -> Rec
         (transitions.RUN_INTERRUPTED.after, now, transitions.RUN_INTERRUPTED.before),
     )
     for_channels = [
-        key(provider) for provider in providers for key in (waits.room, waits.repeat, waits.recovery)
+        key(provider)
+        for provider in providers
+        for key in (waits.room, waits.repeat, waits.recovery, waits.alone)
     ]
     db.execute(_DUE_NOW, (now, to_json(for_channels)))
     for provider in _providers_of_waiting(db) - set(providers):

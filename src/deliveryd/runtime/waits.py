@@ -36,6 +36,11 @@ def recovery(provider: str) -> str:
     return f"provider {provider}"
 
 
+def alone(provider: str) -> str:
+    """Recovery of a provider that alone reaches the customer."""
+    return f"alone {provider}"
+
+
 def room(provider: str) -> str:
     """Capacity at a provider."""
     return f"room {provider}"
@@ -54,7 +59,7 @@ def awaited(waits_for: str) -> str:
             return f"settings {name} from the service"
         case "customer" | "directory":
             return "the customer directory"
-        case "provider":
+        case "provider" | "alone":
             return f"{_named(name)} to recover"
         case _:
             return f"capacity on {_named(name)}"
@@ -68,7 +73,7 @@ def cause(waits_for: str | None, provider: str) -> str:
             return f"settings {name}"
         case "customer" | "directory":
             return "the customer directory"
-        case "provider" | "room" | "repeat":
+        case "provider" | "alone" | "room" | "repeat":
             return _named(name)
         case _:
             return _named(provider) if provider else "settings or customers"

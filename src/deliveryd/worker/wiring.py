@@ -15,6 +15,7 @@ from deliveryd.channels.base import Channel
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config
 from deliveryd.delivery.backlog import Backlog
+from deliveryd.delivery.choice import Choice, Sender, Standing
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.due import DueMessages
@@ -25,6 +26,7 @@ from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.pipeline import Pipeline, Stations
 from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
 from deliveryd.delivery.preparation import Preparer
+from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Road, Router
@@ -42,7 +44,7 @@ from deliveryd.journal.base import Journal
 from deliveryd.journal.lock import exclusive_worker
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.metrics import Metrics
-from deliveryd.model import Clock, Settings
+from deliveryd.model import Clock, Settings, channel_of
 from deliveryd.rendering.content import CompiledSettings, compile_settings
 from deliveryd.rendering.greeting import general_stands_in, strict
 from deliveryd.runtime.breaker import BreakerPolicy
@@ -136,10 +138,25 @@ async def assemble(
         settings = SettingsCache(
             service, cache, compiler(config), metrics, recorder.backlog, ttl=config.settings.ttl
         )
-        router = build_router(config, providers)
+        states = {
+            name: Provider(name, _policy(provider).breaker, recorder.backlog, clock)
+            for name, provider in config.channels.providers.items()
+        }
+        choices = build_choices(config, providers, states)
+        router = build_router(config, choices)
         preparer = Preparer(settings, directory, router, recorder, clock, metrics)
         stations = _stations(
-            config, service, providers, journal, recorder, preparer, clock, metrics, heartbeats
+            config,
+            service,
+            providers,
+            states,
+            choices,
+            journal,
+            recorder,
+            preparer,
+            clock,
+            metrics,
+            heartbeats,
         )
         yield Parts(
             Pipeline(stations, journal, recorder, clock, heartbeats), stations, recorder, journal,
@@ -151,6 +168,8 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
     config: Config,
     service: ServiceClient,
     providers: Mapping[str, Channel],
+    states: Mapping[str, Provider],
+    choices: Mapping[str, Choice],
     journal: Journal,
     recorder: Recorder,
     preparer: Preparer,
@@ -164,7 +183,8 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
     outcomes = Outcomes(recorder, heartbeats)
     dispatchers = {
         name: Dispatcher(
-            name, providers[name], recorder, outcomes, clock, metrics, heartbeats,
+            states[name], choices[channel_of(name)], providers[name], recorder, outcomes, clock, metrics,
+            heartbeats,
             policy=policies[name],
             doubt=doubts[name],
             namespace=journal.namespace,
@@ -306,15 +326,29 @@ class _Compiler:
         return compile_settings(settings, self._email_format, self._greetings)
 
 
-def build_router(config: Config, providers: Mapping[str, Channel]) -> Router:
-    """What chooses channel, provider and language."""
-    roads = {
-        name: Road(
-            channel.block,
-            {each.identity: providers[each.identity] for each in channel.providers.values()},
+def build_choices(
+    config: Config, providers: Mapping[str, Channel], standings: Mapping[str, Standing]
+) -> Mapping[str, Choice]:
+    """What chooses among the providers of each channel."""
+    return {
+        name: Choice(
+            {
+                each.identity: Sender(
+                    providers[each.identity],
+                    standings[each.identity],
+                    each.common.weight,
+                    each.common.enabled,
+                )
+                for each in channel.providers.values()
+            }
         )
         for name, channel in config.channels.configured.items()
     }
+
+
+def build_router(config: Config, choices: Mapping[str, Choice]) -> Router:
+    """What chooses channel, provider and language."""
+    roads = {name: Road(channel.block, choices[name]) for name, channel in config.channels.configured.items()}
     return Router(roads, config.channels.order, config.content.languages)
 
 

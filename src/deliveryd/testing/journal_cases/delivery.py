@@ -8,7 +8,7 @@ import pytest
 
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Due
-from deliveryd.model import Content, Outcome, Rendered, StatusEvent, Transition
+from deliveryd.model import Content, Outcome, Rendered, Spent, StatusEvent, Transition
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.samples import (
@@ -71,7 +71,10 @@ class DeliveryCases:
     async def test_how_far_a_delivery_came_is_kept(self, open_journal: OpenJournal) -> None:
         said = Content(Rendered("sms", "de", {"text": "Grüße \ud800"}), {"phone": "+49"})
         entry = attempt_on(1, key=2)._replace(
-            tries=2, spent=(("inApp", 'no "app"'),), doubt=True, content=said
+            tries=2,
+            spent=(Spent("inApp", 'no "app"'), Spent("sms/b", "stopped", ends_channel=True)),
+            doubt=True,
+            content=said,
         )
         async with open_journal() as journal:
             await make_ready(journal, 1)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from deliveryd.model import Entry, Malformed, QueuedMessage, StatusEvent, Transition
+from deliveryd.model import Entry, Malformed, QueuedMessage, Spent, StatusEvent, Transition
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.samples import (
@@ -144,7 +144,7 @@ class IntakeCases:
             await journal.take([sample_message(1, **{"\ud800": "a\udfff"}), sample_message(3)], [bad], NOW)
             assert len(await accept_all(journal)) == 4
             event = StatusEvent(1, "error", NOW, details="missing placeholders: \ud800")
-            entry = sample_entry(1, spent=(("sms", "\udfff"),))
+            entry = sample_entry(1, spent=(Spent("sms", "\udfff"),))
             await journal.change([Transition(entry, State.READY, State.FAILED, NOW, events=(event,))])
             (row,) = await journal.outbox(0, 10)
             assert row.body.encode()

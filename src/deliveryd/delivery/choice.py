@@ -1,0 +1,132 @@
+"""The choice of one of a channel's providers for a message.
+
+Rendezvous hashing: each provider has a score for each message, which depends on nothing else, and the highest
+one is chosen. So a message chooses the same provider while nothing changed, and one that is left out gives
+its messages to the others by their weights, and has the same ones again afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from deliveryd.channels.base import Channel
+from deliveryd.model import Customer, Entry, Spent, channel_of
+
+_BITS = 52
+"""Bits of a hash that a score is made of: as many as a float has after the point."""
+
+
+class Standing(Protocol):
+    """Whether a provider takes messages now."""
+
+    @property
+    def is_down(self) -> bool:
+        """Whether its breaker is open."""
+
+    def takes(self, settings_id: int) -> bool:
+        """Whether it takes a new message with these settings."""
+
+
+class Idle:
+    """The standing of a provider where nothing is sent."""
+
+    is_down = False
+
+    def takes(self, _settings_id: int) -> bool:
+        """It takes every message."""
+        return True
+
+
+class Sender(NamedTuple):
+    """A provider that messages may go to. One that isn't enabled only settles what is in doubt there.
+
+    Weight 0: only when no other can.
+    """
+
+    adapter: Channel
+    standing: Standing
+    weight: int = 1
+    is_enabled: bool = True
+
+
+class Choice:
+    """Chooses among the providers of one channel, which `senders` has by their identities."""
+
+    def __init__(self, senders: Mapping[str, Sender]) -> None:
+        self.senders = senders
+        self._enabled = {name: sender for name, sender in senders.items() if sender.is_enabled}
+        self._only = next(iter(self._enabled.items())) if len(self._enabled) == 1 else None
+        self._salts = {name: hashlib.blake2b(name.encode(), digest_size=16).digest() for name in senders}
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether any of the providers takes new messages."""
+        return bool(self._enabled)
+
+    @property
+    def reaches_all(self) -> bool:
+        """Whether no address is needed, whichever provider sends."""
+        return all(sender.adapter.reaches(None) for sender in self._enabled.values())
+
+    def open_to(self, entry: Entry) -> Mapping[str, Sender]:
+        """The providers that a message may go to, whether they take any now or not."""
+        if entry.doubt:
+            # It is repeated where it was made, or nowhere: another provider would send it twice.
+            return {name: sender for name, sender in self.senders.items() if name == entry.provider}
+        if not entry.spent:
+            return self._enabled
+        return {name: sender for name, sender in self._enabled.items() if not is_spent(entry.spent, name)}
+
+    def provider_for(self, entry: Entry, customer: Customer | None) -> str | None:
+        """The provider that takes a message; None: none of them reaches the customer, or all are spent."""
+        if self._only is not None and not entry.spent and not entry.doubt:
+            name, sender = self._only
+            return name if sender.adapter.reaches(customer) else None
+        found = {
+            name: sender for name, sender in self.open_to(entry).items() if sender.adapter.reaches(customer)
+        }
+        if len(found) < 2:
+            return next(iter(found), None)
+        settings_id = entry.settings_id
+        ready = {name: each for name, each in found.items() if each.standing.takes(settings_id)} or found
+        weights = {name: each.weight for name, each in ready.items() if each.weight}
+        weights = weights or dict.fromkeys(ready, 1)
+        return max(weights, key=lambda name: self._score(entry.id, name, weights[name]))
+
+    def has_other(self, name: str) -> bool:
+        """Whether another provider works and takes messages instead of this one."""
+        return any(other != name and not sender.standing.is_down for other, sender in self._enabled.items())
+
+    def has_other_for(self, entry: Entry, name: str) -> bool:
+        """The same for one message, which has to be repeated where it may have arrived."""
+        return not entry.may_have_arrived and any(self._others(entry, name))
+
+    def can_move(self, entry: Entry, customer: Customer | None, name: str) -> bool:
+        """Whether another provider takes a message that waits for this one, and reaches the customer."""
+        return not entry.may_have_arrived and any(
+            sender.adapter.reaches(customer) for sender in self._others(entry, name)
+        )
+
+    def _others(self, entry: Entry, name: str) -> Iterator[Sender]:
+        return (
+            sender
+            for other, sender in self.open_to(entry).items()
+            if other != name and sender.standing.takes(entry.settings_id)
+        )
+
+    def _score(self, message_id: int, name: str, weight: int) -> float:
+        number = message_id.to_bytes(8, "big", signed=True)
+        digest = hashlib.blake2b(number, digest_size=8, key=self._salts[name]).digest()
+        share = ((int.from_bytes(digest, "big") >> (64 - _BITS)) + 0.5) / (1 << _BITS)
+        return -weight / math.log(share)
+
+
+def is_spent(spent: Sequence[Spent], provider: str) -> bool:
+    """Whether a provider failed for good with a message, or its whole channel ended for it."""
+    return any(
+        provider == each.provider or (each.ends_channel and channel_of(provider) == channel_of(each.provider))
+        for each in spent
+    )

@@ -1,0 +1,353 @@
+"""A channel with several providers: how they share messages, and what happens while one of them is down."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import trio
+
+from deliveryd.channels.base import (
+    Accepted,
+    Dispatch,
+    InDoubt,
+    Misconfigured,
+    Refused,
+    Stopped,
+    TryAgain,
+    Verdict,
+)
+from deliveryd.delivery.choice import Choice, Idle, Sender
+from deliveryd.model import Customer, Entry, Spent
+from support.messages import message
+from support.virtual import CONFIG, VirtualChannel, VirtualWorld, live
+
+BUSY = TryAgain("provider answered 503")
+SMS = {"content": {"en": {"sms": {"text": "hello"}}}}
+BOTH = {"content": {"en": {"sms": {"text": "hello"}, "email": {"subject": "s", "body": "b"}}}}
+A, B = "sms/a", "sms/b"
+EMAIL = """\
+[channels.email]
+adapter = "http"
+url = "http://mail/"
+json = { text = "{content.body}" }
+"""
+
+
+# the choice
+
+
+class Down(Idle):
+    """The standing of a provider whose breaker is open."""
+
+    is_down = True
+
+    def takes(self, _settings_id: int) -> bool:
+        return False
+
+
+class Named(VirtualChannel):
+    """Reaches customers with a field."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__()
+        self.field = field
+
+    def reaches(self, customer: Customer | None) -> bool:
+        return customer is not None and self.field in customer.fields
+
+
+def choice(**weights: int) -> Choice:
+    return Choice(
+        {f"sms/{name}": Sender(VirtualChannel(), Idle(), weight) for name, weight in weights.items()}
+    )
+
+
+def entry(id_: int, **fields: Any) -> Entry:
+    return Entry(id_, 1, 1, {})._replace(**fields)
+
+
+def shares(of: Choice, ids: range = range(1, 10_001)) -> Mapping[str | None, float]:
+    counts = Counter(of.provider_for(entry(id_), None) for id_ in ids)
+    return {name: count / len(ids) for name, count in counts.items()}
+
+
+@pytest.mark.parametrize(
+    "weights", [{"a": 80, "b": 20}, {"a": 1, "b": 1}, {"a": 50, "b": 30, "c": 20}], ids=str
+)
+@pytest.mark.parametrize(
+    "ids", [range(1, 10_001), range(-(2**63), -(2**63) + 10_000)], ids=["small", "large"]
+)
+def test_messages_are_shared_by_weight(weights: dict[str, int], ids: range) -> None:
+    found = shares(choice(**weights), ids)
+    for name, weight in weights.items():
+        assert found[f"sms/{name}"] == pytest.approx(weight / sum(weights.values()), abs=0.02)
+
+
+def test_a_message_keeps_its_provider_when_another_one_is_gone() -> None:
+    """Only the messages of the one that is gone go elsewhere."""
+    all_three, two = choice(a=50, b=30, c=20), choice(a=50, b=30)
+    for id_ in range(1, 2000):
+        before = all_three.provider_for(entry(id_), None)
+        assert before == "sms/c" or two.provider_for(entry(id_), None) == before
+
+
+def test_weight_0_is_taken_only_when_no_other_can() -> None:
+    up = Choice({A: Sender(VirtualChannel(), Idle(), 1), B: Sender(VirtualChannel(), Idle(), 0)})
+    assert shares(up) == {A: 1.0}
+    down = Choice({A: Sender(VirtualChannel(), Down(), 1), B: Sender(VirtualChannel(), Idle(), 0)})
+    assert shares(down) == {B: 1.0}
+
+
+def test_when_all_are_down_messages_wait_where_they_would_have_gone() -> None:
+    down = Choice({name: Sender(VirtualChannel(), Down(), weight) for name, weight in ((A, 80), (B, 20))})
+    assert shares(down) == shares(choice(a=80, b=20))
+
+
+def test_a_provider_that_is_not_enabled_takes_nothing_but_its_doubts() -> None:
+    of = Choice(
+        {A: Sender(VirtualChannel(), Idle(), 80, is_enabled=False), B: Sender(VirtualChannel(), Idle(), 20)}
+    )
+    assert shares(of) == {B: 1.0}
+    assert of.provider_for(entry(1, provider=A, doubt=True, number=1), None) == A
+
+
+def test_what_is_in_doubt_stays_although_its_provider_is_down() -> None:
+    of = Choice({A: Sender(VirtualChannel(), Down(), 80), B: Sender(VirtualChannel(), Idle(), 20)})
+    doubtful = entry(1, provider=A, doubt=True, number=1)
+    assert of.provider_for(doubtful, None) == A
+    assert not of.has_other_for(doubtful, A)
+    assert of.has_other_for(entry(1, provider=A, number=1), A)
+
+
+def test_a_spent_provider_leaves_the_others_and_an_ended_channel_none() -> None:
+    of = choice(a=1, b=1)
+    assert of.provider_for(entry(1, spent=(Spent(A, "no"),)), None) == B
+    assert of.provider_for(entry(1, spent=(Spent(A, "no", ends_channel=True),)), None) is None
+    assert of.provider_for(entry(1, spent=(Spent("email/a", "no", ends_channel=True),)), None) is not None
+
+
+def test_only_providers_that_reach_the_customer_are_chosen() -> None:
+    of = Choice({A: Sender(Named("phone"), Idle(), 99), B: Sender(Named("app"), Idle(), 1)})
+    assert of.provider_for(entry(1), Customer(1, {"app": "x"})) == B
+    assert of.provider_for(entry(1), Customer(1, {})) is None
+    assert not of.can_move(entry(1, provider=B), Customer(1, {"app": "x"}), B)
+
+
+# the line
+
+
+class Provider(VirtualChannel):
+    """A provider that a test takes down; `reachable` says whether connections to it can be made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reachable = True
+        self.connections = 0
+
+    async def probe(self) -> str | None:
+        self.connections += 1
+        return None if self.reachable else "no connection"
+
+    def accepted(self) -> list[int]:
+        return [dispatch.entry.id for _, dispatch in self.attempts if self.verdict(dispatch) == ACCEPTED]
+
+
+ACCEPTED = Accepted()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    """Two providers of the channel sms: a with 80 of 100 messages, b with 20."""
+    world = VirtualWorld(tmp_path)
+    head = CONFIG[: CONFIG.index("[channels.sms]")]
+    tables = (
+        f'[channels.sms.providers.{name}]\nadapter = "http"\nurl = "http://{name}/"\n'
+        f'json = {{ text = "{{content.text}}" }}\nweight = {weight}\nbreaker.failures = 5\n'
+        for name, weight in (("a", 80), ("b", 20))
+    )
+    queue = '[queue]\npoll_interval = "100ms"\nmax_poll_interval = "1s"\n'
+    world.path.write_text("".join((head, queue, *tables)))
+    world.service.settings[1] = json.dumps(SMS)
+    for name in (A, B):
+        world.channels[name] = Provider()
+        world.channels[name].verdict = lambda _: ACCEPTED
+    return world
+
+
+def sent_by(world: VirtualWorld, name: str) -> list[tuple[float, Dispatch]]:
+    """The attempts at a provider."""
+    return world.channels[name].attempts
+
+
+def ids_of(attempts: list[tuple[float, Dispatch]]) -> set[int]:
+    return {dispatch.entry.id for _, dispatch in attempts}
+
+
+def all_sent(world: VirtualWorld, count: int) -> bool:
+    return all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, count + 1))
+
+
+def enqueue(world: VirtualWorld, count: int) -> None:
+    world.service.enqueue(*(message(id_) for id_ in range(1, count + 1)))
+
+
+def test_the_line_shares_messages_by_weight(world: VirtualWorld) -> None:
+    enqueue(world, 1000)
+    live(world.run_until_idle)
+    assert all_sent(world, 1000)
+    assert len(sent_by(world, A)) == pytest.approx(800, abs=40)
+    assert len(sent_by(world, A)) + len(sent_by(world, B)) == 1000
+
+
+def test_while_one_answers_503_the_other_takes_all_within_seconds_and_the_shares_return(
+    world: VirtualWorld,
+) -> None:
+    """Five minutes of it, with three messages a second before, meanwhile and after; nothing is sent twice."""
+    down, up, end = 120.0, 420.0, 720.0
+    given: dict[int, float] = {}
+    taken: dict[int, float] = {}
+
+    def answer(dispatch: Dispatch) -> Verdict:
+        if down <= trio.current_time() < up:
+            return BUSY
+        taken.setdefault(dispatch.entry.id, trio.current_time())
+        return ACCEPTED
+
+    def accept(dispatch: Dispatch) -> Verdict:
+        taken.setdefault(dispatch.entry.id, trio.current_time())
+        return ACCEPTED
+
+    world.channels[A].verdict, world.channels[B].verdict = answer, accept
+
+    async def scene() -> None:
+        async with anyio.create_task_group() as tasks:
+            supervisor = world.supervisor()
+            tasks.start_soon(supervisor.run)
+            while (now := trio.current_time()) < end:
+                ids = [len(given) + number for number in (1, 2, 3)]
+                given.update(dict.fromkeys(ids, now))
+                world.service.enqueue(*(message(id_) for id_ in ids))
+                await anyio.sleep(1.0)
+            await anyio.sleep(30.0)
+            supervisor.stop()
+
+    live(scene)
+    assert all_sent(world, len(given))
+    late = {id_: taken[id_] - at for id_, at in given.items() if taken[id_] - at > 5.0}
+    assert not late
+    accepted = [id_ for at, each in sent_by(world, A) for id_ in [each.entry.id] if not down <= at < up]
+    accepted += [each.entry.id for _, each in sent_by(world, B)]
+    assert len(accepted) == len(set(accepted)) == len(given)
+    before = {id_ for id_, at in given.items() if at < down - 10}
+    after = {id_ for id_, at in given.items() if at > up + 70}
+    for some in (before, after):
+        assert len(ids_of(sent_by(world, A)) & some) / len(some) == pytest.approx(0.8, abs=0.06)
+    probes = [at for at, _ in sent_by(world, A) if down + 10 < at < up]
+    assert 3 < len(probes) < 40
+
+
+@pytest.mark.parametrize("verdict", [BUSY, Misconfigured("provider answered 401")], ids=["503", "401"])
+def test_what_waits_for_a_provider_goes_to_the_other_when_it_is_down(
+    world: VirtualWorld, verdict: Verdict
+) -> None:
+    """Also what waits in the journal for its turn: more than there are places."""
+    world.add("concurrency = 5\n[run]\n")
+    enqueue(world, 3000)
+    world.channels[A].verdict = lambda _: verdict
+    seconds = live(world.run_until_idle)
+    assert all_sent(world, 3000)
+    assert seconds < 120
+
+
+def test_what_is_in_doubt_never_moves(world: VirtualWorld) -> None:
+    """It is repeated where it was made, under its key, however long that provider is down."""
+    enqueue(world, 200)
+    world.channels[A].verdict = lambda _: InDoubt("cut off") if trio.current_time() < 600 else ACCEPTED
+    live(world.run_until_idle)
+    assert all_sent(world, 200)
+    doubtful = ids_of([each for each in sent_by(world, A) if each[0] < 600])
+    assert doubtful
+    assert not doubtful & ids_of(sent_by(world, B))
+    keys = {(each.entry.id, each.key) for _, each in sent_by(world, A)}
+    assert len(keys) == len(ids_of(sent_by(world, A)))
+
+
+def test_no_message_is_used_as_a_probe_while_no_connection_can_be_made(world: VirtualWorld) -> None:
+    provider = world.channels[A]
+    assert isinstance(provider, Provider)
+    enqueue(world, 100)
+    provider.verdict = lambda _: BUSY if trio.current_time() < 300 else ACCEPTED
+    provider.reachable = False
+
+    async def scene() -> None:
+        async with anyio.create_task_group() as tasks:
+            supervisor = world.supervisor()
+            tasks.start_soon(supervisor.run)
+            await anyio.sleep(60.0)
+            assert provider.connections > 3
+            assert all(at < 30 for at, _ in provider.attempts)
+            provider.reachable = True
+            for first in (101, 201):
+                await anyio.sleep(300.0)
+                world.service.enqueue(*(message(id_) for id_ in range(first, first + 100)))
+            await anyio.sleep(120.0)
+            supervisor.stop()
+
+    live(scene)
+    assert all_sent(world, 300)
+    assert len(ids_of(provider.attempts) & set(range(201, 301))) == pytest.approx(80, abs=15)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ways", "details"),
+    [
+        (Refused("provider answered 400", "a"), [A, B], None),
+        (Refused("21610", ends_channel=True), [A, "email"], None),
+        (Stopped("blocked"), [A, "email"], None),
+        (TryAgain("busy", only_this=True), [A, A, B], None),
+    ],
+    ids=["refused by a status", "refused by a table", "stopped", "tries spent"],
+)
+def test_a_verdict_leads_to_the_next_provider_or_ends_the_channel(
+    world: VirtualWorld, verdict: Verdict, ways: list[str], details: str | None
+) -> None:
+    world.path.write_text(world.path.read_text().replace("weight = 20\n", "weight = 0\nretry.attempts = 2\n"))
+    world.path.write_text(
+        world.path.read_text().replace("weight = 80\n", "weight = 80\nretry.attempts = 2\n")
+    )
+    world.add(EMAIL)
+    world.service.settings[1] = json.dumps(BOTH)
+    world.channels[A].verdict = lambda _: verdict
+    enqueue(world, 1)
+    live(world.run_until_idle)
+    attempts = sorted((at, name) for name in (A, B, "email") for at, _ in sent_by(world, name))
+    assert [name for _, name in attempts] == ways
+    assert all_sent(world, 1)
+
+
+def test_the_error_names_the_reason_of_each_provider(world: VirtualWorld) -> None:
+    world.channels[A].verdict = lambda _: Refused("not a number")
+    world.channels[B].verdict = lambda _: Refused("unknown", "b")
+    enqueue(world, 1)
+    live(world.run_until_idle)
+    (error,) = [event for event in world.service.events if event["status"] == "error"]
+    assert sorted(error["details"].split("; ")) == ["sms/a: not a number", "sms/b: unknown"]
+
+
+def test_a_provider_that_comes_back_knows_the_message_by_its_first_key(world: VirtualWorld) -> None:
+    """From a to b, which goes down too, and back to a: under the key that a had first."""
+    enqueue(world, 20)
+    world.channels[A].verdict = lambda _: BUSY if trio.current_time() < 30 else ACCEPTED
+    world.channels[B].verdict = lambda _: BUSY
+    live(world.run_until_idle)
+    assert all_sent(world, 20)
+    by_message: dict[int, set[str]] = {}
+    for _, each in sent_by(world, A):
+        by_message.setdefault(each.entry.id, set()).add(each.key)
+    assert all(len(keys) == 1 for keys in by_message.values())

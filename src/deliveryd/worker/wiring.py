@@ -12,7 +12,7 @@ import anyio.to_thread
 from deliveryd import __version__
 from deliveryd.channels import registry
 from deliveryd.channels.base import Channel
-from deliveryd.channels.options import ProviderConfig
+from deliveryd.channels.options import ChannelConfig, ProviderConfig
 from deliveryd.config import Config
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice, Sender, Standing
@@ -31,6 +31,7 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Road, Router
 from deliveryd.delivery.settings import SettingsCache
+from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.directory.base import Directory
 from deliveryd.directory.file import FileDirectory, FileOptions
 from deliveryd.directory.none import NoDirectory, NoOptions
@@ -345,9 +346,20 @@ def build_choices(
     }
 
 
+def sms_rules(channel: ChannelConfig) -> SmsRules | None:
+    """The rules for the text of an SMS, if the channel has any."""
+    common = channel.common
+    if common.max_parts is None and not common.transliterate:
+        return None
+    return SmsRules(common.max_parts, common.transliterate)
+
+
 def build_router(config: Config, choices: Mapping[str, Choice]) -> Router:
     """What chooses channel, provider and language."""
-    roads = {name: Road(channel.block, choices[name]) for name, channel in config.channels.configured.items()}
+    roads = {
+        name: Road(channel.block, choices[name], sms_rules(channel))
+        for name, channel in config.channels.configured.items()
+    }
     return Router(roads, config.channels.order, config.content.languages)
 
 

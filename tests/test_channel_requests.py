@@ -80,15 +80,17 @@ def test_a_signature_of_standard_webhooks() -> None:
     ]
 
 
-async def test_a_signed_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_list_of_names", [True, False])
+async def test_a_signed_request(tmp_path: Path, is_list_of_names: bool) -> None:
     """The bytes that are sent are signed, by each key while one rotates; a preview masks the signature."""
     for name, secret in (("new", "whsec_" + b64encode(b"n" * 32).decode()), ("old", KEY)):
         (tmp_path / name).write_text(secret)
         (tmp_path / name).chmod(0o600)
+    files = [str(tmp_path / "new"), str(tmp_path / "old")]
     options = {
         "json": {"id": "{message.key}", "text": "{content.text}"},
-        "secrets": {"new": str(tmp_path / "new"), "old": str(tmp_path / "old")},
-        "sign": {"secret": ["new", "old"]},
+        "secrets": {"new": files[0], "old": files[1]} if is_list_of_names else {"key": files},
+        "sign": {"secret": ["new", "old"] if is_list_of_names else "key"},
     }
     sample = dispatch("sms", {"text": "Привіт"}, clock=At(1_795_286_400 * SECOND))
     async with open_gateway() as gateway:
@@ -102,6 +104,18 @@ async def test_a_signed_request(tmp_path: Path) -> None:
         assert seen.headers["webhook-signature"] == " ".join(f"v1,{digest}" for digest in digests)
         async with opened("http", {"url": gateway.url, **options}, block="sms") as channel:
             assert "webhook-signature: v1,***\n" in channel.preview(sample)
+
+
+async def test_of_several_files_of_a_secret_the_first_is_sent(tmp_path: Path) -> None:
+    """While a secret rotates, requests carry the new one."""
+    for name in ("new", "old"):
+        (tmp_path / name).write_text(name)
+        (tmp_path / name).chmod(0o600)
+    files = [str(tmp_path / "new"), str(tmp_path / "old")]
+    options = {"json": {"id": "{message.id}", "token": "{secret.t}"}, "secrets": {"t": files}}
+    async with open_gateway() as gateway:
+        await sent(gateway, options, HI, "sms")
+        assert gateway.json() == {"id": 42, "token": "new"}
 
 
 async def test_a_key_that_cannot_sign_is_named(tmp_path: Path) -> None:

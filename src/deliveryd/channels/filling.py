@@ -69,10 +69,12 @@ class Validity(NamedTuple):
 class MappingContext(NamedTuple):
     """What the placeholders of a provider's mappings depend on besides the message.
 
-    `phones` is needed where the filter `e164` is used. `mask` stands in place of every secret.
+    `secrets` are sent; `older_secrets` sign beside them while they rotate. `phones` is needed for the filter
+    `e164`. `mask` stands in place of every secret.
     """
 
     secrets: Mapping[str, str] = {}
+    older_secrets: Mapping[str, tuple[str, ...]] = {}
     mask: str | None = None
     receipt_url: str | None = None
     phones: PhoneReader | None = None

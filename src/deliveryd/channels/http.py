@@ -44,14 +44,18 @@ _NOT_ALLOWED = frozenset({401, 403})
 class PreparedRequests:
     """The parts of requests that depend only on the secrets."""
 
-    secrets: Mapping[str, str] = field(repr=False)
+    secrets: Mapping[str, tuple[str, ...]] = field(repr=False)
     writer: RequestWriter = field(compare=False)
 
 
 def prepare_requests(options: HttpChannelOptions, context: MappingContext) -> PreparedRequests:
     """Read the secrets and prepare requests with them. Raises ValueError."""
-    secrets = {name: secret.read() for name, secret in options.secrets.items()}
-    return PreparedRequests(secrets, RequestWriter(options, context._replace(secrets=secrets)))
+    secrets = {name: tuple(file.read() for file in files) for name, files in options.secrets.items()}
+    context = context._replace(
+        secrets={name: values[0] for name, values in secrets.items()},
+        older_secrets={name: values[1:] for name, values in secrets.items()},
+    )
+    return PreparedRequests(secrets, RequestWriter(options, context))
 
 
 def mapping_context(options: HttpChannelOptions) -> MappingContext:
@@ -183,7 +187,8 @@ def open_http_channel(place: str, block: str, options: HttpChannelOptions, timeo
     context = mapping_context(options)
     try:
         prepared = RenewedValue(
-            [secret.path for secret in options.secrets.values()], lambda: prepare_requests(options, context)
+            [file.path for files in options.secrets.values() for file in files],
+            lambda: prepare_requests(options, context),
         )
         masked = RequestWriter(options, context._replace(mask=MASK))
     except ValueError as error:

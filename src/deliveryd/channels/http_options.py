@@ -58,10 +58,8 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
     def problems(self, block: str) -> list[str]:
         """Return the problems with its block and its files, as `key: what`."""
         found = content_problems(self.mapped(), block)
-        for name, secret in self.secrets.items():
-            problem = secret.problem()
-            if problem:
-                found.append(f"secrets.{name}: {problem}")
+        for name, files in self.secrets.items():
+            found += [f"secrets.{name}: {problem}" for file in files if (problem := file.problem())]
         if self.receipt is not None and self.receipt.signature is not None:
             problems = self.receipt.signature.problems
             found += [f"receipt.signature.secret_file: {problem}" for problem in problems]

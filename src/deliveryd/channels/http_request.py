@@ -70,7 +70,13 @@ class RequestWriter:
 def _signer(sign: SignOptions, context: MappingContext) -> Signer | MaskedSigner:
     if context.mask is not None:
         return MaskedSigner(context.mask)
-    return Signer([_signing_key(name, context.secrets[name]) for name in sign.names])
+    return Signer(
+        [
+            _signing_key(name, secret)
+            for name in sign.names
+            for secret in (context.secrets[name], *context.older_secrets.get(name, ()))
+        ]
+    )
 
 
 def _signing_key(name: str, secret: str) -> bytes:

@@ -27,7 +27,7 @@ from deliveryd.channels.filters import PHONE
 from deliveryd.channels.http_address import address_problem
 from deliveryd.channels.mapping import Name, filtered_fields, mapping_problems, names_in, split, uses
 from deliveryd.options.suggestion import suggestion
-from deliveryd.options.units import Positive, SecretPath
+from deliveryd.options.units import Positive, SecretPaths
 
 Scalar = StrictStr | StrictBool | StrictInt | StrictFloat
 MappedPairs = dict[str, Scalar | list[Scalar]]
@@ -151,7 +151,7 @@ class SignOptions(BaseModel):
 
     scheme: Literal["standard-webhooks"] = Field("standard-webhooks", description="Standard Webhooks")
     secret: str | Annotated[list[str], Field(min_length=1)] = Field(
-        description="name of the key in secrets; while it rotates a list, of which each signs"
+        description="name of the key in secrets, or several; each of their files signs"
     )
 
     @property
@@ -166,8 +166,8 @@ class RequestOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     # First, since the validators of the others refer to it.
-    secrets: dict[Annotated[str, Field(pattern=r"^[^{}|]+$")], SecretPath] = Field(
-        {}, description="names for {secret.NAME}, and their files"
+    secrets: dict[Annotated[str, Field(pattern=r"^[^{}|]+$")], SecretPaths] = Field(
+        {}, description="names for {secret.NAME}, and their files; while one rotates a list"
     )
     url: str = Field(description="address; placeholders in path segments and values of the query")
     method: Method = Field("POST", description="method of the request")

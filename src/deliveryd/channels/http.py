@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 MASK = "***"
 
+NO_CONTEXT = MappingContext()
+"""What mappings without secrets, filters and receipts depend on."""
+
 _LATER = frozenset({408, 425, 429})
 _NOT_ALLOWED = frozenset({401, 403})
 """Statuses that mean rejected credentials."""
@@ -86,7 +89,7 @@ class HttpChannel:
         client: HttpClient,
         prepared: RenewedValue[PreparedRequests],
         masked: RequestWriter,
-        phones: PhoneReader | None = None,
+        context: MappingContext = NO_CONTEXT,
     ) -> None:
         self._client = client
         self._prepared = prepared
@@ -94,7 +97,7 @@ class HttpChannel:
         self._reader = AnswerReader(options)
         self.customer_fields = customer_fields(options.mapped()) - {"id"}
         self._needs_customer = bool(customer_fields(options.mapped()))
-        self._phones = phones
+        self._phones = context.phones
         self._phone_fields = [name.field for name in options.phone_fields if name.root == "customer"]
         self._endpoint = endpoint_of(options.url, tls, options.proxy)
         self._host = urlsplit(options.url).netloc.rpartition("@")[2]
@@ -195,4 +198,4 @@ def open_http_channel(place: str, block: str, options: HttpChannelOptions, timeo
         raise ConfigError([f"{place}.{error}"]) from None
     tls = (options.tls.files() if options.tls else TlsFiles())._replace(ca_key=f"{place}.tls.ca_file")
     client = build_client(timeout=timeout, tls=tls, proxy=options.open_proxy())
-    return HttpChannel(options, tls, client=client, prepared=prepared, masked=masked, phones=context.phones)
+    return HttpChannel(options, tls, client=client, prepared=prepared, masked=masked, context=context)

@@ -63,6 +63,10 @@ class ChannelTable(BaseModel):
     model_config = _CONFIG
 
     block: str | None = Field(None, description="block of the settings to send; left out: the channel's name")
+    max_parts: StrictInt | None = Field(
+        None, ge=1, le=255, description="most parts of an SMS; a longer text takes the next channel"
+    )
+    transliterate: StrictBool = Field(False, description="replace typography if that keeps an SMS in GSM-7")
 
 
 class ProviderTable(BaseModel):
@@ -214,6 +218,9 @@ def _read_channel(file: ConfigFile, name: str, table: object) -> ChannelConfig |
         text = f"{block!r} isn't a content block; use one of {', '.join(BLOCKS)}"
         file.complain(f"{place}.block", text)
         return None
+    if block != "sms":
+        for key in sorted({"max_parts", "transliterate"} & own.keys()):
+            file.complain(f"{place}.{key}", f"only for the block sms; this channel sends {block}")
     found = [_read_provider(file, name, block, each) for each in tables]
     providers = {provider.name: provider for provider in found if provider is not None}
     return ChannelConfig(name=name, block=block, common=common, providers=providers) if providers else None

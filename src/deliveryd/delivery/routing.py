@@ -8,6 +8,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from deliveryd.delivery.choice import Choice
+from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.model import Customer, Entry, Rendered, channel_of, first_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
@@ -16,10 +17,20 @@ from deliveryd.transitions import expiry_details
 
 
 class Road(NamedTuple):
-    """A channel that messages may take: the block of the settings that it sends, and its providers."""
+    """A channel that messages may take: the block of the settings that it sends, and its providers.
+
+    `sms` are rules for the text of an SMS.
+    """
 
     block: str
     choice: Choice
+    sms: SmsRules | None = None
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether the channel takes every message without an address, whichever provider sends."""
+        is_limited = self.sms is not None and self.sms.max_parts is not None
+        return not is_limited and self.choice.reaches_all
 
 
 class Routed(NamedTuple):
@@ -118,28 +129,29 @@ class Router:
             tags = candidates(customer.language if customer else None, self._languages)
         except LanguageUnreadable as error:
             return Undeliverable.because(entry, str(error))
-        found = self._first_usable(entry, settings, customer, tags)
-        if found is None:
-            return Undeliverable.because(entry, *self._why_none(entry, settings, tags))
-        provider, block = found
-        rendered = block.render(entry.variables, customer)
-        if isinstance(rendered, Rendered):
+        too_long: dict[str, str] = {}
+        for name, block in self._offers_for(entry, settings, tags):
+            if (
+                name in too_long
+                or (provider := self._roads[name].choice.provider_for(entry, customer)) is None
+            ):
+                continue
+            rendered = block.render(entry.variables, customer)
+            if not isinstance(rendered, Rendered):
+                why = self._why_not(entry, settings, tags, (name, block), rendered)
+                return Undeliverable.because(entry, *_named(too_long), *why)
+            if (rules := self._roads[name].sms) is not None:
+                rendered = rules.apply(rendered)
+                if not entry.doubt and (excess := rules.excess(rendered)) is not None:
+                    too_long[name] = excess.reason
+                    continue
             return Routed(entry, provider, customer, rendered, settings.expires_at)
-        chosen = channel_of(provider), block
-        return Undeliverable.because(entry, *self._why_not(entry, settings, tags, chosen, rendered))
+        return Undeliverable.because(entry, *self._why_none(entry, settings, customer, tags, too_long))
 
     def _repeats(self, entry: Entry) -> str | None:
         """The provider to which a message says again what may have arrived there, if it does so."""
         provider = entry.provider or entry.via
         return provider if entry.content is not None and provider in self._providers else None
-
-    def _first_usable(
-        self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
-    ) -> tuple[str, CompiledBlock] | None:
-        for name, block in self._offers_for(entry, settings, tags):
-            if (provider := self._roads[name].choice.provider_for(entry, customer)) is not None:
-                return provider, block
-        return None
 
     def _offers_for(
         self, entry: Entry, settings: CompiledSettings, tags: tuple[str, ...]
@@ -186,7 +198,7 @@ class Router:
             except LanguageUnreadable:  # the key of a block is no language
                 continue
             first = next(self._offers(settings, order, tags), None)
-            if first is not None and not self._roads[first[0]].choice.reaches_all:
+            if first is not None and not self._roads[first[0]].takes_all:
                 return None
             block = first[1] if first is not None else None
             found.add((first[0], first[1].language) if first is not None else None)
@@ -218,20 +230,34 @@ class Router:
         order = self._order_for(entry)
         return ((tag, name) for tag in tags for name in order)
 
-    def _why_none(self, entry: Entry, settings: CompiledSettings, tags: Sequence[str]) -> Iterator[str]:
+    def _why_none(
+        self,
+        entry: Entry,
+        settings: CompiledSettings,
+        customer: Customer | None,
+        tags: Sequence[str],
+        too_long: Mapping[str, str],
+    ) -> Iterator[str]:
         """Why nothing can be sent, besides the reasons of the providers that were tried."""
         order = self._order_for(entry)
         offered = {name for name, _ in self._offers(settings, order, tags)}
         if entry.doubt:
             yield f"{entry.provider}: the attempt can't be repeated"
         elif offered:
-            yield from (f"{name}: no address of the customer" for name in order if name in offered)
+            for name in order:
+                if name in offered:
+                    yield f"{name}: {too_long.get(name) or self._unreached(name, customer)}"
         elif not entry.spent:
             yield f"no content for a configured channel in {', '.join(tags)}"
         everywhere = (*tags, *settings.languages)
         if next(self._offers(settings, order, everywhere), None) is None:
             tags = everywhere  # it was the same for all customers, so that this one wasn't looked up
         yield from self._unreadable(settings, self._candidates(entry, tags))
+
+    def _unreached(self, channel: str, customer: Customer | None) -> str:
+        """Why no provider of a channel reaches the customer."""
+        senders = self._roads[channel].choice.senders.values()
+        return ", ".join(dict.fromkeys(sender.adapter.unreached(customer) for sender in senders))
 
     def _unreadable(self, settings: CompiledSettings, places: Iterable[_Place]) -> Iterator[str]:
         """Why blocks at these places can't be read; each reason once."""
@@ -241,3 +267,7 @@ class Router:
             if language is not None and (reason := language.unreadable.get(self._roads[name].block)):
                 found[reason] = None
         yield from first_of(found)
+
+
+def _named(reasons: Mapping[str, str]) -> Iterator[str]:
+    return (f"{channel}: {reason}" for channel, reason in reasons.items())

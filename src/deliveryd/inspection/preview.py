@@ -13,7 +13,7 @@ from deliveryd.inspection.preview_request import PreviewMessage
 from deliveryd.model import Rendered, WallClock, channel_of, first_of, format_instant, message_key
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, standard_tag
-from deliveryd.rendering.sms import SmsParts, sms_parts
+from deliveryd.sms import SmsParts, sms_parts
 from deliveryd.transitions import expiry_details
 from deliveryd.worker.wiring import build_router, compiler, open_providers
 

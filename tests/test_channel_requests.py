@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+import hmac
+from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -12,7 +13,9 @@ from pydantic import ValidationError
 
 from deliveryd.channels.base import Accepted, Dispatch, Refused
 from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http_signing import Signer, read_key
 from deliveryd.channels.mapping import customer_fields
+from deliveryd.errors import ConfigError
 from deliveryd.model import SECOND, Customer, WallClock
 from deliveryd.testing.gateway import Gateway, open_gateway
 from deliveryd.testing.samples import dispatch, opened
@@ -20,6 +23,16 @@ from deliveryd.testing.samples import dispatch, opened
 pytestmark = pytest.mark.anyio
 
 HI = dispatch("sms", {"text": "Hi"})
+
+
+class At:
+    """A clock that stands still."""
+
+    def __init__(self, now: int) -> None:
+        self._now = now
+
+    def now(self) -> int:
+        return self._now
 
 
 @pytest.fixture
@@ -51,6 +64,59 @@ async def test_basic_authentication(token: str) -> None:
         assert seen.headers["authorization"] == f"Basic {expected}"
         async with opened("http", {"url": gateway.url, **options}, block="sms") as channel:
             assert "Authorization: Basic ***\n" in channel.preview(HI)
+
+
+KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+def test_a_signature_of_standard_webhooks() -> None:
+    """The test vector of the scheme's own libraries."""
+    clock = At(1614265330 * SECOND)
+    sample = dispatch("sms", {}, key="msg_p5jXN8AQM9LWM0D4loKWxJek", clock=clock)
+    assert Signer([read_key(KEY)]).headers(sample, b'{"test": 2432232314}') == [
+        (b"webhook-id", b"msg_p5jXN8AQM9LWM0D4loKWxJek"),
+        (b"webhook-timestamp", b"1614265330"),
+        (b"webhook-signature", b"v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="),
+    ]
+
+
+async def test_a_signed_request(tmp_path: Path) -> None:
+    """The bytes that are sent are signed, by each key while one rotates; a preview masks the signature."""
+    for name, secret in (("new", "whsec_" + b64encode(b"n" * 32).decode()), ("old", KEY)):
+        (tmp_path / name).write_text(secret)
+        (tmp_path / name).chmod(0o600)
+    options = {
+        "json": {"id": "{message.key}", "text": "{content.text}"},
+        "secrets": {"new": str(tmp_path / "new"), "old": str(tmp_path / "old")},
+        "sign": {"secret": ["new", "old"]},
+    }
+    sample = dispatch("sms", {"text": "Привіт"}, clock=At(1_795_286_400 * SECOND))
+    async with open_gateway() as gateway:
+        await sent(gateway, options, sample, "sms")
+        [seen] = gateway.seen
+        signed = b"a-1.1795286400." + seen.body
+        keys = (b"n" * 32, b64decode(KEY.removeprefix("whsec_")))
+        digests = [b64encode(hmac.digest(key, signed, "sha256")).decode() for key in keys]
+        assert seen.headers["webhook-id"] == seen.headers["idempotency-key"] == "a-1"
+        assert seen.headers["webhook-timestamp"] == "1795286400"
+        assert seen.headers["webhook-signature"] == " ".join(f"v1,{digest}" for digest in digests)
+        async with opened("http", {"url": gateway.url, **options}, block="sms") as channel:
+            assert "webhook-signature: v1,***\n" in channel.preview(sample)
+
+
+async def test_a_key_that_cannot_sign_is_named(tmp_path: Path) -> None:
+    """A secret that is no key of the scheme is a configuration error."""
+    (tmp_path / "key").write_text("hunter2")
+    (tmp_path / "key").chmod(0o600)
+    options = {
+        "url": "http://127.0.0.1:1/",
+        "json": {"id": "{message.key}"},
+        "secrets": {"key": str(tmp_path / "key")},
+        "sign": {"secret": "key"},
+    }
+    with pytest.raises(ConfigError, match=r"secrets\.key: a key of Standard Webhooks must have 16"):
+        async with opened("http", options, block="sms"):
+            pass
 
 
 PICTURE: dict[str, Any] = {
@@ -224,6 +290,7 @@ async def test_validity_is_computed_anew_for_each_try() -> None:
             {"variants": [{"when": [{"at": "{message.id}", "present": True}], "method": "GET"}]},
             "variants.0: the request wouldn't contain the message",
         ),
+        ({"sign": {"secret": "tt"}}, "secret: 'tt' isn't defined in secrets; did you mean t?"),
         ({"country": "UK"}, "'UK' isn't a country"),
         ({"validity_min": "60s", "validity_max": "5s"}, "validity_max must not be shorter than validity_min"),
         ({"json": {"a": "{customer.phone|e164|unix}"}}, "the filter unix doesn't apply to this value"),

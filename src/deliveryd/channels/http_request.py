@@ -15,7 +15,14 @@ from deliveryd import __version__
 from deliveryd.channels.base import Dispatch
 from deliveryd.channels.filling import ABSENT, NOT_UNICODE, MappingContext, TextTemplate, Unfit, compile_tree
 from deliveryd.channels.http_address import compile_address, compile_pairs, fill_pairs
-from deliveryd.channels.request_options import BasicOptions, RequestOptions, RequestParts, WhenOptions
+from deliveryd.channels.http_signing import MaskedSigner, Signer, read_key
+from deliveryd.channels.request_options import (
+    BasicOptions,
+    RequestOptions,
+    RequestParts,
+    SignOptions,
+    WhenOptions,
+)
 from deliveryd.http.client import raw_header, target_of
 from deliveryd.http.wire import Header, Target
 
@@ -50,13 +57,35 @@ class RequestWriter:
         for variant in options.variants:
             writer = PartsWriter(variant.over(base), options.basic, context)
             self._variants.append((_compile_conditions(variant.when, context), writer))
-        self.write: Write = self._write_first if self._variants else self._base.write
+        write: Write = self._write_first if self._variants else self._base.write
+        self.write = write if options.sign is None else _signing(write, _signer(options.sign, context))
 
     def _write_first(self, dispatch: Dispatch) -> HttpRequest:
         for fits, writer in self._variants:
             if fits(dispatch):
                 return writer.write(dispatch)
         return self._base.write(dispatch)
+
+
+def _signer(sign: SignOptions, context: MappingContext) -> Signer | MaskedSigner:
+    if context.mask is not None:
+        return MaskedSigner(context.mask)
+    return Signer([_signing_key(name, context.secrets[name]) for name in sign.names])
+
+
+def _signing_key(name: str, secret: str) -> bytes:
+    try:
+        return read_key(secret)
+    except ValueError as error:
+        raise ValueError(f"secrets.{name}: {error}") from None
+
+
+def _signing(write: Write, signer: Signer | MaskedSigner) -> Write:
+    def signed(dispatch: Dispatch) -> HttpRequest:
+        request = write(dispatch)
+        return request._replace(headers=[*request.headers, *signer.headers(dispatch, request.body)])
+
+    return signed
 
 
 class PartsWriter:

@@ -25,6 +25,7 @@ from pydantic import (
 from deliveryd.channels.filters import PHONE
 from deliveryd.channels.http_address import address_problem
 from deliveryd.channels.mapping import Name, filtered_fields, mapping_problems, names_in, split, uses
+from deliveryd.options.suggestion import suggestion
 from deliveryd.options.units import Positive, SecretPath
 
 Scalar = StrictStr | StrictBool | StrictInt | StrictFloat
@@ -142,6 +143,22 @@ class BasicOptions(BaseModel):
     password: str = Field(min_length=1, description="{secret.NAME}")
 
 
+class SignOptions(BaseModel):
+    """How requests are signed, so that the receiver can verify them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    scheme: Literal["standard-webhooks"] = Field("standard-webhooks", description="Standard Webhooks")
+    secret: str | Annotated[list[str], Field(min_length=1)] = Field(
+        description="name of the key in secrets; while it rotates a list, of which each signs"
+    )
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the keys."""
+        return [self.secret] if isinstance(self.secret, str) else self.secret
+
+
 class RequestOptions(BaseModel):
     """How a request is made from a message."""
 
@@ -158,6 +175,7 @@ class RequestOptions(BaseModel):
     query: MappedPairs | None = Field(None, description="parameters added to the address")
     headers: dict[str, str] = Field({}, description="headers added to the adapter's own")
     basic: BasicOptions | None = Field(None, description="Basic authentication: username, password")
+    sign: SignOptions | None = Field(None, description="signature of requests; left out: none")
     variants: tuple[VariantOptions, ...] = Field(
         (), description="other requests for some messages; the first that fits is sent"
     )
@@ -185,6 +203,16 @@ class RequestOptions(BaseModel):
         if problems := list(_basic_problems(basic, secrets)):
             raise ValueError("; ".join(problems))
         return basic
+
+    @field_validator("sign")
+    @classmethod
+    def _known_keys(cls, sign: SignOptions | None, info: ValidationInfo) -> SignOptions | None:
+        secrets = info.data.get("secrets")
+        if sign is not None and secrets is not None:
+            for name in sign.names:
+                if name not in secrets:
+                    raise ValueError(f"secret: {name!r} isn't defined in secrets{suggestion(name, secrets)}")
+        return sign
 
     @field_validator("variants")
     @classmethod

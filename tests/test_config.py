@@ -685,3 +685,16 @@ def test_a_misplaced_key_of_a_channel_or_a_provider_is_an_error(path: Path, text
     with pytest.raises(ConfigError) as error:
         loaded(path, SERVICE + text)
     assert f"{path}:{problem}" in error.value.problems
+
+
+def test_rules_for_an_sms_belong_to_a_channel_that_sends_one(path: Path) -> None:
+    """`max_parts` and `transliterate` are errors where the block isn't sms."""
+    rules = "max_parts = 2\ntransliterate = true\n"
+    channel = f'adapter = "http"\nurl = "http://h/{{message.id}}"\n{rules}'
+    order = '[channels]\norder = ["text", "messenger"]\n'
+    config = loaded(path, f'{SERVICE}{order}[channels.text]\nblock = "sms"\n{channel}')
+    assert config.channels.configured["text"].common.max_parts == 2
+    assert problems(path, f"{SERVICE}[channels.messenger]\n{channel}") == [
+        "config.toml:channels.messenger.max_parts: only for the block sms; this channel sends messenger",
+        "config.toml:channels.messenger.transliterate: only for the block sms; this channel sends messenger",
+    ]

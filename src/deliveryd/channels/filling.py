@@ -22,6 +22,7 @@ class Unfit(DeliverydError):
 
 
 NOT_UNICODE = "a value isn't valid Unicode text"
+UNREADABLE_PHONE = "the phone number can't be read"
 
 
 class Absent(Enum):

@@ -8,8 +8,17 @@ from math import ceil
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from deliveryd.channels.base import Dispatch, Expired, InDoubt, Misconfigured, Refused, TryAgain, Verdict
-from deliveryd.channels.filling import MappingContext, Unfit, Validity
+from deliveryd.channels.base import (
+    NO_ADDRESS,
+    Dispatch,
+    Expired,
+    InDoubt,
+    Misconfigured,
+    Refused,
+    TryAgain,
+    Verdict,
+)
+from deliveryd.channels.filling import UNREADABLE_PHONE, MappingContext, Unfit, Validity
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.http_request import RequestWriter
 from deliveryd.channels.http_verdicts import AnswerReader, failure
@@ -95,6 +104,12 @@ class HttpChannel:
             return False
         phones = self._phones
         return phones is None or all(phones.is_readable(fields[name]) for name in self._phone_fields)
+
+    def unreached(self, customer: Customer | None) -> str:
+        """Return whether an address is missing, or can't be read as a phone number."""
+        if customer is None or not all(map(customer.fields.get, self.customer_fields)):
+            return NO_ADDRESS
+        return UNREADABLE_PHONE
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one request; its `Idempotency-Key` is the message's key."""

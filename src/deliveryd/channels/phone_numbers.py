@@ -6,12 +6,10 @@ from functools import lru_cache
 
 import phonenumbers
 
-from deliveryd.channels.filling import Unfit
+from deliveryd.channels.filling import UNREADABLE_PHONE, Unfit
 
 _MOST_KEPT = 1024
 """Numbers that are kept: each is read when the provider is chosen, and again when the message is sent."""
-
-UNREADABLE = "the phone number can't be read"
 
 
 def country_problem(country: str) -> str | None:
@@ -32,7 +30,7 @@ class PhoneReader:
         """Return the number as `+` and digits. Raises Unfit, without the number."""
         number = self._read(str(text))
         if number is None:
-            raise Unfit(UNREADABLE)
+            raise Unfit(UNREADABLE_PHONE)
         return number
 
     def is_readable(self, text: str) -> bool:

@@ -18,7 +18,7 @@ from pydantic_core import PydanticUndefined
 
 from deliveryd.channels.options import ChannelTable, ProviderTable
 from deliveryd.channels.registry import ADAPTERS
-from deliveryd.config import Config, load
+from deliveryd.config import Config, load, receipt_url
 from deliveryd.directory.file import FileOptions
 from deliveryd.directory.registry import SOURCES
 from deliveryd.errors import ConfigError
@@ -698,3 +698,27 @@ def test_rules_for_an_sms_belong_to_a_channel_that_sends_one(path: Path) -> None
         "config.toml:channels.messenger.max_parts: only for the block sms; this channel sends messenger",
         "config.toml:channels.messenger.transliterate: only for the block sms; this channel sends messenger",
     ]
+
+
+REPORTING = """[channels.sms]
+adapter = "http"
+url = "http://h/sms"
+json = { id = "{message.id}", callback = "{receipt.url}" }
+provider_id = "/id"
+"""
+RECEIPT_TABLE = (
+    '[channels.sms.receipt]\nprovider_id = "/id"\nstatus = "/s"\ndelivered = ["d"]\nfailed = ["f"]\n'
+)
+
+
+def test_an_address_for_receipts_must_be_known_and_served(path: Path) -> None:
+    """`{receipt.url}` needs the public address in front of it, and a receipt table that reads what comes."""
+    assert problems(path, f"{SERVICE}{REPORTING}") == [
+        "config.toml:receipts.public_url: is missing; channels.sms sends {receipt.url}",
+        "config.toml:channels.sms.receipt: is missing; {receipt.url} is sent, and would answer 404",
+    ]
+    public = '[receipts]\npublic_url = "https://cb.example.com/d/"\n'
+    config = loaded(path, f"{SERVICE}{public}{REPORTING}{RECEIPT_TABLE}")
+    assert (
+        receipt_url(config, config.channels.providers["sms"]) == "https://cb.example.com/d/receipts/sms/sms"
+    )

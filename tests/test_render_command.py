@@ -296,3 +296,14 @@ def test_a_phone_number_that_cannot_be_read_is_the_reason(world: World) -> None:
     assert answered.status == 1
     assert "can't be sent: sms: the phone number can't be read" in answered.out
     assert "see notes" not in answered.out
+
+
+def test_the_address_for_receipts_is_the_providers_own(world: World) -> None:
+    """`{receipt.url}` is the public address followed by the path that the receipts server has for it."""
+    server = 'listen = "127.0.0.1:0"\npublic_url = "https://cb.example.com"\n'
+    world.change('[receipts]\nlisten = ""\n', f"[receipts]\n{server}")
+    world.change('{ to = "{customer.phone}"', '{ to = "{customer.phone}", cb = "{receipt.url}"')
+    receipt = 'provider_id = "/id"\nstatus = "/s"\ndelivered = ["d"]\nfailed = ["f"]\n'
+    world.add(f"[channels.sms.receipt]\n{receipt}")
+    answered = render(world, "--variables", VARIABLES, "--customer", 1, "--channel", "sms")
+    assert '"cb":"https://cb.example.com/receipts/sms/sms"' in answered.out

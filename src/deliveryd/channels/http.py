@@ -54,13 +54,13 @@ def prepare_requests(options: HttpChannelOptions, context: MappingContext) -> Pr
     return PreparedRequests(secrets, RequestWriter(options, context._replace(secrets=secrets)))
 
 
-def mapping_context(options: HttpChannelOptions, receipt_url: str | None = None) -> MappingContext:
+def mapping_context(options: HttpChannelOptions) -> MappingContext:
     """Return what the mappings of a channel depend on besides messages and secrets."""
     least, most = options.validity_min, options.validity_max
     validity = Validity(
         None if least is None else ceil(least), None if most is None else int(most), options.heeds_keys
     )
-    return MappingContext(receipt_url=receipt_url, phones=_phone_reader(options), validity=validity)
+    return MappingContext(receipt_url=options.receipt_url, phones=_phone_reader(options), validity=validity)
 
 
 def _phone_reader(options: HttpChannelOptions) -> PhoneReader | None:

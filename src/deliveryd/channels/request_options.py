@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     StrictBool,
     StrictFloat,
     StrictInt,
@@ -186,6 +187,8 @@ class RequestOptions(BaseModel):
     validity_max: Positive | None = Field(None, description="longest validity that the provider accepts")
     heeds_keys: StrictBool = Field(False, description="whether the provider drops repeats by their key")
 
+    _receipt_url: str | None = PrivateAttr(None)
+
     @field_validator("url", "json_body", "form", "query", "headers")
     @classmethod
     def _usable(cls, value: Any, info: ValidationInfo) -> Any:
@@ -270,6 +273,17 @@ class RequestOptions(BaseModel):
             "basic": self.basic and {"username": self.basic.username, "password": self.basic.password},
             "variants": [variant.mapped() for variant in self.variants],
         }
+
+    def reporting_to(self, url: str | None) -> Self:
+        """Return these options for a provider that reports to this public address."""
+        copied = self.model_copy()
+        copied._receipt_url = url  # noqa: SLF001 - its own class
+        return copied
+
+    @property
+    def receipt_url(self) -> str | None:
+        """Return the public address that the provider reports to, if one is known."""
+        return self._receipt_url
 
     @property
     def names_receipt_url(self) -> bool:

@@ -13,7 +13,7 @@ from deliveryd import __version__
 from deliveryd.channels import registry
 from deliveryd.channels.base import Channel
 from deliveryd.channels.options import ChannelConfig, ProviderConfig
-from deliveryd.config import Config
+from deliveryd.config import Config, receipt_url
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
@@ -241,14 +241,19 @@ def _configuration_access(config: Config, on_problem: Callable[[str], None]) -> 
 
 def open_providers(config: Config) -> dict[str, Channel]:
     """The adapters of all providers, by their identities. Raises ConfigError."""
-    return {name: open_provider(provider) for name, provider in config.channels.providers.items()}
+    return {name: open_provider(config, provider) for name, provider in config.channels.providers.items()}
 
 
-def open_provider(provider: ProviderConfig) -> Channel:
+def open_provider(config: Config, provider: ProviderConfig) -> Channel:
     """The adapter of one provider. Raises ConfigError."""
     common = provider.common
     return registry.open_adapter(
-        provider.place, provider.block, common.adapter, provider.options, timeout=common.timeout
+        provider.place,
+        provider.block,
+        common.adapter,
+        provider.options,
+        timeout=common.timeout,
+        receipt_url=receipt_url(config, provider),
     )
 
 

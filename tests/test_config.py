@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,7 +18,7 @@ from pydantic_core import PydanticUndefined
 
 from deliveryd.channels.options import ChannelTable, ProviderTable
 from deliveryd.channels.registry import ADAPTERS
-from deliveryd.config import Config, load
+from deliveryd.config import Config, load, receipt_url
 from deliveryd.directory.file import FileOptions
 from deliveryd.directory.registry import SOURCES
 from deliveryd.errors import ConfigError
@@ -492,10 +493,12 @@ def kinds(annotation: Any) -> Iterator[type]:
         yield from kinds(argument)
 
 
-def value_at(data: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """The value at a path, or None."""
+def value_at(data: Any, path: tuple[str, ...]) -> Any:
+    """The value at a path, or None; of a list of tables, in any of them."""
     for key in path:
-        data = data.get(key, {})
+        found = [table[key] for table in (data if isinstance(data, list) else [data]) if key in table]
+        lists = [each for each in found if isinstance(each, list)]
+        data = list(chain(*lists)) if lists else next(iter(found), {})
     return data if data != {} else None
 
 
@@ -683,3 +686,40 @@ def test_a_misplaced_key_of_a_channel_or_a_provider_is_an_error(path: Path, text
     with pytest.raises(ConfigError) as error:
         loaded(path, SERVICE + text)
     assert f"{path}:{problem}" in error.value.problems
+
+
+def test_rules_for_an_sms_belong_to_a_channel_that_sends_one(path: Path) -> None:
+    """`max_parts` and `transliterate` are errors where the block isn't sms."""
+    rules = "max_parts = 2\ntransliterate = true\n"
+    channel = f'adapter = "http"\nurl = "http://h/{{message.id}}"\n{rules}'
+    order = '[channels]\norder = ["text", "messenger"]\n'
+    config = loaded(path, f'{SERVICE}{order}[channels.text]\nblock = "sms"\n{channel}')
+    assert config.channels.configured["text"].common.max_parts == 2
+    assert problems(path, f"{SERVICE}[channels.messenger]\n{channel}") == [
+        "config.toml:channels.messenger.max_parts: only for the block sms; this channel sends messenger",
+        "config.toml:channels.messenger.transliterate: only for the block sms; this channel sends messenger",
+    ]
+
+
+REPORTING = """[channels.sms]
+adapter = "http"
+url = "http://h/sms"
+json = { id = "{message.id}", callback = "{receipt.url}" }
+provider_id = "/id"
+"""
+RECEIPT_TABLE = (
+    '[channels.sms.receipt]\nprovider_id = "/id"\nstatus = "/s"\ndelivered = ["d"]\nfailed = ["f"]\n'
+)
+
+
+def test_an_address_for_receipts_must_be_known_and_served(path: Path) -> None:
+    """`{receipt.url}` needs the public address in front of it, and a receipt table that reads what comes."""
+    assert problems(path, f"{SERVICE}{REPORTING}") == [
+        "config.toml:receipts.public_url: is missing; channels.sms sends {receipt.url}",
+        "config.toml:channels.sms.receipt: is missing; {receipt.url} is sent, and would answer 404",
+    ]
+    public = '[receipts]\npublic_url = "https://cb.example.com/d/"\n'
+    config = loaded(path, f"{SERVICE}{public}{REPORTING}{RECEIPT_TABLE}")
+    assert (
+        receipt_url(config, config.channels.providers["sms"]) == "https://cb.example.com/d/receipts/sms/sms"
+    )

@@ -360,3 +360,16 @@ def test_a_port_for_another_kind_of_tls_is_hinted_at(
     assert [hint.split(maxsplit=2)[1:] for hint in hints] == (
         [["channels.email.tls", hinted]] if hinted else []
     )
+
+
+def test_a_validity_that_changes_with_each_try_is_warned_of_where_keys_are_heeded(world: World) -> None:
+    """A provider that heeds keys compares what it gets under one: `check` names the mapping that differs."""
+    options = 'json = { to = "{customer.phone}", ttl = "{message.validity}" }\nheeds_keys = true\n'
+    text = world.config.read_text()
+    world.config.write_text(re.sub(r'(url = "[^"]*/sms"\n)json = .*\n', rf"\g<1>{options}", text))
+    assert warned(check(world, "--offline")) == {
+        "channels.sms.heeds_keys": (
+            "a repeat must be the same, but {message.validity} is computed anew for each try:"
+            " use {message.expiresAt}, or leave the validity out"
+        )
+    }

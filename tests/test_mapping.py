@@ -8,19 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deliveryd.channels.filling import ABSENT, MappingContext, Unfit, compile_tree
+from deliveryd.channels.filters import FILTER_NAMES
 from deliveryd.channels.http_address import address_problem, compile_address
-from deliveryd.channels.mapping import ABSENT, Unfit, compile_tree, content_problems, mapping_problems
+from deliveryd.channels.mapping import content_problems, mapping_problems
 from deliveryd.model import Customer
 from deliveryd.testing.samples import dispatch
 
 SECRETS = {"token": "s3cret"}
+CONTEXT = MappingContext(SECRETS)
 MESSENGER = {"text": "Hi {content.image}", "button.text": "Go", "empty": ""}
 
 
 def fill(mapping: Any, customer: Customer | None = None, fields: dict[str, str] | None = None) -> Any:
     known = customer or Customer(7, {"phone": "+1555", "loyalty card": "77"})
     sample = dispatch("messenger", MESSENGER if fields is None else fields, customer=known)
-    return compile_tree(mapping, SECRETS)(sample)
+    return compile_tree(mapping, CONTEXT)(sample)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +67,10 @@ def test_a_customer_without_the_field_cannot_be_sent_to(customer: Customer) -> N
         fill({"to": "{customer.phone}"}, customer)
 
 
-THERE_ARE = "; there are {message.id}, {message.key}, {customer.FIELD}, {content.FIELD} and {secret.NAME}"
+THERE_ARE = (
+    "; there are {message.id}, {message.key}, {message.expiresAt}, {message.validity}, {customer.FIELD},"
+    " {content.FIELD}, {variables.NAME}, {receipt.url} and {secret.NAME}"
+)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +97,23 @@ THERE_ARE = "; there are {message.id}, {message.key}, {customer.FIELD}, {content
         ),
         ("{secrets.token}", "unknown placeholder {secrets.token}; did you mean {secret.token}?"),
         ("{customer}", "{customer} needs a field, such as {customer.phone}"),
+        ("{variable.code}", "unknown placeholder {variable.code}; did you mean {variables.code}?"),
+        ("{receipt.uri}", "unknown placeholder {receipt.uri}; did you mean {receipt.url}?"),
+        ("{variables}", "{variables} needs a field, such as {variables.code}"),
+        ("{customer.phone|e146}", "{customer.phone|e146}: unknown filter 'e146'; did you mean e164?"),
+        ("{phone|e164}", "unknown placeholder {phone}; did you mean {customer.phone}?"),
+        (
+            "{customer.phone|plain}",
+            f"{{customer.phone|plain}}: unknown filter 'plain'; there are {', '.join(FILTER_NAMES)}",
+        ),
+        (
+            "{customer.phone|minutes}",
+            "{customer.phone|minutes}: the filter minutes doesn't apply to this value",
+        ),
+        (
+            "{message.expiresAt|minutes}",
+            "{message.expiresAt|minutes}: the filter minutes doesn't apply to this value",
+        ),
         ({"to": "+{customer.phone"}, "to: '{customer.phone' isn't closed; write {customer.phone}"),
     ],
 )
@@ -128,13 +151,13 @@ def test_any_value_arrives_as_it_is(value: str) -> None:
 def test_addresses(url: str, fields: dict[str, str], filled: str) -> None:
     """In an address, values are encoded fully, and a query value without a value is left out."""
     sample = dispatch("sms", fields)
-    assert compile_address(url, None, SECRETS).fill(sample) == filled
+    assert compile_address(url, None, CONTEXT).fill(sample) == filled
 
 
 def test_the_query_table_comes_after_the_addresss_own_query() -> None:
     """A table of the query is encoded as a whole; lists repeat their key."""
     query = {"to": "{customer.phone}", "ü": [1, True, "a b"], "gone": "{content.text}"}
-    address = compile_address("http://h/s?a=1", query, SECRETS)
+    address = compile_address("http://h/s?a=1", query, CONTEXT)
     assert (
         address.fill(dispatch("sms", {})) == "http://h/s?a=1&to=%2B15550111&%C3%BC=1&%C3%BC=true&%C3%BC=a%20b"
     )
@@ -144,7 +167,7 @@ def test_the_query_table_comes_after_the_addresss_own_query() -> None:
 def test_no_value_leads_to_another_address(text: str) -> None:
     """A value that would be a step up or an empty step in the path is refused."""
     with pytest.raises(Unfit):
-        compile_address("http://h/messages/{content.text}/send", None, SECRETS).fill(
+        compile_address("http://h/messages/{content.text}/send", None, CONTEXT).fill(
             dispatch("sms", {"text": text})
         )
 

@@ -93,7 +93,7 @@ async def ask_directory(config: Config) -> object:
 
 
 async def ask_provider(config: Config) -> object:
-    channel = open_provider(config.channels.providers["sms"])
+    channel = open_provider(config, config.channels.providers["sms"])
     verdict = await channel.send(dispatch("sms", {"text": "Hi"}))
     await channel.aclose()
     return verdict

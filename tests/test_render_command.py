@@ -202,7 +202,7 @@ def test_for_programs_the_same_is_json(world: World) -> None:
     [chosen] = [preview for preview in data["previews"] if preview["chosen"]]
     assert (chosen["channel"], chosen["language"]) == ("sms", "en")
     assert chosen["fields"] == {"text": "Hello Ann Whitfield, 10.50 paid at Rad & Tour"}
-    assert chosen["sms"] == {"encoding": "GSM-7", "units": 45, "parts": 1}
+    assert chosen["sms"] == {"encoding": "GSM-7", "units": 45, "parts": 1, "forced_by": []}
     assert data["problem"] is None
 
 
@@ -254,3 +254,56 @@ def test_settings_that_cannot_be_used_are_named_with_the_place(world: World) -> 
     broken.write_text('{"content": {"en": {"sms": {}}}}')
     assert "broken.json: content.en.sms.text: is missing" in render(world, settings=broken).err
     assert "settings 404: the service answered 404" in render(world, settings=404).err
+
+
+TYPOGRAPHY = {"content": {"en": {"sms": {"text": "It\u2019s \u2013 {shop}" + "!" * 70}}}}
+
+
+def test_what_forces_ucs_2_is_named(world: World) -> None:
+    """An SMS shows its coding, its parts and the characters that cost them, as text and as JSON."""
+    (world.folder / "settings.json").write_text(json.dumps(TYPOGRAPHY))
+    options = ("--variables", VARIABLES, "--customer", 1, "--channel", "sms")
+    answered = render(world, *options)
+    assert "2 SMS (87 units of UCS-2, forced by U+2019, U+2013)" in answered.out
+    [shown] = render(world, *options, "--json").data["previews"]
+    assert shown["sms"] == {"encoding": "UCS-2", "units": 87, "parts": 2, "forced_by": ["\u2019", "\u2013"]}
+
+
+def test_a_transliterated_text_is_shown_as_it_would_be_sent(world: World) -> None:
+    """With `transliterate` the request has the text in GSM-7."""
+    (world.folder / "settings.json").write_text(json.dumps(TYPOGRAPHY))
+    world.change("[channels.sms]\n", "[channels.sms]\ntransliterate = true\nmax_parts = 1\n")
+    answered = render(world, "--variables", VARIABLES, "--customer", 1)
+    assert "1 SMS (87 units of GSM-7)" in answered.out
+    assert '"text":"It\'s - Rad & Tour!!!' in answered.out
+    assert answered.status == 0
+
+
+def test_a_text_of_too_many_parts_is_shown_with_the_reason(world: World) -> None:
+    """With `max_parts` the channel can't send the text, and the preview says by how much."""
+    (world.folder / "settings.json").write_text(json.dumps(TYPOGRAPHY))
+    world.change("[channels.sms]\n", "[channels.sms]\nmax_parts = 1\n")
+    answered = render(world, "--variables", VARIABLES, "--customer", 1)
+    assert answered.status == 1
+    assert "can't be sent: sms: 2 SMS parts, more than max_parts = 1" in answered.out
+
+
+def test_a_phone_number_that_cannot_be_read_is_the_reason(world: World) -> None:
+    """The reason says that the number can't be read, and doesn't quote it."""
+    world.customers([{**ANN, "phone": "see notes"}])
+    world.change('{ to = "{customer.phone}"', '{ to = "{customer.phone|e164}"')
+    answered = render(world, "--variables", VARIABLES, "--customer", 1, "--channel", "sms")
+    assert answered.status == 1
+    assert "can't be sent: sms: the phone number can't be read" in answered.out
+    assert "see notes" not in answered.out
+
+
+def test_the_address_for_receipts_is_the_providers_own(world: World) -> None:
+    """`{receipt.url}` is the public address followed by the path that the receipts server has for it."""
+    server = 'listen = "127.0.0.1:0"\npublic_url = "https://cb.example.com"\n'
+    world.change('[receipts]\nlisten = ""\n', f"[receipts]\n{server}")
+    world.change('{ to = "{customer.phone}"', '{ to = "{customer.phone}", cb = "{receipt.url}"')
+    receipt = 'provider_id = "/id"\nstatus = "/s"\ndelivered = ["d"]\nfailed = ["f"]\n'
+    world.add(f"[channels.sms.receipt]\n{receipt}")
+    answered = render(world, "--variables", VARIABLES, "--customer", 1, "--channel", "sms")
+    assert '"cb":"https://cb.example.com/receipts/sms/sms"' in answered.out

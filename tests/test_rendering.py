@@ -14,7 +14,6 @@ from deliveryd.rendering.content import Broken, CompiledBlock, Missing, compile_
 from deliveryd.rendering.escaping import EmailFormat, is_html
 from deliveryd.rendering.greeting import general_stands_in
 from deliveryd.rendering.language import STANDING, candidates, standard_tag
-from deliveryd.rendering.sms import SmsParts, sms_parts
 from deliveryd.rendering.template import Template, is_words
 
 ANN = Customer(7, {"name": "Ann"})
@@ -472,28 +471,3 @@ def test_content_languages_are_found_however_they_are_spelled() -> None:
         "pt-br": Rendered("sms", "pt-br", {"text": "pt_BR"}),
         "no tag": Rendered("sms", "no tag", {"text": "no tag"}),
     }
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("", SmsParts("GSM-7", 0, 1), id="nothing is one part"),
-        pytest.param("a" * 160, SmsParts("GSM-7", 160, 1), id="160 fit"),
-        pytest.param("a" * 161, SmsParts("GSM-7", 161, 2), id="161 don't"),
-        pytest.param("a" * 306, SmsParts("GSM-7", 306, 2), id="153 in each of several"),
-        pytest.param("a" * 307, SmsParts("GSM-7", 307, 3), id="one more"),
-        pytest.param("€" * 80, SmsParts("GSM-7", 160, 1), id="extension characters count twice"),
-        pytest.param("a" * 152 + "€" + "a" * 152, SmsParts("GSM-7", 306, 3), id="an escape isn't split"),
-        pytest.param("@Δ\n\r¡¿§àÇ^{}\\[~]|\f€", SmsParts("GSM-7", 29, 1), id="the whole alphabet"),
-        pytest.param("ç", SmsParts("UCS-2", 1, 1), id="one letter outside"),
-        pytest.param("\x1b", SmsParts("UCS-2", 1, 1), id="the escape is no letter"),
-        pytest.param("я" * 70, SmsParts("UCS-2", 70, 1), id="70 fit"),
-        pytest.param("я" * 71, SmsParts("UCS-2", 71, 2), id="71 don't"),
-        pytest.param("я" * 135, SmsParts("UCS-2", 135, 3), id="67 in each of several"),
-        pytest.param("😀" * 35, SmsParts("UCS-2", 70, 1), id="pairs count twice"),
-        pytest.param("я" * 66 + "😀" + "я" * 66, SmsParts("UCS-2", 134, 3), id="a pair isn't split"),
-    ],
-)
-def test_sms_parts(text: str, expected: SmsParts) -> None:
-    """An SMS takes as many parts as its alphabet makes it."""
-    assert sms_parts(text) == expected

@@ -14,8 +14,8 @@ from deliveryd.errors import LanguageUnreadable
 from deliveryd.model import Customer, LanguageContent, Rendered, Settings
 from deliveryd.rendering.content import Broken, Missing, compile_settings
 from deliveryd.rendering.language import candidates
-from deliveryd.rendering.sms import sms_parts
 from deliveryd.rendering.template import Template, is_words
+from deliveryd.sms import sms_parts
 
 ANY = st.text(st.characters())  # halves of surrogate pairs too
 NAMES = st.text("ab.-_é1", min_size=1, max_size=3)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deliveryd.channels.base import Dispatch, Verdict
+from deliveryd.channels.base import NO_ADDRESS, Dispatch, Verdict
 from deliveryd.delivery.routing import Road, Routed, Router, Undeliverable, is_expired
+from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.model import Customer, Entry, LanguageContent, Settings, parse_instant
 from deliveryd.rendering.content import compile_settings
 from deliveryd.rendering.greeting import GreetingPolicy, general_stands_in, strict
@@ -30,6 +31,9 @@ class Reaching:
 
     def reaches(self, customer: Customer | None) -> bool:
         return self._needs is None or (customer is not None and bool(customer.fields.get(self._needs)))
+
+    def unreached(self, customer: Customer | None) -> str:
+        return NO_ADDRESS
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         raise AssertionError("routing sends nothing")
@@ -426,7 +430,7 @@ entries = st.builds(
     ),
     st.dictionaries(st.sampled_from((NAME, "greeting", "city", "a{customer.name}b")), st.just("v")),
     st.lists(st.sampled_from(ORDER), max_size=2, unique=True),
-    st.sampled_from(({}, {"channel": "sms", "doubt": "a-1"}, {"channel": "inApp", "doubt": "a-1"})),
+    st.sampled_from(({}, {"provider": "sms", "doubt": "a-1"}, {"provider": "inApp", "doubt": "a-1"})),
 )
 customers = st.none() | st.builds(
     lambda fields: Customer(3, fields),
@@ -503,3 +507,93 @@ def _said(route: Routed | Undeliverable) -> tuple[object, ...]:
         readable = [reason for reason in route.details.split("; ") if reason != UNREADABLE]
         return ("; ".join(readable).partition(" in ")[0],)
     return (route.provider, route.rendered.language, *route.rendered.fields.values())
+
+
+LONG = "x" * 161
+SMS_ONLY = {"en": content(sms=LONG)}
+SMS_FIRST = {"en": content(sms=LONG, email="hi"), "de": content(sms="kurz")}
+
+
+def route_sms(
+    rules: SmsRules,
+    languages: Mapping[str, LanguageContent],
+    entry: Entry = MESSAGE,
+    address: Customer | None = None,
+) -> Routed | Undeliverable:
+    """Route over a channel with these rules, and e-mail."""
+    roads = {"sms": Road("sms", {"sms": Reaching("phone")}, rules), "email": ROADS["email"]}
+    settings = compile_settings(Settings(2, None, languages))
+    return Router(roads, ORDER, ["en", "de"]).route(entry, settings, address or customer(**ALL), 0)
+
+
+def test_a_text_of_too_many_parts_takes_the_next_channel() -> None:
+    """Over `max_parts` the message takes the next channel, not the same one in another language."""
+    found = route_sms(SmsRules(1, transliterate=False), SMS_FIRST)
+    assert isinstance(found, Routed)
+    assert (found.provider, found.rendered.language) == ("email", "en")
+    assert found.entry == MESSAGE
+
+
+def test_a_text_of_as_many_parts_as_allowed_is_sent() -> None:
+    """`max_parts` is the most that may be sent."""
+    found = route_sms(SmsRules(2, transliterate=False), SMS_FIRST)
+    assert isinstance(found, Routed)
+    assert found.provider == "sms"
+
+
+@pytest.mark.parametrize(
+    ("languages", "fields", "details"),
+    [
+        (SMS_ONLY, ALL, "sms: 2 SMS parts, more than max_parts = 1"),
+        (
+            SMS_FIRST,
+            {"phone": "1"},
+            "sms: 2 SMS parts, more than max_parts = 1; email: no address of the customer",
+        ),
+        (SMS_FIRST, {"email": "a@b"}, None),
+        (
+            {"en": content(sms=LONG, email="{gone}")},
+            ALL,
+            "sms: 2 SMS parts, more than max_parts = 1; missing placeholders: gone",
+        ),
+    ],
+)
+def test_without_a_next_channel_the_parts_are_the_reason(
+    languages: Mapping[str, LanguageContent], fields: dict[str, str], details: str | None
+) -> None:
+    """The `error` event names the parts beside the reasons of the other channels."""
+    found = route_sms(SmsRules(1, transliterate=False), languages, address=customer(**fields))
+    if details is None:
+        assert isinstance(found, Routed)
+    else:
+        assert found == Undeliverable(MESSAGE, details)
+
+
+def test_what_is_in_doubt_is_repeated_whatever_its_length() -> None:
+    """A limit that was set afterwards doesn't keep a doubt from being settled at its provider."""
+    doubtful = MESSAGE._replace(provider="sms", number=1, doubt=True)
+    found = route_sms(SmsRules(1, transliterate=False), SMS_FIRST, doubtful)
+    assert isinstance(found, Routed)
+    assert found.provider == "sms"
+
+
+def test_transliteration_comes_before_the_count() -> None:
+    """Typography that would have cost a part is replaced, in the text that is sent."""
+    languages = {"en": content(sms="It\u2019s " + "y" * 100)}
+    found = route_sms(SmsRules(1, transliterate=True), languages)
+    assert isinstance(found, Routed)
+    assert found.rendered.fields == {"text": "It's " + "y" * 100}
+    assert isinstance(route_sms(SmsRules(1, transliterate=False), languages), Undeliverable)
+
+
+def test_a_limit_of_parts_makes_the_customer_matter() -> None:
+    """A message that may take the next channel needs its customer, though the first needs no address."""
+    road = Road("sms", {"sms": Reaching(None)}, SmsRules(1, transliterate=False))
+    settings = compile_settings(Settings(2, None, {"en": content(sms="hi", email="hi")}))
+
+    def needs_customer(road: Road) -> bool:
+        router = Router({"sms": road, "email": ROADS["email"]}, ORDER, ["en"])
+        return router.needs_customer(MESSAGE, settings, 0)
+
+    assert needs_customer(road)
+    assert not needs_customer(road._replace(sms=None))

@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from deliveryd.channels.options import ChannelsOptions, read_channels
+from deliveryd.channels.options import ChannelsOptions, ProviderConfig, read_channels
 from deliveryd.directory.options import CustomersOptions, read_customers
 from deliveryd.errors import ConfigError, LanguageUnreadable
 from deliveryd.http.addresses import parse_listen
@@ -55,6 +55,10 @@ def _address(url: str) -> str:
     if "?" in url or "#" in url:
         raise ValueError("must have no query and no fragment, since paths are appended")
     return url
+
+
+def _public(url: str) -> str:
+    return _address(url).rstrip("/")
 
 
 def _listen(listen: str) -> str:
@@ -94,6 +98,7 @@ def _journal_url(url: object, info: ValidationInfo) -> str:
 
 
 Url = Annotated[str, AfterValidator(_address)]
+PublicUrl = Annotated[str, AfterValidator(_public)]
 Listen = Annotated[str, AfterValidator(_listen)]
 Tag = Annotated[str, AfterValidator(_tag)]
 HostName = Annotated[str, AfterValidator(_host)]
@@ -227,6 +232,9 @@ class ReceiptsOptions(Section):
 
     listen: Listen = Field("127.0.0.1:9471", description="address; port 0: any free one; empty: off")
     max_body: Size = Field(64 << 10, ge=1, description="largest report accepted")
+    public_url: PublicUrl | None = Field(
+        None, description="address that providers call, in front of /receipts/…"
+    )
     trusted_proxies: tuple[NetworkText, ...] = Field(
         ("127.0.0.0/8", "::1"), description="proxies whose X-Forwarded-For names the peer"
     )
@@ -261,6 +269,15 @@ class Config(Section):
     receipts: ReceiptsOptions = ReceiptsOptions.model_construct()
     log: LogOptions = LogOptions.model_construct()
     run: RunOptions = RunOptions.model_construct()
+
+
+def receipt_url(config: Config, provider: ProviderConfig) -> str | None:
+    """Return the public address that a provider reports to, if the configuration names one.
+
+    It names the provider also where that is the channel's only one, so that it stays valid beside another.
+    """
+    base = config.receipts.public_url
+    return None if base is None else f"{base}/receipts/{provider.channel}/{provider.name}"
 
 
 class Examined(NamedTuple):
@@ -303,7 +320,7 @@ def _check(file: ConfigFile, config: Config) -> None:
         file.complain(*_taken_apart(problem))
     for problem in tls_problems("entities", TlsFiles(config.entities.ca_file)):
         file.complain(*_taken_apart(problem))
-    for key, problem in _plain_text(config):
+    for key, problem in (*_plain_text(config), *_unserved_addresses(config)):
         file.complain(key, problem)
     if not config.journal.allow_shared_folder and (
         shared := shared_folder_problem(config.journal.path.parent)
@@ -312,6 +329,17 @@ def _check(file: ConfigFile, config: Config) -> None:
     for provider in config.channels.providers.values():
         if provider.receipt is not None and not config.receipts.listen:
             file.complain(f"{provider.place}.receipt", "receipts.listen is empty, so no receipt could arrive")
+
+
+def _unserved_addresses(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the requests that name an address for receipts which isn't known or isn't served, by key."""
+    for provider in config.channels.providers.values():
+        if not getattr(provider.options, "names_receipt_url", False):
+            continue
+        if config.receipts.public_url is None:
+            yield "receipts.public_url", f"is missing; {provider.place} sends {{receipt.url}}"
+        if provider.receipt is None:
+            yield f"{provider.place}.receipt", "is missing; {receipt.url} is sent, and would answer 404"
 
 
 def _plain_text(config: Config) -> Iterator[tuple[str, str]]:

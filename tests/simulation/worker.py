@@ -13,6 +13,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from deliveryd.channels.base import Channel
+from deliveryd.channels.filling import MappingContext
 from deliveryd.channels.http import HttpChannel, PreparedRequests
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.http_request import RequestWriter
@@ -267,7 +268,7 @@ class Worker(Supervisor):
 def _writer(name: str) -> tuple[HttpChannelOptions, RequestWriter]:
     options = whole_config().channels.providers[name].options
     assert isinstance(options, HttpChannelOptions)
-    return options, RequestWriter(options, {})
+    return options, RequestWriter(options, MappingContext())
 
 
 def _channel(config: Config, name: str, client: HttpClient) -> Channel:

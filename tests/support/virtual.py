@@ -15,7 +15,7 @@ import trio
 from anyio.abc import TaskGroup
 from trio.testing import MockClock
 
-from deliveryd.channels.base import Accepted, Dispatch, Verdict
+from deliveryd.channels.base import NO_ADDRESS, Accepted, Dispatch, Verdict
 from deliveryd.config import Config, load
 from deliveryd.delivery import pipeline
 from deliveryd.directory.base import Directory
@@ -118,6 +118,10 @@ class VirtualChannel:
     def reaches(self, customer: Customer | None) -> bool:
         """Everybody."""
         return True
+
+    def unreached(self, customer: Customer | None) -> str:
+        """Nobody."""
+        return NO_ADDRESS
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Decide after a while."""

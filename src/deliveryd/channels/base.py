@@ -115,6 +115,10 @@ words, which may quote any of these: they are kept with the try in the journal a
 """
 
 
+NO_ADDRESS = "no address of the customer"
+"""Why most adapters don't reach a customer."""
+
+
 class Channel(Protocol):
     """One configured adapter: opened once, used for many messages concurrently, closed once."""
 
@@ -124,6 +128,9 @@ class Channel(Protocol):
 
     def reaches(self, customer: Customer | None) -> bool:
         """Whether the customer has the address that the adapter needs. Pure and cheap."""
+
+    def unreached(self, customer: Customer | None) -> str:
+        """Return why it doesn't reach a customer, such as `NO_ADDRESS`. The reason quotes no value."""
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one attempt. Never raises because of the provider or the content.

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from deliveryd.channels.base import Dispatch, Expired, InDoubt, Misconfigured, Refused, TryAgain, Verdict
+from deliveryd.channels.base import (
+    NO_ADDRESS,
+    Dispatch,
+    Expired,
+    InDoubt,
+    Misconfigured,
+    Refused,
+    TryAgain,
+    Verdict,
+)
+from deliveryd.channels.filling import UNREADABLE_PHONE, MappingContext, Unfit, Validity
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.http_request import RequestWriter
 from deliveryd.channels.http_verdicts import AnswerReader, failure
-from deliveryd.channels.mapping import Unfit, customer_fields
+from deliveryd.channels.mapping import customer_fields
 from deliveryd.errors import BrokenOff, ConfigError, NotSent, OutcomeUnknown, ProxyRefused, TooLate
 from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.model import Customer
 from deliveryd.runtime.renewal import RenewedValue
+
+if TYPE_CHECKING:
+    from deliveryd.channels.phone_numbers import PhoneReader
 
 MASK = "***"
 
@@ -33,10 +48,27 @@ class PreparedRequests:
     writer: RequestWriter = field(compare=False)
 
 
-def prepare_requests(options: HttpChannelOptions) -> PreparedRequests:
+def prepare_requests(options: HttpChannelOptions, context: MappingContext) -> PreparedRequests:
     """Read the secrets and prepare requests with them. Raises ValueError."""
     secrets = {name: secret.read() for name, secret in options.secrets.items()}
-    return PreparedRequests(secrets, RequestWriter(options, secrets))
+    return PreparedRequests(secrets, RequestWriter(options, context._replace(secrets=secrets)))
+
+
+def mapping_context(options: HttpChannelOptions) -> MappingContext:
+    """Return what the mappings of a channel depend on besides messages and secrets."""
+    least, most = options.validity_min, options.validity_max
+    validity = Validity(
+        None if least is None else ceil(least), None if most is None else int(most), options.heeds_keys
+    )
+    return MappingContext(receipt_url=options.receipt_url, phones=_phone_reader(options), validity=validity)
+
+
+def _phone_reader(options: HttpChannelOptions) -> PhoneReader | None:
+    if not options.phone_fields:
+        return None
+    from deliveryd.channels.phone_numbers import PhoneReader  # noqa: PLC0415  # loaded only where it is used
+
+    return PhoneReader(options.country)
 
 
 class HttpChannel:
@@ -50,6 +82,7 @@ class HttpChannel:
         client: HttpClient,
         prepared: RenewedValue[PreparedRequests],
         masked: RequestWriter,
+        phones: PhoneReader | None = None,
     ) -> None:
         self._client = client
         self._prepared = prepared
@@ -57,14 +90,26 @@ class HttpChannel:
         self._reader = AnswerReader(options)
         self.customer_fields = customer_fields(options.mapped()) - {"id"}
         self._needs_customer = bool(customer_fields(options.mapped()))
+        self._phones = phones
+        self._phone_fields = [name.field for name in options.phone_fields if name.root == "customer"]
         self._endpoint = endpoint_of(options.url, tls, options.proxy)
         self._host = urlsplit(options.url).netloc.rpartition("@")[2]
 
     def reaches(self, customer: Customer | None) -> bool:
-        """Whether every `{customer.FIELD}` of the mappings has a value."""
+        """Whether every `{customer.FIELD}` of the mappings has a value, and phone numbers can be read."""
         if customer is None:
             return not self._needs_customer
-        return all(map(customer.fields.get, self.customer_fields))
+        fields = customer.fields
+        if not all(map(fields.get, self.customer_fields)):
+            return False
+        phones = self._phones
+        return phones is None or all(phones.is_readable(fields[name]) for name in self._phone_fields)
+
+    def unreached(self, customer: Customer | None) -> str:
+        """Return whether an address is missing, or can't be read as a phone number."""
+        if customer is None or not all(map(customer.fields.get, self.customer_fields)):
+            return NO_ADDRESS
+        return UNREADABLE_PHONE
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one request; its `Idempotency-Key` is the message's key."""
@@ -135,13 +180,14 @@ def open_http_channel(place: str, block: str, options: HttpChannelOptions, timeo
     problems = options.problems(block)
     if problems:
         raise ConfigError([f"{place}.{problem}" for problem in problems])
+    context = mapping_context(options)
     try:
         prepared = RenewedValue(
-            [secret.path for secret in options.secrets.values()], lambda: prepare_requests(options)
+            [secret.path for secret in options.secrets.values()], lambda: prepare_requests(options, context)
         )
+        masked = RequestWriter(options, context._replace(mask=MASK))
     except ValueError as error:
         raise ConfigError([f"{place}.{error}"]) from None
-    masked = RequestWriter(options, dict.fromkeys(options.secrets, MASK))
     tls = (options.tls.files() if options.tls else TlsFiles())._replace(ca_key=f"{place}.tls.ca_file")
     client = build_client(timeout=timeout, tls=tls, proxy=options.open_proxy())
-    return HttpChannel(options, tls, client=client, prepared=prepared, masked=masked)
+    return HttpChannel(options, tls, client=client, prepared=prepared, masked=masked, phones=context.phones)

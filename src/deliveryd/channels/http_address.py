@@ -9,7 +9,8 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from deliveryd.channels.base import Dispatch
-from deliveryd.channels.mapping import ABSENT, Encode, Name, TextTemplate, Unfit, split
+from deliveryd.channels.filling import ABSENT, Encode, MappingContext, TextTemplate, Unfit
+from deliveryd.channels.mapping import Name, split
 from deliveryd.http.client import target_of
 
 Fill = Callable[[Dispatch], str]
@@ -51,13 +52,13 @@ class AddressTemplate(NamedTuple):
     constant: str | None
 
 
-def compile_address(url: str, query: QueryPairs | None, secrets: Mapping[str, str]) -> AddressTemplate:
+def compile_address(url: str, query: QueryPairs | None, context: MappingContext) -> AddressTemplate:
     """Compile an address, its own query before the table's."""
     match = _ADDRESS.fullmatch(url)
     if match is None:
         raise ValueError("not an address")
-    segments = [TextTemplate(segment, secrets, value=encode_component) for segment in match[2].split("/")]
-    pairs = _compile_query(match[3] or "", query or {}, secrets)
+    segments = [TextTemplate(segment, context, value=encode_component) for segment in match[2].split("/")]
+    pairs = _compile_query(match[3] or "", query or {}, context)
     constants = [text.constant for text in (*segments, *pairs)]
     fill = partial(_fill_address, match[1], segments, pairs)
     if None in constants:
@@ -86,22 +87,22 @@ def _fill_segment(segment: TextTemplate, dispatch: Dispatch) -> str:
     return filled
 
 
-def _compile_query(own: str, table: QueryPairs, secrets: Mapping[str, str]) -> list[TextTemplate]:
-    texts = [TextTemplate(pair, secrets, value=encode_component) for pair in own.split("&") if pair]
-    return texts + compile_pairs(table, secrets, encode_component)
+def _compile_query(own: str, table: QueryPairs, context: MappingContext) -> list[TextTemplate]:
+    texts = [TextTemplate(pair, context, value=encode_component) for pair in own.split("&") if pair]
+    return texts + compile_pairs(table, context, encode_component)
 
 
-def compile_pairs(table: QueryPairs, secrets: Mapping[str, str], encode: Encode) -> list[TextTemplate]:
+def compile_pairs(table: QueryPairs, context: MappingContext, encode: Encode) -> list[TextTemplate]:
     """Compile a table into encoded `key=value` texts, one for each member of a list."""
     texts = []
     for key, value in table.items():
         members = value if isinstance(value, list) else [value]
-        texts += [_compile_pair(key, _table_text(member), secrets, encode) for member in members]
+        texts += [_compile_pair(key, _table_text(member), context, encode) for member in members]
     return texts
 
 
-def _compile_pair(key: str, value: str, secrets: Mapping[str, str], encode: Encode) -> TextTemplate:
-    return TextTemplate(value, secrets, literal=encode, value=encode, prefix=f"{encode(key)}=")
+def _compile_pair(key: str, value: str, context: MappingContext, encode: Encode) -> TextTemplate:
+    return TextTemplate(value, context, literal=encode, value=encode, prefix=f"{encode(key)}=")
 
 
 def _table_text(value: object) -> str:
@@ -111,7 +112,7 @@ def _table_text(value: object) -> str:
 
 
 def fill_pairs(texts: list[TextTemplate], dispatch: Dispatch) -> str:
-    """The pairs for one message, without those that have an absent content field. Raises Unfit."""
+    """The pairs for one message, without those that have a placeholder without a value. Raises Unfit."""
     return "&".join(_filled(texts, dispatch))
 
 

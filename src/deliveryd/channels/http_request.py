@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 from urllib.parse import quote_plus
@@ -12,9 +13,16 @@ import orjson
 
 from deliveryd import __version__
 from deliveryd.channels.base import Dispatch
+from deliveryd.channels.filling import ABSENT, NOT_UNICODE, MappingContext, TextTemplate, Unfit, compile_tree
 from deliveryd.channels.http_address import compile_address, compile_pairs, fill_pairs
-from deliveryd.channels.http_options import HttpChannelOptions
-from deliveryd.channels.mapping import ABSENT, TextTemplate, Unfit, compile_tree
+from deliveryd.channels.http_signing import MaskedSigner, Signer, read_key
+from deliveryd.channels.request_options import (
+    BasicOptions,
+    RequestOptions,
+    RequestParts,
+    SignOptions,
+    WhenOptions,
+)
 from deliveryd.http.client import raw_header, target_of
 from deliveryd.http.wire import Header, Target
 
@@ -32,14 +40,64 @@ class HttpRequest(NamedTuple):
     body: bytes
 
 
-class RequestWriter:
-    """Writes the requests of one channel. Raises ValueError if a secret is invalid where it is used."""
+Write = Callable[[Dispatch], HttpRequest]
+Condition = Callable[[Dispatch], bool]
 
-    def __init__(self, options: HttpChannelOptions, secrets: Mapping[str, str]) -> None:
-        self._method = options.method
-        self._target = _compile_target(options, secrets)
-        self._body = _compile_body(options, secrets)
-        self._fixed, self._filled = _compile_headers(options, secrets)
+
+class RequestWriter:
+    """Writes the requests of one channel. Raises ValueError if a secret is invalid where it is used.
+
+    `write` returns the request for one attempt: that of the first variant that fits. It raises Unfit.
+    """
+
+    def __init__(self, options: RequestOptions, context: MappingContext) -> None:
+        base = options.parts()
+        self._base = PartsWriter(base, options.basic, context)
+        self._variants: list[tuple[Condition, PartsWriter]] = []
+        for variant in options.variants:
+            writer = PartsWriter(variant.over(base), options.basic, context)
+            self._variants.append((_compile_conditions(variant.when, context), writer))
+        write: Write = self._write_first if self._variants else self._base.write
+        self.write = write if options.sign is None else _signing(write, _signer(options.sign, context))
+
+    def _write_first(self, dispatch: Dispatch) -> HttpRequest:
+        for fits, writer in self._variants:
+            if fits(dispatch):
+                return writer.write(dispatch)
+        return self._base.write(dispatch)
+
+
+def _signer(sign: SignOptions, context: MappingContext) -> Signer | MaskedSigner:
+    if context.mask is not None:
+        return MaskedSigner(context.mask)
+    return Signer([_signing_key(name, context.secrets[name]) for name in sign.names])
+
+
+def _signing_key(name: str, secret: str) -> bytes:
+    try:
+        return read_key(secret)
+    except ValueError as error:
+        raise ValueError(f"secrets.{name}: {error}") from None
+
+
+def _signing(write: Write, signer: Signer | MaskedSigner) -> Write:
+    def signed(dispatch: Dispatch) -> HttpRequest:
+        request = write(dispatch)
+        return request._replace(headers=[*request.headers, *signer.headers(dispatch, request.body)])
+
+    return signed
+
+
+class PartsWriter:
+    """Writes requests that are made from the same parts."""
+
+    def __init__(self, parts: RequestParts, basic: BasicOptions | None, context: MappingContext) -> None:
+        self._method = parts.method
+        self._target = _compile_target(parts, context)
+        self._body = _compile_body(parts, context)
+        self._fixed, self._filled = _compile_headers(parts, context)
+        if basic is not None:
+            self._fixed.append(raw_header("Authorization", _basic_credentials(basic, context)))
 
     def write(self, dispatch: Dispatch) -> HttpRequest:
         """Return the request for one attempt. Raises Unfit."""
@@ -51,14 +109,34 @@ class RequestWriter:
         return HttpRequest(self._method, self._target(dispatch), headers, self._body(dispatch))
 
 
+def _compile_conditions(conditions: Sequence[WhenOptions], context: MappingContext) -> Condition:
+    compiled = [_compile_condition(condition, context) for condition in conditions]
+    return lambda dispatch: all(holds(dispatch) for holds in compiled)
+
+
+def _compile_condition(condition: WhenOptions, context: MappingContext) -> Condition:
+    read = compile_tree(condition.at, context)
+    if condition.is_ is not None:
+        values = frozenset(condition.is_)
+        return lambda dispatch: (value := read(dispatch)) is not ABSENT and str(value) in values
+    return lambda dispatch: (read(dispatch) not in (ABSENT, "")) is condition.present
+
+
+def _basic_credentials(basic: BasicOptions, context: MappingContext) -> str:
+    if context.mask is not None:
+        return f"Basic {context.mask}"
+    username, password = (TextTemplate(text, context).constant for text in (basic.username, basic.password))
+    return f"Basic {b64encode(f'{username}:{password}'.encode()).decode('ascii')}"
+
+
 def _filled_header(name: str, value: str) -> Header:
     if value.isascii() and value.isprintable():
         return raw_header(name, value)
     raise Unfit(f"the header {name} can't carry the value")
 
 
-def _compile_target(options: HttpChannelOptions, secrets: Mapping[str, str]) -> Callable[[Dispatch], Target]:
-    address = compile_address(options.url, options.query, secrets)
+def _compile_target(parts: RequestParts, context: MappingContext) -> Callable[[Dispatch], Target]:
+    address = compile_address(parts.url, parts.query, context)
     if address.constant is None:
         return lambda dispatch: target_of(address.fill(dispatch))
     target = target_of(address.constant)
@@ -66,37 +144,37 @@ def _compile_target(options: HttpChannelOptions, secrets: Mapping[str, str]) -> 
 
 
 def _compile_headers(
-    options: HttpChannelOptions, secrets: Mapping[str, str]
+    parts: RequestParts, context: MappingContext
 ) -> tuple[list[Header], list[tuple[str, TextTemplate]]]:
     fixed: list[tuple[str, str]] = []
     filled: list[tuple[str, TextTemplate]] = []
-    for name, template in options.headers.items():
-        text = TextTemplate(template, secrets)
+    for name, template in parts.headers.items():
+        text = TextTemplate(template, context)
         if text.constant is None:
             filled.append((name, text))
         elif text.constant.isascii() and text.constant.isprintable():
             fixed.append((name, text.constant))
         else:
             raise ValueError(f"headers.{name}: a secret in a header must be printable ASCII")
-    given = {name.lower() for name in options.headers}
-    fixed += [(name, value) for name, value in _own_headers(options) if name.lower() not in given]
+    given = {name.lower() for name in parts.headers}
+    fixed += [(name, value) for name, value in _own_headers(parts) if name.lower() not in given]
     return [raw_header(name, value) for name, value in fixed], filled
 
 
-def _own_headers(options: HttpChannelOptions) -> list[tuple[str, str]]:
+def _own_headers(parts: RequestParts) -> list[tuple[str, str]]:
     own = [("User-Agent", f"deliveryd/{__version__}")]
-    if options.json_body is not None:
+    if parts.json_body is not None:
         own.append(("Content-Type", "application/json"))
-    if options.form is not None:
+    if parts.form is not None:
         own.append(("Content-Type", "application/x-www-form-urlencoded"))
     return own
 
 
-def _compile_body(options: HttpChannelOptions, secrets: Mapping[str, str]) -> Body:
-    if options.json_body is not None:
-        return partial(_json_body, compile_tree(options.json_body, secrets), type(options.json_body))
-    if options.form is not None:
-        pairs = compile_pairs(options.form, secrets, partial(quote_plus, safe=""))
+def _compile_body(parts: RequestParts, context: MappingContext) -> Body:
+    if parts.json_body is not None:
+        return partial(_json_body, compile_tree(parts.json_body, context), type(parts.json_body))
+    if parts.form is not None:
+        pairs = compile_pairs(parts.form, context, partial(quote_plus, safe=""))
         return lambda dispatch: fill_pairs(pairs, dispatch).encode("ascii")
     return lambda _: b""
 
@@ -113,4 +191,4 @@ def _json_body(fill: Callable[[Dispatch], object], empty: Callable[[], object], 
     try:
         return _write_json(empty() if value is ABSENT else value)
     except UnicodeEncodeError:
-        raise Unfit("a value isn't valid Unicode text") from None
+        raise Unfit(NOT_UNICODE) from None

@@ -1,45 +1,39 @@
-"""Mappings: strings with placeholders in a parsed structure, filled in as data (design 6)."""
+"""Mappings: strings with placeholders in a parsed structure; what may stand in them, and what is wrong there.
+
+A placeholder is `{ROOT.FIELD}` or `{ROOT.FIELD|FILTER|FILTER}`. `filling` fills them in as data (design 6).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from deliveryd.channels.base import Dispatch
-from deliveryd.errors import DeliverydError
+from deliveryd.channels.filters import FILTER_NAMES, Kind, kind_after
 from deliveryd.options.suggestion import closest, suggestion
 
 
-class Unfit(DeliverydError):
-    """The message can't be turned into a provider's request; the text is safe to report."""
-
-
-class Absent(Enum):
-    """The type of `ABSENT`: a `{content.FIELD}` that the rendered block doesn't have."""
-
-    ABSENT = "absent"
-
-
-ABSENT: Final = Absent.ABSENT
-
-Value = str | int | Absent
-Getter = Callable[[Dispatch], Value]
-Encode = Callable[[str], str]
-
-
 class Name(NamedTuple):
-    """A placeholder: `{customer.phone}` is root `customer`, field `phone`."""
+    """A placeholder: `{customer.phone|e164}` is root `customer`, field `phone`, filters `("e164",)`."""
 
     root: str
     field: str
+    filters: tuple[str, ...] = ()
+
+    @property
+    def written(self) -> str:
+        """Return the placeholder as it stands in the configuration."""
+        path = f"{self.root}.{self.field}" if self.field else self.root
+        return f"{{{'|'.join((path, *self.filters))}}}"
 
 
-ROOTS = ("message", "customer", "content", "secret")
+ROOTS = ("message", "customer", "content", "variables", "receipt", "secret")
+
+COMPUTED_FIELDS: Mapping[str, Kind] = {"coding": "text", "parts": "number"}
+"""Fields of the block `sms` that are computed from its text."""
 
 BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
-    "sms": frozenset({"text"}),
+    "sms": frozenset({"text", *COMPUTED_FIELDS}),
     "messenger": frozenset({"text", "image", "button.text", "button.url"}),
     "inApp": frozenset(
         {"name", "description", "image", "button.text", "button.url"}
@@ -47,18 +41,24 @@ BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
     ),
     "email": frozenset({"subject", "body", "format"}),
 }
-"""The fields of rendered blocks (interface 2.2), and the e-mail's `format`, which rendering adds."""
+"""The fields of rendered blocks (interface 2.2), and those that rendering and mappings add."""
 
-_GETTERS: Mapping[Name, Getter] = {
-    Name("message", "id"): lambda dispatch: dispatch.entry.id,
-    Name("message", "settingsId"): lambda dispatch: dispatch.entry.settings_id,
-    Name("message", "customerId"): lambda dispatch: dispatch.entry.customer_id,
-    Name("message", "key"): lambda dispatch: dispatch.key,
+FIXED_FIELDS: Mapping[str, Mapping[str, Kind]] = {
+    "message": {
+        "id": "number",
+        "settingsId": "number",
+        "customerId": "number",
+        "key": "text",
+        "expiresAt": "instant",
+        "validity": "seconds",
+    },
+    "receipt": {"url": "text"},
 }
+"""Roots whose fields are known, and what their values are."""
 
-# After one of the roots a field may be any text without braces, since a customer directory names its fields
-# freely; anything else that looks like a name is a mistake, and what doesn't is left as it is.
-_PLACEHOLDER = re.compile(r"\{((?:" + "|".join(ROOTS) + r")\.[^{}]+|[A-Za-z_][\w.-]*)\}")
+# After one of the roots a field may be any text without braces and bars, since a customer directory names its
+# fields freely; anything else that looks like a name is a mistake, and what doesn't is left as it is.
+_PLACEHOLDER = re.compile(r"\{((?:" + "|".join(ROOTS) + r")\.[^{}]+|[A-Za-z_][\w.-]*(?:\|\w+)*)\}")
 _UNCLOSED = re.compile(r"\{(?:" + "|".join(ROOTS) + r")\.[A-Za-z_][\w.-]*")
 
 
@@ -66,8 +66,9 @@ def split(text: str) -> Iterator[str | Name]:
     """Split a string into literals and placeholders, known or not."""
     for index, piece in enumerate(_PLACEHOLDER.split(text)):
         if index % 2:
-            root, _, field = piece.partition(".")
-            yield Name(root, field)
+            path, *filters = piece.split("|")
+            root, _, field = path.partition(".")
+            yield Name(root, field, tuple(filters))
         elif piece:
             yield piece
 
@@ -101,14 +102,27 @@ def keys_with_placeholders(value: object) -> Iterator[str]:
             yield from keys_with_placeholders(member)
 
 
+def kind_of(name: Name) -> Kind:
+    """Return what the value of a known placeholder is, before its filters."""
+    if name.root == "content":
+        return COMPUTED_FIELDS.get(name.field, "text")
+    return FIXED_FIELDS.get(name.root, {}).get(name.field, "text")
+
+
 def mapping_problems(value: object, secrets: Mapping[str, object]) -> list[str]:
     """Return the problems of the placeholders in a parsed value, one line each."""
     problems = [f"{key!r}: placeholders are allowed in values only" for key in keys_with_placeholders(value)]
     for path, piece in _pieces(value, ""):
-        problem = _name_problem(piece, secrets) if isinstance(piece, Name) else _unclosed_problem(piece)
+        problem = _piece_problem(piece, secrets)
         if problem:
             problems.append(f"{path}: {problem}" if path else problem)
     return problems
+
+
+def _piece_problem(piece: str | Name, secrets: Mapping[str, object]) -> str | None:
+    if isinstance(piece, str):
+        return _unclosed_problem(piece)
+    return _name_problem(piece._replace(filters=()), secrets) or _filter_problem(piece)
 
 
 def _unclosed_problem(text: str) -> str | None:
@@ -118,37 +132,53 @@ def _unclosed_problem(text: str) -> str | None:
 
 
 def _name_problem(name: Name, secrets: Mapping[str, object]) -> str | None:
-    written = "{" + ".".join(part for part in name if part) + "}"
-    if name.root in ("customer", "content"):
-        return None if name.field else f"{written} needs a field, such as {_EXAMPLES[name.root]}"
+    if name.root in _EXAMPLES:
+        return None if name.field else f"{name.written} needs a field, such as {_EXAMPLES[name.root]}"
     if name.root == "secret":
         if name.field in secrets:
             return None
-        return f"{written} isn't defined in secrets{suggestion(name.field, secrets)}"
-    if name in _GETTERS:
+        return f"{name.written} isn't defined in secrets{suggestion(name.field, secrets)}"
+    if name.field in FIXED_FIELDS.get(name.root, {}):
         return None
-    return f"unknown placeholder {written}{_meant(name, secrets) or _THERE_ARE}"
+    return f"unknown placeholder {name.written}{_meant(name, secrets) or _THERE_ARE}"
+
+
+def _filter_problem(name: Name) -> str | None:
+    kind: Kind | None = kind_of(name)
+    for filter_ in name.filters:
+        if filter_ not in FILTER_NAMES:
+            there_are = suggestion(filter_, FILTER_NAMES) or f"; there are {', '.join(FILTER_NAMES)}"
+            return f"{name.written}: unknown filter {filter_!r}{there_are}"
+        if kind is not None and (kind := kind_after(kind, filter_)) is None:
+            return f"{name.written}: the filter {filter_} doesn't apply to this value"
+    return None
 
 
 def _meant(name: Name, secrets: Mapping[str, object]) -> str:
     """Return a suggestion for an unknown placeholder, or an empty string."""
     known = {
-        "message": [field for root, field in _GETTERS if root == "message"],
+        "message": list(FIXED_FIELDS["message"]),
         "content": sorted(frozenset[str]().union(*BLOCK_FIELDS.values())),
         "customer": ["phone", "email", "language"],
+        "variables": [],
+        "receipt": ["url"],
         "secret": list(secrets),
     }
-    whole = ".".join(filter(None, name))
+    whole = ".".join(filter(None, name[:2]))
     for root in [root for root in known if whole in known[root]]:
         return f"; did you mean {{{root}.{whole}}}?"
     if (meant := closest(name.root, known)) is None:
         return ""
-    field = name.field if meant in ("customer", "content") else closest(name.field, known[meant])
+    field = name.field if meant in _EXAMPLES else closest(name.field, known[meant])
     return f"; did you mean {{{meant}.{field}}}?" if field else ""
 
 
-_THERE_ARE = "; there are {message.id}, {message.key}, {customer.FIELD}, {content.FIELD} and {secret.NAME}"
-_EXAMPLES = {"customer": "{customer.phone}", "content": "{content.text}"}
+_THERE_ARE = (
+    "; there are {message.id}, {message.key}, {message.expiresAt}, {message.validity}, {customer.FIELD},"
+    " {content.FIELD}, {variables.NAME}, {receipt.url} and {secret.NAME}"
+)
+_EXAMPLES = {"customer": "{customer.phone}", "content": "{content.text}", "variables": "{variables.code}"}
+"""Roots whose fields aren't known, with an example each."""
 
 
 def content_problems(value: object, block: str) -> list[str]:
@@ -168,123 +198,11 @@ def customer_fields(value: object) -> frozenset[str]:
     return frozenset(name.field for _, name in names_in(value) if name.root == "customer")
 
 
-def as_is(text: str) -> str:
-    """Return the text unchanged."""
-    return text
+def uses(value: object, root: str, field: str) -> bool:
+    """Whether a mapping contains this placeholder, with or without filters."""
+    return any(name[:2] == (root, field) for _, name in names_in(value))
 
 
-class TextTemplate:
-    """A compiled string with placeholders: secrets are built in, all other values come per message.
-
-    `literal` encodes text of the configuration, `value` encodes values, secrets included; `prefix` is
-    prepended unencoded.
-    """
-
-    __slots__ = ("_pieces", "_value", "constant")
-
-    def __init__(
-        self,
-        text: str,
-        secrets: Mapping[str, str],
-        *,
-        literal: Encode = as_is,
-        value: Encode = as_is,
-        prefix: str = "",
-    ) -> None:
-        self._value = value
-        self._pieces: list[str | Getter] = [prefix]
-        for piece in split(text):
-            if isinstance(piece, str):
-                self._add_literal(literal(piece))
-            elif piece.root == "secret":
-                self._add_literal(value(secrets[piece.field]))
-            else:
-                self._pieces.append(getter(piece))
-        self.constant = _only_text(self._pieces)
-
-    def _add_literal(self, text: str) -> None:
-        if self._pieces and isinstance(self._pieces[-1], str):
-            self._pieces[-1] += text
-        else:
-            self._pieces.append(text)
-
-    def fill(self, dispatch: Dispatch) -> str | Absent:
-        """Return the string for one message, or ABSENT if a content field is absent. Raises Unfit."""
-        filled: list[str] = []
-        for piece in self._pieces:
-            if isinstance(piece, str):
-                filled.append(piece)
-                continue
-            found = piece(dispatch)
-            if found is ABSENT:
-                return ABSENT
-            try:
-                filled.append(self._value(str(found)))
-            except UnicodeEncodeError:
-                raise Unfit("a value isn't valid Unicode text") from None
-        return "".join(filled)
-
-
-def _only_text(pieces: list[str | Getter]) -> str | None:
-    match pieces:
-        case [str(text)]:
-            return text
-        case _:
-            return None
-
-
-def getter(name: Name) -> Getter:
-    """Return a function that reads a placeholder's value; it raises Unfit for a missing customer field."""
-    if name.root == "content":
-        return lambda dispatch: dispatch.rendered.fields.get(name.field, ABSENT)
-    if name.root == "customer":
-        return lambda dispatch: _customer_value(dispatch, name.field)
-    return _GETTERS[name]
-
-
-def _customer_value(dispatch: Dispatch, field: str) -> str | int:
-    customer = dispatch.customer
-    if customer is not None:
-        if field == "id":
-            return customer.id
-        value = customer.fields.get(field)
-        if value:
-            return value
-    raise Unfit("the customer has no address on this channel")
-
-
-def compile_tree(value: object, secrets: Mapping[str, str]) -> Callable[[Dispatch], object]:
-    """Compile a parsed value into a function that fills it; a string of one placeholder keeps the type.
-
-    A string with an absent content field is ABSENT. An object or a list leaves absent members out, and is
-    ABSENT itself when that leaves none.
-    """
-    if isinstance(value, str):
-        return _compile_string(value, secrets)
-    if not any(True for _ in names_in(value)):
-        return lambda _: value
-    if isinstance(value, Mapping):
-        members = [(str(key), compile_tree(member, secrets)) for key, member in value.items()]
-        return lambda dispatch: _fill_object(members, dispatch)
-    items = [compile_tree(member, secrets) for member in value] if isinstance(value, list | tuple) else []
-    return lambda dispatch: [got for fill in items if (got := fill(dispatch)) is not ABSENT] or ABSENT
-
-
-def _fill_object(members: list[tuple[str, Callable[[Dispatch], object]]], dispatch: Dispatch) -> object:
-    filled = {}
-    for key, fill in members:
-        value = fill(dispatch)
-        if value is not ABSENT:
-            filled[key] = value
-    return filled or ABSENT
-
-
-def _compile_string(text: str, secrets: Mapping[str, str]) -> Callable[[Dispatch], object]:
-    match list(split(text)):
-        case [Name(root=root) as name] if root != "secret":
-            return getter(name)
-    compiled = TextTemplate(text, secrets)
-    if compiled.constant is not None:
-        constant = compiled.constant
-        return lambda _: constant
-    return compiled.fill
+def filtered_fields(value: object, filter_: str) -> frozenset[Name]:
+    """Return the placeholders of a mapping that go through this filter, without their filters."""
+    return frozenset(name._replace(filters=()) for _, name in names_in(value) if filter_ in name.filters)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
 from deliveryd.channels.preset_reading import PresetReader
 from deliveryd.channels.receipt_options import ReceiptOptions
@@ -64,6 +64,10 @@ class ChannelTable(BaseModel):
     model_config = _CONFIG
 
     block: str | None = Field(None, description="block of the settings to send; left out: the channel's name")
+    max_parts: StrictInt | None = Field(
+        None, ge=1, le=255, description="most parts of an SMS; a longer text takes the next channel"
+    )
+    transliterate: StrictBool = Field(False, description="replace typography if that keeps an SMS in GSM-7")
 
 
 class ProviderTable(BaseModel):
@@ -215,6 +219,9 @@ def _read_channel(file: ConfigFile, presets: PresetReader, name: str, table: obj
         text = f"{block!r} isn't a content block; use one of {', '.join(BLOCKS)}"
         file.complain(f"{place}.block", text)
         return None
+    if block != "sms":
+        for key in sorted({"max_parts", "transliterate"} & own.keys()):
+            file.complain(f"{place}.{key}", f"only for the block sms; this channel sends {block}")
     found = [_read_provider(file, presets, name, block, each) for each in tables]
     providers = {provider.name: provider for provider in found if provider is not None}
     return ChannelConfig(name=name, block=block, common=common, providers=providers) if providers else None

@@ -72,9 +72,20 @@ def check_provider(place: str, block: str, adapter: str, options: BaseModel) -> 
     return [f"{place}.{problem}" for problem in find_adapter(adapter).check(options, block)]
 
 
-def open_adapter(place: str, block: str, adapter: str, options: BaseModel, *, timeout: float) -> Channel:
+def open_adapter(
+    place: str,
+    block: str,
+    adapter: str,
+    options: BaseModel,
+    *,
+    timeout: float,
+    receipt_url: str | None = None,
+) -> Channel:
     """Open the provider whose table is at `place`; its attempts take at most `timeout` seconds.
 
-    Must be called within the event loop; raises ConfigError, or ValueError for an unknown adapter.
+    `receipt_url` is the public address that it reports to. Must be called within the event
+    loop; raises ConfigError, or ValueError for an unknown adapter.
     """
+    if isinstance(options, HttpChannelOptions):
+        options = options.reporting_to(receipt_url)
     return find_adapter(adapter).open(place, block, options, timeout)

@@ -15,7 +15,7 @@ from aiosmtplib import (
 )
 from anyio.lowlevel import checkpoint
 
-from deliveryd.channels.base import Accepted, Dispatch, Expired, Misconfigured, Refused, Verdict
+from deliveryd.channels.base import NO_ADDRESS, Accepted, Dispatch, Expired, Misconfigured, Refused, Verdict
 from deliveryd.channels.mailbox import parse_mailbox
 from deliveryd.channels.mime import Letter, Mail, compose, readable
 from deliveryd.channels.smtp_options import SmtpOptions
@@ -122,6 +122,10 @@ class SmtpChannel:
     def reaches(self, customer: Customer | None) -> bool:
         """Whether the customer has a value in the field that `to` names."""
         return customer is not None and bool(customer.fields.get(self._address_field))
+
+    def unreached(self, _customer: Customer | None) -> str:
+        """Return that the address is missing."""
+        return NO_ADDRESS
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Send one mail; the provider's ID is its Message-ID, which is derived from the key."""

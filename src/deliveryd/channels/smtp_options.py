@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator, model_validator
 
-from deliveryd.channels.http_options import header_problems
+from deliveryd.channels.request_options import header_problems
 from deliveryd.http.tls import TlsFiles
 from deliveryd.network.plain_text import is_loopback, plain_text_problem
 from deliveryd.options.tls import tls_problems

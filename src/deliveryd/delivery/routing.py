@@ -8,6 +8,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from deliveryd.channels.base import Channel
+from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.model import Customer, Entry, Rendered, channel_of, first_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
@@ -18,11 +19,12 @@ from deliveryd.transitions import expiry_details
 class Road(NamedTuple):
     """A channel that messages may take: the block of the settings that it sends, and who sends it.
 
-    `providers` are the adapters by their providers' identities.
+    `providers` are the adapters by their providers' identities; `sms` are rules for the text of an SMS.
     """
 
     block: str
     providers: Mapping[str, Channel]
+    sms: SmsRules | None = None
 
 
 class Routed(NamedTuple):
@@ -121,28 +123,26 @@ class Router:
             tags = candidates(customer.language if customer else None, self._languages)
         except LanguageUnreadable as error:
             return Undeliverable.because(entry, str(error))
-        found = self._first_usable(entry, settings, customer, tags)
-        if found is None:
-            return Undeliverable.because(entry, *self._why_none(entry, settings, tags))
-        provider, block = found
-        rendered = block.render(entry.variables, customer)
-        if isinstance(rendered, Rendered):
+        too_long: dict[str, str] = {}
+        for name, block in self._offers_for(entry, settings, tags):
+            if name in too_long or (provider := self._provider(entry, name, customer)) is None:
+                continue
+            rendered = block.render(entry.variables, customer)
+            if not isinstance(rendered, Rendered):
+                why = self._why_not(entry, settings, tags, (name, block), rendered)
+                return Undeliverable.because(entry, *_named(too_long), *why)
+            if (rules := self._roads[name].sms) is not None:
+                rendered = rules.apply(rendered)
+                if not entry.doubt and (excess := rules.excess(rendered)) is not None:
+                    too_long[name] = excess.reason
+                    continue
             return Routed(entry, provider, customer, rendered, settings.expires_at)
-        chosen = channel_of(provider), block
-        return Undeliverable.because(entry, *self._why_not(entry, settings, tags, chosen, rendered))
+        return Undeliverable.because(entry, *self._why_none(entry, settings, customer, tags, too_long))
 
     def _repeats(self, entry: Entry) -> str | None:
         """The provider to which a message says again what may have arrived there, if it does so."""
         provider = entry.provider or entry.via
         return provider if entry.content is not None and provider in self._providers else None
-
-    def _first_usable(
-        self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
-    ) -> tuple[str, CompiledBlock] | None:
-        for name, block in self._offers_for(entry, settings, tags):
-            if (provider := self._provider(entry, name, customer)) is not None:
-                return provider, block
-        return None
 
     def _provider(self, entry: Entry, channel: str, customer: Customer | None) -> str | None:
         """The provider of a channel that takes a message, if one can."""
@@ -216,8 +216,11 @@ class Router:
         return _Fixed(block)
 
     def _reaches_all(self, channel: str) -> bool:
-        """Whether a channel needs no address, whichever provider sends."""
-        return all(adapter.reaches(None) for adapter in self._roads[channel].providers.values())
+        """Whether a channel takes every message without an address, whichever provider sends."""
+        road = self._roads[channel]
+        if road.sms is not None and road.sms.max_parts is not None:
+            return False
+        return all(adapter.reaches(None) for adapter in road.providers.values())
 
     def _why_not(
         self,
@@ -243,20 +246,34 @@ class Router:
         order = self._order_for(entry)
         return ((tag, name) for tag in tags for name in order)
 
-    def _why_none(self, entry: Entry, settings: CompiledSettings, tags: Sequence[str]) -> Iterator[str]:
+    def _why_none(
+        self,
+        entry: Entry,
+        settings: CompiledSettings,
+        customer: Customer | None,
+        tags: Sequence[str],
+        too_long: Mapping[str, str],
+    ) -> Iterator[str]:
         """Why nothing can be sent, besides the reasons of the providers that were tried."""
         order = self._order_for(entry)
         offered = {name for name, _ in self._offers(settings, order, tags)}
         if entry.doubt:
             yield f"{entry.provider}: the attempt can't be repeated"
         elif offered:
-            yield from (f"{name}: no address of the customer" for name in order if name in offered)
+            for name in order:
+                if name in offered:
+                    yield f"{name}: {too_long.get(name) or self._unreached(name, customer)}"
         elif not entry.spent:
             yield f"no content for a configured channel in {', '.join(tags)}"
         everywhere = (*tags, *settings.languages)
         if next(self._offers(settings, order, everywhere), None) is None:
             tags = everywhere  # it was the same for all customers, so that this one wasn't looked up
         yield from self._unreadable(settings, self._candidates(entry, tags))
+
+    def _unreached(self, channel: str, customer: Customer | None) -> str:
+        """Why no provider of a channel reaches the customer."""
+        adapters = self._roads[channel].providers.values()
+        return ", ".join(dict.fromkeys(adapter.unreached(customer) for adapter in adapters))
 
     def _unreadable(self, settings: CompiledSettings, places: Iterable[_Place]) -> Iterator[str]:
         """Why blocks at these places can't be read; each reason once."""
@@ -266,3 +283,7 @@ class Router:
             if language is not None and (reason := language.unreadable.get(self._roads[name].block)):
                 found[reason] = None
         yield from first_of(found)
+
+
+def _named(reasons: Mapping[str, str]) -> Iterator[str]:
+    return (f"{channel}: {reason}" for channel, reason in reasons.items())

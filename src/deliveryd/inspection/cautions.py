@@ -9,7 +9,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from deliveryd.channels.http_options import HttpChannelOptions
-from deliveryd.channels.mapping import customer_fields, names_in
+from deliveryd.channels.mapping import customer_fields, names_in, uses
+from deliveryd.channels.request_options import VariantOptions
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.config import Config
 from deliveryd.directory.file import FileOptions
@@ -34,6 +35,7 @@ def cautions(config: Config) -> list[Finding]:
         *_open_pages(config),
         *_unverified_receipts(config),
         *_secrets_in_addresses(config),
+        *_changing_repeats(config),
         *_exposed_files(config),
         *_unusual_ports(config),
     ]
@@ -68,14 +70,33 @@ def _unverified_receipts(config: Config) -> Iterator[Finding]:
 def _secrets_in_addresses(config: Config) -> Iterator[Finding]:
     for provider in config.channels.providers.values():
         if isinstance(provider.options, HttpChannelOptions):
-            table = provider.place
-            yield from _secret_in_url(f"{table}.url", provider.options.url)
-            for key, value in (provider.options.query or {}).items():
-                yield from _secret_in_pair(f"{table}.query.{key}", key, value)
+            yield from _secrets_in_request(provider.place, provider.options)
+            for index, variant in enumerate(provider.options.variants):
+                yield from _secrets_in_request(f"{provider.place}.variants.{index}", variant)
     customers = config.customers.options
     if isinstance(customers, HttpDirectoryOptions):
         yield from _secret_in_url("customers.url", customers.url)
         yield from _secret_in_url("customers.batch_url", customers.batch_url or "")
+
+
+def _secrets_in_request(table: str, options: HttpChannelOptions | VariantOptions) -> Iterator[Finding]:
+    yield from _secret_in_url(f"{table}.url", options.url or "")
+    for key, value in (options.query or {}).items():
+        yield from _secret_in_pair(f"{table}.query.{key}", key, value)
+
+
+def _changing_repeats(config: Config) -> Iterator[Finding]:
+    """Yield mappings whose repeats differ although the provider compares what it gets under one key."""
+    for provider in config.channels.providers.values():
+        options = provider.options
+        if not isinstance(options, HttpChannelOptions) or not options.heeds_keys:
+            continue
+        if uses(options.mapped(), "message", "validity"):
+            text = (
+                "a repeat must be the same, but {message.validity} is computed anew for each try:"
+                " use {message.expiresAt}, or leave the validity out"
+            )
+            yield Finding(f"{provider.place}.heeds_keys", Level.WARNING, text)
 
 
 def _secret_in_url(key: str, url: str) -> Iterator[Finding]:

@@ -110,7 +110,7 @@ async def _channels(config: Config) -> list[Finding]:
     found = []
     for provider in config.channels.providers.values():
         try:
-            channel = open_provider(provider)
+            channel = open_provider(config, provider)
         except ConfigError as error:
             found += of_problems(error.problems)
         except (ValueError, OSError) as error:  # of a plug-in; its own check may have named it already
@@ -154,7 +154,7 @@ Probe = Callable[[list[Finding]], Coroutine[Any, Any, None]]
 
 def _others(config: Config) -> list[Probe]:
     """Return the probes of everything but the service."""
-    providers = [partial(_provider, each) for each in config.channels.providers.values()]
+    providers = [partial(_provider, config, each) for each in config.channels.providers.values()]
     return [partial(_remote_directory, config), *providers]
 
 
@@ -225,9 +225,9 @@ def _is_json(body: bytes) -> bool:
     return True
 
 
-async def _provider(provider: ProviderConfig, found: list[Finding]) -> None:
+async def _provider(config: Config, provider: ProviderConfig, found: list[Finding]) -> None:
     try:
-        channel = open_provider(provider)
+        channel = open_provider(config, provider)
     except ConfigError:
         return
     problem = await channel.probe()

@@ -8,14 +8,15 @@ from typing import NamedTuple
 from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.config import Config
 from deliveryd.delivery.routing import Routed, Undeliverable, is_expired
+from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.preview_request import PreviewMessage
 from deliveryd.model import Rendered, WallClock, channel_of, first_of, format_instant, message_key
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, standard_tag
-from deliveryd.rendering.sms import SmsParts, sms_parts
+from deliveryd.sms import outside_gsm, sms_parts
 from deliveryd.transitions import expiry_details
-from deliveryd.worker.wiring import build_router, compiler, open_providers
+from deliveryd.worker.wiring import build_router, compiler, open_providers, sms_rules
 
 
 class Scope(NamedTuple):
@@ -28,11 +29,21 @@ class Scope(NamedTuple):
 WHOLE_SCOPE = Scope(None, None)
 
 
+class SmsSize(NamedTuple):
+    """The size of an SMS as it would be sent, and the characters that force UCS-2."""
+
+    encoding: str
+    units: int
+    parts: int
+    forced_by: tuple[str, ...]
+
+
 class Preview(NamedTuple):
     """What one provider would send in one language.
 
-    `problem` is why there is no text; `missing` are the placeholders without a value. `reached`: whether the
-    customer has an address there. Only then there is a `request`, with secrets masked.
+    `problem` is why nothing can be sent; `missing` are the placeholders without a value. `reached`: whether
+    the customer has an address there, else `unreached` is why not. Only then there is a `request`, with
+    secrets masked.
     """
 
     provider: str
@@ -41,8 +52,9 @@ class Preview(NamedTuple):
     problem: str | None = None
     missing: tuple[str, ...] = ()
     fields: Mapping[str, str] = {}
-    sms: SmsParts | None = None
+    sms: SmsSize | None = None
     request: str | None = None
+    unreached: str | None = None
 
 
 class PreviewResult(NamedTuple):
@@ -80,7 +92,14 @@ def _preview_result(
         nothing = f"settings {message.entry.settings_id} have no such content in {', '.join(tags)}"
         raise DeliverydError("; ".join((nothing, *first_of(settings.unreadable))))
     previews = [
-        _preview(provider.identity, providers[provider.identity], block, message, now)
+        _preview(
+            provider.identity,
+            providers[provider.identity],
+            block,
+            sms_rules(config.channels.configured[name]),
+            message,
+            now=now,
+        )
         for name, block in blocks
         for provider in config.channels.configured[name].providers.values()
     ]
@@ -129,24 +148,43 @@ def _blocks(
     return list(found.items())
 
 
-def _preview(name: str, channel: Channel, block: CompiledBlock, message: PreviewMessage, now: int) -> Preview:
+def _preview(
+    name: str,
+    channel: Channel,
+    block: CompiledBlock,
+    rules: SmsRules | None,
+    message: PreviewMessage,
+    *,
+    now: int,
+) -> Preview:
     reached = channel.reaches(message.customer)
+    unreached = None if reached else channel.unreached(message.customer)
     rendered = block.render(message.entry.variables, message.customer)
     if isinstance(rendered, Missing):
-        return Preview(name, block.language, reached, rendered.reason, rendered.names)
+        return Preview(name, block.language, reached, rendered.reason, rendered.names, unreached=unreached)
     if not isinstance(rendered, Rendered):
-        return Preview(name, block.language, reached, rendered.reason)
+        return Preview(name, block.language, reached, rendered.reason, unreached=unreached)
+    excess = None
+    if rules is not None:
+        rendered = rules.apply(rendered)
+        excess = rules.excess(rendered)
     entry = message.entry._replace(begun_at=now)
     key = message_key("preview", entry.id, name, entry.beginning)
-    dispatch = Dispatch(key, entry, message.customer, rendered, None, WallClock())
+    dispatch = Dispatch(key, entry, message.customer, rendered, message.settings.expires_at, WallClock())
     return Preview(
         name,
         block.language,
         reached,
+        excess and excess.reason,
         fields=rendered.fields,
-        sms=sms_parts(rendered.fields["text"]) if block.block == "sms" else None,
+        sms=_sms_size(rendered.fields["text"]) if block.block == "sms" else None,
         request=channel.preview(dispatch) if reached else None,
+        unreached=unreached,
     )
+
+
+def _sms_size(text: str) -> SmsSize:
+    return SmsSize(*sms_parts(text), outside_gsm(text))
 
 
 def _chosen(previews: Sequence[Preview], route: Routed | Undeliverable, scope: Scope) -> Preview | None:
@@ -177,8 +215,7 @@ def _why_not(
 
 
 def _hindrance(preview: Preview, message: PreviewMessage) -> str | None:
-    no_address = "no address of the customer" if message.has_customer and not preview.reached else None
-    return preview.problem or no_address
+    return preview.problem or (preview.unreached if message.has_customer else None)
 
 
 def preview_lines(result: PreviewResult) -> Iterator[str]:
@@ -213,7 +250,7 @@ def _facts(preview: Preview, message: PreviewMessage) -> Iterator[str]:
     if (why := _hindrance(preview, message)) is not None:
         yield f"can't be sent: {why}"
     if preview.sms is not None:
-        yield f"{preview.sms.parts} SMS ({preview.sms.units} units of {preview.sms.encoding})"
+        yield _sms_line(preview.sms)
     for name, text in preview.fields.items():
         # Most requests contain the text verbatim; in others escapes make it unreadable.
         if text.strip() not in (preview.request or ""):
@@ -221,6 +258,12 @@ def _facts(preview: Preview, message: PreviewMessage) -> Iterator[str]:
     if preview.request is not None:
         yield ""
         yield from _broken(preview.request)
+
+
+def _sms_line(sms: SmsSize) -> str:
+    forced = ", ".join(first_of([f"U+{ord(char):04X}" for char in sms.forced_by]))
+    cause = f", forced by {forced}" if forced else ""
+    return f"{sms.parts} SMS ({sms.units} units of {sms.encoding}{cause})"
 
 
 def _indented(label: str, text: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Placeholders, greeting, language, escaping and parts of an SMS: pure functions.
+"""Placeholders, greeting, language and escaping: pure functions.
 
 Imports the model and the errors. Does no I/O.
 """

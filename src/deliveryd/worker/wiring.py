@@ -12,8 +12,8 @@ import anyio.to_thread
 from deliveryd import __version__
 from deliveryd.channels import registry
 from deliveryd.channels.base import Channel
-from deliveryd.channels.options import ProviderConfig
-from deliveryd.config import Config
+from deliveryd.channels.options import ChannelConfig, ProviderConfig
+from deliveryd.config import Config, receipt_url
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
@@ -29,6 +29,7 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Road, Router
 from deliveryd.delivery.settings import SettingsCache
+from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.directory.base import Directory
 from deliveryd.directory.file import FileDirectory, FileOptions
 from deliveryd.directory.none import NoDirectory, NoOptions
@@ -240,14 +241,19 @@ def _configuration_access(config: Config, on_problem: Callable[[str], None]) -> 
 
 def open_providers(config: Config) -> dict[str, Channel]:
     """The adapters of all providers, by their identities. Raises ConfigError."""
-    return {name: open_provider(provider) for name, provider in config.channels.providers.items()}
+    return {name: open_provider(config, provider) for name, provider in config.channels.providers.items()}
 
 
-def open_provider(provider: ProviderConfig) -> Channel:
+def open_provider(config: Config, provider: ProviderConfig) -> Channel:
     """The adapter of one provider. Raises ConfigError."""
     common = provider.common
     return registry.open_adapter(
-        provider.place, provider.block, common.adapter, provider.options, timeout=common.timeout
+        provider.place,
+        provider.block,
+        common.adapter,
+        provider.options,
+        timeout=common.timeout,
+        receipt_url=receipt_url(config, provider),
     )
 
 
@@ -305,12 +311,21 @@ class _Compiler:
         return compile_settings(settings, self._email_format, self._greetings)
 
 
+def sms_rules(channel: ChannelConfig) -> SmsRules | None:
+    """The rules for the text of an SMS, if the channel has any."""
+    common = channel.common
+    if common.max_parts is None and not common.transliterate:
+        return None
+    return SmsRules(common.max_parts, common.transliterate)
+
+
 def build_router(config: Config, providers: Mapping[str, Channel]) -> Router:
     """What chooses channel, provider and language."""
     roads = {
         name: Road(
             channel.block,
             {each.identity: providers[each.identity] for each in channel.providers.values()},
+            sms_rules(channel),
         )
         for name, channel in config.channels.configured.items()
     }

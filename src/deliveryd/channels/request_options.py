@@ -1,0 +1,361 @@
+"""The options of an HTTP gateway that make its requests: mappings, variants, credentials."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from deliveryd.channels.filters import PHONE
+from deliveryd.channels.http_address import address_problem
+from deliveryd.channels.mapping import Name, filtered_fields, mapping_problems, names_in, split, uses
+from deliveryd.options.suggestion import suggestion
+from deliveryd.options.units import Positive, SecretPath
+
+Scalar = StrictStr | StrictBool | StrictInt | StrictFloat
+MappedPairs = dict[str, Scalar | list[Scalar]]
+Method = Literal["POST", "PUT", "GET"]
+
+OWN_HTTP_HEADERS = frozenset(
+    {"host", "content-length", "transfer-encoding", "connection", "accept-encoding", "idempotency-key"}
+    | {"expect", "upgrade", "te", "trailer", "keep-alive", "proxy-authorization", "proxy-connection"}
+)
+
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_CONDITIONAL = frozenset({"content", "variables", "message"})
+
+
+class RequestParts(NamedTuple):
+    """What one request is made from: the channel's own, or a variant laid over it."""
+
+    method: Method
+    url: str
+    json_body: dict[str, Any] | list[Any] | None
+    form: MappedPairs | None
+    query: MappedPairs | None
+    headers: dict[str, str]
+
+    def problem(self) -> str | None:
+        """Return why these can't be parts of one request, or None."""
+        if self.json_body is not None and self.form is not None:
+            return "json and form can't be combined: a request has one body"
+        if self.method == "GET" and (self.json_body is not None or self.form is not None):
+            return 'method = "GET" needs query instead of json or form'
+        if self.json_body is None and self.form is None and not any(names_in([self.url, self.query])):
+            return "the request wouldn't contain the message: set json, form or query"
+        return None
+
+
+def _as_texts(values: object) -> object:
+    return [_as_text(value) for value in values] if isinstance(values, list) else values
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+Texts = Annotated[list[str], BeforeValidator(_as_texts)]
+"""Values that are compared as text; numbers and booleans may be written without quotes."""
+
+
+def _condition(at: str) -> str:
+    match list(split(at)):
+        case [Name(root=root)] if root in _CONDITIONAL:
+            return at
+        case _:
+            raise ValueError(
+                'expected one placeholder of content, variables or message, such as "{content.image}"'
+            )
+
+
+class WhenOptions(BaseModel):
+    """A condition of a variant: a placeholder, and what its value must be."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    at: Annotated[str, AfterValidator(_condition)] = Field(description="a placeholder: {content.image}")
+    present: StrictBool | None = Field(None, description="whether it has a value that isn't empty")
+    is_: Texts | None = Field(None, alias="is", min_length=1, description="its value is one of these")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.present is None) == (self.is_ is None):
+            raise ValueError("set either present or is")
+        return self
+
+
+class VariantOptions(BaseModel):
+    """Another request for some messages; what it sets replaces the channel's own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    when: tuple[WhenOptions, ...] = Field(min_length=1, description="conditions that must all hold")
+    url: str | None = Field(None, description="address")
+    method: Method | None = Field(None, description="method of the request")
+    json_body: dict[str, Any] | list[Any] | None = Field(None, alias="json", description="body as JSON")
+    form: MappedPairs | None = Field(None, description="body as a form")
+    query: MappedPairs | None = Field(None, description="parameters added to the address")
+    headers: dict[str, str] | None = Field(None, description="headers added to the adapter's own")
+
+    def over(self, base: RequestParts) -> RequestParts:
+        """Return the parts of the request that this variant makes. GET drops the body of the base."""
+        method = self.method or base.method
+        keeps_body = self.json_body is None and self.form is None and method != "GET"
+        return RequestParts(
+            method,
+            self.url or base.url,
+            base.json_body if keeps_body else self.json_body,
+            base.form if keeps_body else self.form,
+            base.query if self.query is None else self.query,
+            base.headers if self.headers is None else self.headers,
+        )
+
+    def mapped(self) -> dict[str, object]:
+        """Return everything that depends on the message, by configuration key."""
+        parts = {name: getattr(self, name) for name in ("url", "form", "query", "headers")}
+        return {"when": [when.at for when in self.when], "json": self.json_body, **parts}
+
+
+class BasicOptions(BaseModel):
+    """HTTP Basic authentication."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    username: str = Field(min_length=1, description="may hold {secret.NAME}")
+    password: str = Field(min_length=1, description="{secret.NAME}")
+
+
+class SignOptions(BaseModel):
+    """How requests are signed, so that the receiver can verify them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    scheme: Literal["standard-webhooks"] = Field("standard-webhooks", description="Standard Webhooks")
+    secret: str | Annotated[list[str], Field(min_length=1)] = Field(
+        description="name of the key in secrets; while it rotates a list, of which each signs"
+    )
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the keys."""
+        return [self.secret] if isinstance(self.secret, str) else self.secret
+
+
+class RequestOptions(BaseModel):
+    """How a request is made from a message."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    # First, since the validators of the others refer to it.
+    secrets: dict[Annotated[str, Field(pattern=r"^[^{}|]+$")], SecretPath] = Field(
+        {}, description="names for {secret.NAME}, and their files"
+    )
+    url: str = Field(description="address; placeholders in path segments and values of the query")
+    method: Method = Field("POST", description="method of the request")
+    json_body: dict[str, Any] | list[Any] | None = Field(None, alias="json", description="body as JSON")
+    form: MappedPairs | None = Field(None, description="body as a form, instead of json")
+    query: MappedPairs | None = Field(None, description="parameters added to the address")
+    headers: dict[str, str] = Field({}, description="headers added to the adapter's own")
+    basic: BasicOptions | None = Field(None, description="Basic authentication: username, password")
+    sign: SignOptions | None = Field(None, description="signature of requests; left out: none")
+    variants: tuple[VariantOptions, ...] = Field(
+        (), description="other requests for some messages; the first that fits is sent"
+    )
+    country: str | None = Field(
+        None, description='country of phone numbers without a country code, such as "GB"'
+    )
+    validity_min: Positive | None = Field(None, description="shortest validity that the provider accepts")
+    validity_max: Positive | None = Field(None, description="longest validity that the provider accepts")
+    heeds_keys: StrictBool = Field(False, description="whether the provider drops repeats by their key")
+
+    _receipt_url: str | None = PrivateAttr(None)
+
+    @field_validator("url", "json_body", "form", "query", "headers")
+    @classmethod
+    def _usable(cls, value: Any, info: ValidationInfo) -> Any:
+        secrets = info.data.get("secrets")
+        if secrets is not None and (problems := part_problems(str(info.field_name), value, secrets)):
+            raise ValueError("; ".join(problems))
+        return value
+
+    @field_validator("basic")
+    @classmethod
+    def _secret(cls, basic: BasicOptions | None, info: ValidationInfo) -> BasicOptions | None:
+        secrets = info.data.get("secrets")
+        if basic is None or secrets is None:
+            return basic
+        if problems := list(_basic_problems(basic, secrets)):
+            raise ValueError("; ".join(problems))
+        return basic
+
+    @field_validator("sign")
+    @classmethod
+    def _known_keys(cls, sign: SignOptions | None, info: ValidationInfo) -> SignOptions | None:
+        secrets = info.data.get("secrets")
+        if sign is not None and secrets is not None:
+            for name in sign.names:
+                if name not in secrets:
+                    raise ValueError(f"secret: {name!r} isn't defined in secrets{suggestion(name, secrets)}")
+        return sign
+
+    @field_validator("variants")
+    @classmethod
+    def _usable_variants(
+        cls, variants: tuple[VariantOptions, ...], info: ValidationInfo
+    ) -> tuple[VariantOptions, ...]:
+        secrets = info.data.get("secrets")
+        if secrets is not None and (problems := list(_variant_problems(variants, secrets))):
+            raise ValueError("; ".join(problems))
+        return variants
+
+    @field_validator("country")
+    @classmethod
+    def _known_country(cls, country: str | None) -> str | None:
+        if country is not None:
+            from deliveryd.channels.phone_numbers import country_problem  # noqa: PLC0415  # loads phonenumbers
+
+            if problem := country_problem(country):
+                raise ValueError(problem)
+        return country
+
+    @model_validator(mode="after")
+    def _carries_the_message(self) -> Self:
+        base = self.parts()
+        if problem := base.problem():
+            raise ValueError(problem)
+        for index, variant in enumerate(self.variants):
+            if problem := variant.over(base).problem():
+                raise ValueError(f"variants.{index}: {problem}")
+        if self.basic is not None and any(
+            name.lower() == "authorization" for parts in self.all_parts() for name in parts.headers
+        ):
+            raise ValueError("basic sets the header Authorization: remove that header")
+        if self.validity_min and self.validity_max and self.validity_max < self.validity_min:
+            raise ValueError("validity_max must not be shorter than validity_min")
+        return self
+
+    def parts(self) -> RequestParts:
+        """Return the parts of the request that is sent unless a variant fits."""
+        return RequestParts(self.method, self.url, self.json_body, self.form, self.query, self.headers)
+
+    def all_parts(self) -> list[RequestParts]:
+        """Return the parts of all requests: the channel's own, and those of each variant."""
+        base = self.parts()
+        return [base, *(variant.over(base) for variant in self.variants)]
+
+    def mapped(self) -> dict[str, object]:
+        """Return everything that is filled in per message, by configuration key."""
+        return {
+            "url": self.url,
+            "json": self.json_body,
+            "form": self.form,
+            "query": self.query,
+            "headers": self.headers,
+            "basic": self.basic and {"username": self.basic.username, "password": self.basic.password},
+            "variants": [variant.mapped() for variant in self.variants],
+        }
+
+    def reporting_to(self, url: str | None) -> Self:
+        """Return these options for a provider that reports to this public address."""
+        copied = self.model_copy()
+        copied._receipt_url = url  # noqa: SLF001 - its own class
+        return copied
+
+    @property
+    def receipt_url(self) -> str | None:
+        """Return the public address that the provider reports to, if one is known."""
+        return self._receipt_url
+
+    @property
+    def names_receipt_url(self) -> bool:
+        """Whether a request tells the provider where to report."""
+        return uses(self.mapped(), "receipt", "url")
+
+    @property
+    def phone_fields(self) -> frozenset[Name]:
+        """Return the placeholders whose values are read as phone numbers."""
+        return filtered_fields(self.mapped(), PHONE)
+
+
+def part_problems(key: str, value: Any, secrets: Mapping[str, object]) -> list[str]:
+    """Return the problems of one part of a request, by the name of its field."""
+    problems = mapping_problems(value, secrets)
+    if problems:
+        return problems
+    match key:
+        case "url":
+            return [problem] if (problem := address_problem(value)) else []
+        case "headers":
+            return header_problems(value)
+        case "json_body":
+            return _json_problems(value)
+        case _:
+            return []
+
+
+def _json_problems(value: object) -> list[str]:
+    try:
+        json.dumps(value, allow_nan=False)
+    except TypeError:
+        return ["a date or time must be a string in quotes"]
+    except ValueError as error:
+        return [str(error)]
+    return []
+
+
+def _variant_problems(variants: tuple[VariantOptions, ...], secrets: Mapping[str, object]) -> Iterator[str]:
+    for index, variant in enumerate(variants):
+        for when in variant.when:
+            yield from (f"{index}.when: {problem}" for problem in mapping_problems(when.at, secrets))
+        for key in ("url", "json_body", "form", "query", "headers"):
+            value = getattr(variant, key)
+            if value is not None:
+                written = "json" if key == "json_body" else key
+                yield from (f"{index}.{written}: {problem}" for problem in part_problems(key, value, secrets))
+
+
+def _basic_problems(basic: BasicOptions, secrets: Mapping[str, object]) -> Iterator[str]:
+    for key, text in (("username", basic.username), ("password", basic.password)):
+        yield from (f"{key}: {problem}" for problem in mapping_problems(text, secrets))
+        if any(name.root != "secret" for _, name in names_in(text)):
+            yield f"{key}: only {{secret.NAME}} is allowed"
+    if ":" in "".join(piece for piece in split(basic.username) if isinstance(piece, str)):
+        yield "username: must not contain a colon"
+    if not any(True for _ in names_in(basic.password)):
+        yield "password: put it into a file that secrets names, and write {secret.NAME}"
+
+
+def header_problems(headers: Mapping[str, str]) -> list[str]:
+    """Return header names that are invalid or reserved, and values with control characters."""
+    problems = []
+    seen = set()
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name):
+            problems.append(f"{name!r} isn't a header name")
+        elif name.lower() in OWN_HTTP_HEADERS:
+            problems.append(f"{name} is set by the adapter")
+        elif name.lower() in seen:
+            problems.append(f"{name} is given twice")
+        elif not (value.isascii() and value.isprintable()):
+            problems.append(f"{name}: a header value must be printable ASCII")
+        seen.add(name.lower())
+    return problems

@@ -1,0 +1,326 @@
+"""What the http adapter sends on a real socket: variants, Basic authentication, phone numbers, validity."""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64decode, b64encode
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from pydantic import ValidationError
+
+from deliveryd.channels.base import Accepted, Dispatch, Refused
+from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http_signing import Signer, read_key
+from deliveryd.channels.mapping import customer_fields
+from deliveryd.errors import ConfigError
+from deliveryd.model import SECOND, Customer, WallClock
+from deliveryd.testing.gateway import Gateway, open_gateway
+from deliveryd.testing.samples import dispatch, opened
+
+pytestmark = pytest.mark.anyio
+
+HI = dispatch("sms", {"text": "Hi"})
+
+
+class At:
+    """A clock that stands still."""
+
+    def __init__(self, now: int) -> None:
+        self._now = now
+
+    def now(self) -> int:
+        return self._now
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> str:
+    path = tmp_path / "token"
+    path.write_text("s3cr\u00e9t\n", "utf-8")
+    path.chmod(0o600)
+    return str(path)
+
+
+async def sent(gateway: Gateway, options: dict[str, Any], sample: Dispatch, block: str) -> str:
+    """Send one message and return the request line that arrived."""
+    async with opened("http", {"url": f"{gateway.url}/text", **options}, block=block) as channel:
+        assert await channel.send(sample) == Accepted(None)
+    return f"{gateway.seen[-1].method} {gateway.seen[-1].target}"
+
+
+async def test_basic_authentication(token: str) -> None:
+    """User name and password go out together in base64, as UTF-8; a preview masks both."""
+    options = {
+        "basic": {"username": "AC01", "password": "{secret.token}"},
+        "form": {"to": "{customer.phone}"},
+        "secrets": {"token": token},
+    }
+    async with open_gateway() as gateway:
+        await sent(gateway, options, HI, "sms")
+        [seen] = gateway.seen
+        expected = b64encode("AC01:s3cr\u00e9t".encode()).decode()
+        assert seen.headers["authorization"] == f"Basic {expected}"
+        async with opened("http", {"url": gateway.url, **options}, block="sms") as channel:
+            assert "Authorization: Basic ***\n" in channel.preview(HI)
+
+
+KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+def test_a_signature_of_standard_webhooks() -> None:
+    """The test vector of the scheme's own libraries."""
+    clock = At(1614265330 * SECOND)
+    sample = dispatch("sms", {}, key="msg_p5jXN8AQM9LWM0D4loKWxJek", clock=clock)
+    assert Signer([read_key(KEY)]).headers(sample, b'{"test": 2432232314}') == [
+        (b"webhook-id", b"msg_p5jXN8AQM9LWM0D4loKWxJek"),
+        (b"webhook-timestamp", b"1614265330"),
+        (b"webhook-signature", b"v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="),
+    ]
+
+
+async def test_a_signed_request(tmp_path: Path) -> None:
+    """The bytes that are sent are signed, by each key while one rotates; a preview masks the signature."""
+    for name, secret in (("new", "whsec_" + b64encode(b"n" * 32).decode()), ("old", KEY)):
+        (tmp_path / name).write_text(secret)
+        (tmp_path / name).chmod(0o600)
+    options = {
+        "json": {"id": "{message.key}", "text": "{content.text}"},
+        "secrets": {"new": str(tmp_path / "new"), "old": str(tmp_path / "old")},
+        "sign": {"secret": ["new", "old"]},
+    }
+    sample = dispatch("sms", {"text": "Привіт"}, clock=At(1_795_286_400 * SECOND))
+    async with open_gateway() as gateway:
+        await sent(gateway, options, sample, "sms")
+        [seen] = gateway.seen
+        signed = b"a-1.1795286400." + seen.body
+        keys = (b"n" * 32, b64decode(KEY.removeprefix("whsec_")))
+        digests = [b64encode(hmac.digest(key, signed, "sha256")).decode() for key in keys]
+        assert seen.headers["webhook-id"] == seen.headers["idempotency-key"] == "a-1"
+        assert seen.headers["webhook-timestamp"] == "1795286400"
+        assert seen.headers["webhook-signature"] == " ".join(f"v1,{digest}" for digest in digests)
+        async with opened("http", {"url": gateway.url, **options}, block="sms") as channel:
+            assert "webhook-signature: v1,***\n" in channel.preview(sample)
+
+
+async def test_a_key_that_cannot_sign_is_named(tmp_path: Path) -> None:
+    """A secret that is no key of the scheme is a configuration error."""
+    (tmp_path / "key").write_text("hunter2")
+    (tmp_path / "key").chmod(0o600)
+    options = {
+        "url": "http://127.0.0.1:1/",
+        "json": {"id": "{message.key}"},
+        "secrets": {"key": str(tmp_path / "key")},
+        "sign": {"secret": "key"},
+    }
+    with pytest.raises(ConfigError, match=r"secrets\.key: a key of Standard Webhooks must have 16"):
+        async with opened("http", options, block="sms"):
+            pass
+
+
+PICTURE: dict[str, Any] = {
+    "json": {"chat_id": "{customer.phone}", "text": "{content.text}"},
+    "variants": [
+        {
+            "when": [{"at": "{content.image}", "present": True}],
+            "json": {"chat_id": "{customer.phone}", "photo": "{content.image}", "caption": "{content.text}"},
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "line", "body"),
+    [
+        ({"text": "Hi"}, "POST /text", {"chat_id": "+15550111", "text": "Hi"}),
+        ({"text": "Hi", "image": ""}, "POST /text", {"chat_id": "+15550111", "text": "Hi"}),
+        (
+            {"text": "Hi", "image": "https://x/y"},
+            "POST /photo",
+            {"chat_id": "+15550111", "photo": "https://x/y", "caption": "Hi"},
+        ),
+    ],
+)
+async def test_a_picture_goes_to_another_address(
+    fields: dict[str, str], line: str, body: dict[str, str]
+) -> None:
+    """The variant's address and body take the place of the channel's where its condition holds."""
+    async with open_gateway() as gateway:
+        [variant] = PICTURE["variants"]
+        options = {**PICTURE, "variants": [{**variant, "url": f"{gateway.url}/photo"}]}
+        assert await sent(gateway, options, dispatch("messenger", fields), "messenger") == line
+        assert gateway.json() == body
+
+
+@pytest.mark.parametrize(("text", "type_"), [("Hi", "text"), ("Привіт", "unicode")])
+async def test_a_coding_goes_to_another_field(text: str, type_: str) -> None:
+    """A provider that must be told about UCS-2 is told by a variant."""
+    form = {"to": "{customer.phone|e164|digits}", "text": "{content.text}", "type": "text"}
+    options = {
+        "form": form,
+        "variants": [
+            {"when": [{"at": "{content.coding}", "is": ["ucs2"]}], "form": {**form, "type": "unicode"}}
+        ],
+    }
+    async with open_gateway() as gateway:
+        await sent(gateway, options, dispatch("sms", {"text": text}), "sms")
+        body = parse_qs(gateway.seen[0].body.decode("ascii"))
+        assert body == {"to": ["15550111"], "text": [text], "type": [type_]}
+
+
+async def test_the_first_variant_that_fits_is_sent() -> None:
+    """All conditions of a variant must hold; numbers are compared as text; GET drops the body."""
+    options: dict[str, Any] = {
+        "json": {"n": "{message.id}"},
+        "variants": [
+            {
+                "when": [{"at": "{content.parts}", "is": [1]}, {"at": "{variables.vip}", "present": True}],
+                "json": {"first": "{message.id}"},
+            },
+            {"when": [{"at": "{content.parts}", "is": [1]}], "method": "GET", "query": {"s": "{message.id}"}},
+            {"when": [{"at": "{message.id}", "present": True}], "json": {"third": "{message.id}"}},
+        ],
+    }
+    async with open_gateway() as gateway:
+        assert await sent(gateway, options, HI, "sms") == "GET /text?s=42"
+        assert gateway.seen[0].body == b""
+        vip = HI._replace(entry=HI.entry._replace(variables={"vip": "yes"}))
+        assert await sent(gateway, options, vip, "sms") == "POST /text"
+        assert gateway.json() == {"first": 42}
+        long = dispatch("sms", {"text": "a" * 200})
+        assert await sent(gateway, options, long, "sms") == "POST /text"
+        assert gateway.json() == {"third": 42}
+
+
+async def test_a_preview_shows_the_variant_that_would_be_sent() -> None:
+    """`deliveryd render` shows the request of this message, not that of others."""
+    [variant] = PICTURE["variants"]
+    options = {**PICTURE, "url": "http://h/text", "variants": [{**variant, "url": "http://h/photo"}]}
+    async with opened("http", options, block="messenger") as channel:
+        assert channel.preview(dispatch("messenger", {"text": "Hi"})).startswith("POST http://h/text\n")
+        shown = channel.preview(dispatch("messenger", {"text": "Hi", "image": "http://x"}))
+        assert shown.startswith("POST http://h/photo\n")
+
+
+async def test_a_number_of_the_country() -> None:
+    """A number without a country code is one of the provider's country."""
+    options = {"country": "GB", "json": {"to": "{customer.phone|e164}", "ttl": "{message.validity}"}}
+    async with open_gateway() as gateway:
+        sample = dispatch("sms", {}, customer=Customer(7, {"phone": "07700 900123"}))
+        await sent(gateway, options, sample, "sms")
+        assert gateway.json() == {"to": "+447700900123"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reached"),
+    [
+        ({"phone": "07700 900123"}, True),
+        ({"phone": "+1 202 555 0111"}, True),
+        ({"phone": "n/a"}, False),
+        ({}, False),
+    ],
+)
+async def test_a_number_that_cannot_be_read_reaches_nobody(fields: dict[str, str], reached: bool) -> None:
+    """A customer whose number can't be read isn't reached on this channel; nothing is sent."""
+    customer = Customer(7, fields)
+    async with open_gateway() as gateway:
+        options = {"url": gateway.url, "country": "GB", "json": {"to": "{customer.phone|e164}"}}
+        async with opened("http", options, block="sms") as channel:
+            assert channel.reaches(customer) is reached
+            verdict = await channel.send(dispatch("sms", {}, customer=customer))
+        assert isinstance(verdict, Accepted if reached else Refused)
+        assert len(gateway.seen) == reached
+
+
+async def test_validity_is_computed_anew_for_each_try() -> None:
+    """A repeat carries the seconds that are left then, at least the provider's minimum."""
+    clock = WallClock()
+    options: dict[str, Any] = {
+        "validity_min": "5s",
+        "validity_max": "60s",
+        "json": {"ttl": "{message.validity}"},
+    }
+    async with open_gateway() as gateway:
+        for seconds, expected in ((30, {29, 30}), (2, {5}), (3600, {60})):
+            sample = dispatch("sms", {}, expires_at=clock.now() + seconds * SECOND, clock=clock)
+            await sent(gateway, options, sample, "sms")
+            assert gateway.json() in [{"ttl": ttl} for ttl in expected]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (
+            {"basic": {"username": "a", "password": "hunter2"}},
+            "password: put it into a file",
+        ),
+        ({"basic": {"username": "a:b", "password": "{secret.t}"}}, "username: must not contain a colon"),
+        (
+            {"basic": {"username": "{customer.id}", "password": "{secret.t}"}},
+            "username: only {secret.NAME} is allowed",
+        ),
+        (
+            {"basic": {"username": "a", "password": "{secret.u}"}},
+            "password: {secret.u} isn't defined",
+        ),
+        (
+            {"basic": {"username": "a", "password": "{secret.t}"}, "headers": {"authorization": "x"}},
+            "basic sets the header Authorization: remove that header",
+        ),
+        ({"variants": [{"when": [], "url": "http://h"}]}, "at least 1 item"),
+        ({"variants": [{"when": [{"at": "{content.image}"}]}]}, "set either present or is"),
+        (
+            {"variants": [{"when": [{"at": "{content.image}", "present": True, "is": ["x"]}]}]},
+            "set either present or is",
+        ),
+        (
+            {"variants": [{"when": [{"at": "{customer.phone}", "present": True}]}]},
+            "expected one placeholder of content, variables or message",
+        ),
+        (
+            {"variants": [{"when": [{"at": "{message.idd}", "present": True}]}]},
+            "0.when: unknown placeholder {message.idd}",
+        ),
+        (
+            {"variants": [{"when": [{"at": "{message.id}", "present": True}], "json": {"a": "{secret.x}"}}]},
+            "0.json: a: {secret.x} isn't defined in secrets",
+        ),
+        (
+            {"variants": [{"when": [{"at": "{message.id}", "present": True}], "method": "GET"}]},
+            "variants.0: the request wouldn't contain the message",
+        ),
+        ({"sign": {"secret": "tt"}}, "secret: 'tt' isn't defined in secrets; did you mean t?"),
+        ({"country": "UK"}, "'UK' isn't a country"),
+        ({"validity_min": "60s", "validity_max": "5s"}, "validity_max must not be shorter than validity_min"),
+        ({"json": {"a": "{customer.phone|e164|unix}"}}, "the filter unix doesn't apply to this value"),
+    ],
+)
+def test_options_that_cannot_work(options: dict[str, Any], problem: str, token: str) -> None:
+    """Mistakes of variants, credentials and filters are found when the configuration is read."""
+    given = {"url": "http://h", "json": {"to": "{customer.phone}"}, "secrets": {"t": token}, **options}
+    with pytest.raises(ValidationError) as caught:
+        HttpChannelOptions.model_validate(given)
+    assert problem in str(caught.value)
+
+
+def test_what_a_variant_sends_counts_with_the_rest(token: str) -> None:
+    """The customer's fields, the block's fields and secrets in plain text are checked in variants, too."""
+    options = HttpChannelOptions.model_validate(
+        {
+            "url": "https://h",
+            "json": {"to": "{customer.phone}"},
+            "secrets": {"t": token},
+            "variants": [
+                {
+                    "when": [{"at": "{content.coding}", "is": ["ucs2"]}],
+                    "url": "http://sms.example.com",
+                    "json": {"to": "{customer.msisdn}", "key": "{secret.t}", "x": "{content.image}"},
+                }
+            ],
+        }
+    )
+    content, plain_text = options.problems("sms")
+    assert content == "variants.0.json.x: the block sms has no field 'image'"
+    assert plain_text.startswith("url: the secret t would be sent to sms.example.com unencrypted: ")
+    assert customer_fields(options.mapped()) == {"phone", "msisdn"}

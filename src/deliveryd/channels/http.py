@@ -50,7 +50,7 @@ class PreparedRequests:
 
 def prepare_requests(options: HttpChannelOptions, context: MappingContext) -> PreparedRequests:
     """Read the secrets and prepare requests with them. Raises ValueError."""
-    secrets = {name: secret.read() for name, secret in options.secrets.items()}
+    secrets = {name: files[0].read() for name, files in options.secrets.items()}
     return PreparedRequests(secrets, RequestWriter(options, context._replace(secrets=secrets)))
 
 
@@ -183,7 +183,7 @@ def open_http_channel(place: str, block: str, options: HttpChannelOptions, timeo
     context = mapping_context(options)
     try:
         prepared = RenewedValue(
-            [secret.path for secret in options.secrets.values()], lambda: prepare_requests(options, context)
+            [files[0].path for files in options.secrets.values()], lambda: prepare_requests(options, context)
         )
         masked = RequestWriter(options, context._replace(mask=MASK))
     except ValueError as error:

@@ -27,7 +27,7 @@ from deliveryd.channels.filters import PHONE
 from deliveryd.channels.http_address import address_problem
 from deliveryd.channels.mapping import Name, filtered_fields, mapping_problems, names_in, split, uses
 from deliveryd.options.suggestion import suggestion
-from deliveryd.options.units import Positive, SecretPath
+from deliveryd.options.units import Positive, SecretPaths
 
 Scalar = StrictStr | StrictBool | StrictInt | StrictFloat
 MappedPairs = dict[str, Scalar | list[Scalar]]
@@ -166,7 +166,7 @@ class RequestOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     # First, since the validators of the others refer to it.
-    secrets: dict[Annotated[str, Field(pattern=r"^[^{}|]+$")], SecretPath] = Field(
+    secrets: dict[Annotated[str, Field(pattern=r"^[^{}|]+$")], SecretPaths] = Field(
         {}, description="names for {secret.NAME}, and their files"
     )
     url: str = Field(description="address; placeholders in path segments and values of the query")

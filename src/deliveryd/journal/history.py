@@ -239,8 +239,8 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
     attempts = [
         AttemptRecord(message_key(namespace, message_id, each[2], beginning), *each)
         for beginning, *each in rows(
-            "SELECT beginning, key, number, provider, started_at, ended_at, verdict, provider_id, reason, words"
-            " FROM attempt WHERE message_id = ? ORDER BY key, number, ended_at IS NULL, ended_at"
+            "SELECT beginning, key, number, provider, started_at, ended_at, verdict, provider_id, reason,"
+            " words FROM attempt WHERE message_id = ? ORDER BY key, number, ended_at IS NULL, ended_at"
         )
     ]
     events = rows(_EVENTS)

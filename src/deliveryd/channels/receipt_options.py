@@ -135,7 +135,9 @@ class ReceiptOptions(_Table):
     zone: Annotated[str, AfterValidator(_zone)] | None = Field(
         None, description="time zone of times without an offset; left out: UTC"
     )
-    answer: ReceiptAnswerOptions = Field(ReceiptAnswerOptions.model_construct(), description="what the provider gets")
+    answer: ReceiptAnswerOptions = Field(
+        ReceiptAnswerOptions.model_construct(), description="what the provider gets"
+    )
     signature: SignatureOptions | None = Field(None, description="left out: reports aren't verified")
     challenge: ChallengeOptions | None = Field(None, description="Meta's verification of the address")
 

@@ -87,8 +87,8 @@ async def test_a_signed_request(tmp_path: Path) -> None:
         (tmp_path / name).chmod(0o600)
     options = {
         "json": {"id": "{message.key}", "text": "{content.text}"},
-        "secrets": {"new": str(tmp_path / "new"), "old": str(tmp_path / "old")},
-        "sign": {"secret": ["new", "old"]},
+        "secrets": {"key": [str(tmp_path / "new"), str(tmp_path / "old")]},
+        "sign": {"secret": "key"},
     }
     sample = dispatch("sms", {"text": "Привіт"}, clock=At(1_795_286_400 * SECOND))
     async with open_gateway() as gateway:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -69,7 +69,8 @@ class Validity(NamedTuple):
 class MappingContext(NamedTuple):
     """What the placeholders of a provider's mappings depend on besides the message.
 
-    `phones` is needed where the filter `e164` is used. `mask` stands in place of every secret.
+    `phones` is needed where the filter `e164` is used. `mask` stands in place of every secret. `signing` are
+    the secrets that requests are signed with.
     """
 
     secrets: Mapping[str, str] = {}
@@ -77,6 +78,7 @@ class MappingContext(NamedTuple):
     receipt_url: str | None = None
     phones: PhoneReader | None = None
     validity: Validity = Validity()
+    signing: Sequence[str] = ()
 
     def constant(self, name: Name) -> str | None:
         """Return the value of a placeholder that is the same for all messages, else None."""

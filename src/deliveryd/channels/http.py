@@ -52,7 +52,9 @@ class PreparedRequests:
 def prepare_requests(options: HttpChannelOptions, context: MappingContext) -> PreparedRequests:
     """Read the secrets and prepare requests with them. Raises ValueError."""
     secrets = {name: files[0].read() for name, files in options.secrets.items()}
-    return PreparedRequests(secrets, RequestWriter(options, context._replace(secrets=secrets)))
+    signing = [file.read() for file in options.secrets[options.sign.secret]] if options.sign else []
+    writer = RequestWriter(options, context._replace(secrets=secrets, signing=signing))
+    return PreparedRequests(secrets, writer)
 
 
 def mapping_context(options: HttpChannelOptions) -> MappingContext:
@@ -185,7 +187,8 @@ def open_http_channel(place: str, block: str, options: HttpChannelOptions, timeo
     context = mapping_context(options)
     try:
         prepared = RenewedValue(
-            [files[0].path for files in options.secrets.values()], lambda: prepare_requests(options, context)
+            [file.path for files in options.secrets.values() for file in files],
+            lambda: prepare_requests(options, context),
         )
         masked = RequestWriter(options, context._replace(mask=MASK))
     except ValueError as error:

@@ -70,7 +70,7 @@ class RequestWriter:
 def _signer(sign: SignOptions, context: MappingContext) -> Signer | MaskedSigner:
     if context.mask is not None:
         return MaskedSigner(context.mask)
-    return Signer([_signing_key(name, context.secrets[name]) for name in sign.names])
+    return Signer([_signing_key(sign.secret, secret) for secret in context.signing])
 
 
 def _signing_key(name: str, secret: str) -> bytes:

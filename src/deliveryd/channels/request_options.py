@@ -150,14 +150,7 @@ class SignOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     scheme: Literal["standard-webhooks"] = Field("standard-webhooks", description="Standard Webhooks")
-    secret: str | Annotated[list[str], Field(min_length=1)] = Field(
-        description="name of the key in secrets; while it rotates a list, of which each signs"
-    )
-
-    @property
-    def names(self) -> list[str]:
-        """Return the names of the keys."""
-        return [self.secret] if isinstance(self.secret, str) else self.secret
+    secret: str = Field(description="name of the key in secrets; of a list of files there, each signs")
 
 
 class RequestOptions(BaseModel):
@@ -211,10 +204,9 @@ class RequestOptions(BaseModel):
     @classmethod
     def _known_keys(cls, sign: SignOptions | None, info: ValidationInfo) -> SignOptions | None:
         secrets = info.data.get("secrets")
-        if sign is not None and secrets is not None:
-            for name in sign.names:
-                if name not in secrets:
-                    raise ValueError(f"secret: {name!r} isn't defined in secrets{suggestion(name, secrets)}")
+        if sign is not None and secrets is not None and sign.secret not in secrets:
+            name = sign.secret
+            raise ValueError(f"secret: {name!r} isn't defined in secrets{suggestion(name, secrets)}")
         return sign
 
     @field_validator("variants")

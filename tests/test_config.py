@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import pytest
 import trustme
@@ -485,6 +485,7 @@ def with_source(source: str) -> str:
 
 def usable(text: str, folder: Path) -> str:
     """The text with its files in this folder, which are made."""
+    (folder / "presets").mkdir(exist_ok=True)
     authority = trustme.CA()
     certificate = authority.issue_cert("deliveryd.example.com")
     authority.cert_pem.write_to_path(folder / "ca.pem")
@@ -506,7 +507,7 @@ def sections(
             continue
         key = (*path, field.alias or name)
         below = [kind for kind in kinds(field.annotation) if issubclass(kind, BaseModel)]
-        if below:
+        if below and get_origin(field.annotation) is not list:
             yield from sections(below[0], key)
         else:
             yield key, field

@@ -230,3 +230,17 @@ async def test_a_kept_connection_counts_anew_with_each_request() -> None:
 def test_the_peer_is_read_from_what_proxies_wrote(values: list[bytes], peer: str | None) -> None:
     """From the right, as far as proxies are trusted; an IPv6 peer has a whole network to itself."""
     assert Peers(("10.0.0.0/8", "::1")).forwarded(values) == peer
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_beyond_so_many_connections_answers_end_theirs() -> None:
+    """A provider that opens many is told to close them, before an idle one is closed with a request on it."""
+    async with serving(answer_whole) as there:
+        streams = [await there.connect(f"127.0.1.{number + 1}") for number in range(unfinished.MOST // 2 + 1)]
+        answers = []
+        for stream in streams[:2]:
+            await stream.send(HEAD + b"\r\nbody")
+            with anyio.fail_after(PROMPTLY):
+                answers.append(await stream.receive())
+        assert [b"connection: close" in answer for answer in answers] == [True, False]

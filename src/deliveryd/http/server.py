@@ -25,6 +25,9 @@ from deliveryd.http.unfinished import Unfinished
 
 _LONGEST_HEAD = 16 * 1024
 _MOST_AHEAD = 32
+_MOST_KEPT = unfinished.MOST // 2
+"""Connections beyond which a response ends its own. An idle one that is closed later may carry the next request."""
+
 _IDLE_SECONDS = 5
 _REQUEST_TIMEOUT = 15.0
 _FAREWELL_SECONDS = 1
@@ -159,6 +162,8 @@ class _TimedProtocol(HttpToolsProtocol):
         if hosts != 1 and (hosts > 1 or self.parser.get_http_version() == "1.1"):
             raise self._wrong("A request must have one Host header.")
         super().on_headers_complete()
+        if len(self.connections) > _MOST_KEPT and not self.pipeline:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         self._collected = 0

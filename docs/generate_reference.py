@@ -34,6 +34,7 @@ from deliveryd.directory.options import CustomersOptions
 from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.inspection.explanation import STATES
 from deliveryd.metrics import Levels, Metrics
+from deliveryd.model import format_duration
 from deliveryd.options import units
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions
@@ -54,7 +55,7 @@ class Unit(NamedTuple):
 
 
 UNITS: Mapping[object, Unit] = {
-    units.parse_duration: Unit("duration", units.format_duration),
+    units.parse_duration: Unit("duration", format_duration),
     units.parse_size: Unit("size", units.format_size),
     units.parse_rate: Unit("rate", units.format_rate),
     units.resolve_path: Unit("path", str),

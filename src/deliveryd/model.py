@@ -78,6 +78,18 @@ def _second(seconds: int) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
 
 
+TIME_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+"""Seconds in each unit of a duration."""
+
+
+def format_duration(seconds: float) -> str:
+    """Format seconds as in the configuration file, in the largest unit that divides them."""
+    for unit, size in reversed(TIME_UNITS.items()):
+        if seconds >= size and abs(seconds / size - round(seconds / size)) < 1e-9:
+            return f"{round(seconds / size)}{unit}"
+    return f"{seconds * 1000:.6f}".rstrip("0").rstrip(".") + "ms"
+
+
 def parse_instant(text: str) -> int:
     """Read an ISO 8601 instant with a time of day; without an offset it is UTC (interface 2.2).
 

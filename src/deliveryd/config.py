@@ -47,6 +47,7 @@ from deliveryd.telemetry import Layout
 
 SQLITE = "sqlite:///"
 
+_RECEIPT_KEYS = ("receipt_deadline", "receipt_failed_then", "receipt_overdue")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63}){0,126}")
 
 
@@ -309,9 +310,27 @@ def _check(file: ConfigFile, config: Config) -> None:
         shared := shared_folder_problem(config.journal.path.parent)
     ):
         file.complain("journal.url", shared)
+    for key, problem in _receipt_keys(config):
+        file.complain(key, problem)
     for provider in config.channels.providers.values():
         if provider.receipt is not None and not config.receipts.listen:
             file.complain(f"{provider.place}.receipt", "receipts.listen is empty, so no receipt could arrive")
+
+
+def _receipt_keys(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the keys of channels that wait for receipts in vain, with the reason."""
+    for name, channel in config.channels.configured.items():
+        has_receipts = any(provider.receipt is not None for provider in channel.providers.values())
+        for key in _RECEIPT_KEYS:
+            place, length = f"channels.{name}.{key}", getattr(channel.common, key)
+            if length == type(channel.common).model_fields[key].default:
+                continue
+            if not has_receipts:
+                yield place, "no provider of the channel reports receipts: add a receipt table to one of them"
+            elif not config.receipts.listen:
+                yield place, "receipts.listen is empty, so no receipt could arrive"
+            elif isinstance(length, float) and length >= config.journal.retention:
+                yield place, "must be shorter than journal.retention, which deletes messages before"
 
 
 def _plain_text(config: Config) -> Iterator[tuple[str, str]]:

@@ -144,6 +144,22 @@ class Event(StrEnum):
     RECEIPT_UNMATCHED = "receipt.unmatched", INFO, "a receipt matches no message yet; it is kept"
     RECEIPT_MALFORMED = "receipt.malformed", WARNING, "a receipt can't be read"
     RECEIPT_FORGED = "receipt.forged", WARNING, "a receipt has no valid signature"
+    RECEIPT_UNCONFIRMED = (
+        "receipt.unconfirmed",
+        INFO,
+        "count messages weren't confirmed by receipt_deadline; they go to the next channel",
+    )
+    RECEIPT_SILENT = (
+        "receipt.silent",
+        ERROR,
+        "a provider reports nothing though over 100 deadlines passed; its deadlines stand still",
+    )
+    RECEIPT_REPORTING = "receipt.reporting", INFO, "a silent provider reports again; its deadlines begin anew"
+    RECEIPT_OVERDUE = (
+        "receipt.overdue",
+        WARNING,
+        "count more messages weren't confirmed for receipt_overdue; deliveryd overdue lists all",
+    )
     RECEIPT_TURNED_AWAY = (
         "receipt.turned_away",
         WARNING,

@@ -20,6 +20,7 @@ from deliveryd.channels.base import Accepted, Channel, Dispatch, Expired, InDoub
 from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.listening import Awaited
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.pace import Pace
 from deliveryd.delivery.policy import DispatchPolicy
@@ -58,6 +59,7 @@ class Dispatcher:
         namespace: str,
         share: int,
         intermediate: frozenset[str],
+        awaited: Awaited | None = None,
     ) -> None:
         self.name = name = provider.name
         self._channel_name = channel_of(name)
@@ -82,8 +84,10 @@ class Dispatcher:
         self._breaker = provider.breaker
         self._refusals = provider.refusals
         self._verdicts = VerdictHandler(
-            policy, doubt, provider, choice, outcomes, clock, intermediate=intermediate
-        )
+            policy, doubt, provider, choice, outcomes, clock,
+            intermediate=intermediate,
+            awaited=awaited,
+        )  # fmt: skip
         self._begun: deque[tuple[Entry, Routed]] = deque()
         self._idle = ParkingLot()
         self._workers = 0

@@ -38,10 +38,11 @@ class Routed(NamedTuple):
 
 
 class Undeliverable(NamedTuple):
-    """A message that ends here, and the details of its `error` event."""
+    """A message that ends here, and the details of its `error` event. `expired_at`: its time ran out then."""
 
     entry: Entry
     details: str
+    expired_at: int | None = None
 
     @classmethod
     def because(cls, entry: Entry, *reasons: str) -> Undeliverable:
@@ -114,7 +115,8 @@ class Router:
         `customer` is None when the directory doesn't know them, and when they don't matter.
         """
         if settings.expires_at is not None and is_expired(settings.expires_at, now):
-            return Undeliverable.because(entry, expiry_details(settings.expires_at))
+            details = entry.ending(expiry_details(settings.expires_at))
+            return Undeliverable(entry, details, settings.expires_at)
         if entry.content is not None and (name := self._repeats(entry)):
             said, values = entry.content
             return Routed(entry, name, Customer(entry.customer_id, values), said, settings.expires_at)
@@ -168,8 +170,14 @@ class Router:
         """The channels with a provider that a message may go to."""
         if not entry.spent and not entry.doubt:
             return self._order
-        names = [channel_of(entry.provider or "")] if entry.doubt else self._order
+        names = [channel_of(entry.provider or "")] if entry.doubt else self._after(entry.sent_by)
         return [name for name in names if name in self._roads and self._roads[name].choice.open_to(entry)]
+
+    def _after(self, provider: str | None) -> Sequence[str]:
+        """The channels behind that of a provider in the order; all of them for None."""
+        if provider is None or channel_of(provider) not in self._order:
+            return self._order
+        return self._order[self._order.index(channel_of(provider)) + 1 :]
 
     def _offers(
         self, settings: CompiledSettings, order: Sequence[str], tags: Sequence[str]

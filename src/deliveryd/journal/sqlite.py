@@ -18,13 +18,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import anyio
 
 from deliveryd.errors import JournalError, JournalFull
-from deliveryd.journal import account, upkeep
+from deliveryd.journal import account, deadlines, overdue, upkeep
 from deliveryd.journal.base import (
     Account,
     Counts,
     Due,
     MatchedReceipt,
     OutboxRow,
+    PassedDeadlines,
     Recorded,
     Recovery,
 )
@@ -165,6 +166,22 @@ class SqliteJournal:
     async def receive(self, receipts: Sequence[Receipt]) -> list[MatchedReceipt]:
         """Record providers' updates."""
         return await self._try(lambda db: self._matching.receive(db, receipts))
+
+    async def pass_deadlines(
+        self, listened: int, at: int, providers: Collection[str], limit: int
+    ) -> PassedDeadlines:
+        """Add to the listening time; send messages on whose deadline passed."""
+        return await self._commit(lambda db: deadlines.pass_deadlines(db, listened, at, providers, limit))
+
+    async def count_overdue(self, provider: str, since: int | None, until: int) -> int:
+        """Count what a provider accepted and nobody confirmed; read beside the writer."""
+        if self.misplaced() is not None:  # by its name another journal would be read, or none
+            return 0
+        query = partial(overdue.count_overdue, provider, since, until)
+        count = await self._threads.read(partial(read, self._path, query))
+        if count:
+            await self._commit(lambda db: overdue.keep_counted(db, provider, until))
+        return count
 
     async def recover(self, now: int, providers: Collection[str]) -> Recovery:
         """Put in order what an earlier run left."""

@@ -243,6 +243,26 @@ def test_a_delivery_after_the_next_acceptance_is_reported_once_with_the_first_ch
     assert told(world) == ["dequeued", "sent", "sent", "delivered sms"]
 
 
+@pytest.mark.parametrize("key", ['receipt_deadline = "10m"', 'receipt_failed_then = "next"'])
+def test_another_provider_of_the_same_channel_is_no_next_channel(world: VirtualWorld, key: str) -> None:
+    """Both would reach the same silent messenger; its events carry the channel's name."""
+    change_keys(world, 'receipt_deadline = "10m"', f"{key}\n[channels.messenger.providers.one]")
+    other = world.path.read_text(encoding="utf-8").partition("[channels.messenger.providers.one]")[2]
+    world.add("[channels.messenger.providers.two]" + other.partition("[channels.sms]")[0])
+
+    async def story(worker: VirtualSupervisor) -> None:
+        await trio.sleep_until(60)
+        (first,) = [name for name, channel in world.channels.items() if channel.attempts]
+        if "failed" in key:
+            await report(worker, world, first, delivered=False)
+        await trio.sleep_until(DEADLINE + 60)
+        await report(worker, world, first)
+
+    lived(world, story, 15 * MINUTE)
+    assert told(world) == ["dequeued", "sent", "sent", "delivered messenger"]
+    assert sorted(name for name, channel in world.channels.items() if channel.attempts)[1:] == ["sms"]
+
+
 # No other channel
 
 

@@ -37,6 +37,7 @@ from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.http.conditions import ConditionOptions
 from deliveryd.inspection.explanation import STATES
 from deliveryd.metrics import Levels, Metrics
+from deliveryd.model import format_duration
 from deliveryd.options import units
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions
@@ -57,7 +58,7 @@ class Unit(NamedTuple):
 
 
 UNITS: Mapping[object, Unit] = {
-    units.parse_duration: Unit("duration", units.format_duration),
+    units.parse_duration: Unit("duration", format_duration),
     units.parse_size: Unit("size", units.format_size),
     units.parse_rate: Unit("rate", units.format_rate),
     units.resolve_path: Unit("path", str),
@@ -320,7 +321,7 @@ def log_events() -> Iterator[str]:
 def metrics() -> Iterator[str]:
     """Name, type, labels and meaning of each metric."""
     counted = Metrics(["sms"], "1.0")
-    counted.follow(lambda: Levels({}, 0, 0, {"sms": False}))
+    counted.follow(lambda: Levels({}, 0, 0, {"sms": False}, {"sms": False}))
     text, _ = expose(counted, "")
     rows = []
     for family in text_string_to_metric_families(text.decode()):

@@ -140,7 +140,7 @@ BREAKS = {
     "every state is known": "UPDATE message SET state = 12 WHERE id = 2",
     "only an ended message has an end time": "UPDATE message SET ended_at = NULL WHERE id = 2",
     "only a waiting message has a due time": "UPDATE message SET due_at = 5 WHERE id = 2",
-    "a message that was handed to a channel names it": "UPDATE message SET channel = '' WHERE id = 2",
+    "a message that was handed to a provider names it": "UPDATE message SET provider = '' WHERE id = 2",
     "a message in doubt has an attempt in doubt": "UPDATE message SET doubt = 0 WHERE state = 5",
     "an attempt in doubt has the message's present key": "UPDATE message SET key = 2 WHERE state = 5",
     "content is stored only while it may be repeated": "UPDATE message SET content = '[]' WHERE id = 2",
@@ -152,10 +152,12 @@ BREAKS = {
         "UPDATE event SET seq = seq + 1000 WHERE message_id = 2"
     ),
     "a message set aside has a refused dequeued event": "UPDATE event SET refused = NULL",
-    "a sent message has one sent event and no other end": (
+    "a sent message has one sent event for each acceptance and no other end": (
         "DELETE FROM event WHERE message_id = 2 AND status = 'sent'"
     ),
-    "a delivered message has one sent and one delivered event": "UPDATE message SET state = 7 WHERE id = 2",
+    "a delivered message has one sent event for each acceptance and one delivered event": (
+        "UPDATE message SET state = 7 WHERE id = 2"
+    ),
     "a failed message has one error event": "UPDATE message SET state = 8 WHERE id = 2",
     "a message that hasn't ended has no final event": (
         "UPDATE message SET state = 3, ended_at = NULL, due_at = 5 WHERE id = 2"
@@ -168,9 +170,12 @@ BREAKS = {
         "UPDATE message SET accepted_at = NULL WHERE id = 2"
     ),
     "a message that wasn't sent has no accepted attempt": (
-        "UPDATE unaccepted SET verdict = 'accepted'"
-        " WHERE message_id = (SELECT id FROM message WHERE state = 5)"
+        "UPDATE message SET accepted_at = 1 WHERE state = 5"
     ),
+    "a message that wasn't confirmed in time has its accepted attempt": (
+        "UPDATE message SET sent_by = 'sms' WHERE id = 2"
+    ),
+    "only a sent message has a receipt deadline": "UPDATE message SET confirm_by = 1 WHERE state = 8",
     "tries are numbered without a gap": "UPDATE message SET number = 7 WHERE id = 2",
     "keys are numbered without a gap": "UPDATE message SET key = 7 WHERE id = 2",
     "a message being sent has one attempt without an outcome": (
@@ -185,7 +190,7 @@ BREAKS = {
     "a settled event was refused, or accepted in a post": "DELETE FROM post WHERE first = 1",
     "an event that was accepted in a post is settled": "UPDATE meta SET value = 1 WHERE key = 'settled_seq'",
     "a matched receipt belongs to a message": (
-        "INSERT INTO receipt (channel, provider_id, delivered, status, reported_at, received_at, message_id)"
+        "INSERT INTO receipt (provider, provider_id, delivered, status, reported_at, received_at, message_id)"
         " VALUES ('sms', 'p', 1, 'ok', 1, 1, 999)"
     ),
     "no message has a tombstone": "INSERT INTO tombstone (id) VALUES (2)",

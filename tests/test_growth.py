@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.journal import account, outbox, sqlite, upkeep
+from deliveryd.journal import account, outbox, sqlite_file, upkeep
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.journal.history import read_life
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
@@ -290,7 +290,7 @@ async def test_the_log_is_truncated_again_after_a_long_read_transaction(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While somebody reads as of one instant, the log can't begin anew and grows; then it is short again."""
-    monkeypatch.setattr(sqlite, "LOG_LIMIT", 1 << 20)
+    monkeypatch.setattr(sqlite_file, "LOG_LIMIT", 1 << 20)
     log = path.with_name("journal.db-wal")
     async with open_journal(path) as journal:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)) as reader:

@@ -96,7 +96,13 @@ def test_what_happens_is_counted() -> None:
 
 def test_levels_are_asked_for_at_each_scrape() -> None:
     """Gauges show the worker as it is now, with every state, also those that no message is in."""
-    now = Levels({State.WAITING: 3}, outbox=7, journal_size=4096, providers_open={"sms": True})
+    now = Levels(
+        {State.WAITING: 3},
+        outbox=7,
+        journal_size=4096,
+        providers_open={"sms": True},
+        providers_silent={"sms": True},
+    )
     watched = metrics()
     watched.follow(lambda: now)
 
@@ -106,7 +112,9 @@ def test_levels_are_asked_for_at_each_scrape() -> None:
     assert (found["deliveryd_outbox_events"], found["deliveryd_journal_size_bytes"]) == (7, 4096)
     assert found["deliveryd_channel_open{channel=sms,provider=sms}"] == 1
 
-    now = Levels({State.IN_DOUBT: 1}, outbox=0, journal_size=8192, providers_open={"sms": False})
+    now = Levels(
+        {State.IN_DOUBT: 1}, outbox=0, journal_size=8192, providers_open={"sms": False}, providers_silent={}
+    )
     found = samples(expose(watched, "")[0].decode())
     assert found["deliveryd_messages_in_state{state=waiting}"] == 0
     assert found["deliveryd_messages_in_state{state=in_doubt}"] == 1

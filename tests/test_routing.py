@@ -306,7 +306,7 @@ def test_a_message_expires_after_its_instant(now: int, sent: bool) -> None:
         assert isinstance(found, Routed)
         assert found.expires_at == EXPIRY
     else:
-        assert found == Undeliverable(MESSAGE, "expired at 2030-01-01T00:00:00.000000Z")
+        assert found == Undeliverable(MESSAGE, "expired at 2030-01-01T00:00:00.000000Z", EXPIRY)
         assert expiry_details(EXPIRY) == "expired at 2030-01-01T00:00:00.000000Z"
 
 

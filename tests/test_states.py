@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deliveryd.errors import IllegalTransition
-from deliveryd.states import ENDED, TRANSITIONS, State, check_transition
+from deliveryd.states import ENDED, TRANSITIONS, Cause, State, check_transition
 
 ROOT = Path(__file__).parent.parent
 
@@ -22,7 +22,7 @@ LEGAL = {
     "WAITING": {"READY", "IN_DOUBT", "SENT"},
     "SENDING": {"READY", "WAITING", "IN_DOUBT", "SENT", "FAILED"},
     "IN_DOUBT": {"WAITING", "SENT", "FAILED"},
-    "SENT": {"DELIVERED", "FAILED"},
+    "SENT": {"WAITING", "DELIVERED", "FAILED"},
     "DELIVERED": set(),
     "FAILED": {"SENT", "DELIVERED"},
     "SET_ASIDE": {"TAKEN", "READY"},
@@ -70,9 +70,11 @@ def test_every_state_can_be_come_to_and_from_every_state_an_end() -> None:
     assert all(reachable(state) & ENDED for state in set(State) - ENDED)
 
 
-def test_a_message_that_was_handed_to_a_channel_is_never_ready_again() -> None:
-    """From SENT on, no step leads back to where it could be sent a second time."""
-    assert reachable(State.SENT) == {State.SENT, State.DELIVERED, State.FAILED}
+def test_a_message_that_was_sent_is_sent_again_only_for_want_of_a_receipt() -> None:
+    """From SENT two causes lead back, both on the operator's word; from DELIVERED none does."""
+    back = {cause for cause, after in TRANSITIONS[State.SENT].items() if after not in ENDED}
+    assert back == {Cause.UNCONFIRMED, Cause.RECEIPT_FAILED_NEXT}
+    assert not reachable(State.DELIVERED)
 
 
 def test_sending_begins_nowhere_but_in_ready() -> None:

@@ -19,6 +19,7 @@ from deliveryd.states import BEGINNINGS, Cause, Edge, State, edge
 SOURCE = Path(deliveryd.__file__).parent
 AT, LATER = 1_800_000_000_000_000, 1_800_000_001_000_000
 ENTRY = Entry(1, 2, 3, {}, provider="sms", tries=3, number=3, spent=(Spent("email", "no address"),))
+UNCONFIRMED = transitions.unconfirmed(ENTRY, AT, 600.0).entry
 DOUBTFUL = ENTRY._replace(doubt=True)
 BUSY = Outcome("try_again", None, "busy")
 SENDING = frozenset({"sending", "accepted"})
@@ -31,6 +32,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "INTENT": "SENDING",
         "HELD": "IN_DOUBT",
         "RECEIPT_PROVES": "SENT",
+        "STAYS_SENT": "SENT",
         "UNDELIVERABLE": "FAILED",
         "EXPIRED": "FAILED",
     },
@@ -52,7 +54,12 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "EXHAUSTED": "FAILED",
         "ORDERED_FAILED": "FAILED",
     },
-    "SENT": {"RECEIPT_DELIVERED": "DELIVERED", "RECEIPT_FAILED": "FAILED"},
+    "SENT": {
+        "UNCONFIRMED": "WAITING",
+        "RECEIPT_FAILED_NEXT": "WAITING",
+        "RECEIPT_DELIVERED": "DELIVERED",
+        "RECEIPT_FAILED": "FAILED",
+    },
     "DELIVERED": {},
     "FAILED": {"RECEIPT_PROVES": "SENT", "RECEIPT_DELIVERED": "DELIVERED"},
     "SET_ASIDE": {"ORDERED_RETRY": "TAKEN", "DEQUEUED_ACCEPTED": "READY"},
@@ -76,6 +83,7 @@ MADE: Mapping[tuple[State, Cause], Transition | ReceiptStep | Edge | None] = {
     (State.READY, Cause.INTENT): transitions.intent(ENTRY, AT, SENDING),
     (State.READY, Cause.HELD): transitions.changed(DOUBTFUL, AT),
     (State.READY, Cause.RECEIPT_PROVES): proved(State.READY),
+    (State.READY, Cause.STAYS_SENT): transitions.undeliverable(UNCONFIRMED, AT, "no other channel"),
     (State.READY, Cause.UNDELIVERABLE): transitions.undeliverable(ENTRY, AT, "no content"),
     (State.READY, Cause.EXPIRED): transitions.expired(ENTRY, State.READY, AT, AT),
     (State.WAITING, Cause.DUE): transitions.DUE,
@@ -94,6 +102,8 @@ MADE: Mapping[tuple[State, Cause], Transition | ReceiptStep | Edge | None] = {
     (State.IN_DOUBT, Cause.RECEIPT_PROVES): proved(State.IN_DOUBT),
     (State.IN_DOUBT, Cause.EXHAUSTED): transitions.exhausted(DOUBTFUL, State.IN_DOUBT, AT, "sms: x", None),
     (State.IN_DOUBT, Cause.ORDERED_FAILED): transitions.ordered_failed(DOUBTFUL, AT),
+    (State.SENT, Cause.UNCONFIRMED): transitions.unconfirmed(ENTRY, AT, 600.0),
+    (State.SENT, Cause.RECEIPT_FAILED_NEXT): transitions.failed_to_next(ENTRY, receipt(delivered=False)),
     (State.SENT, Cause.RECEIPT_DELIVERED): transitions.reported(1, State.SENT, receipt(delivered=True)),
     (State.SENT, Cause.RECEIPT_FAILED): transitions.reported(1, State.SENT, receipt(delivered=False)),
     (State.FAILED, Cause.RECEIPT_PROVES): proved(State.FAILED),
@@ -174,6 +184,28 @@ def test_a_due_time_is_brought_forward_to_the_expiry_and_never_put_off() -> None
     assert transitions.no_later_than(waiting, AT).due_at == AT
     assert transitions.no_later_than(waiting, LATER + 1) == waiting
     assert transitions.no_later_than(transitions.held_in_doubt(ENTRY, AT, "x"), AT).due_at is None
+
+
+# What was sent and wasn't confirmed
+
+
+def test_an_unconfirmed_message_goes_on_under_a_new_key_and_its_channel_is_spent() -> None:
+    step = MADE[State.SENT, Cause.UNCONFIRMED]
+    assert isinstance(step, Transition)
+    assert (step.entry.provider, step.entry.key, step.entry.sent_by) == (None, ENTRY.key + 1, "sms")
+    assert step.entry.spent == (*ENTRY.spent, Spent("sms", "not confirmed within 10m", ends_channel=True))
+    assert (step.due_at, step.events) == (AT, ())
+
+
+def test_a_message_that_was_sent_before_stays_so_unless_a_later_channel_failed() -> None:
+    """Whatever failed since, expiry leaves it sent; between intent and first byte that takes two steps."""
+    failed = UNCONFIRMED._replace(provider="email").given_up("refused")
+    assert transitions.undeliverable(failed, AT, "none left").after is State.FAILED
+    assert transitions.expired(failed, State.READY, AT, AT).after is State.SENT
+    begun = UNCONFIRMED.begun("email", b"12345678", AT)
+    again = transitions.expired(begun, State.SENDING, AT, AT)
+    assert (again.after, again.outcome) == (State.READY, Outcome("expired"))
+    assert transitions.expired(again.entry, State.READY, AT, AT).after is State.SENT
 
 
 # Who makes steps

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from deliveryd.model import format_duration
 from deliveryd.options.units import (
     Duration,
     FilePath,
@@ -16,7 +17,6 @@ from deliveryd.options.units import (
     RateLimit,
     SecretPath,
     Size,
-    format_duration,
     format_rate,
     format_size,
     parse_duration,

@@ -47,6 +47,7 @@ from deliveryd.telemetry import Layout
 
 SQLITE = "sqlite:///"
 
+_RECEIPT_KEYS = ("receipt_deadline", "receipt_failed_then", "receipt_overdue")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63}){0,126}")
 
 
@@ -324,20 +325,34 @@ def _check(file: ConfigFile, config: Config) -> None:
         file.complain(*_taken_apart(problem))
     for problem in tls_problems("entities", TlsFiles(config.entities.ca_file)):
         file.complain(*_taken_apart(problem))
-    for key, problem in (*_plain_text(config), *_unserved_addresses(config)):
+    for key, problem in (
+        *_plain_text(config),
+        *_unserved_addresses(config),
+        *_lost_receipts(config),
+        *_receipt_keys(config),
+    ):
         file.complain(key, problem)
     if not config.journal.allow_shared_folder and (
         shared := shared_folder_problem(config.journal.path.parent)
     ):
         file.complain("journal.url", shared)
+
+
+def _lost_receipts(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the receipts that can't arrive, or whose signature can't be verified, by key."""
     for provider in config.channels.providers.values():
         receipt, place = provider.receipt, f"{provider.place}.receipt"
-        if receipt is not None and not config.receipts.listen:
-            file.complain(place, "receipts.listen is empty, so no receipt could arrive")
-        signature = receipt.signature if receipt is not None else None
-        if signature is not None and signature.covers_url and config.receipts.public_url is None:
+        if receipt is None:
+            continue
+        if not config.receipts.listen:
+            yield place, "receipts.listen is empty, so no receipt could arrive"
+        if (
+            receipt.signature is not None
+            and receipt.signature.covers_url
+            and config.receipts.public_url is None
+        ):
             text = f"is missing; {place}.signature covers the address that the provider calls"
-            file.complain("receipts.public_url", text)
+            yield "receipts.public_url", text
 
 
 def _unserved_addresses(config: Config) -> Iterator[tuple[str, str]]:
@@ -349,6 +364,22 @@ def _unserved_addresses(config: Config) -> Iterator[tuple[str, str]]:
             yield "receipts.public_url", f"is missing; {provider.place} sends {{receipt.url}}"
         if provider.receipt is None:
             yield f"{provider.place}.receipt", "is missing; {receipt.url} is sent, and would answer 404"
+
+
+def _receipt_keys(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the keys of channels that wait for receipts in vain, with the reason."""
+    for name, channel in config.channels.configured.items():
+        has_receipts = any(provider.receipt is not None for provider in channel.providers.values())
+        for key in _RECEIPT_KEYS:
+            place, length = f"channels.{name}.{key}", getattr(channel.common, key)
+            if length == type(channel.common).model_fields[key].default:
+                continue
+            if not has_receipts:
+                yield place, "no provider of the channel reports receipts: add a receipt table to one of them"
+            elif not config.receipts.listen:
+                yield place, "receipts.listen is empty, so no receipt could arrive"
+            elif isinstance(length, float) and length >= config.journal.retention:
+                yield place, "must be shorter than journal.retention, which deletes messages before"
 
 
 def _plain_text(config: Config) -> Iterator[tuple[str, str]]:

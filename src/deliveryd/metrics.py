@@ -56,14 +56,15 @@ _COMMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Current values: messages per state, events not yet accepted, bytes of the journal's files, and
-    whether each provider's breaker is open.
+    """Current values: messages per state, events not yet accepted, bytes of the journal's files, whether
+    each provider's breaker is open, and whether receipt deadlines of a provider stand still.
     """
 
     messages: Mapping[State, int]
     outbox: int
     journal_size: int
     providers_open: Mapping[str, bool]
+    providers_silent: Mapping[str, bool]
 
 
 class Durations:
@@ -145,6 +146,15 @@ class Metrics:
             ("channel", "provider", "verdict"),
             [(channel_of(each), each, word) for each in providers for word in _VERDICTS.values()],
         )
+        self._unconfirmed, self._overdue = (
+            self._tally(
+                name, meaning, ("channel", "provider"), [(channel_of(each), each) for each in providers]
+            )
+            for name, meaning in (
+                ("receipts_unconfirmed", "Messages that weren't confirmed by their receipt deadline."),
+                ("receipts_overdue", "Messages that weren't confirmed for receipt_overdue."),
+            )
+        )
         self._channels = {each: channel_of(each) for each in providers}
         self._attempt_seconds = self._timed_at(
             "attempt_duration", "Time for one attempt.", _ATTEMPTS, providers
@@ -209,6 +219,14 @@ class Metrics:
     def receipt(self, result: ReceiptResult) -> None:
         """Count a receipt from a provider."""
         self._receipts[result,] += 1
+
+    def unconfirmed(self, provider: str, count: int) -> None:
+        """Count messages whose receipt deadline passed."""
+        self._unconfirmed[channel_of(provider), provider] += count
+
+    def overdue(self, provider: str, count: int) -> None:
+        """Count messages that were sent long ago and never confirmed."""
+        self._overdue[channel_of(provider), provider] += count
 
     def committed(self, seconds: float) -> None:
         """Record the duration of a durable commit."""

@@ -78,6 +78,18 @@ def _second(seconds: int) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
 
 
+TIME_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+"""Seconds in each unit of a duration."""
+
+
+def format_duration(seconds: float) -> str:
+    """Format seconds as in the configuration file, in the largest unit that divides them."""
+    for unit, size in reversed(TIME_UNITS.items()):
+        if seconds >= size and abs(seconds / size - round(seconds / size)) < 1e-9:
+            return f"{round(seconds / size)}{unit}"
+    return f"{seconds * 1000:.6f}".rstrip("0").rstrip(".") + "ms"
+
+
 def parse_instant(text: str) -> int:
     """Read an ISO 8601 instant with a time of day; without an offset it is UTC (interface 2.2).
 
@@ -147,7 +159,8 @@ class Entry(NamedTuple):
     had it begin anew, and belongs to its idempotency key (see `message_key`).
     `doubt`: the outcome of a try under this key is unknown. `content` is what a try under this key said that
     may have arrived, and `digest` that of the latest try; see `Journal`.
-    `taken_at` is the instant at which it was recorded.
+    `taken_at` is the instant at which it was recorded. `sent_by` is the provider that accepted it before, and
+    didn't confirm in time that it arrived.
     """
 
     id: int
@@ -166,6 +179,7 @@ class Entry(NamedTuple):
     via: str | None = None
     taken_at: int = 0
     beginning: int = 1
+    sent_by: str | None = None
 
     # Each of these is less than half of the cost of `_replace`, and every message takes them.
 
@@ -252,6 +266,11 @@ class Entry(NamedTuple):
     def was_tried(self) -> bool:
         """Whether there was an attempt, at any provider."""
         return self.number > 0 or self.key > 1
+
+    @property
+    def failed_since_sent(self) -> bool:
+        """Whether a provider failed for good after the one that accepted it."""
+        return bool(self.spent) and self.spent[-1].provider != self.sent_by
 
     @property
     def may_have_arrived(self) -> bool:
@@ -364,13 +383,26 @@ class Outcome(NamedTuple):
     words: str | None = None
 
 
+class Confirmation(NamedTuple):
+    """What a message that was accepted may still lead to.
+
+    `by` is its receipt deadline, an instant of the listening time, and `within` the length of that, both in
+    microseconds; None: it has none. `failed_next`: a failure that is reported leads to the next channel.
+    """
+
+    by: int | None
+    within: int | None
+    failed_next: bool
+
+
 class Transition(NamedTuple):
     """One step of one message; `deliveryd.transitions` makes them all.
 
     `entry` is the message as it is after the step. `outcome` ends the latest try, `due_at` says when a
     waiting message goes on, and `events` enter the outbox together with the step. `waits_for` names what
     wakes a waiting message before it is due (see `deliveryd.runtime.waits`). A step from READY to IN_DOUBT
-    makes no try: its outcome says why the message isn't repeated.
+    makes no try: its outcome says why the message isn't repeated; one from READY to SENT says why the message
+    stays sent. `confirmation` is that of an acceptance after which the message may still go on.
     """
 
     entry: Entry
@@ -381,6 +413,7 @@ class Transition(NamedTuple):
     outcome: Outcome | None = None
     events: tuple[StatusEvent, ...] = ()
     waits_for: str | None = None
+    confirmation: Confirmation | None = None
 
 
 class Receipt(NamedTuple):

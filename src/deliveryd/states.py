@@ -53,6 +53,9 @@ class Cause(Enum):
     RECEIPT_PROVES = "receipt proves it sent"
     RECEIPT_DELIVERED = "receipt: delivered"
     RECEIPT_FAILED = "receipt: failed"
+    RECEIPT_FAILED_NEXT = "receipt: failed, next channel"  # receipt_failed_then = "next"
+    UNCONFIRMED = "not confirmed in time"  # receipt_deadline
+    STAYS_SENT = "no later channel took it"  # it was sent before, and not confirmed in time
 
 
 BEGINNINGS: dict[Cause, State] = {Cause.QUEUED: State.TAKEN, Cause.MALFORMED: State.FAILED}
@@ -69,6 +72,7 @@ TRANSITIONS: dict[State, dict[Cause, State]] = {
         Cause.INTENT: State.SENDING,
         Cause.HELD: State.IN_DOUBT,
         Cause.RECEIPT_PROVES: State.SENT,
+        Cause.STAYS_SENT: State.SENT,
         Cause.UNDELIVERABLE: State.FAILED,
         Cause.EXPIRED: State.FAILED,
     },
@@ -95,6 +99,8 @@ TRANSITIONS: dict[State, dict[Cause, State]] = {
         Cause.ORDERED_FAILED: State.FAILED,
     },
     State.SENT: {
+        Cause.UNCONFIRMED: State.WAITING,
+        Cause.RECEIPT_FAILED_NEXT: State.WAITING,
         Cause.RECEIPT_DELIVERED: State.DELIVERED,
         Cause.RECEIPT_FAILED: State.FAILED,
     },
@@ -111,7 +117,7 @@ TRANSITIONS: dict[State, dict[Cause, State]] = {
 """From each state, the causes that move a message, and the state that each leads to."""
 
 ENDED = frozenset({State.SENT, State.DELIVERED, State.FAILED, State.SET_ASIDE})
-"""States in which the line has nothing more to do for a message, receipts aside."""
+"""States in which the line has nothing more to do for a message, receipts and their deadlines aside."""
 
 _NEXT = {before: frozenset(causes.values()) for before, causes in TRANSITIONS.items()}
 

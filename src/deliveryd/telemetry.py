@@ -99,6 +99,12 @@ class Event(StrEnum):
     CHANNEL_UNAVAILABLE = "channel.unavailable", WARNING, "a provider keeps failing; only probes are sent"
     CHANNEL_PROBE_FAILED = "channel.probe_failed", DEBUG, "a probe of a failing provider failed"
     CHANNEL_RECOVERED = "channel.recovered", INFO, "a provider works again"
+    CHANNEL_GIVEN_UP = (
+        "channel.given_up",
+        WARNING,
+        "all providers of a channel are down for long; its messages go to the next one",
+    )
+    CHANNEL_AVAILABLE = "channel.available", INFO, "a channel that was given up works again"
 
     SETTINGS_FETCHED = "settings.fetched", DEBUG, "settings were fetched from the service"
     SETTINGS_UNAVAILABLE = (
@@ -138,6 +144,22 @@ class Event(StrEnum):
     RECEIPT_UNMATCHED = "receipt.unmatched", INFO, "a receipt matches no message yet; it is kept"
     RECEIPT_MALFORMED = "receipt.malformed", WARNING, "a receipt can't be read"
     RECEIPT_FORGED = "receipt.forged", WARNING, "a receipt has no valid signature"
+    RECEIPT_UNCONFIRMED = (
+        "receipt.unconfirmed",
+        INFO,
+        "count messages weren't confirmed by receipt_deadline; they go to the next channel",
+    )
+    RECEIPT_SILENT = (
+        "receipt.silent",
+        ERROR,
+        "a provider reports nothing though over 100 deadlines passed; its deadlines stand still",
+    )
+    RECEIPT_REPORTING = "receipt.reporting", INFO, "a silent provider reports again; its deadlines begin anew"
+    RECEIPT_OVERDUE = (
+        "receipt.overdue",
+        WARNING,
+        "count more messages weren't confirmed for receipt_overdue; deliveryd overdue lists all",
+    )
     RECEIPT_TURNED_AWAY = (
         "receipt.turned_away",
         WARNING,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from deliveryd.model import (
+    Confirmation,
     Entry,
     Outcome,
     Receipt,
@@ -16,6 +17,7 @@ from deliveryd.model import (
     StatusEvent,
     Transition,
     channel_of,
+    format_duration,
     format_instant,
 )
 from deliveryd.states import BEGINNINGS, Cause, State, edge
@@ -40,7 +42,10 @@ RUN_INTERRUPTED = edge(State.READY, Cause.INTERRUPTED)
 CHANNEL_REMOVED = edge(State.WAITING, Cause.CHANNEL_REMOVED)
 INTENT = edge(State.READY, Cause.INTENT)
 ACCEPTED = edge(State.SENDING, Cause.ACCEPTED)
+UNCONFIRMED = edge(State.SENT, Cause.UNCONFIRMED)
+STAYS_SENT = edge(State.READY, Cause.STAYS_SENT)
 
+_FAILED_NEXT = edge(State.SENT, Cause.RECEIPT_FAILED_NEXT)
 _DEFERRED = edge(State.READY, Cause.DEFERRED)
 _UNDELIVERABLE = edge(State.READY, Cause.UNDELIVERABLE)
 _HELD_BEFORE_A_TRY = edge(State.READY, Cause.HELD)
@@ -70,7 +75,9 @@ def malformed(id_: int, reason: str, at: int) -> tuple[StatusEvent, ...]:
 
 
 def undeliverable(entry: Entry, at: int, details: str) -> Transition:
-    """Nothing can be sent; `details` name every reason."""
+    """Nothing can be sent; `details` name every reason. It stays sent if no later channel was tried."""
+    if entry.sent_by is not None and not entry.failed_since_sent:
+        return _stays_sent(entry, at, details)
     return _failed(entry, _UNDELIVERABLE, at, details)
 
 
@@ -80,8 +87,15 @@ def deferred(entry: Entry, at: int, due_at: int, waits_for: str | None) -> Trans
 
 
 def expired(entry: Entry, before: State, at: int, expires_at: int) -> Transition:
-    """The time ran out: before an intent, or between the intent and the first byte."""
+    """The time ran out: before an intent, or between the intent and the first byte.
+
+    A message that was sent before stays so; after an intent it gives up the channel first.
+    """
     outcome = Outcome("expired") if before is State.SENDING else None
+    if entry.sent_by is not None:
+        if outcome is not None:
+            return given_up(entry, at, outcome, expiry_details(expires_at))
+        return _stays_sent(entry, at, entry.ending(expiry_details(expires_at)))
     details = entry.ending(expiry_details(expires_at))
     return _failed(entry, edge(before, Cause.EXPIRED), at, details, outcome)
 
@@ -105,13 +119,21 @@ def intent(entry: Entry, at: int, intermediate: Collection[str]) -> Transition:
 # After an attempt; `entry` is as it was after its intent
 
 
-def accepted(entry: Entry, at: int, provider_id: str | None, intermediate: Collection[str]) -> Transition:
+def accepted(
+    entry: Entry,
+    at: int,
+    provider_id: str | None,
+    intermediate: Collection[str],
+    confirmation: Confirmation | None = None,
+) -> Transition:
     """The provider has the message."""
     events: tuple[StatusEvent, ...] = (StatusEvent(entry.id, "sent", at),)
     if "accepted" in intermediate:
         events = (StatusEvent(entry.id, "accepted", at), *events)
     outcome = Outcome("accepted", provider_id)
-    return Transition(entry.tried(), ACCEPTED.before, ACCEPTED.after, at, None, outcome, events)
+    return Transition(
+        entry.tried(), ACCEPTED.before, ACCEPTED.after, at, None, outcome, events, None, confirmation
+    )
 
 
 def retry_later(entry: Entry, at: int, due_at: int, outcome: Outcome, waits_for: str | None) -> Transition:
@@ -182,7 +204,25 @@ def ordered_retry(entry: Entry, at: int) -> Transition:
     return Transition(entry, *_ORDERED_RETRY, at)
 
 
-# Receipts
+# Receipts that didn't come, and receipts
+
+
+def unconfirmed(entry: Entry, at: int, within: float) -> Transition:
+    """Nobody confirmed within so many seconds that the message arrived: the next channel may take it."""
+    reason = f"not confirmed within {format_duration(within)}"
+    onwards = entry.off_channel(reason)._replace(sent_by=entry.provider)
+    return Transition(onwards, *UNCONFIRMED, at, due_at=at)
+
+
+def failed_to_next(entry: Entry, receipt: Receipt) -> Transition:
+    """A provider reports that it failed: the next channel may take the message."""
+    at = receipt.received_at
+    return Transition(entry.off_channel(_reported(receipt)), *_FAILED_NEXT, at, due_at=at)
+
+
+def _stays_sent(entry: Entry, at: int, reason: str) -> Transition:
+    """No later channel takes a message that was sent before; the service isn't told anything."""
+    return Transition(entry, *STAYS_SENT, at, outcome=Outcome("accepted", None, reason))
 
 
 def proved_sent(message_id: int, before: State, at: int) -> ReceiptStep:
@@ -191,8 +231,11 @@ def proved_sent(message_id: int, before: State, at: int) -> ReceiptStep:
     return ReceiptStep(*step, StatusEvent(message_id, "sent", at))
 
 
-def reported(message_id: int, before: State, receipt: Receipt) -> ReceiptStep | None:
-    """What a receipt says of a message that was sent; None: nothing new."""
+def reported(message_id: int, before: State, receipt: Receipt, *earlier: str) -> ReceiptStep | None:
+    """What a receipt says of a message that was sent; None: nothing new.
+
+    `earlier` are the reasons of channels that failed before, if the service wasn't told of them.
+    """
     cause = Cause.RECEIPT_DELIVERED if receipt.delivered else Cause.RECEIPT_FAILED
     if before is State.DELIVERED or (before is State.FAILED and not receipt.delivered):
         return None
@@ -201,8 +244,12 @@ def reported(message_id: int, before: State, receipt: Receipt) -> ReceiptStep | 
         channel = channel_of(receipt.provider)
         event = StatusEvent(message_id, "delivered", at, channel, receipt.reported_at)
     else:
-        event = _error(message_id, at, f"{receipt.provider}: the provider reported {receipt.status}")
+        event = _error(message_id, at, "; ".join((*earlier, f"{receipt.provider}: {_reported(receipt)}")))
     return ReceiptStep(*edge(before, cause), event)
+
+
+def _reported(receipt: Receipt) -> str:
+    return f"the provider reported {receipt.status}"
 
 
 # Common to all

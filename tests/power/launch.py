@@ -12,6 +12,7 @@ from pathlib import Path
 
 import deliveryd.journal.files as places
 import deliveryd.journal.sqlite as journals
+import deliveryd.journal.sqlite_file as opening
 from crashes.launcher import use_one_thread
 from deliveryd.cli.app import main
 
@@ -21,13 +22,13 @@ SMALL_LOG = 12
 
 def _say(pragmas: str) -> None:
     """Have these pragmas said to the journal's connection, after its own."""
-    as_it_is = journals._configure
+    as_it_is = opening._configure
 
     def configure(db: sqlite3.Connection) -> None:
         as_it_is(db)
         db.executescript(pragmas)
 
-    vars(journals)["_configure"] = configure
+    vars(opening)["_configure"] = configure
 
 
 def _pass_over(_path: Path) -> None:
@@ -46,7 +47,7 @@ def _normal() -> None:
 def _old_log() -> None:
     """What an unclean end left of the log is believed as it is."""
 
-    vars(journals)["renew_log"] = _pass_over
+    vars(opening)["renew_log"] = _pass_over
 
 
 def _no_names() -> None:
@@ -66,7 +67,7 @@ MUTATIONS: Mapping[str, Callable[[], None]] = {
 
 if __name__ == "__main__":
     MUTATIONS[sys.argv.pop(1)]()
-    vars(journals)["_checkpoint_pages"] = lambda _reserve: SMALL_LOG
+    vars(journals)["checkpoint_pages"] = lambda _reserve: SMALL_LOG
     use_one_thread()
     sys.argv[0] = "deliveryd"
     main()

@@ -10,6 +10,7 @@ from deliveryd.journal.base import Journal
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import SqliteJournal
 from deliveryd.model import (
+    Confirmation,
     Entry,
     Malformed,
     Outcome,
@@ -51,6 +52,7 @@ async def walk_through_everything(journal: SqliteJournal) -> None:
     await journal.due(NOW, {"sms": 10, "": 10})
     await journal.change([Transition(entry(3, doubt=True), State.READY, State.WAITING, NOW, NOW)])
     await settle_by_reference(journal)
+    await go_on_without_receipts(journal)
     await decide_everything(journal)
     await journal.accept(await journal.outbox(0, 100), NOW)
     await journal.forget(NOW + 1, 10)
@@ -76,6 +78,34 @@ async def settle_by_reference(journal: SqliteJournal) -> None:
     await journal.receive([Receipt("sms", "q13", True, "ok", NOW, NOW, "13")])
     again = Transition(due.begun("sms", b"12345678", NOW), State.READY, State.SENDING, NOW + 5)
     assert set((await journal.change([again])).settled) == {13}
+
+
+async def go_on_without_receipts(journal: SqliteJournal) -> None:
+    """Messages that aren't confirmed in time, or are reported as failed, and what late receipts do."""
+    await make_ready(journal, 31, 32, 33, 34)
+    confirmation = Confirmation(NOW, 9, failed_next=True)
+    for id_ in (31, 32, 33, 34):
+        await journal.change([Transition(entry(id_), State.READY, State.SENDING, NOW)])
+        sent = (StatusEvent(id_, "sent", NOW),)
+        outcome = Outcome("accepted", f"p{id_}")
+        accepted = Transition(
+            entry(id_), State.SENDING, State.SENT, NOW, None, outcome, sent, None, confirmation
+        )
+        await journal.change([accepted])
+    await journal.receive([Receipt("sms", "p34", False, "failed", NOW, NOW)])
+    assert (await journal.pass_deadlines(NOW, NOW, ["sms"], 9)).passed == {"sms": 3}
+    due = {each.id: each for each in (await journal.due(NOW, {"": 9})).entries}
+    assert set(due) == {31, 32, 33, 34}
+    await journal.receive([Receipt("sms", "p31", True, "ok", NOW, NOW)])
+    begun = due[31].begun("email", b"12345678", NOW)
+    assert set((await journal.change([Transition(begun, State.READY, State.SENDING, NOW)])).settled) == {31}
+    await journal.receive([Receipt("sms", "p32", False, "failed", NOW, NOW)])
+    stays = [
+        Transition(due[id_], State.READY, State.SENT, NOW, None, Outcome("accepted")) for id_ in (32, 33)
+    ]
+    await journal.change(stays)
+    await journal.count_overdue("sms", None, NOW + 1)
+    await journal.pass_deadlines(0, NOW, ["sms"], 9)
 
 
 async def decide_everything(journal: SqliteJournal) -> None:

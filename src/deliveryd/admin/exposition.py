@@ -81,3 +81,11 @@ def _gauges(now: Levels) -> Iterator[Metric]:
     for provider, is_open in now.providers_open.items():
         providers.add_metric([channel_of(provider), provider], is_open)
     yield providers
+    silent = GaugeMetricFamily(
+        "deliveryd_receipts_silent",
+        "1 while a provider reports nothing and its receipt deadlines stand still.",
+        labels=["channel", "provider"],
+    )
+    for provider, is_silent in now.providers_silent.items():
+        silent.add_metric([channel_of(provider), provider], is_silent)
+    yield silent

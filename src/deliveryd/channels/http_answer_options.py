@@ -11,7 +11,8 @@ from pydantic import model_validator as checks
 
 from deliveryd.http.conditions import ConditionOptions
 from deliveryd.http.finder import HEADER, QUERY, FinderText
-from deliveryd.options.units import Duration, format_duration
+from deliveryd.model import format_duration
+from deliveryd.options.units import Duration
 
 LONGEST_PAUSE = 3600.0
 """Most seconds for which a provider's request to wait is honoured."""

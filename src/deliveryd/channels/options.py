@@ -68,6 +68,19 @@ class ChannelTable(BaseModel):
         None, ge=1, le=255, description="most parts of an SMS; a longer text takes the next channel"
     )
     transliterate: StrictBool = Field(False, description="replace typography if that keeps an SMS in GSM-7")
+    unavailable_after: Positive = Field(
+        900.0, description="how long all providers are down until messages go to the next channel"
+    )
+    receipt_deadline: Positive | None = Field(
+        None, description="time for a delivery to be reported; then the next channel; left out: none"
+    )
+    receipt_failed_then: Literal["error", "next"] = Field(
+        "error",
+        description="what a failure leads to that is reported after the acceptance",
+    )
+    receipt_overdue: Positive = Field(
+        3 * 86400.0, description="time after which a message without a report counts as overdue"
+    )
 
 
 class ProviderTable(BaseModel):
@@ -163,6 +176,19 @@ class ChannelsOptions(BaseModel):
             for identity, provider in self.providers.items()
             if provider.receipt is not None
         }
+
+    @property
+    def overdue(self) -> Mapping[str, float]:
+        """Return after how many seconds messages of providers with receipts are overdue, by identities."""
+        return {
+            name: self.configured[self.providers[name].channel].common.receipt_overdue
+            for name in self.reporting
+        }
+
+    def has_later(self, channel: str) -> bool:
+        """Whether another configured channel comes after this one in the order."""
+        later = self.order[self.order.index(channel) + 1 :]
+        return any(name in self.configured for name in later)
 
     @property
     def receipt_paths(self) -> Mapping[str, str]:

@@ -16,7 +16,8 @@ from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.lock_owner import lock_owner
-from deliveryd.options.units import format_duration, format_size
+from deliveryd.model import format_duration
+from deliveryd.options.units import format_size
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.worker.wiring import open_cache, open_entities_cache
 

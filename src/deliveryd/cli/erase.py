@@ -19,7 +19,7 @@ from deliveryd.directory.none import NoOptions
 from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.personal_data import find_personal_data, find_unerasable
-from deliveryd.options.units import format_duration
+from deliveryd.model import format_duration
 
 ERASED_KINDS: Mapping[ItemKind, tuple[str, str]] = {
     ItemKind.MESSAGE: ("messages, with their variables, attempts, events and receipts", "messages"),

@@ -45,7 +45,10 @@ in_doubt = CommandGroup(
 Ids = Annotated[
     list[int] | None, typer.Argument(metavar="MESSAGE_ID", parser=integer, help="IDs of messages.")
 ]
-ChannelOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only messages of this channel.")]
+ChannelOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Only messages of this channel, or of one provider of it."),
+]
 Until = Annotated[
     int | None,
     typer.Option(

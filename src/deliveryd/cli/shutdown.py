@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from deliveryd.cli.output import print_errors
-from deliveryd.options.units import format_duration
+from deliveryd.model import format_duration
 from deliveryd.worker.supervisor import Ending
 
 

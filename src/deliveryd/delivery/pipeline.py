@@ -16,6 +16,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from deliveryd import transitions
+from deliveryd.delivery.availability import Availability
+from deliveryd.delivery.deadlines import ReceiptDeadlines
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.due import DueMessages
@@ -45,6 +47,8 @@ class Stations(NamedTuple):
     outcomes: Outcomes
     due: DueMessages
     doubts: Mapping[str, DoubtPolicy]
+    availability: Availability
+    deadlines: ReceiptDeadlines
 
 
 class Pipeline:
@@ -63,7 +67,8 @@ class Pipeline:
 
     async def recover(self) -> None:
         """0. Take up what an earlier run left, before anything else."""
-        await recover_line(self._recorder, self._stations.doubts, self._clock)
+        await recover_line(self._recorder, self._stations.doubts, self._stations.availability, self._clock)
+        await self._stations.deadlines.recover()
 
     def loops(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
         """The line: what runs side by side."""
@@ -73,7 +78,9 @@ class Pipeline:
             self.deliver,  # 3. settings, customer, expiry, language, channel, text; then to a dispatcher
             *(dispatcher.run for dispatcher in self._dispatchers.values()),  # 4. intent, attempt, verdict
             self._stations.outcomes.run,  # 5. the outcome into the journal, with its event for `reporting`
+            self._stations.availability.run,  # channels that are down for too long
             self._stations.due.run,  # what waits comes back to 3 when its time has come
+            *self._stations.deadlines.loops(),  # what was sent and isn't confirmed in time waits again
         )
 
     async def take(self) -> None:
@@ -105,7 +112,10 @@ class Pipeline:
     def _offer(self, message: Prepared) -> Transition | None:
         """Put a message into its dispatcher's queue; or the step that it takes instead."""
         if isinstance(message, Undeliverable):
-            return transitions.undeliverable(message.entry, self._clock.now(), message.details)
+            now = self._clock.now()
+            if message.expired_at is not None:
+                return transitions.expired(message.entry, State.READY, now, message.expired_at)
+            return transitions.undeliverable(message.entry, now, message.details)
         if isinstance(message, Deferred):
             now = self._clock.now()
             due_at = bounded(now + int(message.seconds * SECOND), message.expires_at)

@@ -16,7 +16,7 @@ from deliveryd.delivery.failures import Failures
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.errors import JournalFull
-from deliveryd.journal.base import Journal, MatchedReceipt, OutboxRow, Recovery
+from deliveryd.journal.base import Journal, MatchedReceipt, OutboxRow, PassedDeadlines, Recovery
 from deliveryd.journal.orders import Decided, Effect, Order
 from deliveryd.metrics import Metrics
 from deliveryd.model import (
@@ -215,6 +215,10 @@ class Recorder:
         if settled:
             steps = [step for step in steps if step.entry.id not in settled]
         self._make_ready([step.entry for step in steps if step.after is State.READY])
+        if stay := [
+            step.entry.id for step in steps if step.after is State.SENT and step.before is State.READY
+        ]:
+            self.in_flight.release(stay)  # no event of theirs will
         parked = [step.entry.id for step in steps if step.after in (State.WAITING, State.IN_DOUBT)]
         if parked:
             steps = await self._by_todays_clock(steps)
@@ -252,7 +256,7 @@ class Recorder:
             if state is State.FAILED:
                 self.failures.add(steps)
         for step in steps:
-            if step.after is State.SENT:
+            if step.after is State.SENT and step.before is State.SENDING:
                 self._metrics.accepted_after(max(step.at - step.entry.taken_at, 0) / SECOND)
         if enabled(DEBUG):
             for step in steps:
@@ -272,6 +276,19 @@ class Recorder:
         results = await self._journal.receive(receipts)
         self._apply([effect for _result, effect in results if effect is not None])
         return results
+
+    @property
+    def takes_receipts(self) -> bool:
+        """Whether receipts are recorded now: the start is over, and the disk has more than its reserve."""
+        return self._recovered and self._journal.has_room()
+
+    async def pass_deadlines(self, listened: int, providers: Collection[str], limit: int) -> PassedDeadlines:
+        """Send messages on whose receipt deadline passed, after so many more microseconds of listening."""
+        found = await self._journal.pass_deadlines(listened, self._clock.now(), providers, limit)
+        if passed := sum(found.passed.values()):
+            self.backlog.change(passed)
+            self.backlog.changed.set()
+        return found
 
     async def decide(self, order: Order, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""

@@ -49,10 +49,11 @@ class Routed(NamedTuple):
 
 
 class Undeliverable(NamedTuple):
-    """A message that ends here, and the details of its `error` event."""
+    """A message that ends here, and the details of its `error` event. `expired_at`: its time ran out then."""
 
     entry: Entry
     details: str
+    expired_at: int | None = None
 
     @classmethod
     def because(cls, entry: Entry, *reasons: str) -> Undeliverable:
@@ -68,6 +69,15 @@ def is_expired(expires_at: int | None, now: int) -> bool:
 _Offer = tuple[str, CompiledBlock]
 """A channel, and the block that it would send."""
 
+
+class _Offered(NamedTuple):
+    """A channel, its provider that was chosen, and the block that it would send."""
+
+    channel: str
+    provider: str
+    block: CompiledBlock
+
+
 _Place = tuple[str, str]
 """A language, and a channel whose block may be found there."""
 
@@ -76,9 +86,13 @@ _MOST_KEPT = 50
 
 
 class _Fixed(NamedTuple):
-    """The choice is the same for every customer: this block, or None where nothing can be sent to anybody."""
+    """The choice is the same for every customer: this block, or None where nothing can be sent to anybody.
+
+    It holds as long as the channel isn't unavailable.
+    """
 
     block: CompiledBlock | None
+    choice: Choice | None = None
 
 
 class Router:
@@ -109,7 +123,7 @@ class Router:
                 choice = self._choices[settings]
             except KeyError:
                 choice = self._choices[settings] = self._choice(settings, self._order)
-        if choice is None:
+        if choice is None or (choice.choice is not None and choice.choice.is_unavailable):
             return True
         return choice.block is not None and choice.block.needs_name(entry.variables)
 
@@ -121,7 +135,8 @@ class Router:
         `customer` is None when the directory doesn't know them, and when they don't matter.
         """
         if settings.expires_at is not None and is_expired(settings.expires_at, now):
-            return Undeliverable.because(entry, expiry_details(settings.expires_at))
+            details = entry.ending(expiry_details(settings.expires_at))
+            return Undeliverable(entry, details, settings.expires_at)
         if entry.content is not None and (name := self._repeats(entry)):
             said, values = entry.content
             return Routed(entry, name, Customer(entry.customer_id, values), said, settings.expires_at)
@@ -130,23 +145,43 @@ class Router:
         except LanguageUnreadable as error:
             return Undeliverable.because(entry, str(error))
         too_long: dict[str, str] = {}
+        waiting: _Offered | None = None
         for name, block in self._offers_for(entry, settings, tags):
-            if (
-                name in too_long
-                or (provider := self._roads[name].choice.provider_for(entry, customer)) is None
-            ):
+            choice = self._roads[name].choice
+            if name in too_long or (provider := choice.provider_for(entry, customer)) is None:
                 continue
-            rendered = block.render(entry.variables, customer)
-            if not isinstance(rendered, Rendered):
-                why = self._why_not(entry, settings, tags, (name, block), rendered)
-                return Undeliverable.because(entry, *_named(too_long), *why)
-            if (rules := self._roads[name].sms) is not None:
-                rendered = rules.apply(rendered)
-                if not entry.doubt and (excess := rules.excess(rendered)) is not None:
-                    too_long[name] = excess.reason
-                    continue
-            return Routed(entry, provider, customer, rendered, settings.expires_at)
+            offered = _Offered(name, provider, block)
+            if not choice.claim(entry, provider):  # the channel is unavailable: only if there is no other
+                waiting = waiting or offered
+            elif (routed := self._render(entry, settings, customer, tags, offered, too_long)) is not None:
+                return routed
+        if waiting is not None:
+            routed = self._render(entry, settings, customer, tags, waiting, too_long)
+            if routed is not None:
+                return routed
         return Undeliverable.because(entry, *self._why_none(entry, settings, customer, tags, too_long))
+
+    def _render(  # noqa: PLR0917 - what `route` knows
+        self,
+        entry: Entry,
+        settings: CompiledSettings,
+        customer: Customer | None,
+        tags: tuple[str, ...],
+        offered: _Offered,
+        too_long: dict[str, str],
+    ) -> Routed | Undeliverable | None:
+        """What a message says there; None: more parts of an SMS than allowed, which `too_long` notes."""
+        channel, provider, block = offered
+        rendered = block.render(entry.variables, customer)
+        if not isinstance(rendered, Rendered):
+            why = self._why_not(entry, settings, tags, (channel, block), rendered)
+            return Undeliverable.because(entry, *_named(too_long), *why)
+        if (rules := self._roads[channel].sms) is not None:
+            rendered = rules.apply(rendered)
+            if not entry.doubt and (excess := rules.excess(rendered)) is not None:
+                too_long[channel] = excess.reason
+                return None
+        return Routed(entry, provider, customer, rendered, settings.expires_at)
 
     def _repeats(self, entry: Entry) -> str | None:
         """The provider to which a message says again what may have arrived there, if it does so."""
@@ -171,8 +206,14 @@ class Router:
         """The channels with a provider that a message may go to."""
         if not entry.spent and not entry.doubt:
             return self._order
-        names = [channel_of(entry.provider or "")] if entry.doubt else self._order
+        names = [channel_of(entry.provider or "")] if entry.doubt else self._after(entry.sent_by)
         return [name for name in names if name in self._roads and self._roads[name].choice.open_to(entry)]
+
+    def _after(self, provider: str | None) -> Sequence[str]:
+        """The channels behind that of a provider in the order; all of them for None."""
+        if provider is None or channel_of(provider) not in self._order:
+            return self._order
+        return self._order[self._order.index(channel_of(provider)) + 1 :]
 
     def _offers(
         self, settings: CompiledSettings, order: Sequence[str], tags: Sequence[str]
@@ -191,7 +232,7 @@ class Router:
     def _choice(self, settings: CompiledSettings, order: Sequence[str]) -> _Fixed | None:
         """What is chosen for customers of any language and with any address, if it is the same for all."""
         found: set[tuple[str, str] | None] = set()
-        block = None
+        block = via = None
         for tag in (None, *settings.languages):
             try:
                 tags = candidates(tag, self._languages)
@@ -200,11 +241,14 @@ class Router:
             first = next(self._offers(settings, order, tags), None)
             if first is not None and not self._roads[first[0]].takes_all:
                 return None
-            block = first[1] if first is not None else None
+            if first is not None:
+                block, via = first[1], self._roads[first[0]].choice
+            else:
+                block = None
             found.add((first[0], first[1].language) if first is not None else None)
             if len(found) > 1:
                 return None
-        return _Fixed(block)
+        return _Fixed(block, via)
 
     def _why_not(
         self,

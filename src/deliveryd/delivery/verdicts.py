@@ -6,6 +6,7 @@ from deliveryd import transitions
 from deliveryd.channels.base import Accepted, Attempted, Misconfigured, Refused, Stopped, TryAgain
 from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.listening import Awaited
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.provider import Provider
@@ -30,6 +31,7 @@ class VerdictHandler:
         clock: Clock,
         *,
         intermediate: frozenset[str],
+        awaited: Awaited | None,
     ) -> None:
         self._name = provider.name
         self._channel = channel_of(provider.name)
@@ -41,12 +43,16 @@ class VerdictHandler:
         self._outcomes = outcomes
         self._clock = clock
         self._intermediate = intermediate
+        self._awaited = awaited
 
     def accepted(self, entry: Entry, verdict: Accepted) -> Transition:
         """The step of a message that the provider accepted."""
         self._refusals.accepted(entry.settings_id)
         self._provider.answered()
-        return transitions.accepted(entry, self._clock.now(), verdict.provider_id, self._intermediate)
+        confirmation = self._awaited.confirmation() if self._awaited is not None else None
+        return transitions.accepted(
+            entry, self._clock.now(), verdict.provider_id, self._intermediate, confirmation
+        )
 
     def expired(self, entry: Entry, routed: Routed, now: int) -> Transition:
         """The step of a message whose time ran out before the provider could have it."""

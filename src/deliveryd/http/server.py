@@ -26,7 +26,7 @@ from deliveryd.http.unfinished import Unfinished
 _LONGEST_HEAD = 16 * 1024
 _MOST_AHEAD = 32
 _MOST_KEPT = unfinished.MOST // 2
-"""Connections beyond which a response ends its own. An idle one that is closed later may carry the next request."""
+"""Connections beyond which a response ends its own: one closed later, while idle, may carry a request."""
 
 _IDLE_SECONDS = 5
 _REQUEST_TIMEOUT = 15.0

@@ -16,10 +16,9 @@ from deliveryd.channels.preset_file import PresetFile, PresetKey, Promises
 from deliveryd.channels.preset_table import examples
 from deliveryd.channels.registry import ADAPTER_ENTRY_POINTS, ADAPTERS, find_adapter
 from deliveryd.errors import DeliverydError
-from deliveryd.model import BLOCKS
+from deliveryd.model import BLOCKS, format_duration
 from deliveryd.options.suggestion import suggestion
 from deliveryd.options.toml_text import toml_lines, toml_value
-from deliveryd.options.units import format_duration
 
 KEY_MEANINGS = {
     "heeded": "a repeat under the same key isn't sent again",

@@ -232,6 +232,9 @@ def _remembered(tombstone: Tombstone) -> Iterator[Step]:
 
 
 def _next_steps(message: MessageRecord) -> Iterator[Step]:
+    if message.confirm_within is not None:
+        left = length(int(max(message.confirm_within, 0.0) * SECOND))
+        yield Step(None, f"goes to the next channel unless a delivery is reported within {left} of listening")
     if message.state is State.WAITING and message.due_at is not None:
         where = f"goes on with {message.lane}" if message.lane is not None else "goes on"
         if message.waits_for is not None:

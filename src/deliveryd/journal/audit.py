@@ -31,6 +31,9 @@ _REAL = "settings_id IS NOT NULL"  # a malformed element with an id is recorded 
 _FIRST_STATUS = f"(SELECT status FROM event WHERE message_id = m.id ORDER BY {HAPPENED} LIMIT 1)"  # noqa: S608
 _REFUSED_OR_AGAIN = f"(e.refused IS NOT NULL OR e.dropped_at IS NOT NULL OR e.seq > {WATERMARK})"
 _UNACCEPTED = "SELECT 1 FROM unaccepted a WHERE a.message_id = m.id"
+_LEFT = (  # tries that were accepted and not confirmed in time
+    "(SELECT count(*) FROM unaccepted a WHERE a.message_id = m.id AND a.verdict = 'accepted')"
+)
 _IN_ITS_ROW = (
     f"({_is(State.SENDING)} OR m.accepted_at IS NOT NULL)"  # whether the latest attempt is part of it
 )
@@ -76,18 +79,20 @@ CHECKS: Mapping[str, str] = {
     "a message set aside has a refused dequeued event": _messages(
         f"{_is(State.SET_ASIDE)} AND {_events('dequeued', _REFUSED_OR_AGAIN)} = 0"
     ),
-    "a sent message has one sent event and no other end": _messages(
-        f"{_is(State.SENT)} AND ({_events('sent')} <> 1 OR {_events('delivered')} + {_events('error')} > 0)"
+    "a sent message has one sent event for each acceptance and no other end": _messages(
+        f"{_is(State.SENT)}"
+        f" AND ({_events('sent')} <> 1 + {_LEFT} OR {_events('delivered')} + {_events('error')} > 0)"
     ),
-    "a delivered message has one sent and one delivered event": _messages(
+    "a delivered message has one sent event for each acceptance and one delivered event": _messages(
         f"{_is(State.DELIVERED)}"
-        f" AND ({_events('sent')} <> 1 OR {_events('delivered')} <> 1 OR {_events('error')} > 1)"
+        f" AND ({_events('sent')} <> 1 + {_LEFT} OR {_events('delivered')} <> 1 OR {_events('error')} > 1)"
     ),
     "a failed message has one error event": _messages(
         f"{_is(State.FAILED)} AND ({_events('error')} <> 1 OR {_events('delivered')} > 0)"
     ),
     "a message that hasn't ended has no final event": _messages(
-        f"NOT {_IS_ENDED} AND {_events('sent')} + {_events('delivered')} + {_events('error')} > 0"
+        f"NOT {_IS_ENDED}"
+        f" AND ({_events('sent')} <> {_LEFT} OR {_events('delivered')} + {_events('error')} > 0)"
     ),
     "sent comes before delivered": _messages(
         f"{_is(State.DELIVERED)}"  # noqa: S608  # constants
@@ -99,8 +104,14 @@ CHECKS: Mapping[str, str] = {
         " AND (m.accepted_at IS NULL OR m.started_at IS NULL OR m.number = 0)"
     ),
     "a message that wasn't sent has no accepted attempt": _messages(
-        f"(NOT {_is(State.SENT, State.DELIVERED, State.FAILED)} AND m.accepted_at IS NOT NULL)"
-        f" OR EXISTS ({_UNACCEPTED} AND a.verdict = 'accepted')"
+        f"NOT {_is(State.SENT, State.DELIVERED, State.FAILED)} AND m.accepted_at IS NOT NULL"
+    ),
+    "a message that wasn't confirmed in time has its accepted attempt": _messages(
+        f"m.sent_by IS NOT NULL AND NOT EXISTS"
+        f" ({_UNACCEPTED} AND a.verdict = 'accepted' AND a.provider = m.sent_by)"
+    ),
+    "only a sent message has a receipt deadline": _messages(
+        f"NOT {_is(State.SENT)} AND (m.confirm_by IS NOT NULL OR m.failed_next IS NOT NULL)"
     ),
     "tries are numbered without a gap": _messages(
         f"m.number <> {_IN_ITS_ROW} + (SELECT count(*) FROM unaccepted a WHERE a.message_id = m.id"  # noqa: S608

@@ -48,6 +48,21 @@ class MatchedReceipt(NamedTuple):
     effect: Effect | None = None
 
 
+class PassedDeadlines(NamedTuple):
+    """What became of receipt deadlines.
+
+    `listened` is the listening time, `passed` the number of messages that go on to the next channel, by
+    provider, and `silent` names the providers whose deadlines stand still. `next_by` is the next deadline;
+    None: none waits. `is_complete` False: there was more than one portion.
+    """
+
+    listened: int
+    passed: Mapping[str, int]
+    silent: frozenset[str]
+    next_by: int | None
+    is_complete: bool
+
+
 class Recovery(NamedTuple):
     """What an earlier run left.
 
@@ -60,6 +75,7 @@ class Recovery(NamedTuple):
     doubtful: list[Doubtful]
     waiting: int
     reporting: list[int]
+    down_since: Mapping[str, int] = {}
 
 
 class Due(NamedTuple):
@@ -150,6 +166,8 @@ class Journal(Protocol):
         A step from READY isn't taken by a message that a receipt proves to be sent: it ends instead. A step
         from SENDING is taken first. Either way the message is among those settled, and whatever its step
         leads to must not be done, above all no intent be carried out.
+        An acceptance with a confirmation keeps the variables. A step from READY to SENT restores the accepted
+        try; if its provider reported meanwhile that it failed, the message ends with an `error` instead.
         An intent keeps the digest of what is sent. An outcome that may have arrived keeps the content, until
         the message ends or its key changes.
         Raises IllegalTransition when a message isn't where its step begins; then none of the steps is taken.
@@ -209,12 +227,31 @@ class Journal(Protocol):
         was known.
         """
 
+    async def pass_deadlines(
+        self, listened: int, at: int, providers: Collection[str], limit: int
+    ) -> PassedDeadlines:
+        """Add microseconds to the listening time; send messages on whose deadline passed.
+
+        They wait, due `at` once, at no provider and under a new key, with their accepted try kept. At most
+        `limit` of each of the providers. If a provider reported on no message since, up to
+        `MOST_UNREPORTED` go on; if more are due, its deadlines stand still until it reports, and begin anew.
+        """
+
+    async def count_overdue(self, provider: str, since: int | None, until: int) -> int:
+        """Count what a provider accepted between two instants and nobody confirmed.
+
+        `since` None: from where an earlier run ended.
+        """
+
     async def recover(self, now: int, providers: Collection[str]) -> Recovery:
         """Put in order what an earlier run left; called once, before anything else.
 
         Waiting messages whose provider isn't among `providers` lose it; those with an attempt in doubt there
         are held in doubt. Those that waited for settings or a customer are due: nothing is asked for yet.
         """
+
+    async def note_down(self, since: Mapping[str, int]) -> None:
+        """Keep since when all providers of these channels are down."""
 
     async def retime(self, back: int, latest: int) -> None:
         """Bring due times in line with a clock that was put back by so many microseconds (0: it wasn't).

@@ -36,6 +36,7 @@ class MessageRecord(NamedTuple):
     doubt: bool
     ended_at: int | None
     waits_for: str | None = None
+    confirm_within: float | None = None
 
 
 class AttemptRecord(NamedTuple):
@@ -154,7 +155,9 @@ def _life(db: sqlite3.Connection, message_id: int) -> Life:
     (namespace,) = db.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
     messages = rows(
         "SELECT settings_id, customer_id, variables, state, taken_at, due_at, provider, tries, NULL, spent,"
-        " doubt, ended_at, waits_for FROM message WHERE id = ?"
+        " doubt, ended_at, waits_for, (confirm_by - coalesce("
+        "(SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'listened'), 0)) / 1e6"
+        " FROM message WHERE id = ?"
     )
     attempts = [
         AttemptRecord(message_key(namespace, message_id, each[2], beginning), *each)

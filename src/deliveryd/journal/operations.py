@@ -12,6 +12,7 @@ from deliveryd.errors import IllegalTransition
 from deliveryd.journal import statements
 from deliveryd.journal.account import add_taken
 from deliveryd.journal.base import MOST_COUNTED, Due, OutboxRow, Recorded
+from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox, settle_events
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.repeats import report_again
@@ -81,10 +82,11 @@ class Operations:
         """Record steps of messages, with their tries and events, and apply the receipts kept for them."""
         return self._matching.match_around(db, steps, self._record)
 
-    def _record(self, db: sqlite3.Connection, steps: Sequence[Transition]) -> None:
+    def _record(self, db: sqlite3.Connection, steps: Sequence[Transition]) -> Sequence[Effect]:
         _conclude(db, steps)
-        _move(db, steps, self._sent)
+        restored = _move(db, steps, self._sent)
         self._outbox.put(db, (event for step in steps for event in step.events))
+        return [self._matching.stay_sent(db, step) for step in restored]
 
     def retime(self, db: sqlite3.Connection, back: int, latest: int) -> None:
         """Bring due times in line with a clock that was put back, and let none be later than `latest`."""
@@ -198,18 +200,30 @@ def _digest(raw: str) -> str:
     return hashlib.sha256(raw.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _move(db: sqlite3.Connection, steps: Sequence[Transition], sent_statement: str) -> None:
-    """Move messages from state to state, all of them or none. Raises IllegalTransition."""
+def _move(db: sqlite3.Connection, steps: Sequence[Transition], sent_statement: str) -> list[Transition]:
+    """Move messages from state to state, all of them or none. Raises IllegalTransition.
+
+    Returns the steps that it leaves out: those of messages that stay sent.
+    """
+    restored = []
     begun = []
     on_its_way = []
     to_wait = []
     sent = []
+    to_confirm = []
     at_an_end = []
     for transition in steps:
         entry, before = transition.entry, transition.before
         after = check_transition(before, transition.after)
         if after is State.SENT:
-            sent.append((entry.tries, transition.at, *_accepted(transition), entry.id, before))
+            if before is State.READY:
+                restored.append(transition)
+                continue
+            progress = (entry.tries, transition.at, *_accepted(transition))
+            if transition.confirmation is None:
+                sent.append((*progress, entry.id, before))
+            else:
+                to_confirm.append((*progress, *transition.confirmation, entry.id, before))
         elif after in ENDED or before in ENDED:  # only these write the indexed column `ended_at`
             ended_at = transition.at if after in ENDED else None
             at_an_end.append((*progress_of(transition), ended_at, entry.id, before))
@@ -226,14 +240,17 @@ def _move(db: sqlite3.Connection, steps: Sequence[Transition], sent_statement: s
             (statements.ON_ITS_WAY, on_its_way),
             (statements.TO_WAIT, to_wait),
             (sent_statement, sent),
+            (statements.SENT_TO_CONFIRM, to_confirm),
             (statements.TO_AN_END, at_an_end),
         )
         if rows
     )
+    moved += len(restored)
     if moved != len(steps):
         raise IllegalTransition(
             f"{len(steps) - moved} of {len(steps)} messages aren't in the state that their step begins in"
         )
+    return restored
 
 
 def _try_of(entry: Entry) -> tuple[str, int, int, int, bytes | None]:

@@ -15,9 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from deliveryd import transitions
+from deliveryd.journal import deadlines
 from deliveryd.journal.base import MatchedReceipt, Recorded
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
+from deliveryd.journal.rows import ENTRY, entry_of, spent_of
 from deliveryd.model import Entry, Receipt, Transition, key_prefix, message_key
 from deliveryd.states import State
 
@@ -61,6 +63,16 @@ UPDATE message SET state = ?1, due_at = NULL, provider = ?2, key = ?3, doubt = 0
 WHERE id = ?4
 """
 
+_MATCHED = (
+    "SELECT id, state, key, accepted_at, provider_id, failed_next, sent_by, spent FROM message WHERE id = ?"
+)
+_ENDED = "UPDATE message SET state = ?, ended_at = ? WHERE id = ?"
+_CONFIRM = """
+UPDATE message SET state = ?, ended_at = ?,
+    confirm_by = NULL, confirm_within = NULL, failed_next = NULL{emptied}
+WHERE id = ?
+"""
+
 _NOTHING = Effect()
 
 
@@ -71,17 +83,41 @@ class Tried(NamedTuple):
     key: int
 
 
+class _Matched(NamedTuple):
+    """What a receipt's effect depends on, of its message. `failed_next` None: nothing was left to confirm."""
+
+    id: int
+    state: int
+    key: int
+    accepted_at: int | None
+    provider_id: str | None
+    failed_next: int | None
+    sent_by: str | None
+    spent: str
+
+    @property
+    def earlier(self) -> Sequence[str]:
+        """Why providers failed before one more accepted the message, if the service wasn't told."""
+        if self.sent_by is None:
+            return ()
+        return [f"{each.provider}: {each.reason}" for each in spent_of(self.spent)]
+
+
 class Matching:
     """Applies receipts. `namespace` is what all keys begin with, `emptied` as in `rows`."""
 
     def __init__(self, outbox: Outbox, namespace: str, emptied: str) -> None:
         self._settled = _SETTLE.format(emptied=emptied)
+        self._confirmed = _CONFIRM.format(emptied=emptied)
+        self._emptied = emptied
         self._outbox = outbox
         self._namespace = namespace
 
     def receive(self, db: sqlite3.Connection, receipts: Sequence[Receipt]) -> list[MatchedReceipt]:
         """Record providers' updates, and apply each that can be."""
-        return [self._receive(db, receipt) for receipt in receipts]
+        matched = [self._receive(db, receipt) for receipt in receipts]
+        deadlines.note_reports(db, receipts, matched)
+        return matched
 
     def match_again(self, db: sqlite3.Connection, seq: int, at: int) -> Effect | None:
         """Try a receipt once more that was kept; None when it still fits nothing, or has to wait."""
@@ -97,18 +133,17 @@ class Matching:
         self,
         db: sqlite3.Connection,
         steps: Sequence[Transition],
-        record: Callable[[sqlite3.Connection, Sequence[Transition]], None],
+        record: Callable[[sqlite3.Connection, Sequence[Transition]], Sequence[Effect]],
     ) -> Recorded:
         """Record steps of messages, and apply the receipts that were kept for them, instead or afterwards."""
         if not db.execute(f"SELECT 1 FROM receipt WHERE {_UNMATCHED} LIMIT 1").fetchone():  # noqa: S608
-            record(db, steps)
-            return Recorded()
+            return Recorded((), record(db, steps))
         overtaken = self._match_before(db, steps)
         steps = [transition for transition in steps if transition.entry.id not in overtaken]
-        record(db, steps)
+        effects = record(db, steps)
         followed = self._match_after(db, steps)
         settled = {id_ for id_, effect in followed.items() if State.SENT in effect.ended}
-        return Recorded(overtaken.keys() | settled, [*overtaken.values(), *followed.values()])
+        return Recorded(overtaken.keys() | settled, [*effects, *overtaken.values(), *followed.values()])
 
     def _match_before(self, db: sqlite3.Connection, steps: Sequence[Transition]) -> dict[int, Effect]:
         """End messages that kept receipts prove to be sent, instead of the steps that they would take."""
@@ -159,6 +194,9 @@ class Matching:
         outcome = transition.outcome
         if outcome is not None and outcome.provider_id is not None:
             found.update(db.execute(_BY_PROVIDER, (outcome.provider_id, entry.provider)))
+        if entry.sent_by is not None:
+            for provider_id, provider in deadlines.accepted_ids(db, entry.id):
+                found.update(db.execute(_BY_PROVIDER, (provider_id, provider)))
         return [(seq, Receipt(*values)) for seq, *values in sorted(found, key=lambda row: int(row[0]))]
 
     def _receive(self, db: sqlite3.Connection, receipt: Receipt) -> MatchedReceipt:
@@ -185,7 +223,11 @@ class Matching:
         referred = (
             self._referred(db, receipt.reference, receipt.provider) if receipt.reference is not None else None
         )
-        return referred or _named(db, receipt.provider_id, receipt.provider)
+        return (
+            referred
+            or _named(db, receipt.provider_id, receipt.provider)
+            or _first(db, deadlines.ACCEPTED_BEFORE, (receipt.provider_id, receipt.provider))
+        )
 
     def _referred(self, db: sqlite3.Connection, reference: str, provider: str) -> Tried | None:
         """This key, or the latest one of the message with this id, where it was tried on this provider."""
@@ -220,42 +262,63 @@ class Matching:
         self, db: sqlite3.Connection, tried: Tried, receipt: Receipt, settleable: frozenset[State]
     ) -> Effect | None:
         """Take the steps that follow from a receipt; None: not now, as its message is in the line's hands."""
-        number, key, accepted_at, provider_id = db.execute(
-            "SELECT state, key, accepted_at, provider_id FROM message WHERE id = ?", (tried.message_id,)
-        ).fetchone()
-        state = State(number)
-        if not receipt.delivered and key != tried.key:
+        message = _Matched(*db.execute(_MATCHED, (tried.message_id,)).fetchone())
+        state = State(message.state)
+        if not receipt.delivered and message.key != tried.key:
             return _NOTHING  # the message went on since, by another provider or an operator's word
-        if accepted_at is not None:
+        if message.accepted_at is not None:
             # By a reference an earlier try may be meant, whose failure says nothing of the accepted one.
-            if receipt.delivered or provider_id in (None, receipt.provider_id):
-                return self._confirm(db, tried.message_id, state, receipt)
+            if receipt.delivered or message.provider_id in (None, receipt.provider_id):
+                return self._confirm(db, message, state, receipt)
             return _NOTHING
         if state in settleable or (state is State.FAILED and receipt.delivered):
-            self._settle(db, tried, state, receipt)
-            settled = Effect(waiting=-1 if state is State.WAITING else 0, ended=(State.SENT,), events=1)
-            return settled | self._confirm(db, tried.message_id, State.SENT, receipt)
+            events = self._settle(db, tried, state, receipt)
+            settled = Effect(waiting=-1 if state is State.WAITING else 0, ended=(State.SENT,), events=events)
+            return settled | self._confirm(db, message, State.SENT, receipt)
         return None if state in (State.READY, State.SENDING) else _NOTHING
 
-    def _settle(self, db: sqlite3.Connection, tried: Tried, state: State, receipt: Receipt) -> None:
-        """The provider has the message: it is sent under this key, and isn't tried again under any."""
+    def stay_sent(self, db: sqlite3.Connection, step: Transition) -> Effect:
+        """Take the step of a message that stays sent; it fails if its provider reported so meanwhile."""
+        receipt = deadlines.stay_sent(db, step, self._emptied)
+        if receipt is None:
+            return _NOTHING
+        message = _Matched(*db.execute(_MATCHED, (step.entry.id,)).fetchone())
+        return self._confirm(db, message, step.after, _not_before(receipt, step.at))
+
+    def _settle(self, db: sqlite3.Connection, tried: Tried, state: State, receipt: Receipt) -> int:
+        """The provider has the message: it is sent under this key, and isn't tried again under any.
+
+        Returns the number of events: none if the service was told `sent` for this key before.
+        """
         at = receipt.received_at
         step = transitions.proved_sent(tried.message_id, state, at)
+        if deadlines.is_accepted(db, *tried):
+            deadlines.restore(db, tried, at, reason=transitions.BY_RECEIPT, emptied=self._emptied)
+            return 0
         settled = (step.after, receipt.provider, tried.key, tried.message_id, at, receipt.provider_id)
         db.execute(self._settled, (*settled, transitions.BY_RECEIPT))
         self._outbox.put(db, [step.event])
+        return 1
 
-    def _confirm(self, db: sqlite3.Connection, message_id: int, state: State, receipt: Receipt) -> Effect:
-        """Record how a message ended that was sent: delivered for good, or failed until it is delivered."""
-        step = transitions.reported(message_id, state, receipt)
+    def _confirm(self, db: sqlite3.Connection, message: _Matched, state: State, receipt: Receipt) -> Effect:
+        """Record how a message ended that was sent: delivered for good, or failed until it is delivered.
+
+        One that failed may go on instead.
+        """
+        if message.failed_next and state is State.SENT and not receipt.delivered:
+            deadlines.go_on(db, transitions.failed_to_next(_entry(db, message.id), receipt))
+            return Effect(waiting=1)
+        step = transitions.reported(message.id, state, receipt, *message.earlier)
         if step is None:
             return _NOTHING
-        db.execute(
-            "UPDATE message SET state = ?, ended_at = ? WHERE id = ?",
-            (step.after, receipt.received_at, message_id),
-        )
+        statement = _ENDED if message.failed_next is None else self._confirmed
+        db.execute(statement, (step.after, receipt.received_at, message.id))
         self._outbox.put(db, [step.event])
         return Effect(ended=(step.after,), events=1)
+
+
+def _entry(db: sqlite3.Connection, message_id: int) -> Entry:
+    return entry_of(db.execute(f"SELECT {ENTRY} FROM message WHERE id = ?", (message_id,)).fetchone())  # noqa: S608
 
 
 def _was_tried(transition: Transition) -> bool:
@@ -264,7 +327,7 @@ def _was_tried(transition: Transition) -> bool:
 
 
 def _word(effect: Effect) -> str:
-    if effect.waiting:
+    if effect.waiting < 0:
         return "recalled"
     return "settled" if State.SENT in effect.ended else "matched"
 

@@ -16,7 +16,7 @@ ENTRY = f"""
 id, settings_id, customer_id, variables, provider, tries, key, number, spent, doubt, content, digest,
 iif(number > 1, (SELECT u.started_at {_FIRST}), iif(number, started_at, 0)),
 iif(provider = '' AND number, (SELECT u.provider {_FIRST}), NULL),
-taken_at, beginning
+taken_at, beginning, sent_by
 """
 """The columns of an entry, in the order of `EntryRow`. The first of several tries under a key has a row."""
 
@@ -45,6 +45,7 @@ class EntryRow(NamedTuple):
     via: str | None
     taken_at: int
     beginning: int
+    sent_by: str | None
 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
@@ -67,6 +68,7 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
         columns.via,
         columns.taken_at,
         columns.beginning,
+        columns.sent_by,
     )
 
 

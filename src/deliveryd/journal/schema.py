@@ -35,6 +35,10 @@ CREATE TABLE message (
     started_at INTEGER,                   -- of the try in progress, or of the one that was accepted
     accepted_at INTEGER, provider_id TEXT, reason TEXT,  -- of the one that was accepted
     digest BLOB,                          -- identifies the content of the latest try
+    sent_by TEXT,                         -- the provider that accepted it before, without confirming in time
+    confirm_by INTEGER,                   -- only in SENT: its receipt deadline, in listening time
+    confirm_within INTEGER,               -- only in SENT: the length of that deadline
+    failed_next INTEGER,                  -- only in SENT: 1: a reported failure leads to the next channel
     spent TEXT NOT NULL DEFAULT '[]',     -- JSON: providers that failed for good (see `model.Spent`)
     content TEXT,                         -- JSON: what a try under this key sent that may have arrived
     variables TEXT                        -- JSON; NULL: malformed, or emptied after the message was sent
@@ -48,8 +52,9 @@ CREATE INDEX message_held_until ON message (due_at, waits_for)
 CREATE INDEX message_ended ON message (ended_at, state) WHERE ended_at IS NOT NULL;
 CREATE INDEX message_provider ON message (started_at / 14400000000, provider_id, provider)
     WHERE provider_id IS NOT NULL;        -- by periods of four hours (see receipt_match.py)
+CREATE INDEX message_to_confirm ON message (provider, confirm_by) WHERE confirm_by IS NOT NULL;
 
-CREATE TABLE unaccepted (                 -- tries that failed, or whose outcome is unknown
+CREATE TABLE unaccepted (                 -- tries that failed, are in doubt, or weren't confirmed in time
     message_id INTEGER NOT NULL, key INTEGER NOT NULL, number INTEGER NOT NULL,
     provider TEXT NOT NULL, beginning INTEGER NOT NULL,
     started_at INTEGER NOT NULL, ended_at INTEGER,
@@ -57,6 +62,7 @@ CREATE TABLE unaccepted (                 -- tries that failed, or whose outcome
     words TEXT,                           -- what the provider said, in its own words
     PRIMARY KEY (message_id, key, number)
 ) WITHOUT ROWID;
+CREATE INDEX unaccepted_provider ON unaccepted (provider_id, provider) WHERE provider_id IS NOT NULL;
 
 -- All tries. One that is in progress or was accepted is part of its message's row, to save a row of its own;
 -- one that was in doubt and turned out to be accepted is listed twice.
@@ -128,6 +134,15 @@ CREATE TABLE tombstone (                  -- forgotten messages; never deleted
     dequeued_at INTEGER,
     at INTEGER, status TEXT, rest TEXT    -- the latest event; rest: its other fields as JSON, if any
 );
+
+CREATE TABLE provider (                   -- of those with receipts: see deadlines.py and overdue.py
+    name TEXT PRIMARY KEY,
+    reported_at INTEGER NOT NULL DEFAULT 0,  -- when a receipt of a message of ours was recorded last
+    passed INTEGER NOT NULL DEFAULT 0,    -- deadlines that passed since without a report
+    silent INTEGER NOT NULL DEFAULT 0,    -- 1: its deadlines stand still
+    renewing INTEGER,                     -- the listening time from which its deadlines begin anew
+    overdue_until INTEGER NOT NULL DEFAULT 0  -- messages sent before were counted if they are overdue
+) WITHOUT ROWID;
 
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """  # noqa: S608  # constants

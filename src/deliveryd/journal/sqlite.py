@@ -17,30 +17,22 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import anyio
 
-from deliveryd.errors import JournalError, JournalFull, JournalUnusable
-from deliveryd.journal import account, upkeep
+from deliveryd.errors import JournalError, JournalFull
+from deliveryd.journal import account, deadlines, overdue, upkeep
 from deliveryd.journal.base import (
     Account,
     Counts,
     Due,
     MatchedReceipt,
     OutboxRow,
+    PassedDeadlines,
     Recorded,
     Recovery,
 )
 from deliveryd.journal.damage import abandon, advice, unusable
 from deliveryd.journal.decisions import Decisions
 from deliveryd.journal.event_json import EventWriter
-from deliveryd.journal.files import (
-    check_writable,
-    keep_private,
-    make_file,
-    make_folder,
-    refuse_foreign,
-    renew_log,
-    sync_names,
-    verify_log,
-)
+from deliveryd.journal.files import check_writable, make_folder, sync_names
 from deliveryd.journal.lock import holding, lock_of
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Decided, Order
@@ -49,29 +41,13 @@ from deliveryd.journal.presence import Presence
 from deliveryd.journal.read_transaction import read
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import EMPTIED
-from deliveryd.journal.schema import check_header, prepare_schema
+from deliveryd.journal.sqlite_file import BUSY_TIMEOUT, checked, checkpoint_pages, open_database
 from deliveryd.model import Entry, Malformed, QueuedMessage, Receipt, Transition
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry import Event, log
 
 FULL_PAUSE = 1.0
 """Seconds after which it is tried again whether a full disk has room."""
-
-LOG_LIMIT = 64 << 20
-"""Bytes to which the log is cut, once no reader needs what made it longer."""
-
-CHECKPOINT_PAGES = range(1000, 4001)
-"""How many pages in the log are brought into the file together, at least and at most.
-
-The more, the fewer are written, since one that changed often is written once; but of a small reserve the log
-may not take so much that the file has no room to grow.
-"""
-
-BUSY_TIMEOUT = 5.0
-"""Seconds that a statement waits for others to let go of the file."""
-
-PAGE = 4096
-"""Bytes in a page of the file, as SQLite makes it."""
 
 COMMIT_LINGER = 0.002
 """Seconds that a commit waits for more operations: the fewer commits, the less each message costs."""
@@ -191,9 +167,29 @@ class SqliteJournal:
         """Record providers' updates."""
         return await self._try(lambda db: self._matching.receive(db, receipts))
 
+    async def pass_deadlines(
+        self, listened: int, at: int, providers: Collection[str], limit: int
+    ) -> PassedDeadlines:
+        """Add to the listening time; send messages on whose deadline passed."""
+        return await self._commit(lambda db: deadlines.pass_deadlines(db, listened, at, providers, limit))
+
+    async def count_overdue(self, provider: str, since: int | None, until: int) -> int:
+        """Count what a provider accepted and nobody confirmed; read beside the writer."""
+        if self.misplaced() is not None:  # by its name another journal would be read, or none
+            return 0
+        query = partial(overdue.count_overdue, provider, since, until)
+        count = await self._threads.read(partial(read, self._path, query))
+        if count:
+            await self._commit(lambda db: overdue.keep_counted(db, provider, until))
+        return count
+
     async def recover(self, now: int, providers: Collection[str]) -> Recovery:
         """Put in order what an earlier run left."""
         return await self._commit(lambda db: upkeep.recover(db, now, providers))
+
+    async def note_down(self, since: Mapping[str, int]) -> None:
+        """Keep since when all providers of these channels are down."""
+        await self._commit(lambda db: upkeep.note_down(db, since))
 
     async def retime(self, back: int, latest: int) -> None:
         """Bring due times in line with a clock that was put back."""
@@ -414,21 +410,21 @@ async def open_journal(
     Raises JournalLocked when another process still has it open after `lock_timeout` seconds, JournalError
     when the file can't be used.
     """
-    _checked(path, partial(make_folder, path.parent))
+    checked(path, partial(make_folder, path.parent))
     check_writable(path)
     async with (
         holding(lock_of(path), lock_timeout) as lock,
         nullcontext(blocking) if blocking is not None else own_thread("journal") as write,
     ):
-        db = await write(partial(_connect, path))
-        db.execute(f"PRAGMA wal_autocheckpoint = {_checkpoint_pages(reserve)}")
+        db = await write(partial(open_database, path))
+        db.execute(f"PRAGMA wal_autocheckpoint = {checkpoint_pages(reserve)}")
         journal = None
         try:
-            left = _checked(path, partial(written, db))
-            _checked(path, partial(sync_names, path))  # SQLite passes over a failure to do so
+            left = checked(path, partial(written, db))
+            checked(path, partial(sync_names, path))  # SQLite passes over a failure to do so
             outbox = Outbox(EventWriter(details_field), left)
             threads = Threads(write, blocking or in_thread)
-            with closing(_checked(path, partial(Presence, path, lock))) as presence:
+            with closing(checked(path, partial(Presence, path, lock))) as presence:
                 journal = SqliteJournal(
                     db, upkeep.namespace_of(db), outbox, observe, threads,
                     path=path, presence=presence, reserve=reserve, last_at=left.last_at,
@@ -444,56 +440,3 @@ async def open_journal(
             if journal is not None and journal.is_broken:
                 abandon(db, path)
             db.close()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open the file, or make it; one that is no journal stays exactly as it is."""
-    _checked(path, partial(refuse_foreign, path))
-    _checked(path, partial(check_header, path))
-    _checked(path, partial(make_file, path, _make))
-    _checked(path, partial(keep_private, path))
-    _checked(path, partial(verify_log, path))
-    _checked(path, partial(renew_log, path))
-    db = _checked(path, partial(_open_file, path))
-    try:
-        _checked(path, partial(_configure, db))
-    except BaseException:
-        db.close()
-        raise
-    return db
-
-
-def _make(path: Path) -> None:
-    with closing(_open_file(path)) as db:
-        _configure(db)
-
-
-def _open_file(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT)
-
-
-def _checkpoint_pages(reserve: int) -> int:
-    return min(max(reserve // (4 * PAGE), CHECKPOINT_PAGES[0]), CHECKPOINT_PAGES[-1])
-
-
-def _configure(db: sqlite3.Connection) -> None:
-    db.execute("PRAGMA synchronous = FULL")
-    prepare_schema(db)
-    (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
-    if mode != "wal":  # a failure that SQLite passes over
-        raise JournalError("its disk can't hold a write-ahead log")
-    db.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
-    db.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten, in free pages too
-    db.execute("PRAGMA temp_store = MEMORY")
-    db.execute("PRAGMA cache_size = -16384")
-
-
-def _checked(path: Path, use: Callable[[], T]) -> T:
-    try:
-        return use()
-    except JournalError as error:
-        raise JournalUnusable(f"{path} can't be used as a journal: {error}") from None
-    except sqlite3.DatabaseError as error:
-        raise unusable(f"{path} can't be used as a journal: {error}. {advice(error)}", error) from error
-    except OSError as error:
-        raise unusable(f"{path} can't be used as a journal: {error.strerror}", error) from error

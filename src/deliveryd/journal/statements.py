@@ -40,6 +40,12 @@ UPDATE message SET state = {of.ACCEPTED.after:d}, tries = ?, doubt = 0, content 
     ended_at = ?, accepted_at = ?, provider_id = ?, reason = ?{{emptied}}
 WHERE id = ? AND state = ?
 """
+SENT_TO_CONFIRM = f"""
+UPDATE message SET state = {of.ACCEPTED.after:d}, tries = ?, doubt = 0, content = NULL, digest = NULL,
+    ended_at = ?, accepted_at = ?, provider_id = ?, reason = ?,
+    confirm_by = ?, confirm_within = ?, failed_next = ?
+WHERE id = ? AND state = ?
+"""
 # Before the message moves on: its row still has the try.
 UNACCEPTED = f"""
 INSERT INTO unaccepted SELECT id, key, number, provider, beginning, started_at, ?, ?, ?, ?, ? FROM message

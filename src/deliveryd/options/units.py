@@ -9,9 +9,9 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, PlainValidator, ValidationInfo
 
+from deliveryd.model import TIME_UNITS, format_duration
 from deliveryd.runtime.secret_file import SecretFile
 
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]+)")
 _RATE = re.compile(r"([0-9]{1,7})\s*/\s*(ms|s|m|h|d)")
@@ -29,18 +29,10 @@ def _quantity(value: object, units: dict[str, float] | dict[str, int], example: 
 
 def parse_duration(value: object) -> float:
     """Parse "250ms", "10s", "5m", "2h" or "7d" as seconds. Raises ValueError."""
-    seconds = _quantity(value, _SECONDS, "10s")
+    seconds = _quantity(value, TIME_UNITS, "10s")
     if seconds > _LONGEST:
         raise ValueError("must be at most 100 years")
     return seconds
-
-
-def format_duration(seconds: float) -> str:
-    """Format seconds as in the configuration file, in the largest unit that divides them."""
-    for unit, size in reversed(_SECONDS.items()):
-        if seconds >= size and abs(seconds / size - round(seconds / size)) < 1e-9:
-            return f"{round(seconds / size)}{unit}"
-    return f"{seconds * 1000:.6f}".rstrip("0").rstrip(".") + "ms"
 
 
 def parse_size(value: object) -> int:
@@ -71,7 +63,7 @@ def parse_rate(value: object) -> Rate:
     match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None or not 1 <= int(match[1]) <= _MOST_PERMITS:
         raise ValueError('expected a string such as "50/s", "1000/m" or "5000/h"')
-    return Rate(int(match[1]), _SECONDS[match[2]])
+    return Rate(int(match[1]), TIME_UNITS[match[2]])
 
 
 def format_rate(rate: Rate) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import pytest
 
+from deliveryd.testing.journal_cases.deadlines import DeadlineCases
 from deliveryd.testing.journal_cases.delivery import DeliveryCases
 from deliveryd.testing.journal_cases.intake import IntakeCases
 from deliveryd.testing.journal_cases.orders import OrderCases
@@ -25,7 +26,14 @@ from deliveryd.testing.journal_cases.upkeep import UpkeepCases
 
 
 class JournalConformance(
-    IntakeCases, ReportingCases, DeliveryCases, ReceiptCases, ReceiptKeyCases, OrderCases, UpkeepCases
+    IntakeCases,
+    ReportingCases,
+    DeliveryCases,
+    ReceiptCases,
+    ReceiptKeyCases,
+    DeadlineCases,
+    OrderCases,
+    UpkeepCases,
 ):
     """What every journal must do. Subclass it as `Test…`; see this module for the lines.
 
@@ -35,8 +43,8 @@ class JournalConformance(
 
     Checked: that a new message is taken once, with its `dequeued`, and a repeat is reported again; the order
     of the outbox, and what acceptance and refusal lead to; that illegal steps change nothing; that progress
-    survives a restart; what is due, and when; what a receipt matches, and what it leads to in every state;
-    operators' orders; recovery, sums and forgetting.
+    survives a restart; what is due, and when; what a receipt matches, what it leads to in every state, and
+    what follows if none comes; operators' orders; recovery, sums and forgetting.
     """
 
     pytestmark = pytest.mark.anyio

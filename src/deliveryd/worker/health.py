@@ -108,4 +108,5 @@ class WorkerHealth:
             if (path := self._journal_path.with_name(self._journal_path.name + suffix)).exists()
         )
         is_open = {name: dispatcher.is_open for name, dispatcher in self._parts.stations.dispatchers.items()}
-        return Levels(self._counts.states, self._counts.events_waiting, size, is_open)
+        is_silent = self._parts.stations.deadlines.is_silent
+        return Levels(self._counts.states, self._counts.events_waiting, size, is_open, is_silent)

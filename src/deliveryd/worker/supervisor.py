@@ -36,6 +36,7 @@ COUNT_INTERVAL = 10.0
 STATUS_INTERVAL = 10.0
 FORGET_INTERVAL = 60.0
 TELL_INTERVAL = 60.0
+OVERDUE_INTERVAL = 300.0
 CUT_INTERVAL = 300.0
 """Seconds between truncations of the journal's log, which contains deleted data, and between retries."""
 
@@ -205,6 +206,7 @@ class Supervisor:
             chores.start_soon(_every, FORGET_INTERVAL, self._forget, parts)
             chores.start_soon(_every, CUT_INTERVAL, parts.journal.cut_log)
             chores.start_soon(_every, TELL_INTERVAL, _log_failures, parts)
+            chores.start_soon(_every, OVERDUE_INTERVAL, parts.overdue.count)
 
     async def _count(self, parts: Parts, health: WorkerHealth) -> None:
         health.refresh(await parts.journal.counts())

@@ -14,13 +14,16 @@ from deliveryd.channels import registry
 from deliveryd.channels.base import Channel
 from deliveryd.channels.options import ChannelConfig, ProviderConfig
 from deliveryd.config import Config, receipt_url
+from deliveryd.delivery.availability import Availability
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice, Sender, Standing
+from deliveryd.delivery.deadlines import OverdueReceipts, ReceiptDeadlines
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.intake import Intake
+from deliveryd.delivery.listening import Awaited, ListeningTime
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.pipeline import Pipeline, Stations
@@ -80,6 +83,7 @@ class Parts(NamedTuple):
     receipts: Receipts | None
     metrics: Metrics
     heartbeats: Heartbeats
+    overdue: OverdueReceipts
 
 
 class Outside(NamedTuple):
@@ -162,6 +166,7 @@ async def assemble(
         yield Parts(
             Pipeline(stations, journal, recorder, clock, heartbeats), stations, recorder, journal,
             _receipts(config, recorder, clock, metrics), metrics, heartbeats,
+            OverdueReceipts(config.channels.overdue, journal, clock, metrics),
         )  # fmt: skip
 
 
@@ -182,6 +187,9 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
     policies = {name: _policy(provider) for name, provider in config.channels.providers.items()}
     doubts = {name: DoubtPolicy(name, policy) for name, policy in policies.items()}
     outcomes = Outcomes(recorder, heartbeats)
+    listening = ListeningTime()
+    awaited = _awaited(config, listening)
+    deadlines = ReceiptDeadlines(tuple(config.channels.reporting), listening, recorder, metrics, heartbeats)
     dispatchers = {
         name: Dispatcher(
             states[name], choices[channel_of(name)], providers[name], recorder, outcomes, clock, metrics,
@@ -191,6 +199,7 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
             namespace=journal.namespace,
             share=max(config.queue.max_in_flight // len(providers), 1),
             intermediate=frozenset(config.events.intermediate),
+            awaited=awaited.get(name),
         )
         for name in policies
     }  # fmt: skip
@@ -206,7 +215,23 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
         flush_interval=config.events.flush_interval,
     )  # fmt: skip
     due = DueMessages(journal, recorder, dispatchers, clock, heartbeats, max_waiting=config.queue.max_waiting)
-    return Stations(intake, reporting, preparer, dispatchers, outcomes, due, doubts)
+    limits = {name: each.common.unavailable_after for name, each in config.channels.configured.items()}
+    availability = Availability(journal, recorder.backlog, choices, limits, clock, heartbeats)
+    return Stations(intake, reporting, preparer, dispatchers, outcomes, due, doubts, availability, deadlines)
+
+
+def _awaited(config: Config, listening: ListeningTime) -> dict[str, Awaited]:
+    """What acceptances may still lead to, by provider, where it reports and a later channel follows."""
+    found = {}
+    for name in config.channels.reporting:
+        provider = config.channels.providers[name]
+        table = config.channels.configured[provider.channel].common
+        failed_next = table.receipt_failed_then == "next"
+        if (failed_next or table.receipt_deadline is not None) and config.channels.has_later(
+            provider.channel
+        ):
+            found[name] = Awaited(listening, table.receipt_deadline, failed_next=failed_next)
+    return found
 
 
 def log_cache_problem(problem: str) -> None:

@@ -1,0 +1,125 @@
+"""Receipt deadlines: what was sent and isn't confirmed in time goes on to the next channel.
+
+Deadlines are measured in listening time (see `listening`), which the journal keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any
+
+from deliveryd.delivery.listening import TICK, ListeningTime
+from deliveryd.delivery.recorder import Recorder
+from deliveryd.journal.base import Journal, PassedDeadlines
+from deliveryd.metrics import Metrics
+from deliveryd.model import SECOND, Clock, channel_of
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats
+from deliveryd.telemetry import Event, log
+
+LENIENCE = 0.5
+"""Seconds that are waited after a deadline, so that those that are close together pass together."""
+
+PORTION = 500
+PORTION_PAUSE = 0.1
+"""Messages of a provider that go on together at most, and the seconds until the next portion."""
+
+
+class ReceiptDeadlines:
+    """The loop that watches the deadlines of `providers`."""
+
+    def __init__(
+        self,
+        providers: Collection[str],
+        time: ListeningTime,
+        recorder: Recorder,
+        metrics: Metrics,
+        heartbeats: Heartbeats,
+    ) -> None:
+        self._providers = providers
+        self._time = time
+        self._recorder = recorder
+        self._metrics = metrics
+        self._heartbeats = heartbeats
+        self.silent: frozenset[str] = frozenset()
+        """The providers that report nothing, so that their deadlines stand still."""
+
+    @property
+    def is_silent(self) -> Mapping[str, bool]:
+        """Of each provider, whether its deadlines stand still."""
+        return {name: name in self.silent for name in self._providers}
+
+    async def recover(self) -> None:
+        """Go on with the listening time of an earlier run; after its messages, before any is accepted."""
+        found = await self._recorder.pass_deadlines(0, self._providers, PORTION)
+        self._time.start(found.listened)
+        if _is_over(found):
+            self._time.nothing_waits()
+        self._tell(found)
+
+    def loops(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+        """What has to run: nothing if no provider reports."""
+        return (self.run,) if self._providers else ()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        pause = 0.0
+        while True:
+            self._heartbeats.beat("deadlines")
+            await self._time.begun.wait(pause)
+            pause = HEARTBEAT_INTERVAL if self._time.stands_still else await self._pass()
+
+    async def _pass(self) -> float:
+        """Send on what wasn't confirmed in time; return the seconds until the next look."""
+        if not self._recorder.takes_receipts:
+            self._time.skip()
+            return TICK
+        found = await self._recorder.pass_deadlines(self._time.count(), self._providers, PORTION)
+        self._tell(found)
+        if _is_over(found):
+            self._time.nothing_waits()
+        if not found.is_complete:
+            return PORTION_PAUSE
+        if found.next_by is None:
+            return TICK
+        return min(max(self._time.until(found.next_by), 0.0) + LENIENCE, TICK)
+
+    def _tell(self, found: PassedDeadlines) -> None:
+        for provider, count in found.passed.items():
+            self._metrics.unconfirmed(provider, count)
+            log(Event.RECEIPT_UNCONFIRMED, channel=channel_of(provider), provider=provider, count=count)
+        for provider in found.silent - self.silent:
+            log(Event.RECEIPT_SILENT, channel=channel_of(provider), provider=provider)
+        for provider in self.silent - found.silent:
+            log(Event.RECEIPT_REPORTING, channel=channel_of(provider), provider=provider)
+        self.silent = found.silent
+
+
+def _is_over(found: PassedDeadlines) -> bool:
+    """Whether no deadline waits any more."""
+    return found.is_complete and found.next_by is None and not found.silent
+
+
+class OverdueReceipts:
+    """Counts what was sent and never confirmed. `patience` is in seconds, by provider."""
+
+    def __init__(
+        self, patience: Mapping[str, float], journal: Journal, clock: Clock, metrics: Metrics
+    ) -> None:
+        self._patience = patience
+        self._journal = journal
+        self._clock = clock
+        self._metrics = metrics
+        self._counted: dict[str, int] = {}
+
+    async def count(self) -> None:
+        """Count the messages that became overdue since the last call."""
+        for provider, seconds in self._patience.items():
+            until = self._clock.now() - int(seconds * SECOND)
+            count = await self._journal.count_overdue(provider, self._counted.get(provider), until)
+            self._counted[provider] = until
+            if count:
+                self._metrics.overdue(provider, count)
+                log(
+                    Event.RECEIPT_OVERDUE,
+                    channel=channel_of(provider), provider=provider, count=count, seconds=seconds,
+                )  # fmt: skip

@@ -1,0 +1,183 @@
+"""Cases of JournalConformance: messages that weren't confirmed in time, or are reported as failed."""
+
+from __future__ import annotations
+
+from deliveryd.journal.base import Journal
+from deliveryd.model import Confirmation, Entry, Outcome, Spent, Transition
+from deliveryd.states import State
+from deliveryd.testing.journal_cases.protocol import OpenJournal
+from deliveryd.testing.journal_cases.samples import (
+    NOW,
+    ONE_SECOND,
+    accept_all,
+    accepted_step,
+    attempt_on,
+    begin_attempts,
+    make_ready,
+    outbox_bodies,
+    receive_all,
+    sample_receipt,
+    state_counts,
+)
+
+WITHIN = 600 * ONE_SECOND
+REASON = Spent("sms", "not confirmed within 10m", ends_channel=True)
+
+
+async def send_to_confirm(journal: Journal, *ids: int, failed_next: bool = False, by: int = WITHIN) -> None:
+    """Bring messages from the queue to SENT; a delivery has to be reported until `by` in listening time."""
+    await make_ready(journal, *ids)
+    await begin_attempts(journal, *(attempt_on(id_) for id_ in ids))
+    confirmation = Confirmation(by, WITHIN, failed_next)
+    await journal.change(
+        [accepted_step(attempt_on(id_), f"p{id_}")._replace(confirmation=confirmation) for id_ in ids]
+    )
+    await accept_all(journal)
+
+
+async def sent_on(journal: Journal, *ids: int) -> list[Entry]:
+    """The deadlines of messages pass; the messages as they are due then."""
+    await send_to_confirm(journal, *ids)
+    passed = await journal.pass_deadlines(WITHIN, NOW + 6, ["sms"], 1000)
+    assert passed.passed == {"sms": len(ids)}
+    return (await journal.due(NOW + 6, {"": 1000})).entries
+
+
+class DeadlineCases:
+    """What a journal must do: messages that weren't confirmed in time, or are reported as failed."""
+
+    async def test_listening_time_adds_up_and_is_durable(self, open_journal: OpenJournal) -> None:
+        async with open_journal() as journal:
+            assert (await journal.pass_deadlines(5, NOW, ["sms"], 9)).listened == 5
+        async with open_journal() as journal:
+            assert (await journal.pass_deadlines(0, NOW, ["sms"], 9)).listened == 5
+            assert (await journal.pass_deadlines(7, NOW, ["sms"], 9)).listened == 12
+
+    async def test_a_deadline_passes_at_its_instant_and_the_message_goes_on(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """With its variables and a new key, at no provider; the service isn't told."""
+        async with open_journal() as journal:
+            await send_to_confirm(journal, 1)
+            early = await journal.pass_deadlines(WITHIN - 1, NOW + 6, ["sms"], 9)
+            assert (early.passed, early.next_by) == ({}, WITHIN)
+            late = await journal.pass_deadlines(1, NOW + 6, ["sms"], 9)
+            assert (late.passed, late.next_by, late.is_complete) == ({"sms": 1}, None, True)
+        async with open_journal() as journal:
+            await journal.recover(NOW + 7, ["sms"])
+            (entry,) = (await journal.due(NOW + 7, {"": 9})).entries
+            assert (entry.provider, entry.key, entry.spent, entry.sent_by) == (None, 2, (REASON,), "sms")
+            assert await outbox_bodies(journal) == []
+
+    async def test_deadlines_pass_in_portions(self, open_journal: OpenJournal) -> None:
+        async with open_journal() as journal:
+            await send_to_confirm(journal, 1, 2, 3)
+            first = await journal.pass_deadlines(WITHIN, NOW, ["sms"], 2)
+            assert (first.passed, first.is_complete) == ({"sms": 2}, False)
+            second = await journal.pass_deadlines(0, NOW, ["sms"], 2)
+            assert (second.passed, second.is_complete) == ({"sms": 1}, True)
+
+    async def test_a_delivery_in_time_takes_the_deadline_away(self, open_journal: OpenJournal) -> None:
+        async with open_journal() as journal:
+            await send_to_confirm(journal, 1)
+            assert await receive_all(journal, [sample_receipt()]) == ["matched"]
+            assert (await journal.pass_deadlines(WITHIN, NOW, ["sms"], 9)).passed == {}
+
+    async def test_a_late_delivery_ends_a_message_that_waits_for_the_next_channel(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """`sent` isn't reported again, and the accepted try is that of the message once more."""
+        async with open_journal() as journal:
+            await send_to_confirm(journal, 1)
+            await journal.pass_deadlines(WITHIN, NOW + 6, ["sms"], 9)
+            assert await receive_all(journal, [sample_receipt()]) == ["recalled"]
+            assert await outbox_bodies(journal) == [("delivered", "sms", None)]
+            assert (await journal.account()).ends == {State.DELIVERED: 1}
+
+    async def test_a_late_delivery_stops_the_next_intent(self, open_journal: OpenJournal) -> None:
+        async with open_journal() as journal:
+            (entry,) = await sent_on(journal, 1)
+            assert await receive_all(journal, [sample_receipt()]) == ["unmatched"]
+            begun = entry.begun("email", b"87654321", NOW + 7)
+            recorded = await journal.change([Transition(begun, State.READY, State.SENDING, NOW + 7)])
+            assert set(recorded.settled) == {1}
+            assert await outbox_bodies(journal) == [("delivered", "sms", None)]
+
+    async def test_a_delivery_after_the_next_intent_is_reported_after_its_outcome(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            (entry,) = await sent_on(journal, 1)
+            begun = entry.begun("email", b"87654321", NOW + 7)
+            await journal.change([Transition(begun, State.READY, State.SENDING, NOW + 7)])
+            assert await receive_all(journal, [sample_receipt()]) == ["unmatched"]
+            await journal.change([accepted_step(begun, "e1")])
+            assert await outbox_bodies(journal) == [("sent", None, None), ("delivered", "sms", None)]
+
+    async def test_a_message_that_no_later_channel_takes_is_sent_as_before(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """A delivery counts afterwards; nothing is reported of the way there and back."""
+        async with open_journal() as journal:
+            (entry,) = await sent_on(journal, 1)
+            stays = Outcome("accepted", None, "no other channel")
+            await journal.change([Transition(entry, State.READY, State.SENT, NOW + 7, outcome=stays)])
+            assert await outbox_bodies(journal) == []
+            assert (await journal.account()).ends == {State.SENT: 1}
+            assert await receive_all(journal, [sample_receipt()]) == ["matched"]
+            assert await outbox_bodies(journal) == [("delivered", "sms", None)]
+
+    async def test_a_failure_that_is_reported_meanwhile_counts_if_no_later_channel_takes_the_message(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            (entry,) = await sent_on(journal, 1)
+            assert await receive_all(journal, [sample_receipt(delivered=False)]) == ["matched"]
+            stays = Outcome("accepted", None, "no other channel")
+            step = Transition(entry, State.READY, State.SENT, NOW + 7, outcome=stays)
+            (effect,) = (await journal.change([step])).effects
+            assert (effect.ended, effect.events) == ((State.FAILED,), 1)
+            assert await outbox_bodies(journal) == [("error", None, "sms: the provider reported UNDELIV")]
+
+    async def test_a_reported_failure_leads_to_an_error_or_to_the_next_channel(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """As the acceptance was recorded."""
+        async with open_journal() as journal:
+            await send_to_confirm(journal, 1)
+            await send_to_confirm(journal, 2, failed_next=True)
+            failures = [sample_receipt(f"p{id_}", delivered=False) for id_ in (1, 2)]
+            assert await receive_all(journal, failures) == ["matched", "matched"]
+            assert await outbox_bodies(journal) == [("error", None, "sms: the provider reported UNDELIV")]
+            assert await state_counts(journal) == {State.WAITING: 1}
+            (entry,) = (await journal.due(NOW + 9, {"": 9})).entries
+            assert (entry.id, entry.sent_by) == (2, None)
+
+    async def test_deadlines_of_a_silent_provider_stand_still_and_begin_anew(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """101 are due and nothing was reported. Its first report renews all others, in portions."""
+        ids = range(1, 102)
+        async with open_journal() as journal:
+            await send_to_confirm(journal, *ids)
+            silent = await journal.pass_deadlines(WITHIN, NOW + 6, ["sms"], 1000)
+            assert (silent.passed, silent.silent) == ({}, frozenset({"sms"}))
+        async with open_journal() as journal:
+            await receive_all(journal, [sample_receipt(at=NOW + 9)])
+            first = await journal.pass_deadlines(1, NOW + 9, ["sms"], 60)
+            assert (first.passed, first.silent, first.is_complete) == ({}, frozenset(), False)
+            second = await journal.pass_deadlines(1, NOW + 9, ["sms"], 60)
+            assert (second.passed, second.next_by) == ({}, 2 * WITHIN + 1)
+            last = await journal.pass_deadlines(WITHIN - 1, NOW + 9, ["sms"], 1000)
+            assert last.passed == {"sms": 100}
+
+    async def test_overdue_messages_are_counted_once(self, open_journal: OpenJournal) -> None:
+        """By when they were sent; a delivered one isn't among them, and a restart changes nothing."""
+        async with open_journal() as journal:
+            await send_to_confirm(journal, 1, 2)
+            await receive_all(journal, [sample_receipt()])
+            assert await journal.count_overdue("sms", None, NOW + 5) == 0
+            assert await journal.count_overdue("sms", NOW + 5, NOW + 6) == 1
+            assert await journal.count_overdue("email", None, NOW + 6) == 0
+        async with open_journal() as journal:
+            assert await journal.count_overdue("sms", None, NOW + 6) == 0

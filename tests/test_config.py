@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -491,10 +492,12 @@ def kinds(annotation: Any) -> Iterator[type]:
         yield from kinds(argument)
 
 
-def value_at(data: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """The value at a path, or None."""
+def value_at(data: Any, path: tuple[str, ...]) -> Any:
+    """The value at a path, or None; of a list of tables, in any of them."""
     for key in path:
-        data = data.get(key, {})
+        found = [table[key] for table in (data if isinstance(data, list) else [data]) if key in table]
+        lists = [each for each in found if isinstance(each, list)]
+        data = list(chain(*lists)) if lists else next(iter(found), {})
     return data if data != {} else None
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     StrictBool,
@@ -22,9 +21,9 @@ from pydantic import (
 )
 
 from deliveryd.channels.http_address import address_problem
+from deliveryd.channels.http_answer_options import AnswerFinder, AnswerOptions, answer_problems
 from deliveryd.channels.mapping import content_problems, mapping_problems, names_in
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.http.finder import FinderText
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions, tls_problems
@@ -43,30 +42,6 @@ SECRET_HEADERS = frozenset({"authorization", "cookie", "api-key", "x-api-key", "
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
-class SuccessOptions(BaseModel):
-    """What a 2xx answer must say to mean acceptance, for gateways that answer 200 to everything.
-
-    Values are compared as text. No value at all is in doubt.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    pointer: FinderText = Field(description="where the answer says it: JSON Pointer, or a regular expression")
-    equals: Annotated[list[str], Field(min_length=1)] = Field(description="values that mean accepted")
-    try_again: list[str] = Field([], description="values that mean try again; any other is a refusal")
-
-    @field_validator("equals", "try_again", mode="before")
-    @classmethod
-    def _texts(cls, values: Any) -> Any:
-        return [_as_text(value) for value in values] if isinstance(values, list) else values
-
-
-def _as_text(value: object) -> object:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
-
-
 class HttpChannelOptions(ProxyOptions):
     """The keys of an HTTP gateway; "Add a channel" lists the placeholders of its mappings."""
 
@@ -82,10 +57,11 @@ class HttpChannelOptions(ProxyOptions):
     form: MappedPairs | None = Field(None, description="body as a form, instead of json")
     query: MappedPairs | None = Field(None, description="parameters added to the address")
     headers: dict[str, str] = Field({}, description="headers added to the adapter's own")
-    provider_id: FinderText | None = Field(
-        None, description="the provider's id in its answer: JSON Pointer, or a regular expression"
+    provider_id: AnswerFinder | None = Field(
+        None,
+        description="the provider's id in its answer: JSON Pointer, header:NAME, or a regular expression",
     )
-    success: SuccessOptions | None = Field(None, description="left out: every 2xx means accepted")
+    answers: list[AnswerOptions] = Field([], description="what answers mean; left out: by their statuses")
     receipt: ReceiptOptions | None = Field(None, description="how to read receipts; left out: none")
     tls: TlsOptions | None = Field(None, description="certificates")
 
@@ -122,6 +98,14 @@ class HttpChannelOptions(ProxyOptions):
         if problems:
             raise ValueError("; ".join(problems))
         return headers
+
+    @field_validator("answers")
+    @classmethod
+    def _table(cls, answers: list[AnswerOptions]) -> list[AnswerOptions]:
+        problems = list(answer_problems(answers))
+        if problems:
+            raise ValueError("; ".join(problems))
+        return answers
 
     @model_validator(mode="after")
     def _carries_the_message(self) -> Self:

@@ -364,13 +364,36 @@ class Outcome(NamedTuple):
     words: str | None = None
 
 
+class StopChange(NamedTuple):
+    """From an instant on a recipient can't be reached on a channel any more, or can be again.
+
+    `digest` stands for the address. `source` is `answer`, `receipt` or `operator`.
+    """
+
+    channel: str
+    digest: bytes
+    at: int
+    stopped: bool = True
+    reason: str | None = None
+    source: str = "answer"
+
+
+class OptOut(NamedTuple):
+    """A provider's report that a recipient stopped a channel, or resumed it (`stopped` False)."""
+
+    channel: str
+    address: str
+    stopped: bool
+    at: int
+
+
 class Transition(NamedTuple):
     """One step of one message; `deliveryd.transitions` makes them all.
 
     `entry` is the message as it is after the step. `outcome` ends the latest try, `due_at` says when a
     waiting message goes on, and `events` enter the outbox together with the step. `waits_for` names what
     wakes a waiting message before it is due (see `deliveryd.runtime.waits`). A step from READY to IN_DOUBT
-    makes no try: its outcome says why the message isn't repeated.
+    makes no try: its outcome says why the message isn't repeated. `stop` is recorded with a try that failed.
     """
 
     entry: Entry
@@ -381,6 +404,7 @@ class Transition(NamedTuple):
     outcome: Outcome | None = None
     events: tuple[StatusEvent, ...] = ()
     waits_for: str | None = None
+    stop: StopChange | None = None
 
 
 class Receipt(NamedTuple):

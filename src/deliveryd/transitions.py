@@ -14,6 +14,7 @@ from deliveryd.model import (
     Receipt,
     ReceiptStep,
     StatusEvent,
+    StopChange,
     Transition,
     channel_of,
     format_instant,
@@ -132,6 +133,11 @@ def given_up(entry: Entry, at: int, outcome: Outcome, reason: str) -> Transition
 def off_channel(entry: Entry, at: int, outcome: Outcome, reason: str) -> Transition:
     """This channel failed for good; the next one of the order may take the message."""
     return Transition(entry.off_channel(reason), *_GIVEN_UP, at, outcome=outcome)
+
+
+def with_stop(transition: Transition, stop: StopChange) -> Transition:
+    """The step after a try by which it shows that the recipient can't be reached any more."""
+    return transition._replace(stop=stop)
 
 
 def exhausted(entry: Entry, before: State, at: int, details: str, outcome: Outcome | None) -> Transition:

@@ -119,6 +119,10 @@ class VirtualChannel:
         """Everybody."""
         return True
 
+    def recipient(self, customer: Customer) -> str | None:
+        """The customer's number."""
+        return customer.fields.get("phone")
+
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Decide after a while."""
         await anyio.sleep(self.seconds)

@@ -125,6 +125,12 @@ class Channel(Protocol):
     def reaches(self, customer: Customer | None) -> bool:
         """Whether the customer has the address that the adapter needs. Pure and cheap."""
 
+    def recipient(self, customer: Customer) -> str | None:
+        """Return the customer's address on this channel, as it is sent; None: it isn't known.
+
+        By it, recipients are kept who can't be reached any more. Pure and cheap.
+        """
+
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one attempt. Never raises because of the provider or the content.
 

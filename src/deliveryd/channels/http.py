@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from deliveryd.channels.base import Dispatch, Expired, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.channels.http_answers import AnswerReader
 from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http_recipient import Recipient
 from deliveryd.channels.http_request import RequestWriter
 from deliveryd.channels.mapping import Unfit, customer_fields
 from deliveryd.errors import BrokenOff, ConfigError, NotSent, OutcomeUnknown, ProxyRefused, TooLate
@@ -56,6 +57,7 @@ class HttpChannel:
         self._prepared = prepared
         self._masked = masked
         self.customer_fields = customer_fields(options.mapped()) - {"id"}
+        self._recipient = Recipient(placeholder) if (placeholder := options.address()) else None
         self._needs_customer = bool(customer_fields(options.mapped()))
         self._endpoint = endpoint_of(options.url, tls, options.proxy)
         host = urlsplit(options.url).netloc.rpartition("@")[2]
@@ -66,6 +68,10 @@ class HttpChannel:
         if customer is None:
             return not self._needs_customer
         return all(map(customer.fields.get, self.customer_fields))
+
+    def recipient(self, customer: Customer) -> str | None:
+        """Return the value of the customer's field that is the address; see `recipient`."""
+        return self._recipient.of(customer) if self._recipient is not None else None
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one request; its `Idempotency-Key` is the message's key."""

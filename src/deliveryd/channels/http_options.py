@@ -22,6 +22,7 @@ from pydantic import (
 
 from deliveryd.channels.http_address import address_problem
 from deliveryd.channels.http_answer_options import AnswerFinder, AnswerOptions, answer_problems
+from deliveryd.channels.http_recipient import address_in
 from deliveryd.channels.mapping import content_problems, mapping_problems, names_in
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
@@ -60,6 +61,10 @@ class HttpChannelOptions(ProxyOptions):
     provider_id: AnswerFinder | None = Field(
         None,
         description="the provider's id in its answer: JSON Pointer, header:NAME, or a regular expression",
+    )
+    recipient: str | None = Field(
+        None,
+        description="the recipient's address, as {customer.phone}; left out: the only customer field sent",
     )
     answers: list[AnswerOptions] = Field([], description="what answers mean; left out: by their statuses")
     receipt: ReceiptOptions | None = Field(None, description="how to read receipts; left out: none")
@@ -118,6 +123,25 @@ class HttpChannelOptions(ProxyOptions):
         if self.receipt is not None and self.provider_id is None:
             raise ValueError("receipt needs provider_id, since receipts are matched by the provider's id")
         return self
+
+    @field_validator("recipient")
+    @classmethod
+    def _one_customer_field(cls, recipient: str) -> str:
+        if address_in(recipient) != recipient:
+            raise ValueError("expected one placeholder such as {customer.phone}")
+        return recipient
+
+    @model_validator(mode="after")
+    def _knows_its_recipients(self) -> Self:
+        if self.address() is None and any(row.verdict == "stopped" for row in self.answers):
+            raise ValueError(
+                'the verdict "stopped" needs the address that is stopped: set recipient = "{customer.FIELD}"'
+            )
+        return self
+
+    def address(self) -> str | None:
+        """Return the placeholder of the recipient's address, if it is known."""
+        return self.recipient or address_in(self.mapped())
 
     def mapped(self) -> dict[str, object]:
         """Return everything that is filled in per message, by configuration key."""

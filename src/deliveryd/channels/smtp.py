@@ -123,6 +123,13 @@ class SmtpChannel:
         """Whether the customer has a value in the field that `to` names."""
         return customer is not None and bool(customer.fields.get(self._address_field))
 
+    def recipient(self, customer: Customer) -> str | None:
+        """Return the bare mail address."""
+        try:
+            return parse_mailbox(customer.fields.get(self._address_field) or "").address
+        except ValueError:
+            return None
+
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Send one mail; the provider's ID is its Message-ID, which is derived from the key."""
         try:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from deliveryd.delivery.choice import Choice
+from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.model import Customer, Entry, Rendered, channel_of, first_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
@@ -78,8 +79,15 @@ class Router:
     An adapter that reaches an unknown customer needs no address, and reaches all.
     """
 
-    def __init__(self, roads: Mapping[str, Road], order: Sequence[str], languages: Sequence[str]) -> None:
+    def __init__(
+        self,
+        roads: Mapping[str, Road],
+        order: Sequence[str],
+        languages: Sequence[str],
+        stopped: StoppedRecipients,
+    ) -> None:
         self._roads = roads
+        self._stopped = stopped
         self._providers = frozenset(each for road in roads.values() for each in road.choice.senders)
         self._order = [name for name in order if name in roads and roads[name].choice.is_enabled]
         self._languages = tuple(languages)
@@ -120,7 +128,7 @@ class Router:
             return Undeliverable.because(entry, str(error))
         found = self._first_usable(entry, settings, customer, tags)
         if found is None:
-            return Undeliverable.because(entry, *self._why_none(entry, settings, tags))
+            return Undeliverable.because(entry, *self._why_none(entry, settings, customer, tags))
         provider, block = found
         rendered = block.render(entry.variables, customer)
         if isinstance(rendered, Rendered):
@@ -136,10 +144,21 @@ class Router:
     def _first_usable(
         self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
     ) -> tuple[str, CompiledBlock] | None:
+        stopped = self._stopped.digests
         for name, block in self._offers_for(entry, settings, tags):
-            if (provider := self._roads[name].choice.provider_for(entry, customer)) is not None:
+            provider = self._roads[name].choice.provider_for(entry, customer)
+            if provider is None:
+                continue
+            if name not in stopped or entry.doubt or not self._has_stopped(name, provider, customer):
                 return provider, block
         return None
+
+    def _has_stopped(self, channel: str, provider: str, customer: Customer | None) -> bool:
+        """Whether the recipient, at the address that a provider has, stopped a channel."""
+        if customer is None:
+            return False
+        adapter = self._roads[channel].choice.senders[provider].adapter
+        return self._stopped.includes(channel, adapter.recipient(customer))
 
     def _offers_for(
         self, entry: Entry, settings: CompiledSettings, tags: tuple[str, ...]
@@ -218,20 +237,28 @@ class Router:
         order = self._order_for(entry)
         return ((tag, name) for tag in tags for name in order)
 
-    def _why_none(self, entry: Entry, settings: CompiledSettings, tags: Sequence[str]) -> Iterator[str]:
+    def _why_none(
+        self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: Sequence[str]
+    ) -> Iterator[str]:
         """Why nothing can be sent, besides the reasons of the providers that were tried."""
         order = self._order_for(entry)
         offered = {name for name, _ in self._offers(settings, order, tags)}
         if entry.doubt:
             yield f"{entry.provider}: the attempt can't be repeated"
         elif offered:
-            yield from (f"{name}: no address of the customer" for name in order if name in offered)
+            yield from (self._why_unreached(name, customer) for name in order if name in offered)
         elif not entry.spent:
             yield f"no content for a configured channel in {', '.join(tags)}"
         everywhere = (*tags, *settings.languages)
         if next(self._offers(settings, order, everywhere), None) is None:
             tags = everywhere  # it was the same for all customers, so that this one wasn't looked up
         yield from self._unreadable(settings, self._candidates(entry, tags))
+
+    def _why_unreached(self, name: str, customer: Customer | None) -> str:
+        providers = self._roads[name].choice.senders
+        if any(self._has_stopped(name, provider, customer) for provider in providers):
+            return f"the recipient stopped {name}"
+        return f"{name}: no address of the customer"
 
     def _unreadable(self, settings: CompiledSettings, places: Iterable[_Place]) -> Iterator[str]:
         """Why blocks at these places can't be read; each reason once."""

@@ -75,6 +75,9 @@ FROM receipt WHERE message_id IS NULL AND dropped_at IS NULL
 """,
 }
 
+DEAD_KINDS = tuple(_DEAD_LETTERS)
+"""The kinds of dead letters."""
+
 _DEAD_LETTER: Mapping[ItemKind, str] = {
     ItemKind.EVENT: "SELECT message_id, status, body, refused_at, refused AS reason FROM event"
     " WHERE seq = ? AND refused IS NOT NULL AND dropped_at IS NULL",

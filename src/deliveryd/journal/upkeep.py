@@ -74,6 +74,10 @@ _DELETE_OTHERS = (
         "DELETE FROM decision WHERE seq IN"
         " (SELECT seq FROM decision WHERE message_id IS NULL AND at < ? LIMIT ?)"
     ),
+    (
+        "DELETE FROM stopped WHERE (channel, digest) IN"
+        " (SELECT channel, digest FROM stopped WHERE lifted_at < ? LIMIT ?)"
+    ),
 )
 
 

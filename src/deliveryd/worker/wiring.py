@@ -31,6 +31,7 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Road, Router
 from deliveryd.delivery.settings import SettingsCache
+from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.directory.base import Directory
 from deliveryd.directory.file import FileDirectory, FileOptions
 from deliveryd.directory.none import NoDirectory, NoOptions
@@ -142,7 +143,7 @@ async def assemble(
             for name, provider in config.channels.providers.items()
         }
         choices = build_choices(config, providers, states)
-        router = build_router(config, choices)
+        router = build_router(config, choices, recorder.stopped)
         preparer = Preparer(settings, directory, router, recorder, clock, metrics)
         stations = _stations(
             config,
@@ -345,10 +346,10 @@ def build_choices(
     }
 
 
-def build_router(config: Config, choices: Mapping[str, Choice]) -> Router:
+def build_router(config: Config, choices: Mapping[str, Choice], stopped: StoppedRecipients) -> Router:
     """What chooses channel, provider and language."""
     roads = {name: Road(channel.block, choices[name]) for name, channel in config.channels.configured.items()}
-    return Router(roads, config.channels.order, config.content.languages)
+    return Router(roads, config.channels.order, config.content.languages, stopped)
 
 
 def _policy(provider: ProviderConfig) -> DispatchPolicy:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deliveryd.channels.base import Dispatch, Verdict
+from deliveryd.channels.base import Dispatch, Found, Unknown, Verdict
 from deliveryd.delivery.choice import Choice, Idle, Sender
 from deliveryd.delivery.routing import Road, Routed, Router, Undeliverable, is_expired
 from deliveryd.delivery.stopped import StoppedRecipients
@@ -29,6 +29,12 @@ class Reaching:
     def __init__(self, needs: str | None) -> None:
         self._needs = needs
         self.customer_fields = frozenset([needs] if needs else [])
+
+    lookup_after: float | None = None
+
+    async def look_up(self, dispatch: Dispatch) -> Found:
+        """Nothing was found."""
+        return Unknown("not asked")
 
     def recipient(self, customer: Customer) -> str | None:
         return customer.fields.get("phone")

@@ -22,6 +22,7 @@ from deliveryd.model import (
 from deliveryd.states import BEGINNINGS, Cause, State, edge
 
 BY_OPERATOR = "settled by an operator"
+BY_LOOKUP = "settled by asking the provider, which has it"
 BY_RECEIPT = "settled by the provider's receipt"
 WORKER_ENDED = "the worker ended before the outcome was known"
 CHANGED = (
@@ -113,6 +114,14 @@ def accepted(entry: Entry, at: int, provider_id: str | None, intermediate: Colle
         events = (StatusEvent(entry.id, "accepted", at), *events)
     outcome = Outcome("accepted", provider_id)
     return Transition(entry.tried(), ACCEPTED.before, ACCEPTED.after, at, None, outcome, events)
+
+
+def found_taken(entry: Entry, at: int, provider_id: str | None, intermediate: Collection[str]) -> Transition:
+    """Asked before a repeat, the provider has the message."""
+    step = accepted(entry, at, provider_id, intermediate)
+    edge_taken = edge(State.SENDING, Cause.FOUND)
+    outcome = Outcome("accepted", provider_id, BY_LOOKUP)
+    return step._replace(before=edge_taken.before, after=edge_taken.after, outcome=outcome)
 
 
 def retry_later(entry: Entry, at: int, due_at: int, outcome: Outcome, waits_for: str | None) -> Transition:

@@ -15,7 +15,7 @@ import trio
 from anyio.abc import TaskGroup
 from trio.testing import MockClock
 
-from deliveryd.channels.base import Accepted, Dispatch, Verdict
+from deliveryd.channels.base import Accepted, Dispatch, Found, Unknown, Verdict
 from deliveryd.config import Config, load
 from deliveryd.delivery import pipeline
 from deliveryd.directory.base import Directory
@@ -113,11 +113,20 @@ class VirtualChannel:
     def __init__(self) -> None:
         self.attempts: list[tuple[float, Dispatch]] = []
         self.verdict: Callable[[Dispatch], Verdict] = lambda dispatch: Accepted(dispatch.key)
+        self.asked: list[tuple[float, Dispatch]] = []
+        self.found: Callable[[Dispatch], Found] = lambda _dispatch: Unknown("not asked")
         self.seconds = 0.05
 
     def reaches(self, customer: Customer | None) -> bool:
         """Everybody."""
         return True
+
+    lookup_after: float | None = None
+
+    async def look_up(self, dispatch: Dispatch) -> Found:
+        """What `found` says."""
+        self.asked.append((anyio.current_time(), dispatch))
+        return self.found(dispatch)
 
     def recipient(self, customer: Customer) -> str | None:
         """The customer's number."""

@@ -6,8 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from deliveryd.channels.base import Dispatch, Expired, InDoubt, Misconfigured, Refused, TryAgain, Verdict
+from deliveryd.channels.base import (
+    Dispatch,
+    Expired,
+    Found,
+    InDoubt,
+    Misconfigured,
+    Refused,
+    TryAgain,
+    Unknown,
+    Verdict,
+)
 from deliveryd.channels.http_answers import AnswerReader
+from deliveryd.channels.http_lookup import HttpLookup, LookupWriter
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.http_recipient import Recipient
 from deliveryd.channels.http_request import RequestWriter
@@ -33,12 +44,14 @@ class PreparedRequests:
 
     secrets: Mapping[str, str] = field(repr=False)
     writer: RequestWriter = field(compare=False)
+    lookup: LookupWriter | None = field(default=None, compare=False)
 
 
 def prepare_requests(options: HttpChannelOptions) -> PreparedRequests:
     """Read the secrets and prepare requests with them. Raises ValueError."""
     secrets = {name: secret.read() for name, secret in options.secrets.items()}
-    return PreparedRequests(secrets, RequestWriter(options, secrets))
+    lookup = LookupWriter(options.lookup, secrets) if options.lookup is not None else None
+    return PreparedRequests(secrets, RequestWriter(options, secrets), lookup)
 
 
 class HttpChannel:
@@ -57,6 +70,8 @@ class HttpChannel:
         self._prepared = prepared
         self._masked = masked
         self.customer_fields = customer_fields(options.mapped()) - {"id"}
+        self._lookup = HttpLookup(client, options.lookup) if options.lookup is not None else None
+        self.lookup_after = options.lookup.after if options.lookup is not None else None
         self._recipient = Recipient(placeholder) if (placeholder := options.address()) else None
         self._needs_customer = bool(customer_fields(options.mapped()))
         self._endpoint = endpoint_of(options.url, tls, options.proxy)
@@ -96,6 +111,13 @@ class HttpChannel:
         if isinstance(error, BrokenOff) and not 200 <= error.status < 300:
             return self._reader.verdict(WireResponse(error.status, dict(error.headers), b""))
         return InDoubt(str(error))
+
+    async def look_up(self, dispatch: Dispatch) -> Found:
+        """Ask as `lookup` says."""
+        writer = self._prepared.current().lookup
+        if self._lookup is None or writer is None:
+            return Unknown("the provider can't be asked")
+        return await self._lookup.ask(writer, dispatch)
 
     def _prepared_after(self, shown: PreparedRequests) -> PreparedRequests:
         """Reread rejected secrets, unless another request has done so already."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ from pydantic import (
 
 from deliveryd.channels.http_address import address_problem
 from deliveryd.channels.http_answer_options import AnswerFinder, AnswerOptions, answer_problems
+from deliveryd.channels.http_lookup_options import LookupOptions
 from deliveryd.channels.http_recipient import address_in
 from deliveryd.channels.mapping import content_problems, mapping_problems, names_in
 from deliveryd.channels.receipt_options import ReceiptOptions
@@ -67,6 +68,9 @@ class HttpChannelOptions(ProxyOptions):
         description="the recipient's address, as {customer.phone}; left out: the only customer field sent",
     )
     answers: list[AnswerOptions] = Field([], description="what answers mean; left out: by their statuses")
+    lookup: LookupOptions | None = Field(
+        None, description="how to ask whether the provider has a message in doubt; left out: it isn't asked"
+    )
     receipt: ReceiptOptions | None = Field(None, description="how to read receipts; left out: none")
     tls: TlsOptions | None = Field(None, description="certificates")
 
@@ -95,6 +99,14 @@ class HttpChannelOptions(ProxyOptions):
         except TypeError:
             raise ValueError("a date or time must be a string in quotes") from None
         return value
+
+    @field_validator("lookup")
+    @classmethod
+    def _known_in_lookup(cls, lookup: LookupOptions, info: ValidationInfo) -> LookupOptions:
+        problems = [*lookup.problems(info.data.get("secrets", {})), *header_problems(lookup.headers)]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return lookup
 
     @field_validator("headers")
     @classmethod
@@ -164,18 +176,26 @@ class HttpChannelOptions(ProxyOptions):
             problems = self.receipt.signature.problems
             found += [f"receipt.signature.secret_file: {problem}" for problem in problems]
         found += self.proxy_problems()
-        is_plain = goes_out_plain(self.url, self.proxy)
-        if not self.allow_plain_text and is_plain and (sent := self._secret_sent()):
-            host = urlsplit(self.url).netloc
-            found.append(f"url: {plain_text_problem(sent, host, SECURE_ADDRESS)}")
+        if not self.allow_plain_text:
+            found += self._plain_text_problems()
         return found + tls_problems("tls", self.tls.files() if self.tls else None)
 
-    def _secret_sent(self) -> str | None:
-        """Return a secret that requests carry: one from a file, or a header for secrets."""
-        for _, name in names_in(self.mapped()):
-            if name.root == "secret":
-                return f"the secret {name.field}"
-        return next((f"the header {name}" for name in self.headers if name.lower() in SECRET_HEADERS), None)
+    def _plain_text_problems(self) -> Iterator[str]:
+        """Yield the requests that carry a secret over plain HTTP."""
+        requests = [("url", self.url, self.mapped(), self.headers)]
+        if self.lookup is not None:
+            requests.append(("lookup.url", self.lookup.url, self.lookup.mapped(), self.lookup.headers))
+        for key, url, mapped, headers in requests:
+            if goes_out_plain(url, self.proxy) and (sent := _secret_in(mapped, headers)):
+                yield f"{key}: {plain_text_problem(sent, urlsplit(url).netloc, SECURE_ADDRESS)}"
+
+
+def _secret_in(mapped: Mapping[str, object], headers: Mapping[str, str]) -> str | None:
+    """Return a secret that a request carries: one from a file, or a header for secrets."""
+    for _, name in names_in(mapped):
+        if name.root == "secret":
+            return f"the secret {name.field}"
+    return next((f"the header {name}" for name in headers if name.lower() in SECRET_HEADERS), None)
 
 
 def header_problems(headers: Mapping[str, str]) -> list[str]:

@@ -15,7 +15,16 @@ from aiosmtplib import (
 )
 from anyio.lowlevel import checkpoint
 
-from deliveryd.channels.base import Accepted, Dispatch, Expired, Misconfigured, Refused, Verdict
+from deliveryd.channels.base import (
+    Accepted,
+    Dispatch,
+    Expired,
+    Found,
+    Misconfigured,
+    Refused,
+    Unknown,
+    Verdict,
+)
 from deliveryd.channels.mailbox import parse_mailbox
 from deliveryd.channels.mime import Letter, Mail, compose, readable
 from deliveryd.channels.smtp_options import SmtpOptions
@@ -122,6 +131,12 @@ class SmtpChannel:
     def reaches(self, customer: Customer | None) -> bool:
         """Whether the customer has a value in the field that `to` names."""
         return customer is not None and bool(customer.fields.get(self._address_field))
+
+    lookup_after = None  # a mail server can't be asked
+
+    async def look_up(self, dispatch: Dispatch) -> Found:
+        """A mail server can't be asked."""
+        return Unknown(f"{self._options.host} can't be asked for message {dispatch.entry.id}")
 
     def recipient(self, customer: Customer) -> str | None:
         """Return the bare mail address."""

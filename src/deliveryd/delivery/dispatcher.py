@@ -18,11 +18,13 @@ from anyio.abc import TaskGroup
 from deliveryd import transitions
 from deliveryd.channels.base import (
     Accepted,
+    AskLater,
     Channel,
     Dispatch,
     Expired,
     InDoubt,
     Stopped,
+    Taken,
     TryAgain,
     Verdict,
 )
@@ -381,11 +383,14 @@ class Dispatcher:
         if routed.expires_at is not None and is_expired(routed.expires_at, now := self._clock.now()):
             return self._verdicts.expired(entry, routed, now)
         key = message_key(self._namespace, entry.id, self.name, entry.beginning)
+        dispatch = Dispatch(key, entry, routed.customer, routed.rendered, routed.expires_at, self._clock)
+        if entry.doubt and self._channel.lookup_after is not None:
+            step = await self._settled_by_asking(entry, dispatch)
+            if step is not None:
+                return step
         started = time.monotonic()
         try:
-            verdict = await self._channel.send(
-                Dispatch(key, entry, routed.customer, routed.rendered, routed.expires_at, self._clock)
-            )
+            verdict = await self._channel.send(dispatch)
         except Exception as error:  # one broken adapter must not take the worker with it
             log(
                 Event.MESSAGE_IN_DOUBT,
@@ -405,6 +410,16 @@ class Dispatcher:
         if isinstance(verdict, Stopped):
             step = self._with_stop(step, routed.customer, verdict)
         return step if routed.expires_at is None else transitions.no_later_than(step, routed.expires_at + 1)
+
+    async def _settled_by_asking(self, entry: Entry, dispatch: Dispatch) -> Transition | None:
+        """Ask whether the provider has a message in doubt; None: repeat it."""
+        try:
+            found = await self._channel.look_up(dispatch)
+        except Exception as error:  # as in an attempt
+            found = AskLater(f"the adapter failed with {type(error).__name__}")
+        if isinstance(found, Taken):
+            return self._verdicts.found(entry, found)
+        return self._verdicts.ask_later(entry, found) if isinstance(found, AskLater) else None
 
 
 def _is_changed(entry: Entry, digest: bytes) -> bool:

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from deliveryd import transitions
-from deliveryd.channels.base import Accepted, Attempted, Misconfigured, Refused, Stopped, TryAgain
+from deliveryd.channels.base import (
+    Accepted,
+    AskLater,
+    Attempted,
+    Misconfigured,
+    Refused,
+    Stopped,
+    Taken,
+    TryAgain,
+)
 from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.outcomes import Outcomes
@@ -47,6 +56,18 @@ class VerdictHandler:
         self._refusals.accepted(entry.settings_id)
         self._provider.answered()
         return transitions.accepted(entry, self._clock.now(), verdict.provider_id, self._intermediate)
+
+    def found(self, entry: Entry, found: Taken) -> Transition:
+        """The step of a message in doubt that the provider turned out to have."""
+        self._refusals.unanswered(entry.settings_id)
+        self._provider.breaker.withdraw()
+        return transitions.found_taken(entry, self._clock.now(), found.provider_id, self._intermediate)
+
+    def ask_later(self, entry: Entry, found: AskLater) -> Transition:
+        """The step of a message in doubt about which the provider couldn't be asked."""
+        self._refusals.unanswered(entry.settings_id)
+        self._provider.breaker.withdraw()
+        return self._doubt.after_try(entry.tried(), found.reason, self._clock.now(), found.after)
 
     def expired(self, entry: Entry, routed: Routed, now: int) -> Transition:
         """The step of a message whose time ran out before the provider could have it."""

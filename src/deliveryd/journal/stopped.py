@@ -24,7 +24,7 @@ DIGEST = 16
 DIGEST_PREFIX = "digest:"
 """What begins a digest where an address may stand as well."""
 
-LONGEST_ADDRESS = 1000
+LONGEST_RECIPIENT = 1000
 
 _NUMBER = re.compile(r"\+?[0-9][0-9 ()/.-]{2,}")
 _HEX = re.compile(rf"[0-9a-f]{{{2 * DIGEST}}}")
@@ -72,7 +72,7 @@ def digest_named(key: bytes, channel: str, recipient: str) -> bytes | None:
     if recipient.startswith(DIGEST_PREFIX):
         text = recipient.removeprefix(DIGEST_PREFIX)
         return bytes.fromhex(text) if _HEX.fullmatch(text) else None
-    if not recipient.strip() or not recipient.isprintable() or len(recipient) > LONGEST_ADDRESS:
+    if not recipient.strip() or not recipient.isprintable() or len(recipient) > LONGEST_RECIPIENT:
         return None
     return digest_of_address(key, channel, recipient)
 

@@ -36,6 +36,7 @@ from deliveryd.channels.base import (
     Refused,
     Stopped,
     TryAgain,
+    Unknown,
 )
 from deliveryd.channels.registry import find_adapter
 from deliveryd.model import Customer
@@ -289,7 +290,9 @@ class AdapterConformance:
         assert all(isinstance(name, str) for name in channel.customer_fields)
 
     async def test_probe_and_preview_send_nothing(self, provider: ScriptedProvider, channel: Channel) -> None:
-        """`probe` finds no problem, and `preview` shows the content."""
+        """`probe` finds no problem, `preview` shows the content, `look_up` does as `lookup_after` says."""
+        if channel.lookup_after is None:
+            assert isinstance(await channel.look_up(self.dispatch()), Unknown)
         assert await channel.probe() is None
         assert max(CONTENT[self.block].values(), key=len) in channel.preview(self.dispatch())
         assert provider.keys() == []

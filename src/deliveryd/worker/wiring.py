@@ -361,6 +361,7 @@ def _policy(provider: ProviderConfig) -> DispatchPolicy:
         RetryPolicy(retry.attempts, retry.base, retry.max),
         BreakerPolicy(breaker.failures, breaker.pause, breaker.max_pause),
         resend_in_doubt=common.on_in_doubt == "resend",
+        lookup_after=lookup.after if (lookup := getattr(provider.options, "lookup", None)) else 0.0,
     )
 
 

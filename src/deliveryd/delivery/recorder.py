@@ -28,7 +28,7 @@ from deliveryd.model import (
     Malformed,
     OptOut,
     QueuedMessage,
-    Receipt,
+    Reported,
     StopChange,
     Transition,
     channel_of,
@@ -270,16 +270,16 @@ class Recorder:
     # receipts and operators' orders
 
     async def receive(
-        self, receipts: Sequence[Receipt], opt_outs: Sequence[OptOut] = ()
+        self, reports: Sequence[Reported], opt_outs: Sequence[OptOut] = ()
     ) -> Sequence[MatchedReceipt]:
-        """Record receipts and the steps that follow from them, and reports about recipients, in one commit.
+        """Record what providers report of messages and recipients, and the steps that follow.
 
-        The results are in the order of the receipts, then of the reports.
+        The results are in the order of the reports, then of the opt-outs; all are one commit.
         Raises JournalFull when only the reserve is left: that is for outcomes, which aren't reported twice.
         """
         if not self._journal.has_room():
             raise JournalFull(DISK_FULL)
-        results = await self._journal.receive(receipts, [self._as_stop(each) for each in opt_outs])
+        results = await self._journal.receive(reports, [self._as_stop(each) for each in opt_outs])
         self._apply([effect for _result, effect in results if effect is not None])
         return results
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from deliveryd.journal.orders import Decided, Effect, Order
-from deliveryd.model import Entry, Malformed, QueuedMessage, Receipt, StopChange, Transition
+from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.states import State
 
 
@@ -202,7 +202,7 @@ class Journal(Protocol):
         """
 
     async def receive(
-        self, receipts: Sequence[Receipt], stops: Sequence[StopChange] = ()
+        self, reports: Sequence[Reported], stops: Sequence[StopChange] = ()
     ) -> list[MatchedReceipt]:
         """Record providers' updates; return what each one did, those about recipients (`stops`) last.
 
@@ -211,7 +211,8 @@ class Journal(Protocol):
         "matched": at most it turned one end into another. "settled": its message was held in doubt or had
         failed, and is sent. "recalled": the same for a message that waited. "unmatched": kept until an
         attempt fits it, or until its message, being in the line's hands, takes the next step. "repeated": it
-        was known.
+        was known. Of a progress: "told" to the service if the message is sent and the status new, or "noted".
+        Of a report that can't be read: "unread", it is kept.
         Of a recipient: "matched" if it changed the list, else "repeated"; the latest in time counts.
         """
 

@@ -51,7 +51,7 @@ from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import EMPTIED
 from deliveryd.journal.schema import check_header, prepare_schema
 from deliveryd.journal.stopped import in_force, stop_key_of, stops_reported
-from deliveryd.model import Entry, Malformed, QueuedMessage, Receipt, StopChange, Transition
+from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry import Event, log
 
@@ -191,10 +191,10 @@ class SqliteJournal:
         return await self._commit(lambda db: self._operations.refuse(db, row, reason, at))
 
     async def receive(
-        self, receipts: Sequence[Receipt], stops: Sequence[StopChange] = ()
+        self, reports: Sequence[Reported], stops: Sequence[StopChange] = ()
     ) -> list[MatchedReceipt]:
         """Record providers' updates."""
-        return await self._try(lambda db: [*self._matching.receive(db, receipts), *stops_reported(db, stops)])
+        return await self._try(lambda db: [*self._matching.receive(db, reports), *stops_reported(db, stops)])
 
     async def stopped(self) -> list[tuple[str, bytes]]:
         """The recipients who can't be reached any more."""

@@ -26,7 +26,7 @@ from deliveryd.channels.http_answer_options import AnswerOptions, PauseOptions
 from deliveryd.channels.http_lookup_options import LookupAnswerOptions, LookupOptions
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.options import BreakerOptions, ChannelTable, ProviderTable, RetryOptions
-from deliveryd.channels.receipt_options import AnswerOptions, ChallengeOptions, ReceiptOptions
+from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptAnswerOptions, ReceiptOptions
 from deliveryd.channels.signature_options import SCHEMES
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.cli.app import COMMANDS, build_app
@@ -225,7 +225,7 @@ def channels() -> Iterator[str]:
     yield from section("[channels.NAME.providers.PROVIDER.lookup]", LookupOptions)
     yield from section("[[channels.NAME.providers.PROVIDER.lookup.answers]]", LookupAnswerOptions)
     yield from section("[channels.NAME.receipt]", ReceiptOptions)
-    yield from section("[channels.NAME.receipt.answer]", AnswerOptions)
+    yield from section("[channels.NAME.receipt.answer]", ReceiptAnswerOptions)
     yield from section("[channels.NAME.receipt.challenge]", ChallengeOptions)
     for scheme, model in SCHEMES.items():
         yield from section(f'[channels.NAME.receipt.signature] scheme = "{scheme}"', model)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.journal import unread_reports
-from deliveryd.journal.dead_letters import read_dead_letter, read_dead_letters
+from deliveryd.journal.dead_letters import DEAD_KINDS, read_dead_letter, read_dead_letters
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.model import Progress, Receipt, Reported, UnreadReport, message_key
@@ -112,7 +112,7 @@ async def test_what_cant_be_read_is_kept_once_and_shown(tmp_path: Path) -> None:
             "matched",
             "unread",
         ]
-        (letter,) = read_dead_letters(path, list(ItemKind), 0, "")
+        (letter,) = read_dead_letters(path, DEAD_KINDS, 0, "")
         assert (letter.kind, letter.what, letter.at) == (ItemKind.REPORT, "sms, came 2 times", NOW + 1)
         shown = read_dead_letter(path, ItemKind.REPORT, letter.key)
         assert shown is not None
@@ -122,7 +122,7 @@ async def test_what_cant_be_read_is_kept_once_and_shown(tmp_path: Path) -> None:
         drop = Order(Action.DROP, ItemKind.REPORT, (letter.key,))
         assert (await journal.decide(drop, NOW, ["sms"])).done == (letter.key,)
         assert "was dropped" in (await journal.decide(drop, NOW, ["sms"])).skipped[letter.key]
-        assert read_dead_letters(path, list(ItemKind), 0, "") == []
+        assert read_dead_letters(path, DEAD_KINDS, 0, "") == []
         erase = Order(Action.ERASE, ItemKind.REPORT, (letter.key,))
         assert (await journal.decide(erase, NOW, ["sms"])).done == (letter.key,)
         assert "any more" in (await journal.decide(erase, NOW, ["sms"])).skipped[letter.key]

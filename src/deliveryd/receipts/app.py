@@ -12,7 +12,7 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.client import build_client
 from deliveryd.metrics import Metrics, ReceiptResult
-from deliveryd.model import Clock, Progress, Receipt, Reported, UnreadReport, channel_of
+from deliveryd.model import Clock, OptOut, Progress, Receipt, Reported, UnreadReport, channel_of
 from deliveryd.receipts.batcher import ReceiptBatcher
 from deliveryd.receipts.endpoint import ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
@@ -158,7 +158,8 @@ class Receipts:
             *(UnreadReport(provider, raw, reason, now) for raw, reason in reading.unread),
             *self._reported(provider, reading.reports, now),
         ]
-        results = await self._batcher.record(reports) if reports else ()
+        opt_outs = list(_opt_outs(channel_of(provider), reading.reports))
+        results = await self._batcher.record(reports, opt_outs) if reports or opt_outs else ()
         for result in results or ():
             self._log_result(result, provider)
         return results
@@ -211,3 +212,10 @@ class Receipts:
             if status is not None:
                 fields["status"] = status
             log(event, **fields)
+
+
+def _opt_outs(channel: str, reports: Sequence[Report]) -> Iterator[OptOut]:
+    """Return what reports say of recipients."""
+    for report in reports:
+        if report.consent is not None and report.recipient is not None:
+            yield OptOut(channel, report.recipient, report.consent == "stopped", report.at)

@@ -1,7 +1,8 @@
 """Many receipts at once: those about messages that are sent, with a query for all instead of one for each.
 
-Only the plain case is handled here: the message is sent, its accepted try is the one meant, nobody has
-reported it before, and no other receipt of the batch is about it. All others go one by one.
+Only plain cases are handled here: the message is sent, its accepted try is the one meant, nobody has reported
+it before, and no other receipt of the batch is about it; or no message has the provider's id. All others go
+one by one.
 """
 
 from __future__ import annotations
@@ -73,25 +74,29 @@ class BulkMatching:
         by_provider: defaultdict[str, list[Receipt]] = defaultdict(list)
         for receipt in receipts:
             by_provider[receipt.provider].append(receipt)
-        found: dict[Receipt, int] = {}
+        found: dict[Receipt, int | None] = {}
         for provider, group in by_provider.items():
             found |= self._plain(db, provider, group)
-        return self._apply(db, found)
+        unmatched = [receipt for receipt, id_ in found.items() if id_ is None]
+        db.executemany(_MATCHED, [(*receipt, None) for receipt in unmatched])
+        done = self._apply(db, {receipt: id_ for receipt, id_ in found.items() if id_ is not None})
+        return done | dict.fromkeys(unmatched, MatchedReceipt("unmatched"))
 
     def _plain(
         self, db: sqlite3.Connection, provider: str, receipts: Sequence[Receipt]
-    ) -> dict[Receipt, int]:
-        """Return the messages of a provider's receipts that are the plain case."""
+    ) -> dict[Receipt, int | None]:
+        """Return a provider's plain cases, each with its message, or None if there is none."""
         ids = Counter(receipt.provider_id for receipt in receipts)
         if "" in ids or db.execute(_KEPT, (provider, json.dumps(list(ids)))).fetchone():
             return {}
         named = [receipt for receipt in receipts if ids[receipt.provider_id] == 1]
-        meant = self._by_key(db, provider, named)
-        meant |= _by_id(db, provider, [receipt for receipt in named if receipt.reference is None])
+        meant, unknown = _by_id(db, provider, [receipt for receipt in named if receipt.reference is None])
+        meant |= self._by_key(db, provider, named)
         messages = Counter(meant.values())
         wanted = json.dumps([id_ for id_, count in messages.items() if count == 1])
         reported = {id_ for (id_,) in db.execute(_REPORTED, (wanted,))}
-        return {receipt: id_ for receipt, id_ in meant.items() if messages[id_] == 1 and id_ not in reported}
+        plain = {receipt: id_ for receipt, id_ in meant.items() if messages[id_] == 1 and id_ not in reported}
+        return plain | dict.fromkeys(unknown)
 
     def _by_key(
         self, db: sqlite3.Connection, provider: str, receipts: Iterable[Receipt]
@@ -131,10 +136,12 @@ class BulkMatching:
         }
 
 
-def _by_id(db: sqlite3.Connection, provider: str, receipts: Iterable[Receipt]) -> dict[Receipt, int]:
-    """Return the messages that are sent under an id of the provider, sought back from era to era.
+def _by_id(
+    db: sqlite3.Connection, provider: str, receipts: Iterable[Receipt]
+) -> tuple[dict[Receipt, int], list[Receipt]]:
+    """Return the messages that are sent under an id of the provider, and the receipts whose id none has.
 
-    An id that was used again within an era is left out.
+    They are sought back from era to era. An id that was used again within an era is neither.
     """
     left = {receipt.provider_id: receipt for receipt in receipts}
     found: dict[Receipt, int] = {}
@@ -147,4 +154,4 @@ def _by_id(db: sqlite3.Connection, provider: str, receipts: Iterable[Receipt]) -
                 found[receipt] = id_
         if not left:
             break
-    return found
+    return found, list(left.values())

@@ -45,7 +45,7 @@ json = { text = "{content.body}" }
 class Down(Idle):
     """The standing of a provider whose breaker is open."""
 
-    is_down = True
+    is_down = has_failed = True
 
     def takes(self, _settings_id: int) -> bool:
         return False
@@ -351,3 +351,111 @@ def test_a_provider_that_comes_back_knows_the_message_by_its_first_key(world: Vi
     for _, each in sent_by(world, A):
         by_message.setdefault(each.entry.id, set()).add(each.key)
     assert all(len(keys) == 1 for keys in by_message.values())
+
+
+# when all are down
+
+
+@pytest.fixture
+def fallback(world: VirtualWorld) -> VirtualWorld:
+    """Behind sms stands email."""
+    world.add(EMAIL)
+    world.service.settings[1] = json.dumps(BOTH)
+    world.channels["email"] = Provider()
+    return world
+
+
+def down_until(world: VirtualWorld, seconds: float, verdict: Verdict = BUSY) -> None:
+    for name in (A, B):
+        world.channels[name].verdict = lambda _: verdict if trio.current_time() < seconds else ACCEPTED
+
+
+def test_a_channel_that_is_down_for_too_long_leaves_its_messages_to_the_next_one(
+    fallback: VirtualWorld,
+) -> None:
+    """Those that wait and those that come; when a provider answers, the channel takes them again."""
+    down_until(fallback, 3000)
+    enqueue(fallback, 100)
+
+    async def scene() -> None:
+        async with anyio.create_task_group() as tasks:
+            supervisor = fallback.supervisor()
+            tasks.start_soon(supervisor.run)
+            await anyio.sleep(890)
+            assert not sent_by(fallback, "email")
+            await anyio.sleep(100)
+            assert ids_of(sent_by(fallback, "email")) >= set(range(1, 80))
+            fallback.service.enqueue(*(message(id_) for id_ in range(101, 151)))
+            await anyio.sleep(100)
+            assert len(ids_of(sent_by(fallback, "email")) & set(range(101, 151))) > 45
+            await anyio.sleep(2500)
+            for some in (range(151, 152), range(152, 200)):
+                fallback.service.enqueue(*map(message, some))
+                await anyio.sleep(100)
+            supervisor.stop()
+
+    live(scene)
+    assert all_sent(fallback, 199)
+    assert not ids_of(sent_by(fallback, "email")) & set(range(151, 200))
+
+
+def test_the_time_that_a_channel_is_down_goes_on_over_a_restart(fallback: VirtualWorld) -> None:
+    """A probe comes first, and finds it still down."""
+    down_until(fallback, 3600)
+    enqueue(fallback, 50)
+
+    async def scene() -> None:
+        for seconds in (600, 400):
+            async with anyio.create_task_group() as tasks:
+                supervisor = fallback.supervisor()
+                tasks.start_soon(supervisor.run)
+                await anyio.sleep(seconds)
+                if seconds == 600:
+                    assert not sent_by(fallback, "email")
+                supervisor.stop()
+
+    live(scene)
+    assert len(ids_of(sent_by(fallback, "email"))) >= 40
+
+
+def test_a_channel_that_works_after_a_restart_takes_its_messages(fallback: VirtualWorld) -> None:
+    """Though it was down for long before: the probe that comes first is accepted."""
+    down_until(fallback, 1200)
+    fallback.path.write_text(fallback.path.read_text().replace(EMAIL, ""))
+    enqueue(fallback, 50)
+
+    async def scene() -> None:
+        async with anyio.create_task_group() as tasks:
+            supervisor = fallback.supervisor()
+            tasks.start_soon(supervisor.run)
+            await anyio.sleep(1000)
+            supervisor.stop()
+        fallback.add(EMAIL)
+        await anyio.sleep(300)
+        async with anyio.create_task_group() as tasks:
+            supervisor = fallback.supervisor()
+            tasks.start_soon(supervisor.run)
+            await anyio.sleep(300)
+            supervisor.stop()
+
+    live(scene)
+    assert all_sent(fallback, 50)
+    assert not sent_by(fallback, "email")
+
+
+def test_without_another_channel_messages_wait_for_as_long_as_it_takes(world: VirtualWorld) -> None:
+    down_until(world, 7200)
+    enqueue(world, 200)
+    live(world.run_until_idle)
+    assert all_sent(world, 200)
+    before = [at for name in (A, B) for at, _ in sent_by(world, name) if at < 7200]
+    assert len(before) < 500
+
+
+def test_what_is_in_doubt_stays_although_its_channel_is_down_for_long(fallback: VirtualWorld) -> None:
+    down_until(fallback, 2400, InDoubt("cut off"))
+    enqueue(fallback, 100)
+    live(fallback.run_until_idle)
+    assert all_sent(fallback, 100)
+    doubtful = {id_ for name in (A, B) for id_ in ids_of([x for x in sent_by(fallback, name) if x[0] < 2400])}
+    assert not doubtful & ids_of(sent_by(fallback, "email"))

@@ -444,7 +444,7 @@ entries = st.builds(
     ),
     st.dictionaries(st.sampled_from((NAME, "greeting", "city", "a{customer.name}b")), st.just("v")),
     st.lists(st.sampled_from(ORDER), max_size=2, unique=True),
-    st.sampled_from(({}, {"channel": "sms", "doubt": "a-1"}, {"channel": "inApp", "doubt": "a-1"})),
+    st.sampled_from(({}, {"provider": "sms", "doubt": "a-1"}, {"provider": "inApp", "doubt": "a-1"})),
 )
 customers = st.none() | st.builds(
     lambda fields: Customer(3, fields),

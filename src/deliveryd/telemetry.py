@@ -99,6 +99,12 @@ class Event(StrEnum):
     CHANNEL_UNAVAILABLE = "channel.unavailable", WARNING, "a provider keeps failing; only probes are sent"
     CHANNEL_PROBE_FAILED = "channel.probe_failed", DEBUG, "a probe of a failing provider failed"
     CHANNEL_RECOVERED = "channel.recovered", INFO, "a provider works again"
+    CHANNEL_GIVEN_UP = (
+        "channel.given_up",
+        WARNING,
+        "all providers of a channel are down for long; its messages go to the next one",
+    )
+    CHANNEL_AVAILABLE = "channel.available", INFO, "a channel that was given up works again"
 
     SETTINGS_FETCHED = "settings.fetched", DEBUG, "settings were fetched from the service"
     SETTINGS_UNAVAILABLE = (

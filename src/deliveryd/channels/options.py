@@ -63,6 +63,9 @@ class ChannelTable(BaseModel):
     model_config = _CONFIG
 
     block: str | None = Field(None, description="block of the settings to send; left out: the channel's name")
+    unavailable_after: Positive = Field(
+        900.0, description="how long all providers are down until messages go to the next channel"
+    )
 
 
 class ProviderTable(BaseModel):

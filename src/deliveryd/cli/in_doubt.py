@@ -39,7 +39,10 @@ in_doubt = typer.Typer(
 )
 
 Ids = Annotated[list[int] | None, typer.Argument(metavar="MESSAGE_ID", help="IDs of messages.")]
-ChannelOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only messages of this channel.")]
+ChannelOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Only messages of this channel, or of one provider of it."),
+]
 Until = Annotated[
     int | None,
     typer.Option(

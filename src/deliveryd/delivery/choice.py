@@ -26,18 +26,34 @@ class Standing(Protocol):
     def is_down(self) -> bool:
         """Whether its breaker is open."""
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether its breaker is open, and it failed since the start."""
+
     def takes(self, settings_id: int) -> bool:
         """Whether it takes a new message with these settings."""
+
+    def choose(self) -> None:
+        """A message is on its way to it: while it is down, no other one as a probe."""
+
+    def suspect(self) -> None:
+        """It was down when an earlier run ended: probe it before it is used."""
 
 
 class Idle:
     """The standing of a provider where nothing is sent."""
 
-    is_down = False
+    is_down = has_failed = False
 
     def takes(self, _settings_id: int) -> bool:
         """It takes every message."""
         return True
+
+    def choose(self) -> None:
+        """Nothing is sent."""
+
+    def suspect(self) -> None:
+        """Nothing is sent."""
 
 
 class Sender(NamedTuple):
@@ -59,12 +75,24 @@ class Choice:
         self.senders = senders
         self._enabled = {name: sender for name, sender in senders.items() if sender.is_enabled}
         self._only = next(iter(self._enabled.items())) if len(self._enabled) == 1 else None
+        self.is_unavailable = False
+        """Whether all providers were down for so long that messages go to the next channel."""
         self._salts = {name: hashlib.blake2b(name.encode(), digest_size=16).digest() for name in senders}
 
     @property
     def is_enabled(self) -> bool:
         """Whether any of the providers takes new messages."""
         return bool(self._enabled)
+
+    @property
+    def is_down(self) -> bool:
+        """Whether all providers that are enabled are down."""
+        return self.is_enabled and all(each.standing.is_down for each in self._enabled.values())
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether they are, and have failed since the start."""
+        return self.is_enabled and all(each.standing.has_failed for each in self._enabled.values())
 
     @property
     def reaches_all(self) -> bool:
@@ -95,6 +123,19 @@ class Choice:
         weights = {name: each.weight for name, each in ready.items() if each.weight}
         weights = weights or dict.fromkeys(ready, 1)
         return max(weights, key=lambda name: self._score(entry.id, name, weights[name]))
+
+    def claim(self, entry: Entry, provider: str) -> bool:
+        """Whether a message may go to the provider that was chosen; one that is down has it as its probe.
+
+        None may but a probe, and what is in doubt, while the channel is unavailable.
+        """
+        if self._only is not None and not self.is_unavailable:
+            return True
+        standing = self.senders[provider].standing
+        if self.is_unavailable and not entry.doubt and not standing.takes(entry.settings_id):
+            return False
+        standing.choose()
+        return True
 
     def has_other(self, name: str) -> bool:
         """Whether another provider works and takes messages instead of this one."""

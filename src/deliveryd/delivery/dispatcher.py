@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import get_args
 
 import anyio
@@ -102,6 +102,7 @@ class Dispatcher:
         self._under_way = 0
         self._wakeup = AutoResetEvent()
         self._stopping = False
+        self._was_unavailable = False
         self._finished = AutoResetEvent()
 
     # room
@@ -177,11 +178,13 @@ class Dispatcher:
     @property
     def gives_away(self) -> bool:
         """Whether another provider takes the messages that wait for this one."""
-        return self._breaker.is_open and self._choice.has_other(self.name)
+        return self._breaker.is_open and (self._choice.is_unavailable or self._choice.has_other(self.name))
 
     def defer(self, routed: Routed) -> Transition:
         """The step of a message that was offered in vain."""
         entry, name = routed.entry, self.name
+        if self._choice.is_unavailable and not entry.may_have_arrived:  # no other channel can take it
+            return wait_alone(routed, self._clock.now())
         if self._choice.has_other_for(entry, name) and not self._choice.can_move(
             entry, routed.customer, name
         ):
@@ -252,18 +255,23 @@ class Dispatcher:
         A message that is to be the next probe stays.
         """
         if not self._breaker.is_open:
+            self._was_unavailable = False
             return
-        if not self._provider.is_reached and self._choice.has_other(self.name):
-            moving = self._queue.take_if(
-                lambda routed: self._choice.can_move(routed.entry, routed.customer, self.name)
-            )
-            for routed in moving:
-                self._refusals.unanswered(routed.entry.settings_id)
-            self._recorder.route_again([routed.entry for routed in moving])
+        if self._choice.is_unavailable and not self._was_unavailable:
+            self._route_again(lambda routed: not routed.entry.may_have_arrived)
+        elif not self._provider.is_reached and self._choice.has_other(self.name):
+            self._route_again(lambda routed: self._choice.can_move(routed.entry, routed.customer, self.name))
+        self._was_unavailable = self._choice.is_unavailable
         surplus = self._queue.take_surplus()
         for routed in surplus:
             self._refusals.unanswered(routed.entry.settings_id)
         await self._recorder.record([self.defer(routed) for routed in surplus])
+
+    def _route_again(self, which: Callable[[Routed], bool]) -> None:
+        moving = self._queue.take_if(which)
+        for routed in moving:
+            self._refusals.unanswered(routed.entry.settings_id)
+        self._recorder.route_again([routed.entry for routed in moving])
 
     # probes
 

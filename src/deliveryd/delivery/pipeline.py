@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from deliveryd import transitions
+from deliveryd.delivery.availability import Availability
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.due import DueMessages
@@ -45,6 +46,7 @@ class Stations(NamedTuple):
     outcomes: Outcomes
     due: DueMessages
     doubts: Mapping[str, DoubtPolicy]
+    availability: Availability
 
 
 class Pipeline:
@@ -63,7 +65,7 @@ class Pipeline:
 
     async def recover(self) -> None:
         """0. Take up what an earlier run left, before anything else."""
-        await recover_line(self._recorder, self._stations.doubts, self._clock)
+        await recover_line(self._recorder, self._stations.doubts, self._stations.availability, self._clock)
 
     def loops(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
         """The line: what runs side by side."""
@@ -73,6 +75,7 @@ class Pipeline:
             self.deliver,  # 3. settings, customer, expiry, language, channel, text; then to a dispatcher
             *(dispatcher.run for dispatcher in self._dispatchers.values()),  # 4. intent, attempt, verdict
             self._stations.outcomes.run,  # 5. the outcome into the journal, with its event for `reporting`
+            self._stations.availability.run,  # channels that are down for too long
             self._stations.due.run,  # what waits comes back to 3 when its time has come
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import anyio
+
 from deliveryd import transitions
 from deliveryd.channels.base import InDoubt, Misconfigured, Refused, TryAgain
 from deliveryd.delivery.backlog import Backlog
@@ -12,6 +14,9 @@ from deliveryd.model import SECOND, Clock, Transition, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from deliveryd.telemetry import Event, log
+
+PROBE_SPACING = 1.0
+"""Seconds until another message is routed to a provider that is down, if the chosen one doesn't arrive."""
 
 
 class Provider:
@@ -28,6 +33,8 @@ class Provider:
         self._misconfigured: str | None = None  # the last reason, until the provider answers
         self._has_answered = False  # before, messages of an earlier run may wait for its recovery
         self._is_reached = False
+        self._has_failed = False
+        self._chosen_at = -PROBE_SPACING
 
     @property
     def is_down(self) -> bool:
@@ -42,8 +49,23 @@ class Provider:
     def takes(self, settings_id: int) -> bool:
         """Whether it takes a new message with these settings: while it is down, one as a probe."""
         if self.breaker.is_open:
-            return self._is_reached and not self.queue and self.breaker.allowed(1) > 0
+            is_free = not self.queue and anyio.current_time() >= self._chosen_at + PROBE_SPACING
+            return self._is_reached and is_free and self.breaker.allowed(1) > 0
         return self.refusals.may_take(settings_id)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its breaker is open, and an attempt or a connection failed since the start."""
+        return self._has_failed and self.breaker.is_open
+
+    def choose(self) -> None:
+        """A message is on its way to it: while it is down, no other one as a probe."""
+        if self.breaker.is_open:
+            self._chosen_at = anyio.current_time()
+
+    def suspect(self) -> None:
+        """It was down when an earlier run ended: probe it before it is used."""
+        self.breaker.open()
 
     def reached(self) -> None:
         """A connection could be made: the next message is a probe."""
@@ -52,6 +74,7 @@ class Provider:
 
     def not_reached(self, reason: str) -> None:
         """No connection could be made, which no message was used for."""
+        self._has_failed = True
         if (pause := self.breaker.failed()) is not None:
             self._log_failed(Event.CHANNEL_PROBE_FAILED, reason, pause)
 
@@ -97,6 +120,7 @@ class Provider:
                 reason=verdict.reason, host=verdict.by or "unknown",
             )  # fmt: skip
         was_open = self.breaker.is_open
+        self._has_failed = True
         pause = self.breaker.failed(verdict.after if isinstance(verdict, TryAgain) else None)
         if pause is not None:
             event = Event.CHANNEL_PROBE_FAILED if was_open else Event.CHANNEL_UNAVAILABLE

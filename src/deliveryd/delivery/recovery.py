@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from deliveryd import transitions
+from deliveryd.delivery.availability import Availability
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.recorder import Recorder
@@ -15,9 +16,12 @@ from deliveryd.states import State
 from deliveryd.telemetry import Event, log
 
 
-async def recover_line(recorder: Recorder, providers: Mapping[str, DoubtPolicy], clock: Clock) -> None:
+async def recover_line(
+    recorder: Recorder, providers: Mapping[str, DoubtPolicy], availability: Availability, clock: Clock
+) -> None:
     """Record what becomes of messages in doubt, and probe each provider with a few that wait for it."""
     left = await recorder.recover(providers)
+    availability.resume(left.down_since)
     now = clock.now()
     steps = [step for doubtful in left.doubtful if (step := _after_crash(doubtful, providers, now))]
     await recorder.record(steps)

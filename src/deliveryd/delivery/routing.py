@@ -66,9 +66,13 @@ _MOST_KEPT = 50
 
 
 class _Fixed(NamedTuple):
-    """The choice is the same for every customer: this block, or None where nothing can be sent to anybody."""
+    """The choice is the same for every customer: this block, or None where nothing can be sent to anybody.
+
+    It holds as long as the channel isn't unavailable.
+    """
 
     block: CompiledBlock | None
+    choice: Choice | None = None
 
 
 class Router:
@@ -106,7 +110,7 @@ class Router:
                 choice = self._choices[settings]
             except KeyError:
                 choice = self._choices[settings] = self._choice(settings, self._order)
-        if choice is None:
+        if choice is None or (choice.choice is not None and choice.choice.is_unavailable):
             return True
         return choice.block is not None and choice.block.needs_name(entry.variables)
 
@@ -144,14 +148,20 @@ class Router:
     def _first_usable(
         self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
     ) -> tuple[str, CompiledBlock] | None:
+        """The first channel's provider; one of a channel that is unavailable only if there is no other."""
         stopped = self._stopped.digests
+        waiting = None
         for name, block in self._offers_for(entry, settings, tags):
-            provider = self._roads[name].choice.provider_for(entry, customer)
+            choice = self._roads[name].choice
+            provider = choice.provider_for(entry, customer)
             if provider is None:
                 continue
-            if name not in stopped or entry.doubt or not self._has_stopped(name, provider, customer):
+            if name in stopped and not entry.doubt and self._has_stopped(name, provider, customer):
+                continue
+            if choice.claim(entry, provider):
                 return provider, block
-        return None
+            waiting = waiting or (provider, block)
+        return waiting
 
     def _has_stopped(self, channel: str, provider: str, customer: Customer | None) -> bool:
         """Whether the recipient, at the address that a provider has, stopped a channel."""
@@ -198,7 +208,7 @@ class Router:
     def _choice(self, settings: CompiledSettings, order: Sequence[str]) -> _Fixed | None:
         """What is chosen for customers of any language and with any address, if it is the same for all."""
         found: set[tuple[str, str] | None] = set()
-        block = None
+        block = via = None
         for tag in (None, *settings.languages):
             try:
                 tags = candidates(tag, self._languages)
@@ -207,11 +217,14 @@ class Router:
             first = next(self._offers(settings, order, tags), None)
             if first is not None and not self._roads[first[0]].choice.reaches_all:
                 return None
-            block = first[1] if first is not None else None
+            if first is not None:
+                block, via = first[1], self._roads[first[0]].choice
+            else:
+                block = None
             found.add((first[0], first[1].language) if first is not None else None)
             if len(found) > 1:
                 return None
-        return _Fixed(block)
+        return _Fixed(block, via)
 
     def _why_not(
         self,

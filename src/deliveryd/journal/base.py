@@ -60,6 +60,7 @@ class Recovery(NamedTuple):
     doubtful: list[Doubtful]
     waiting: int
     reporting: list[int]
+    down_since: Mapping[str, int] = {}
 
 
 class Due(NamedTuple):
@@ -225,6 +226,9 @@ class Journal(Protocol):
         Waiting messages whose provider isn't among `providers` lose it; those with an attempt in doubt there
         are held in doubt. Those that waited for settings or a customer are due: nothing is asked for yet.
         """
+
+    async def note_down(self, since: Mapping[str, int]) -> None:
+        """Keep since when all providers of these channels are down."""
 
     async def retime(self, back: int, latest: int) -> None:
         """Bring due times in line with a clock that was put back by so many microseconds (0: it wasn't).

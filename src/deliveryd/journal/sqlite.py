@@ -204,6 +204,10 @@ class SqliteJournal:
         """Put in order what an earlier run left."""
         return await self._commit(lambda db: upkeep.recover(db, now, providers))
 
+    async def note_down(self, since: Mapping[str, int]) -> None:
+        """Keep since when all providers of these channels are down."""
+        await self._commit(lambda db: upkeep.note_down(db, since))
+
     async def retime(self, back: int, latest: int) -> None:
         """Bring due times in line with a clock that was put back."""
         await self._commit(lambda db: self._operations.retime(db, back, latest))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from deliveryd import transitions
 from deliveryd.journal.account import add_forgotten, open_states
@@ -116,7 +117,19 @@ def recover(db: sqlite3.Connection, now: int, providers: Collection[str]) -> Rec
     reporting = db.execute(
         f"SELECT message_id FROM event WHERE seq > {WATERMARK} AND status IN ('sent', 'error') ORDER BY seq"  # noqa: S608
     )
-    return Recovery(taken, doubtful, waiting, list(dict.fromkeys(row[0] for row in reporting)))
+    return Recovery(
+        taken, doubtful, waiting, list(dict.fromkeys(row[0] for row in reporting)), _down_since(db)
+    )
+
+
+def note_down(db: sqlite3.Connection, since: Mapping[str, int]) -> None:
+    """Keep since when all providers of these channels are down."""
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('down_since', ?)", (to_json(dict(since)),))
+
+
+def _down_since(db: sqlite3.Connection) -> Mapping[str, int]:
+    row = db.execute("SELECT value FROM meta WHERE key = 'down_since'").fetchone()
+    return {} if row is None else dict(json.loads(row[0]))
 
 
 def _latest_doubt(db: sqlite3.Connection, entry: Entry) -> str | None:

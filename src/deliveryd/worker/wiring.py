@@ -14,6 +14,7 @@ from deliveryd.channels import registry
 from deliveryd.channels.base import Channel
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config
+from deliveryd.delivery.availability import Availability
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice, Sender, Standing
 from deliveryd.delivery.dispatcher import Dispatcher
@@ -205,7 +206,9 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
         flush_interval=config.events.flush_interval,
     )  # fmt: skip
     due = DueMessages(journal, recorder, dispatchers, clock, heartbeats, max_waiting=config.queue.max_waiting)
-    return Stations(intake, reporting, preparer, dispatchers, outcomes, due, doubts)
+    limits = {name: each.common.unavailable_after for name, each in config.channels.configured.items()}
+    availability = Availability(journal, recorder.backlog, choices, limits, clock, heartbeats)
+    return Stations(intake, reporting, preparer, dispatchers, outcomes, due, doubts, availability)
 
 
 def log_cache_problem(problem: str) -> None:

@@ -52,6 +52,7 @@ failed = ["failed"]
 reported_at = "/at"
 """
 
+EACH_KEY = 'each = "/results"\n'
 SIGNATURE_KEY = 'signature = { header = "X-Signature", secret_file = "secret" }\n'
 SIGNED_WITH = "shared-secret"
 
@@ -120,6 +121,7 @@ REPORTS = (
     Reports("receipts", "", (), RECEIPTS),
     Reports("signed receipts", SIGNATURE_KEY, ("--secret", SIGNED_WITH), RECEIPTS),
     Reports("receipts of other messages", "", ("--prefix", "other"), 0),
+    Reports("receipts by the hundred", EACH_KEY, ("--batch", "100"), RECEIPTS),
 )
 
 

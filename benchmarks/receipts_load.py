@@ -1,5 +1,7 @@
 """Posts a receipt for each message, over many connections: `receipts_load.py URL MESSAGES CONNECTIONS`.
 
+With --batch a request holds so many of them, as a list at `results`.
+
 All requests are made before the first one is posted. It prints how many seconds passed from the first to the
 last answer and its own CPU seconds meanwhile, and fails at an answer that isn't 2xx.
 """
@@ -88,6 +90,14 @@ def requests(path: str, messages: int, prefix: str, secret: str | None) -> Itera
         yield REQUEST % (path.encode(), signed, len(body), body)
 
 
+def batches(path: str, messages: int, prefix: str, size: int) -> Iterator[bytes]:
+    """The same in lists."""
+    for first in range(1, messages + 1, size):
+        numbers = range(first, min(first + size, messages + 1))
+        body = b'{"results":[%b]}' % b",".join(BODY % (prefix.encode(), number) for number in numbers)
+        yield REQUEST % (path.encode(), b"", len(body), body)
+
+
 async def post(url: str, load: Load, connections: int) -> tuple[float, float]:
     """Post all; return the seconds, and the CPU seconds of this process."""
     address = urlsplit(url)
@@ -115,8 +125,15 @@ def main() -> None:
     parser.add_argument("connections", type=int)
     parser.add_argument("--prefix", default="p", help="what the ids of the provider begin with")
     parser.add_argument("--secret", help="sign with it, into X-Signature")
+    parser.add_argument("--batch", type=int, default=0, help="receipts in a request; 0: one, and no list")
     chosen = parser.parse_args()
-    load = Load(list(requests(urlsplit(chosen.url).path, chosen.messages, chosen.prefix, chosen.secret)))
+    path = urlsplit(chosen.url).path
+    made = (
+        batches(path, chosen.messages, chosen.prefix, chosen.batch)
+        if chosen.batch
+        else requests(path, chosen.messages, chosen.prefix, chosen.secret)
+    )
+    load = Load(list(made))
     seconds, cpu = uvloop.run(post(chosen.url, load, chosen.connections))
     print(json.dumps({"seconds": seconds, "cpu": cpu}))
 

@@ -23,6 +23,7 @@ from typer.main import get_command
 
 from deliveryd.admin.exposition import expose
 from deliveryd.channels.http_answer_options import AnswerOptions, PauseOptions
+from deliveryd.channels.http_lookup_options import LookupAnswerOptions, LookupOptions
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.options import BreakerOptions, ChannelTable, ProviderTable, RetryOptions
 from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptAnswerOptions, ReceiptOptions
@@ -222,6 +223,8 @@ def channels() -> Iterator[str]:
     yield from section("[[channels.NAME.providers.PROVIDER.answers]]", AnswerOptions)
     yield from section("where", ConditionOptions)
     yield from section("after, as a table", PauseOptions)
+    yield from section("[channels.NAME.providers.PROVIDER.lookup]", LookupOptions)
+    yield from section("[[channels.NAME.providers.PROVIDER.lookup.answers]]", LookupAnswerOptions)
     yield from section("[channels.NAME.receipt]", ReceiptOptions)
     yield from section("[channels.NAME.receipt.answer]", ReceiptAnswerOptions)
     yield from section("[channels.NAME.receipt.challenge]", ChallengeOptions)

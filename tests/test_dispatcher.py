@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, Refused, TryAgain, Verdict
+from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, Refused, Stopped, TryAgain, Verdict
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice, Sender
 from deliveryd.delivery.dispatcher import Dispatcher
@@ -24,7 +24,16 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.metrics import Metrics
-from deliveryd.model import Entry, QueuedMessage, Rendered, Transition, format_instant, message_key
+from deliveryd.model import (
+    Customer,
+    Entry,
+    QueuedMessage,
+    Rendered,
+    Spent,
+    Transition,
+    format_instant,
+    message_key,
+)
 from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.threads import inline
 from deliveryd.runtime.wakeup import Heartbeats
@@ -377,12 +386,13 @@ class Bench:
     def recorded(self) -> list[Transition]:
         return self.recorder.recorded
 
-    async def offer(self, *ids: int, expires_at: int | None = None) -> None:
+    async def offer(self, *ids: int, expires_at: int | None = None, customer: Customer | None = None) -> None:
         """Bring messages as far as the dispatcher gets them: taken, and their `dequeued` accepted."""
         now = self.clock.now()
         await self.journal.take([QueuedMessage(id_, 1, 1, {}) for id_ in ids], [], now)
         await self.journal.accept(await self.journal.outbox(0, 100), now)
-        assert all(self.dispatcher.offer(routed(id_, expires_at)) for id_ in ids)
+        messages = [routed(id_, expires_at)._replace(customer=customer) for id_ in ids]
+        assert all(self.dispatcher.offer(message) for message in messages)
 
 
 def routed(id_: int, expires_at: int | None = None) -> Routed:
@@ -442,6 +452,32 @@ def test_what_expires_while_its_provider_is_being_reached_ends_as_expired(tmp_pa
         await bench.journal.change(bench.settled)
 
     on_the_bench(tmp_path, scene)
+
+
+def test_who_stopped_gets_nothing_more_that_is_queued(tmp_path: Path) -> None:
+    """The next message of the recipient is routed anew; a repeat of what may have arrived isn't."""
+
+    async def scene(bench: Bench) -> None:
+        bench.channel.seconds = 1.0
+        bench.channel.verdict = lambda _dispatch: Stopped("provider answered 403", "blocked")
+        ann, bob = Customer(1, {"phone": "+4420"}), Customer(2, {"phone": "+4421"})
+        await bench.offer(1, 2, customer=ann)
+        await bench.offer(3, customer=bob)
+        await trio.sleep(1.5)
+        (step,) = bench.settled
+        assert (step.after, step.entry.spent) == (State.READY, (Spent("sms", "provider answered 403", True),))
+        assert step.outcome == ("stopped", None, "provider answered 403", "blocked")
+        assert step.stop is not None
+        assert (step.stop.channel, step.stop.source) == ("sms", "answer")
+        await trio.sleep(5)
+        assert [dispatch.entry.id for _, dispatch in bench.channel.attempts] == [1, 3]
+        (anew,) = [change for change in bench.recorded if change.entry.id == 2]
+        assert (anew.after, anew.due_at, anew.waits_for) == (State.WAITING, anew.at, None)
+        assert not bench.dispatcher.is_open
+        await bench.journal.change(bench.settled)
+        assert len(await bench.journal.stopped()) == 2
+
+    on_the_bench(tmp_path, scene, concurrency=1)
 
 
 def test_what_is_late_when_its_turn_comes_gets_no_intent(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ TEXT: list[Row] = [
 
 def options(rows: list[Row], **more: Any) -> HttpChannelOptions:
     return HttpChannelOptions.model_validate(
-        {"url": "http://h/", "json": {"t": "{content.text}"}, "answers": rows, **more}
+        {"url": "http://h/", "json": {"to": "{customer.phone}"}, "answers": rows, **more}
     )
 
 

@@ -22,7 +22,7 @@ from deliveryd.errors import JournalError
 from deliveryd.journal.base import Journal, MatchedReceipt
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.metrics import Metrics
-from deliveryd.model import Receipt, WallClock, parse_instant
+from deliveryd.model import OptOut, Receipt, StopChange, WallClock, parse_instant
 from deliveryd.receipts.batcher import ReceiptBatcher
 from support.world import PATIENCE, World, open_world
 
@@ -48,6 +48,7 @@ class Watched:
     def __init__(self, journal: SqliteJournal) -> None:
         self._journal = journal
         self.handed: list[int] = []
+        self.stop_key = journal.stop_key
         self.looks = 0
         self.failure: Exception | None = None
 
@@ -55,11 +56,13 @@ class Watched:
         self.looks += 1
         return True
 
-    async def receive(self, receipts: Sequence[Receipt]) -> list[MatchedReceipt]:
+    async def receive(
+        self, receipts: Sequence[Receipt], stops: Sequence[StopChange] = ()
+    ) -> list[MatchedReceipt]:
         self.handed.append(len(receipts))
         if self.failure is not None:
             raise self.failure
-        return await self._journal.receive(receipts)
+        return await self._journal.receive(receipts, stops)
 
 
 def recorder_on(journal: Journal) -> Recorder:
@@ -89,6 +92,27 @@ async def test_receipts_side_by_side_share_an_operation_and_each_has_its_own_res
         assert [results[number] for number in range(50, 150)] == [["unmatched"]] * 100
         assert (watched.handed, watched.looks, commits) == ([COUNT], 1, [1])
         assert await recorder.record([receipt(0)]) == ["repeated"]
+
+
+@pytest.mark.anyio
+async def test_opt_outs_have_results_of_their_own(tmp_path: Path) -> None:
+    """Requests side by side: each has the results of its reports, then those of its opt-outs."""
+    results: dict[int, Sequence[str] | None] = {}
+    async with open_journal(tmp_path / "journal.db") as journal:
+        recorder = ReceiptBatcher(recorder_on(journal))
+
+        async def report(number: int) -> None:
+            opt_outs = [OptOut("sms", f"+4477009001{number % 2:02}", True, NOW)] if number else []
+            results[number] = await recorder.record([receipt(number)] if number != 1 else [], opt_outs)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(4):
+                tasks.start_soon(report, number)
+        assert {number: list(found or ()) for number, found in results.items()} in (
+            {0: ["unmatched"], 1: ["matched"], 2: ["unmatched", "matched"], 3: ["unmatched", "repeated"]},
+            {0: ["unmatched"], 1: ["repeated"], 2: ["unmatched", "matched"], 3: ["unmatched", "matched"]},
+        )
+        assert await journal.stopped() != []
 
 
 @pytest.mark.anyio

@@ -43,6 +43,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "REPEATED": "WAITING",
         "HELD": "IN_DOUBT",
         "ACCEPTED": "SENT",
+        "FOUND": "SENT",
         "EXHAUSTED": "FAILED",
         "EXPIRED": "FAILED",
     },
@@ -94,6 +95,7 @@ MADE: Mapping[tuple[State, Cause], Transition | ReceiptStep | Edge | None] = {
     (State.SENDING, Cause.REPEATED): transitions.repeated(DOUBTFUL, State.SENDING, AT, LATER, BUSY),
     (State.SENDING, Cause.HELD): transitions.held_in_doubt(ENTRY, AT, "cut off"),
     (State.SENDING, Cause.ACCEPTED): transitions.accepted(ENTRY, AT, "p1", SENDING),
+    (State.SENDING, Cause.FOUND): transitions.found_taken(ENTRY, AT, "p1", SENDING),
     (State.SENDING, Cause.EXHAUSTED): transitions.exhausted(DOUBTFUL, State.SENDING, AT, "sms: x", BUSY),
     (State.SENDING, Cause.EXPIRED): transitions.expired(ENTRY, State.SENDING, AT, AT),
     (State.IN_DOUBT, Cause.REPEATED): transitions.repeated(DOUBTFUL, State.IN_DOUBT, AT, LATER, None),
@@ -169,6 +171,7 @@ def test_events_of_steps() -> None:
     assert told == {
         (State.READY, Cause.INTENT): ["sending"],
         (State.SENDING, Cause.ACCEPTED): ["accepted", "sent"],
+        (State.SENDING, Cause.FOUND): ["accepted", "sent"],
         (State.IN_DOUBT, Cause.ORDERED_SENT): ["sent"],
     }
 

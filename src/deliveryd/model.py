@@ -395,6 +395,29 @@ class Confirmation(NamedTuple):
     failed_next: bool
 
 
+class StopChange(NamedTuple):
+    """From an instant on a recipient can't be reached on a channel any more, or can be again.
+
+    `digest` stands for the address. `source` is `answer`, `receipt` or `operator`.
+    """
+
+    channel: str
+    digest: bytes
+    at: int
+    stopped: bool = True
+    reason: str | None = None
+    source: str = "answer"
+
+
+class OptOut(NamedTuple):
+    """A provider's report that a recipient stopped a channel, or resumed it (`stopped` False)."""
+
+    channel: str
+    address: str
+    stopped: bool
+    at: int
+
+
 class Transition(NamedTuple):
     """One step of one message; `deliveryd.transitions` makes them all.
 
@@ -402,7 +425,8 @@ class Transition(NamedTuple):
     waiting message goes on, and `events` enter the outbox together with the step. `waits_for` names what
     wakes a waiting message before it is due (see `deliveryd.runtime.waits`). A step from READY to IN_DOUBT
     makes no try: its outcome says why the message isn't repeated; one from READY to SENT says why the message
-    stays sent. `confirmation` is that of an acceptance after which the message may still go on.
+    stays sent. `confirmation` is that of an acceptance after which the message may still go on. `stop` is
+    recorded with a try that failed.
     """
 
     entry: Entry
@@ -414,12 +438,14 @@ class Transition(NamedTuple):
     events: tuple[StatusEvent, ...] = ()
     waits_for: str | None = None
     confirmation: Confirmation | None = None
+    stop: StopChange | None = None
 
 
 class Receipt(NamedTuple):
     """A provider's update for a message that it was given. `delivered` False: it failed after all.
 
-    `reference` is the message's key or its id, when the provider was given one and echoes it.
+    `reference` is the message's key or its id, when the provider was given one and echoes it. `provider_id`
+    is empty if the provider reports by the reference alone.
     """
 
     provider: str
@@ -429,6 +455,29 @@ class Receipt(NamedTuple):
     reported_at: int
     received_at: int
     reference: str | None = None
+
+
+class Progress(NamedTuple):
+    """A provider's report that a message is under way; `status` is the service's intermediate status."""
+
+    provider: str
+    provider_id: str
+    status: str
+    received_at: int
+    reference: str | None = None
+
+
+class UnreadReport(NamedTuple):
+    """A report of a list that can't be read, beside others that can: a part of its text, and why."""
+
+    provider: str
+    raw: str
+    reason: str
+    received_at: int
+
+
+Reported = Receipt | Progress | UnreadReport
+"""What the journal records of a provider's request."""
 
 
 class ReceiptStep(NamedTuple):

@@ -39,6 +39,7 @@ class Cause(Enum):
     EXPIRED = "expired"
     INTENT = "intent"
     ACCEPTED = "accepted"
+    FOUND = "found at the provider"  # asked before a repeat, it has the message
     RETRY = "retry"  # the provider doesn't have it, and may take it later
     GIVEN_UP = "channel given up"  # the next channel of the order may take it
     EXHAUSTED = "tries exhausted"
@@ -87,6 +88,7 @@ TRANSITIONS: dict[State, dict[Cause, State]] = {
         Cause.REPEATED: State.WAITING,
         Cause.HELD: State.IN_DOUBT,
         Cause.ACCEPTED: State.SENT,
+        Cause.FOUND: State.SENT,
         Cause.EXHAUSTED: State.FAILED,
         Cause.EXPIRED: State.FAILED,
     },

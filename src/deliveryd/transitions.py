@@ -15,6 +15,7 @@ from deliveryd.model import (
     Receipt,
     ReceiptStep,
     StatusEvent,
+    StopChange,
     Transition,
     channel_of,
     format_duration,
@@ -23,6 +24,7 @@ from deliveryd.model import (
 from deliveryd.states import BEGINNINGS, Cause, State, edge
 
 BY_OPERATOR = "settled by an operator"
+BY_LOOKUP = "settled by asking the provider, which has it"
 BY_RECEIPT = "settled by the provider's receipt"
 WORKER_ENDED = "the worker ended before the outcome was known"
 CHANGED = (
@@ -136,6 +138,20 @@ def accepted(
     )
 
 
+def found_taken(
+    entry: Entry,
+    at: int,
+    provider_id: str | None,
+    intermediate: Collection[str],
+    confirmation: Confirmation | None = None,
+) -> Transition:
+    """Asked before a repeat, the provider has the message."""
+    step = accepted(entry, at, provider_id, intermediate, confirmation)
+    edge_taken = edge(State.SENDING, Cause.FOUND)
+    outcome = Outcome("accepted", provider_id, BY_LOOKUP)
+    return step._replace(before=edge_taken.before, after=edge_taken.after, outcome=outcome)
+
+
 def retry_later(entry: Entry, at: int, due_at: int, outcome: Outcome, waits_for: str | None) -> Transition:
     """The provider doesn't have the message: try it again."""
     return Transition(entry, *_RETRY, at, due_at, outcome, waits_for=waits_for)
@@ -154,6 +170,11 @@ def given_up(entry: Entry, at: int, outcome: Outcome, reason: str) -> Transition
 def off_channel(entry: Entry, at: int, outcome: Outcome, reason: str) -> Transition:
     """This channel failed for good; the next one of the order may take the message."""
     return Transition(entry.off_channel(reason), *_GIVEN_UP, at, outcome=outcome)
+
+
+def with_stop(transition: Transition, stop: StopChange) -> Transition:
+    """The step after a try by which it shows that the recipient can't be reached any more."""
+    return transition._replace(stop=stop)
 
 
 def exhausted(entry: Entry, before: State, at: int, details: str, outcome: Outcome | None) -> Transition:
@@ -250,6 +271,11 @@ def reported(message_id: int, before: State, receipt: Receipt, *earlier: str) ->
 
 def _reported(receipt: Receipt) -> str:
     return f"the provider reported {receipt.status}"
+
+
+def progressed(message_id: int, state: State, status: str, at: int) -> StatusEvent | None:
+    """What a provider's report on the way tells the service, which is told only while the message is sent."""
+    return StatusEvent(message_id, status, at) if state is State.SENT else None
 
 
 # Common to all

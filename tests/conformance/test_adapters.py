@@ -15,7 +15,7 @@ import trustme
 from deliveryd.channels.registry import ADAPTERS, AdapterKind, check_provider, find_adapter
 from deliveryd.errors import ConfigError
 from deliveryd.testing.adapters import AdapterConformance, GatewayProvider, ScriptedProvider
-from deliveryd.testing.gateway import Gateway, closed_port, open_gateway
+from deliveryd.testing.gateway import Gateway, Reply, closed_port, open_gateway
 from deliveryd.testing.samples import opened
 from support.mail_server import HANG_UP, STALL, MailServer, open_mail_server
 
@@ -28,6 +28,10 @@ class SecureGatewayProvider(GatewayProvider):
     def __init__(self, gateway: Gateway, options: dict[str, Any], tls: ssl.SSLContext) -> None:
         super().__init__(gateway, options)
         self._tls = tls
+
+    def block(self) -> None:
+        """Answer as the table of the options says."""
+        self.gateway.script.append(Reply(410))
 
     def before_message(self, act: Callable[[], None]) -> None:
         def greet(*_hello: object) -> None:
@@ -97,6 +101,7 @@ class TestHttp(AdapterConformance):
                     "url": f"{gateway.url}/send",
                     "json": {"to": "{customer.email}", "text": "{content.body}"},
                     "provider_id": "/id",
+                    "answers": [{"status": [410], "verdict": "stopped"}],
                     "tls": {"ca_file": ca_file},
                 }
                 yield SecureGatewayProvider(gateway, options, context)

@@ -15,7 +15,7 @@ import trio
 from anyio.abc import TaskGroup
 from trio.testing import MockClock
 
-from deliveryd.channels.base import NO_ADDRESS, Accepted, Dispatch, Verdict
+from deliveryd.channels.base import NO_ADDRESS, Accepted, Dispatch, Found, Unknown, Verdict
 from deliveryd.config import Config, load
 from deliveryd.delivery import pipeline
 from deliveryd.directory.base import Directory
@@ -113,6 +113,8 @@ class VirtualChannel:
     def __init__(self) -> None:
         self.attempts: list[tuple[float, Dispatch]] = []
         self.verdict: Callable[[Dispatch], Verdict] = lambda dispatch: Accepted(dispatch.key)
+        self.asked: list[tuple[float, Dispatch]] = []
+        self.found: Callable[[Dispatch], Found] = lambda _dispatch: Unknown("not asked")
         self.seconds = 0.05
 
     def reaches(self, customer: Customer | None) -> bool:
@@ -122,6 +124,17 @@ class VirtualChannel:
     def unreached(self, customer: Customer | None) -> str:
         """Nobody."""
         return NO_ADDRESS
+
+    lookup_after: float | None = None
+
+    async def look_up(self, dispatch: Dispatch) -> Found:
+        """What `found` says."""
+        self.asked.append((anyio.current_time(), dispatch))
+        return self.found(dispatch)
+
+    def recipient(self, customer: Customer) -> str | None:
+        """The customer's number."""
+        return customer.fields.get("phone")
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Decide after a while."""

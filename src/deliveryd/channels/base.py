@@ -119,8 +119,39 @@ NO_ADDRESS = "no address of the customer"
 """Why most adapters don't reach a customer."""
 
 
+class Taken(NamedTuple):
+    """The provider has the message in doubt."""
+
+    provider_id: str | None = None
+
+
+class NotTaken(NamedTuple):
+    """The provider doesn't have the message in doubt: it may be repeated there."""
+
+
+class Unknown(NamedTuple):
+    """The provider was asked, and its answer doesn't show whether it has the message."""
+
+    reason: str
+
+
+class AskLater(NamedTuple):
+    """The provider couldn't be asked now; ask again after at least `after` seconds."""
+
+    reason: str
+    after: float | None = None
+
+
+Found = Taken | NotTaken | Unknown | AskLater
+"""What a provider says of a message in doubt."""
+
+
 class Channel(Protocol):
     """One configured adapter: opened once, used for many messages concurrently, closed once."""
+
+    @property
+    def lookup_after(self) -> float | None:
+        """Return the least time in seconds between a doubt and `look_up`; None: it can't be asked."""
 
     @property
     def customer_fields(self) -> frozenset[str]:
@@ -132,10 +163,22 @@ class Channel(Protocol):
     def unreached(self, customer: Customer | None) -> str:
         """Return why it doesn't reach a customer, such as `NO_ADDRESS`. The reason quotes no value."""
 
+    def recipient(self, customer: Customer) -> str | None:
+        """Return the customer's address on this channel, as it is sent; None: it isn't known.
+
+        By it, recipients are kept who can't be reached any more. Pure and cheap.
+        """
+
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one attempt. Never raises because of the provider or the content.
 
         If it is cancelled, the attempt is in doubt.
+        """
+
+    async def look_up(self, dispatch: Dispatch) -> Found:
+        """Ask whether the provider has the message with this key or id. Sends no message, and never raises.
+
+        Of the dispatch, only the key and the message's id are to be used.
         """
 
     def preview(self, dispatch: Dispatch) -> str:

@@ -12,15 +12,19 @@ from deliveryd.channels.base import (
     NO_ADDRESS,
     Dispatch,
     Expired,
+    Found,
     InDoubt,
     Misconfigured,
     Refused,
     TryAgain,
+    Unknown,
     Verdict,
 )
 from deliveryd.channels.filling import UNREADABLE_PHONE, MappingContext, Unfit, Validity
 from deliveryd.channels.http_answers import AnswerReader
+from deliveryd.channels.http_lookup import HttpLookup, LookupWriter
 from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http_recipient import Recipient
 from deliveryd.channels.http_request import RequestWriter
 from deliveryd.channels.mapping import customer_fields
 from deliveryd.errors import BrokenOff, ConfigError, NotSent, OutcomeUnknown, ProxyRefused, TooLate
@@ -50,6 +54,7 @@ class PreparedRequests:
 
     secrets: Mapping[str, tuple[str, ...]] = field(repr=False)
     writer: RequestWriter = field(compare=False)
+    lookup: LookupWriter | None = field(default=None, compare=False)
 
 
 def prepare_requests(options: HttpChannelOptions, context: MappingContext) -> PreparedRequests:
@@ -59,7 +64,8 @@ def prepare_requests(options: HttpChannelOptions, context: MappingContext) -> Pr
         secrets={name: values[0] for name, values in secrets.items()},
         older_secrets={name: values[1:] for name, values in secrets.items()},
     )
-    return PreparedRequests(secrets, RequestWriter(options, context))
+    lookup = LookupWriter(options.lookup, context) if options.lookup is not None else None
+    return PreparedRequests(secrets, RequestWriter(options, context), lookup)
 
 
 def mapping_context(options: HttpChannelOptions) -> MappingContext:
@@ -96,6 +102,9 @@ class HttpChannel:
         self._prepared = prepared
         self._masked = masked
         self.customer_fields = customer_fields(options.mapped()) - {"id"}
+        self._lookup = HttpLookup(client, options.lookup) if options.lookup is not None else None
+        self.lookup_after = options.lookup.after if options.lookup is not None else None
+        self._recipient = Recipient(placeholder, context) if (placeholder := options.address()) else None
         self._needs_customer = bool(customer_fields(options.mapped()))
         self._phones = context.phones
         self._phone_fields = [name.field for name in options.phone_fields if name.root == "customer"]
@@ -118,6 +127,10 @@ class HttpChannel:
         if customer is None or not all(map(customer.fields.get, self.customer_fields)):
             return NO_ADDRESS
         return UNREADABLE_PHONE
+
+    def recipient(self, customer: Customer) -> str | None:
+        """Return the value of the customer's field that is the address; see `recipient`."""
+        return self._recipient.of(customer) if self._recipient is not None else None
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one request; its `Idempotency-Key` is the message's key."""
@@ -142,6 +155,13 @@ class HttpChannel:
         if isinstance(error, BrokenOff) and not 200 <= error.status < 300:
             return self._reader.verdict(WireResponse(error.status, dict(error.headers), b""))
         return InDoubt(str(error))
+
+    async def look_up(self, dispatch: Dispatch) -> Found:
+        """Ask as `lookup` says."""
+        writer = self._prepared.current().lookup
+        if self._lookup is None or writer is None:
+            return Unknown("the provider can't be asked")
+        return await self._lookup.ask(writer, dispatch)
 
     def _prepared_after(self, shown: PreparedRequests) -> PreparedRequests:
         """Reread rejected secrets, unless another request has done so already."""

@@ -17,7 +17,7 @@ from deliveryd.options.units import Duration
 LONGEST_PAUSE = 3600.0
 """Most seconds for which a provider's request to wait is honoured."""
 
-STATUSES = range(200, 600)
+COMPLETE_STATUSES = range(200, 600)
 """The statuses of complete answers."""
 
 ACCEPTING = range(200, 300)
@@ -40,7 +40,7 @@ AnswerFinder = Annotated[FinderText, AfterValidator(_in_an_answer)]
 def _statuses(status: int | str) -> range:
     """Return the statuses that a number or a text such as "4xx" stands for. Raises ValueError."""
     if isinstance(status, int):
-        if status not in STATUSES:
+        if status not in COMPLETE_STATUSES:
             raise ValueError(f"{status} isn't a status of a complete answer; there are 200 to 599")
         return range(status, status + 1)
     found = _CLASS.fullmatch(status)
@@ -74,11 +74,8 @@ Pause = Annotated[
 ]
 
 
-class AnswerOptions(BaseModel):
-    """What an answer means. The first row that fits counts; then the meanings of statuses.
-
-    A row fits if its status and all its conditions do.
-    """
+class RowOptions(BaseModel):
+    """Which answers a row fits: those with one of its statuses for which all its conditions hold."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -86,18 +83,6 @@ class AnswerOptions(BaseModel):
         description='statuses: numbers, or "4xx" for all of a class'
     )
     where: list[ConditionOptions] = Field([], description="conditions on the body and the headers")
-    verdict: Literal["accepted", "refused", "stopped", "try_again", "in_doubt", "misconfigured"] = Field(
-        description="what the answer means"
-    )
-    only_this: bool = Field(
-        False, description="the answer concerns this recipient alone; with try_again and refused"
-    )
-    after: Pause | None = Field(
-        None, description="pause before the next attempt; left out: what Retry-After says"
-    )
-    reason: AnswerFinder | None = Field(
-        None, description="place of the provider's own words, which only explain shows"
-    )
 
     @field_validator("status", mode="before")
     @classmethod
@@ -118,16 +103,6 @@ class AnswerOptions(BaseModel):
             _in_an_answer(condition.at)
         return where
 
-    @checks(mode="after")
-    def _fitting_keys(self) -> Self:
-        if self.only_this and self.verdict not in _ABOUT_ONE:
-            raise ValueError(f"only_this needs the verdict {' or '.join(_ABOUT_ONE)}")
-        if self.after is not None and self.verdict not in _WITH_PAUSE:
-            raise ValueError(f"after needs the verdict {' or '.join(_WITH_PAUSE)}")
-        if self.reason is not None and self.verdict == "accepted":
-            raise ValueError("an accepted message has no reason")
-        return self
-
     @property
     def statuses(self) -> frozenset[int]:
         """Return all statuses of the row."""
@@ -138,9 +113,39 @@ class AnswerOptions(BaseModel):
         """Whether a condition depends on the body."""
         return any(not condition.at.startswith(HEADER) for condition in self.where)
 
-    def includes(self, other: AnswerOptions) -> bool:
+    def includes(self, other: RowOptions) -> bool:
         """Whether this row fits every answer that the other one fits, the status aside."""
         return all(any(_implies(each, mine) for each in other.where) for mine in self.where)
+
+
+class AnswerOptions(RowOptions):
+    """What an answer means. The first row that fits counts; then the meanings of statuses.
+
+    A row fits if its status and all its conditions do.
+    """
+
+    verdict: Literal["accepted", "refused", "stopped", "try_again", "in_doubt", "misconfigured"] = Field(
+        description="what the answer means"
+    )
+    only_this: bool = Field(
+        False, description="the answer concerns this recipient alone; with try_again and refused"
+    )
+    after: Pause | None = Field(
+        None, description="pause before the next attempt; left out: what Retry-After says"
+    )
+    reason: AnswerFinder | None = Field(
+        None, description="place of the provider's own words, which only explain shows"
+    )
+
+    @checks(mode="after")
+    def _fitting_keys(self) -> Self:
+        if self.only_this and self.verdict not in _ABOUT_ONE:
+            raise ValueError(f"only_this needs the verdict {' or '.join(_ABOUT_ONE)}")
+        if self.after is not None and self.verdict not in _WITH_PAUSE:
+            raise ValueError(f"after needs the verdict {' or '.join(_WITH_PAUSE)}")
+        if self.reason is not None and self.verdict == "accepted":
+            raise ValueError("an accepted message has no reason")
+        return self
 
 
 def _implies(condition: ConditionOptions, other: ConditionOptions) -> bool:
@@ -154,18 +159,23 @@ def _implies(condition: ConditionOptions, other: ConditionOptions) -> bool:
 
 def answer_problems(rows: Sequence[AnswerOptions]) -> Iterator[str]:
     """Yield the problems of a table, one line each."""
-    for index, row in enumerate(rows):
-        earlier = [(number, each) for number, each in enumerate(rows[:index], 1) if each.includes(row)]
-        left = row.statuses.difference(*(each.statuses for _, each in earlier))
-        if not left:
-            numbers = " and ".join(str(number) for number, each in earlier if each.statuses & row.statuses)
-            yield f"row {index + 1} never applies: row {numbers} before it fits the same answers"
+    yield from unreachable_rows(rows)
     doubted = [row for row in rows if not row.where and row.verdict == "in_doubt"]
     if _reads_acceptance(rows) and not any(row.statuses.issuperset(ACCEPTING) for row in doubted):
         yield (
             "rows for 2xx read the body, so a body that fits none of them must not count as accepted:"
             ' add a last row with status = ["2xx"] and verdict = "in_doubt"'
         )
+
+
+def unreachable_rows(rows: Sequence[RowOptions]) -> Iterator[str]:
+    """Yield the rows that can never apply, one line each."""
+    for index, row in enumerate(rows):
+        earlier = [(number, each) for number, each in enumerate(rows[:index], 1) if each.includes(row)]
+        left = row.statuses.difference(*(each.statuses for _, each in earlier))
+        if not left:
+            numbers = " and ".join(str(number) for number, each in earlier if each.statuses & row.statuses)
+            yield f"row {index + 1} never applies: row {numbers} before it fits the same answers"
 
 
 def _reads_acceptance(rows: Sequence[AnswerOptions]) -> bool:

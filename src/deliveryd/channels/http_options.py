@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -14,9 +15,11 @@ from pydantic import (
 )
 
 from deliveryd.channels.http_answer_options import AnswerFinder, AnswerOptions, answer_problems
+from deliveryd.channels.http_lookup_options import LookupOptions
+from deliveryd.channels.http_recipient import address_in
 from deliveryd.channels.mapping import content_problems, names_in
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.channels.request_options import RequestOptions
+from deliveryd.channels.request_options import RequestOptions, header_problems
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions, tls_problems
@@ -34,7 +37,14 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
         None,
         description="the provider's id in its answer: JSON Pointer, header:NAME, or a regular expression",
     )
+    recipient: str | None = Field(
+        None,
+        description="the recipient's address, as {customer.phone}; left out: the only customer field sent",
+    )
     answers: list[AnswerOptions] = Field([], description="what answers mean; left out: by their statuses")
+    lookup: LookupOptions | None = Field(
+        None, description="how to ask whether the provider has a message in doubt; left out: it isn't asked"
+    )
     receipt: ReceiptOptions | None = Field(None, description="how to read receipts; left out: none")
     tls: TlsOptions | None = Field(None, description="certificates")
 
@@ -43,6 +53,14 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
     def _named_secrets(cls, receipt: ReceiptOptions | None, info: ValidationInfo) -> ReceiptOptions | None:
         secrets = info.data.get("secrets")
         return receipt if receipt is None or secrets is None else receipt.with_secrets(secrets)
+
+    @field_validator("lookup")
+    @classmethod
+    def _known_in_lookup(cls, lookup: LookupOptions, info: ValidationInfo) -> LookupOptions:
+        problems = [*lookup.problems(info.data.get("secrets", {})), *header_problems(lookup.headers)]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return lookup
 
     @field_validator("answers")
     @classmethod
@@ -59,6 +77,25 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
             raise ValueError("receipt needs provider_id, since receipts are matched by the provider's id")
         return self
 
+    @field_validator("recipient")
+    @classmethod
+    def _one_customer_field(cls, recipient: str) -> str:
+        if address_in(recipient) != recipient:
+            raise ValueError("expected one placeholder such as {customer.phone}")
+        return recipient
+
+    @model_validator(mode="after")
+    def _knows_its_recipients(self) -> Self:
+        if self.address() is None and any(row.verdict == "stopped" for row in self.answers):
+            raise ValueError(
+                'the verdict "stopped" needs the address that is stopped: set recipient = "{customer.FIELD}"'
+            )
+        return self
+
+    def address(self) -> str | None:
+        """Return the placeholder of the recipient's address, if it is known."""
+        return self.recipient or address_in(self.mapped())
+
     def problems(self, block: str) -> list[str]:
         """Return the problems with its block and its files, as `key: what`."""
         found = content_problems(self.mapped(), block)
@@ -67,18 +104,25 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
         if self.receipt is not None:
             found += [f"receipt.{problem}" for problem in self.receipt.problems]
         found += self.proxy_problems()
-        if not self.allow_plain_text and (sent := self._secret_sent()):
-            found += [
-                f"url: {plain_text_problem(sent, urlsplit(url).netloc, SECURE_ADDRESS)}"
-                for url in sorted({parts.url for parts in self.all_parts()})
-                if goes_out_plain(url, self.proxy)
-            ]
+        if not self.allow_plain_text:
+            found += self._plain_text_problems()
         return found + tls_problems("tls", self.tls.files() if self.tls else None)
 
-    def _secret_sent(self) -> str | None:
-        """Return a secret that requests carry: one from a file, or a header for secrets."""
-        for _, name in names_in(self.mapped()):
-            if name.root == "secret":
-                return f"the secret {name.field}"
-        names = (name for parts in self.all_parts() for name in parts.headers)
-        return next((f"the header {name}" for name in names if name.lower() in SECRET_HEADERS), None)
+    def _plain_text_problems(self) -> Iterator[str]:
+        """Yield the requests that carry a secret over plain HTTP."""
+        headers = [name for parts in self.all_parts() for name in parts.headers]
+        urls = sorted({parts.url for parts in self.all_parts()})
+        requests = [("url", url, self.mapped(), headers) for url in urls]
+        if self.lookup is not None:
+            requests.append(("lookup.url", self.lookup.url, self.lookup.mapped(), [*self.lookup.headers]))
+        for key, url, mapped, names in requests:
+            if goes_out_plain(url, self.proxy) and (sent := _secret_in(mapped, names)):
+                yield f"{key}: {plain_text_problem(sent, urlsplit(url).netloc, SECURE_ADDRESS)}"
+
+
+def _secret_in(mapped: Mapping[str, object], headers: Sequence[str]) -> str | None:
+    """Return a secret that a request carries: one from a file, or a header for secrets."""
+    for _, name in names_in(mapped):
+        if name.root == "secret":
+            return f"the secret {name.field}"
+    return next((f"the header {name}" for name in headers if name.lower() in SECRET_HEADERS), None)

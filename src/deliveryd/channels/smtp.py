@@ -15,7 +15,17 @@ from aiosmtplib import (
 )
 from anyio.lowlevel import checkpoint
 
-from deliveryd.channels.base import NO_ADDRESS, Accepted, Dispatch, Expired, Misconfigured, Refused, Verdict
+from deliveryd.channels.base import (
+    NO_ADDRESS,
+    Accepted,
+    Dispatch,
+    Expired,
+    Found,
+    Misconfigured,
+    Refused,
+    Unknown,
+    Verdict,
+)
 from deliveryd.channels.mailbox import parse_mailbox
 from deliveryd.channels.mime import Letter, Mail, compose, readable
 from deliveryd.channels.smtp_options import SmtpOptions
@@ -126,6 +136,19 @@ class SmtpChannel:
     def unreached(self, _customer: Customer | None) -> str:
         """Return that the address is missing."""
         return NO_ADDRESS
+
+    lookup_after = None  # a mail server can't be asked
+
+    async def look_up(self, dispatch: Dispatch) -> Found:
+        """A mail server can't be asked."""
+        return Unknown(f"{self._options.host} can't be asked for message {dispatch.entry.id}")
+
+    def recipient(self, customer: Customer) -> str | None:
+        """Return the bare mail address."""
+        try:
+            return parse_mailbox(customer.fields.get(self._address_field) or "").address
+        except ValueError:
+            return None
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Send one mail; the provider's ID is its Message-ID, which is derived from the key."""

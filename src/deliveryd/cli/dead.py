@@ -22,7 +22,7 @@ from deliveryd.cli.output import print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.explanation import moment
-from deliveryd.journal.dead_letters import DeadLetter, read_dead_letter
+from deliveryd.journal.dead_letters import DEAD_KINDS, DeadLetter, read_dead_letter
 from deliveryd.journal.dead_letters import read_dead_letters as dead_in
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.model import format_instant
@@ -31,13 +31,14 @@ dead = CommandGroup(
     no_args_is_help=True,
     help="List dead letters, and retry or drop them.\n\n"
     "Dead letters are status events that the service refused, messages whose dequeued event it refused,"
-    " malformed queue elements, and receipts that match no attempt. A running worker acts at once.",
+    " malformed queue elements, receipts that match no attempt, and reports that can't be read. A running"
+    " worker acts at once.",
 )
 
 
 def _parsed(name: str) -> tuple[ItemKind, str]:
     kind, _, key = name.partition(":")
-    if kind not in set(ItemKind) or not key:
+    if kind not in DEAD_KINDS or not key:
         raise typer.BadParameter(f"{name!r} isn't a name such as event:12; run: deliveryd dead list")
     return ItemKind(kind), key
 
@@ -53,7 +54,7 @@ class _Filter(NamedTuple):
         return dead_in(config.journal.path, self.kinds, self.since or 0, self.reason)
 
 
-NO_FILTER = _Filter(tuple(ItemKind), None, "")
+NO_FILTER = _Filter(DEAD_KINDS, None, "")
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Names, such as event:12.")]
 Kinds = Annotated[
@@ -61,7 +62,7 @@ Kinds = Annotated[
     typer.Option(
         "--kind",
         metavar="KIND",
-        help=f"Only this kind: {', '.join(ItemKind)}; can be repeated.",
+        help=f"Only this kind: {', '.join(DEAD_KINDS)}; can be repeated.",
     ),
 ]
 Since = Annotated[
@@ -85,7 +86,7 @@ def list_dead(
     as_data: AsData = False,
 ) -> None:
     """List the dead letters, oldest first."""
-    found = _Filter(kind or tuple(ItemKind), since, reason).apply(load_as_owner(config))
+    found = _Filter(kind or DEAD_KINDS, since, reason).apply(load_as_owner(config))
     if as_data:
         print_json([_as_data(each) for each in found])
     else:
@@ -154,7 +155,7 @@ def drop(
     They stay in the journal, marked as dropped.
     """
     loaded = load_as_owner(config)
-    chosen = _choose(loaded, names or (), everything, _Filter(kind or tuple(ItemKind), since, reason))
+    chosen = _choose(loaded, names or (), everything, _Filter(kind or DEAD_KINDS, since, reason))
     _decide(loaded, Action.DROP, chosen, dry_run=dry_run, as_data=as_data)
 
 

@@ -7,8 +7,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NamedTuple, Self
 
+import anyio
 import typer
 
+from deliveryd.channels.base import NotTaken, Taken
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import (
@@ -28,8 +30,10 @@ from deliveryd.cli.orders import (
     name_of,
     report_reply,
 )
+from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.config import Config
+from deliveryd.inspection.asking import ask_providers
 from deliveryd.inspection.explanation import moment
 from deliveryd.journal.dead_letters import InDoubtMessage
 from deliveryd.journal.dead_letters import read_in_doubt as held_in
@@ -138,13 +142,21 @@ def settle(
     *,
     config: ConfigOption = USUAL_CONFIG,
     as_: Annotated[
-        Known,
+        Known | None,
         typer.Option(
             "--as",
             metavar="OUTCOME",
             help="The outcome of the attempts: sent or failed.",
         ),
-    ],
+    ] = None,
+    ask: Annotated[
+        bool,
+        typer.Option(
+            "--ask",
+            help="Ask the providers instead: what one has is settled as sent, what it doesn't have is resent,"
+            " and the rest stays held.",
+        ),
+    ] = False,
     ids: Ids = None,
     everything: Everything = False,
     channel: ChannelOption = None,
@@ -152,9 +164,64 @@ def settle(
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
-    """Settle attempts as sent or failed, without repeating them."""
+    """Settle attempts as sent or failed, or by asking the providers.
+
+    A provider can be asked if its table has lookup."""
     choice = _Choice.of(ids, everything, channel, until)
-    _decide(config, VERBS[as_], choice, dry_run=dry_run, as_data=as_data)
+    if ask:
+        if as_ is not None:
+            raise typer.BadParameter("give either --as or --ask")
+        _settle_by_asking(config, choice, dry_run=dry_run, as_data=as_data)
+    elif as_ is None:
+        raise typer.BadParameter("give --as or --ask")
+    else:
+        _decide(config, VERBS[as_], choice, dry_run=dry_run, as_data=as_data)
+
+
+def _settle_by_asking(config: Path, choice: _Choice, *, dry_run: bool, as_data: bool) -> None:
+    loaded = load_as_owner(config)
+    held = [
+        each
+        for each in _held(loaded, choice.channel, choice.until)
+        if not choice.ids or each.message_id in choice.ids
+    ]
+    found = anyio.run(ask_providers, loaded, held)
+    absent = set(choice.ids) - {each.message_id for each in held}
+    skipped = {name_of(ItemKind.MESSAGE, id_): "it isn't held in doubt" for id_ in sorted(absent)}
+    wanted: dict[Action, list[str]] = {Action.SETTLE_SENT: [], Action.RESEND: []}
+    for id_, answer in sorted(found.items()):
+        if isinstance(answer, Taken | NotTaken):
+            wanted[Action.SETTLE_SENT if isinstance(answer, Taken) else Action.RESEND].append(str(id_))
+        else:
+            skipped[name_of(ItemKind.MESSAGE, id_)] = answer.reason
+    done: dict[Action, Sequence[str]] = {}
+    for verb, keys in wanted.items():
+        order = {ItemKind.MESSAGE: keys}
+        there = [name_of(ItemKind.MESSAGE, key) for key in keys]
+        reply = expected_reply(order, there) if dry_run else carry_out(loaded, verb, order)
+        done[verb] = reply.done
+        skipped |= reply.skipped
+    _report_asked(done, skipped, "would " if dry_run else "", as_data=as_data)
+
+
+def _report_asked(
+    done: Mapping[Action, Sequence[str]], skipped: Mapping[str, str], prefix: str, *, as_data: bool
+) -> None:
+    """Print what the providers' answers led to; exit with status 1 if anything stays held."""
+    if as_data:
+        print_json(
+            {"what": f"{prefix}settle by asking", "sent": done[Action.SETTLE_SENT]}
+            | {"resent": done[Action.RESEND], "skipped": skipped}
+        )
+    else:
+        for verb, names in done.items():
+            print_lines(f"{prefix}{verb}: {len(names)}", *(f"  {name}" for name in names))
+        if skipped:
+            print_lines(
+                f"skipped: {len(skipped)}", *(f"  {name}: {reason}" for name, reason in skipped.items())
+            )
+    if skipped:
+        raise typer.Exit(FAILED)
 
 
 def _decide(config: Path, verb: Action, choice: _Choice, *, dry_run: bool, as_data: bool) -> None:

@@ -16,7 +16,18 @@ import anyio
 from anyio.abc import TaskGroup
 
 from deliveryd import transitions
-from deliveryd.channels.base import Accepted, Channel, Dispatch, Expired, InDoubt, TryAgain, Verdict
+from deliveryd.channels.base import (
+    Accepted,
+    AskLater,
+    Channel,
+    Dispatch,
+    Expired,
+    InDoubt,
+    Stopped,
+    Taken,
+    TryAgain,
+    Verdict,
+)
 from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.doubt import DoubtPolicy
@@ -77,6 +88,7 @@ class Dispatcher:
         self._in_flight = recorder.in_flight
         self._intermediate = intermediate
         self._recorder = recorder
+        self._stopped = recorder.stopped
         self._outcomes = outcomes
         self._pace = Pace(policy.rate) if policy.rate is not None else None
         self._queue = provider.queue
@@ -299,12 +311,17 @@ class Dispatcher:
         now = self._clock.now()
         begun: list[tuple[Entry, Routed]] = []
         steps: list[Transition] = []
+        has_stops = self._channel_name in self._stopped.digests
         for routed in batch:
             entry, _, customer, rendered, expires_at = routed
             if expires_at is not None and is_expired(expires_at, now):
                 steps.append(self._expire(routed, now))
                 continue
             digest = digest_of(*(entry.content or (rendered, self._values(customer))))
+            if has_stops and self._has_stopped(routed):
+                self._refusals.unanswered(entry.settings_id)
+                steps.append(transitions.deferred(entry, now, now, None))
+                continue
             if entry.doubt and _is_changed(entry, digest):
                 steps.append(self._hold(entry, now))
                 continue
@@ -325,6 +342,23 @@ class Dispatcher:
         for _ in range(more):
             self._workers += 1
             workers.start_soon(self._work)
+
+    def _has_stopped(self, routed: Routed) -> bool:
+        """Whether the recipient stopped the channel while the message was queued; then it is routed anew.
+
+        What may have arrived is repeated nevertheless: only an answer to it can settle it.
+        """
+        if routed.customer is None or routed.entry.may_have_arrived:
+            return False
+        return self._stopped.includes(self._channel_name, self._channel.recipient(routed.customer))
+
+    def _with_stop(self, step: Transition, customer: Customer | None, verdict: Stopped) -> Transition:
+        """The step after a try, with the recipient put on the list of those who can't be reached any more."""
+        address = self._channel.recipient(customer) if customer is not None else None
+        if address is None:
+            return step
+        stop = self._stopped.stop(self._channel_name, address, step.at, verdict.reason)
+        return transitions.with_stop(step, stop)
 
     def _content(self, routed: Routed) -> Content:
         """What a message says at this provider."""
@@ -361,11 +395,14 @@ class Dispatcher:
         if routed.expires_at is not None and is_expired(routed.expires_at, now := self._clock.now()):
             return self._verdicts.expired(entry, routed, now)
         key = message_key(self._namespace, entry.id, self.name, entry.beginning)
+        dispatch = Dispatch(key, entry, routed.customer, routed.rendered, routed.expires_at, self._clock)
+        if entry.doubt and self._channel.lookup_after is not None:
+            step = await self._settled_by_asking(entry, dispatch)
+            if step is not None:
+                return step
         started = time.monotonic()
         try:
-            verdict = await self._channel.send(
-                Dispatch(key, entry, routed.customer, routed.rendered, routed.expires_at, self._clock)
-            )
+            verdict = await self._channel.send(dispatch)
         except Exception as error:  # one broken adapter must not take the worker with it
             log(
                 Event.MESSAGE_IN_DOUBT,
@@ -382,7 +419,19 @@ class Dispatcher:
         if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
             entry = entry._replace(content=self._content(routed))
         step = self._verdicts.decide(entry, verdict)
+        if isinstance(verdict, Stopped):
+            step = self._with_stop(step, routed.customer, verdict)
         return step if routed.expires_at is None else transitions.no_later_than(step, routed.expires_at + 1)
+
+    async def _settled_by_asking(self, entry: Entry, dispatch: Dispatch) -> Transition | None:
+        """Ask whether the provider has a message in doubt; None: repeat it."""
+        try:
+            found = await self._channel.look_up(dispatch)
+        except Exception as error:  # as in an attempt
+            found = AskLater(f"the adapter failed with {type(error).__name__}")
+        if isinstance(found, Taken):
+            return self._verdicts.found(entry, found)
+        return self._verdicts.ask_later(entry, found) if isinstance(found, AskLater) else None
 
 
 def _is_changed(entry: Entry, digest: bytes) -> bool:

@@ -37,6 +37,7 @@ class DoubtPolicy:
         if not self._policy.resend_in_doubt:
             return transitions.held_in_doubt(entry, now, reason, words)
         outcome = Outcome("in_doubt", None, reason, words)
+        at_least = max(at_least or 0.0, self._policy.lookup_after) or None
         return self._repeat(entry._replace(doubt=True), State.SENDING, now, outcome, at_least)
 
     def after_hold(self, entry: Entry, reason: str, now: int) -> Transition | None:

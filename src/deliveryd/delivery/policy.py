@@ -22,10 +22,14 @@ class RetryPolicy(NamedTuple):
 
 
 class DispatchPolicy(NamedTuple):
-    """The limits of a provider's attempts."""
+    """The limits of a provider's attempts.
+
+    A repeat in doubt comes at least `lookup_after` seconds after the doubt.
+    """
 
     concurrency: int
     rate: Rate | None
     retry: RetryPolicy
     breaker: BreakerPolicy
     resend_in_doubt: bool
+    lookup_after: float = 0.0

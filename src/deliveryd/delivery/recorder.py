@@ -15,6 +15,7 @@ from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.failures import Failures
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
+from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import JournalFull
 from deliveryd.journal.base import Journal, MatchedReceipt, OutboxRow, PassedDeadlines, Recovery
 from deliveryd.journal.orders import Decided, Effect, Order
@@ -25,8 +26,10 @@ from deliveryd.model import (
     Clock,
     Entry,
     Malformed,
+    OptOut,
     QueuedMessage,
-    Receipt,
+    Reported,
+    StopChange,
     Transition,
     channel_of,
 )
@@ -85,6 +88,9 @@ class Recorder:
         self.outbox = outbox
         self.backlog = backlog
         self.failures = Failures()
+        self.stopped = StoppedRecipients(journal.stop_key)
+        """The recipients who can't be reached on a channel any more."""
+
         self._clock = clock
         self._metrics = metrics
         self._max_waiting = max_waiting
@@ -122,6 +128,7 @@ class Recorder:
         ahead = self._journal.last_at - self._clock.now()
         await self.follow_clock(-ahead if ahead >= STEP else 0)
         left = await self._journal.recover(self._clock.now(), providers)
+        self.stopped.load(await self._journal.stopped())
         self._awaiting = {entry.id: entry for entry in left.taken}
         self.in_flight.hold([*self._awaiting, *left.reporting])
         self.backlog.change(left.waiting)
@@ -266,14 +273,17 @@ class Recorder:
 
     # receipts and operators' orders
 
-    async def receive(self, receipts: Sequence[Receipt]) -> Sequence[MatchedReceipt]:
-        """Record receipts and the steps that follow from them.
+    async def receive(
+        self, reports: Sequence[Reported], opt_outs: Sequence[OptOut] = ()
+    ) -> Sequence[MatchedReceipt]:
+        """Record what providers report of messages and recipients, and the steps that follow.
 
+        The results are in the order of the reports, then of the opt-outs; all are one commit.
         Raises JournalFull when only the reserve is left: that is for outcomes, which aren't reported twice.
         """
         if not self._journal.has_room():
             raise JournalFull(DISK_FULL)
-        results = await self._journal.receive(receipts)
+        results = await self._journal.receive(reports, [self._as_stop(each) for each in opt_outs])
         self._apply([effect for _result, effect in results if effect is not None])
         return results
 
@@ -290,6 +300,10 @@ class Recorder:
             self.backlog.changed.set()
         return found
 
+    def _as_stop(self, report: OptOut) -> StopChange:
+        digest = self.stopped.digest(report.channel, report.address)
+        return StopChange(report.channel, digest, report.at, report.stopped, None, "receipt")
+
     async def decide(self, order: Order, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""
         decided = await self._journal.decide(order, self._clock.now(), providers)
@@ -300,6 +314,9 @@ class Recorder:
         """Follow steps that the journal took by receipts and orders."""
         if not effects:
             return
+        for effect in effects:
+            if effect.stop is not None:
+                self.stopped.apply(effect.stop)
         if taken := [effect.taken for effect in effects if effect.taken is not None]:
             self._await_acceptance(taken)
         if waiting := sum(effect.waiting for effect in effects):

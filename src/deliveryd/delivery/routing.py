@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.sms_rules import SmsRules
+from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.model import Customer, Entry, Rendered, channel_of, first_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
@@ -103,8 +104,15 @@ class Router:
     An adapter that reaches an unknown customer needs no address, and reaches all.
     """
 
-    def __init__(self, roads: Mapping[str, Road], order: Sequence[str], languages: Sequence[str]) -> None:
+    def __init__(
+        self,
+        roads: Mapping[str, Road],
+        order: Sequence[str],
+        languages: Sequence[str],
+        stopped: StoppedRecipients,
+    ) -> None:
         self._roads = roads
+        self._stopped = stopped
         self._providers = frozenset(each for road in roads.values() for each in road.choice.senders)
         self._order = [name for name in order if name in roads and roads[name].choice.is_enabled]
         self._languages = tuple(languages)
@@ -144,22 +152,38 @@ class Router:
             tags = candidates(customer.language if customer else None, self._languages)
         except LanguageUnreadable as error:
             return Undeliverable.because(entry, str(error))
+        return self._first_usable(entry, settings, customer, tags)
+
+    def _first_usable(
+        self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
+    ) -> Routed | Undeliverable:
+        """The first offer that can be sent; one of a channel that is unavailable only if there is no other."""
         too_long: dict[str, str] = {}
-        waiting: _Offered | None = None
-        for name, block in self._offers_for(entry, settings, tags):
-            choice = self._roads[name].choice
-            if name in too_long or (provider := choice.provider_for(entry, customer)) is None:
+        waiting: list[_Offered] = []
+        for offered in self._open_offers(entry, settings, customer, tags):
+            if offered.channel in too_long:
                 continue
-            offered = _Offered(name, provider, block)
-            if not choice.claim(entry, provider):  # the channel is unavailable: only if there is no other
-                waiting = waiting or offered
+            if not self._roads[offered.channel].choice.claim(entry, offered.provider):
+                waiting.append(offered)
             elif (routed := self._render(entry, settings, customer, tags, offered, too_long)) is not None:
                 return routed
-        if waiting is not None:
-            routed = self._render(entry, settings, customer, tags, waiting, too_long)
-            if routed is not None:
+        for offered in waiting:
+            if (routed := self._render(entry, settings, customer, tags, offered, too_long)) is not None:
                 return routed
         return Undeliverable.because(entry, *self._why_none(entry, settings, customer, tags, too_long))
+
+    def _open_offers(
+        self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
+    ) -> Iterator[_Offered]:
+        """The offers with a provider that reaches the customer, who didn't stop the channel."""
+        stopped = self._stopped.digests
+        for name, block in self._offers_for(entry, settings, tags):
+            provider = self._roads[name].choice.provider_for(entry, customer)
+            if provider is None:
+                continue
+            if name in stopped and not entry.doubt and self._has_stopped(name, provider, customer):
+                continue
+            yield _Offered(name, provider, block)
 
     def _render(  # noqa: PLR0917 - what `route` knows
         self,
@@ -187,6 +211,13 @@ class Router:
         """The provider to which a message says again what may have arrived there, if it does so."""
         provider = entry.provider or entry.via
         return provider if entry.content is not None and provider in self._providers else None
+
+    def _has_stopped(self, channel: str, provider: str, customer: Customer | None) -> bool:
+        """Whether the recipient, at the address that a provider has, stopped a channel."""
+        if customer is None:
+            return False
+        adapter = self._roads[channel].choice.senders[provider].adapter
+        return self._stopped.includes(channel, adapter.recipient(customer))
 
     def _offers_for(
         self, entry: Entry, settings: CompiledSettings, tags: tuple[str, ...]
@@ -290,7 +321,7 @@ class Router:
         elif offered:
             for name in order:
                 if name in offered:
-                    yield f"{name}: {too_long.get(name) or self._unreached(name, customer)}"
+                    yield self._why_unreached(name, customer, too_long.get(name))
         elif not entry.spent:
             yield f"no content for a configured channel in {', '.join(tags)}"
         everywhere = (*tags, *settings.languages)
@@ -298,10 +329,13 @@ class Router:
             tags = everywhere  # it was the same for all customers, so that this one wasn't looked up
         yield from self._unreadable(settings, self._candidates(entry, tags))
 
-    def _unreached(self, channel: str, customer: Customer | None) -> str:
-        """Why no provider of a channel reaches the customer."""
-        senders = self._roads[channel].choice.senders.values()
-        return ", ".join(dict.fromkeys(sender.adapter.unreached(customer) for sender in senders))
+    def _why_unreached(self, channel: str, customer: Customer | None, too_long: str | None) -> str:
+        """Why no provider of a channel takes the message."""
+        senders = self._roads[channel].choice.senders
+        if too_long is None and any(self._has_stopped(channel, name, customer) for name in senders):
+            return f"the recipient stopped {channel}"
+        reasons = [too_long] if too_long else [each.adapter.unreached(customer) for each in senders.values()]
+        return f"{channel}: {', '.join(dict.fromkeys(reasons))}"
 
     def _unreadable(self, settings: CompiledSettings, places: Iterable[_Place]) -> Iterator[str]:
         """Why blocks at these places can't be read; each reason once."""

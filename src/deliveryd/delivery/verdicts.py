@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from deliveryd import transitions
-from deliveryd.channels.base import Accepted, Attempted, Misconfigured, Refused, Stopped, TryAgain
+from deliveryd.channels.base import (
+    Accepted,
+    AskLater,
+    Attempted,
+    Misconfigured,
+    Refused,
+    Stopped,
+    Taken,
+    TryAgain,
+)
 from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.listening import Awaited
@@ -11,7 +20,7 @@ from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.routing import Routed
-from deliveryd.model import SECOND, Clock, Entry, Outcome, Transition, channel_of
+from deliveryd.model import SECOND, Clock, Confirmation, Entry, Outcome, Transition, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.backoff import backoff
 from deliveryd.states import State
@@ -49,10 +58,26 @@ class VerdictHandler:
         """The step of a message that the provider accepted."""
         self._refusals.accepted(entry.settings_id)
         self._provider.answered()
-        confirmation = self._awaited.confirmation() if self._awaited is not None else None
         return transitions.accepted(
-            entry, self._clock.now(), verdict.provider_id, self._intermediate, confirmation
+            entry, self._clock.now(), verdict.provider_id, self._intermediate, self._confirmation()
         )
+
+    def found(self, entry: Entry, found: Taken) -> Transition:
+        """The step of a message in doubt that the provider turned out to have."""
+        self._refusals.unanswered(entry.settings_id)
+        self._provider.breaker.withdraw()
+        return transitions.found_taken(
+            entry, self._clock.now(), found.provider_id, self._intermediate, self._confirmation()
+        )
+
+    def _confirmation(self) -> Confirmation | None:
+        return self._awaited.confirmation() if self._awaited is not None else None
+
+    def ask_later(self, entry: Entry, found: AskLater) -> Transition:
+        """The step of a message in doubt about which the provider couldn't be asked."""
+        self._refusals.unanswered(entry.settings_id)
+        self._provider.breaker.withdraw()
+        return self._doubt.after_try(entry.tried(), found.reason, self._clock.now(), found.after)
 
     def expired(self, entry: Entry, routed: Routed, now: int) -> Transition:
         """The step of a message whose time ran out before the provider could have it."""

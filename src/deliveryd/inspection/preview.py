@@ -10,6 +10,7 @@ from deliveryd.config import Config
 from deliveryd.delivery.choice import Idle
 from deliveryd.delivery.routing import Routed, Undeliverable, is_expired
 from deliveryd.delivery.sms_rules import SmsRules
+from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.preview_request import PreviewMessage
 from deliveryd.model import Rendered, WallClock, channel_of, first_of, format_instant, message_key
@@ -104,7 +105,8 @@ def _preview_result(
         for name, block in blocks
         for provider in config.channels.configured[name].providers.values()
     ]
-    router = build_router(config, build_choices(config, providers, dict.fromkeys(providers, Idle())))
+    choices = build_choices(config, providers, dict.fromkeys(providers, Idle()))
+    router = build_router(config, choices, StoppedRecipients(b""))
     customer = message.customer if router.needs_customer(message.entry, settings, now) else None
     route = router.route(message.entry, settings, customer, now)
     return PreviewResult(

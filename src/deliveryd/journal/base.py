@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from deliveryd.journal.orders import Decided, Effect, Order
-from deliveryd.model import Entry, Malformed, QueuedMessage, Receipt, Transition
+from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.states import State
 
 
@@ -128,6 +128,9 @@ class Journal(Protocol):
     """The durable memory of the line. One process works on a journal at a time."""
 
     namespace: str
+    stop_key: bytes
+    """The key of the digests of stopped recipients."""
+
     last_at: int
     """When an earlier run last wrote, by the clock of that time; 0: never."""
 
@@ -216,15 +219,19 @@ class Journal(Protocol):
         `accept`.
         """
 
-    async def receive(self, receipts: Sequence[Receipt]) -> list[MatchedReceipt]:
-        """Record providers' updates; return what each one did.
+    async def receive(
+        self, reports: Sequence[Reported], stops: Sequence[StopChange] = ()
+    ) -> list[MatchedReceipt]:
+        """Record providers' updates; return what each one did, those about recipients (`stops`) last.
 
         A reference names a key, and so all tries under it, or the message, and so its latest key on the
         provider.
         "matched": at most it turned one end into another. "settled": its message was held in doubt or had
         failed, and is sent. "recalled": the same for a message that waited. "unmatched": kept until an
         attempt fits it, or until its message, being in the line's hands, takes the next step. "repeated": it
-        was known.
+        was known. Of a progress: "told" to the service if the message is sent and the status new, or "noted".
+        Of a report that can't be read: "unread", it is kept.
+        Of a recipient: "matched" if it changed the list, else "repeated"; the latest in time counts.
         """
 
     async def pass_deadlines(
@@ -242,6 +249,9 @@ class Journal(Protocol):
 
         `since` None: from where an earlier run ended.
         """
+
+    async def stopped(self) -> list[tuple[str, bytes]]:
+        """The channel and the digest of each recipient who can't be reached any more."""
 
     async def recover(self, now: int, providers: Collection[str]) -> Recovery:
         """Put in order what an earlier run left; called once, before anything else.

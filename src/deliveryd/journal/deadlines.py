@@ -16,7 +16,7 @@ from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import MatchedReceipt, PassedDeadlines
 from deliveryd.journal.rows import ENTRY, entry_of, to_json, to_text
-from deliveryd.model import SECOND, Receipt, Transition
+from deliveryd.model import SECOND, Receipt, Reported, Transition
 
 MOST_UNREPORTED = 100
 """Deadlines of a provider that may pass without a single report. If more are due, they stand still."""
@@ -114,13 +114,13 @@ class _Passed(NamedTuple):
 
 
 def note_reports(
-    db: sqlite3.Connection, receipts: Sequence[Receipt], matched: Sequence[MatchedReceipt]
+    db: sqlite3.Connection, reports: Sequence[Reported], matched: Sequence[MatchedReceipt]
 ) -> None:
     """Note which providers with deadlines reported on a message of this journal."""
     latest = {
-        receipt.provider: receipt.received_at
-        for receipt, match in zip(receipts, matched, strict=True)
-        if match.result != "unmatched"
+        report.provider: report.received_at
+        for report, match in zip(reports, matched, strict=True)
+        if isinstance(report, Receipt) and match.result != "unmatched"
     }
     db.executemany(_NOTE_REPORT, [(at, name) for name, at in latest.items()])
 

@@ -15,7 +15,9 @@ from deliveryd.journal.orders import Action, Decided, Effect, ItemKind, Order
 from deliveryd.journal.outbox import HAPPENED, WATERMARK, Outbox
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import ENTRY, entry_of
-from deliveryd.model import Entry, Transition
+from deliveryd.journal.stopped import DIGEST_PREFIX, digest_named, record_stops, stop_key_of
+from deliveryd.journal.unread_reports import erase_unread
+from deliveryd.model import Entry, StopChange, Transition
 from deliveryd.states import State
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
@@ -45,6 +47,8 @@ class _Done(NamedTuple):
 
     message_id: int | None
     effect: Effect = Effect()
+    key: str | None = None
+    """What is recorded in place of the key, which may be an address."""
 
 
 class _Skip(Exception):
@@ -66,12 +70,17 @@ class Decisions:
             (Action.RETRY, ItemKind.MESSAGE): self._retry_message,
             (Action.RETRY, ItemKind.EVENT): self._retry_event,
             (Action.RETRY, ItemKind.RECEIPT): self._retry_receipt,
+            (Action.RETRY, ItemKind.REPORT): _retry_report,
             (Action.DROP, ItemKind.MESSAGE): _drop_message,
             (Action.DROP, ItemKind.EVENT): _drop_event,
             (Action.DROP, ItemKind.RECEIPT): _drop_receipt,
             (Action.DROP, ItemKind.MALFORMED): _drop_malformed,
+            (Action.DROP, ItemKind.REPORT): _drop_report,
+            (Action.STOP, ItemKind.RECIPIENT): _stop,
+            (Action.LIFT, ItemKind.RECIPIENT): _lift,
             (Action.ERASE, ItemKind.MESSAGE): lambda case: _erased(erase_message(case.db, case.number)),
             (Action.ERASE, ItemKind.RECEIPT): lambda case: _erased(erase_receipt(case.db, case.number)),
+            (Action.ERASE, ItemKind.REPORT): lambda case: _erased(erase_unread(case.db, case.key)),
             (Action.ERASE, ItemKind.MALFORMED): lambda case: _erased(erase_malformed(case.db, case.key)),
         }
 
@@ -83,14 +92,14 @@ class Decisions:
         effects: list[Effect] = []
         for key in order.keys:
             try:
-                message_id, effect = decide(_Case(db, key, at, providers))
+                message_id, effect, recorded = decide(_Case(db, key, at, providers))
             except _Skip as reason:
                 skipped[key] = str(reason)
                 continue
             db.execute(
                 "INSERT INTO decision (at, verb, kind, key, message_id, user, caller)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (at, order.verb, order.kind, key, message_id, order.user, order.caller),
+                (at, order.verb, order.kind, recorded or key, message_id, order.user, order.caller),
             )
             done.append(key)
             effects.append(effect)
@@ -204,10 +213,47 @@ def _drop_malformed(case: _Case) -> _Done:
     return _Done(message_id)
 
 
+def _retry_report(_case: _Case) -> _Done:
+    raise _Skip("it can't be read; correct the receipt table, and have the provider report it once more")
+
+
+def _drop_report(case: _Case) -> _Done:
+    digests = case.db.execute(
+        "SELECT digest FROM unread WHERE digest >= ?1 AND digest < ?1 || 'g' AND dropped_at IS NULL",
+        (case.key,),
+    ).fetchall()
+    if len(digests) != 1:
+        raise _Skip(
+            "it isn't there, or was dropped" if not digests else "more than one report has such a key"
+        )
+    _drop(case, "UPDATE unread SET dropped_at = ? WHERE digest = ?", *digests[0])
+    return _Done(None)
+
+
 def _drop(case: _Case, statement: str, *keys: object) -> None:
     """Mark what is given up: it stays recorded, and is listed no more."""
     if not case.db.execute(statement, (case.at, *keys)).rowcount:
         raise _Skip("it was dropped already")
+
+
+def _stop(case: _Case) -> _Done:
+    return _change_recipient(case, stopped=True, otherwise="is stopped already")
+
+
+def _lift(case: _Case) -> _Done:
+    return _change_recipient(case, stopped=False, otherwise="isn't stopped")
+
+
+def _change_recipient(case: _Case, *, stopped: bool, otherwise: str) -> _Done:
+    channel, _, recipient = case.key.partition(" ")
+    digest = digest_named(stop_key_of(case.db), channel, recipient)
+    if digest is None:
+        raise _Skip("not an address, and no digest either")
+    change = StopChange(channel, digest, case.at, stopped, None, "operator")
+    (changed,) = record_stops(case.db, [change])
+    if not changed:
+        raise _Skip(f"{otherwise} on {channel}")
+    return _Done(None, Effect(stop=change), f"{channel} {DIGEST_PREFIX}{digest.hex()}")
 
 
 def _erased(hindrance: str | None) -> _Done:

@@ -17,6 +17,7 @@ from deliveryd.journal.outbox import Outbox, settle_events
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.repeats import report_again
 from deliveryd.journal.rows import entry_of, progress_of, to_json, to_text
+from deliveryd.journal.stopped import record_stops
 from deliveryd.model import Entry, Malformed, Outcome, QueuedMessage, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import ENDED, State, check_transition
@@ -270,6 +271,7 @@ def _conclude(db: sqlite3.Connection, steps: Sequence[Transition]) -> None:
     """Record the outcomes of tries that weren't accepted; all others stand in their message's row."""
     ended = []
     held = []
+    stops = []
     for transition in steps:
         entry, before, after, outcome = (
             transition.entry,
@@ -279,11 +281,15 @@ def _conclude(db: sqlite3.Connection, steps: Sequence[Transition]) -> None:
         )
         if before is State.SENDING and after is not State.SENT:
             ended.append((*_outcome(outcome, transition.at), entry.id))
+            if transition.stop is not None:
+                stops.append(transition.stop)
         elif after is State.IN_DOUBT and outcome is not None:
             held.append((to_text(outcome.reason), entry.id, entry.key, entry.number))
     for statement, rows in ((statements.UNACCEPTED, ended), (statements.HOLD, held)):
         if rows:
             db.executemany(statement, rows)
+    if stops:
+        record_stops(db, stops)
 
 
 def _outcome(outcome: Outcome | None, at: int) -> tuple[int | str | None, ...]:

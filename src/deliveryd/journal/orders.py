@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from deliveryd.model import Entry
+from deliveryd.model import Entry, StopChange
 from deliveryd.states import State
 
 
@@ -17,6 +17,8 @@ class ItemKind(StrEnum):
     MESSAGE = "message"  # one in doubt, or one whose `dequeued` was refused; its id
     MALFORMED = "malformed"  # an element of the queue that is no message; the start of its digest
     RECEIPT = "receipt"  # a provider's update that fits no attempt; its number
+    REPORT = "report"  # a provider's report that can't be read; the start of its digest
+    RECIPIENT = "recipient"  # one on a channel, "CHANNEL ADDRESS" or "CHANNEL digest:HEX"
 
 
 class Action(StrEnum):
@@ -28,6 +30,8 @@ class Action(StrEnum):
     SETTLE_FAILED = "settle as failed"  # a message in doubt that is known not to have arrived
     RETRY = "retry"
     DROP = "drop"
+    STOP = "stop"  # a recipient: send nothing to them on the channel
+    LIFT = "lift"  # a recipient: send to them again
     ERASE = "erase"  # a message that has ended, or what was set aside: remove it
 
 
@@ -48,13 +52,15 @@ class Effect(NamedTuple):
     """What a step that the journal took by itself changes in the recorder's counts.
 
     `taken`: this message waits for its `dequeued` to be accepted. `waiting`: one more message waits (1), or
-    one less (-1). `ended`: the ends that a message came to. `events`: how many entered the outbox.
+    one less (-1). `ended`: the ends that a message came to. `events`: how many entered the outbox. `stop`: a
+    change of the list of stopped recipients.
     """
 
     taken: Entry | None = None
     waiting: int = 0
     ended: tuple[State, ...] = ()
     events: int = 0
+    stop: StopChange | None = None
 
     def __or__(self, other: Effect) -> Effect:
         """Both, one after the other, of one message."""
@@ -63,6 +69,7 @@ class Effect(NamedTuple):
             self.waiting + other.waiting,
             self.ended + other.ended,
             self.events + other.events,
+            self.stop or other.stop,
         )
 
 

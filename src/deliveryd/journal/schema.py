@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 import uuid
 from collections.abc import Sequence
@@ -119,6 +120,24 @@ CREATE INDEX receipt_unmatched_reference ON receipt (reference, provider)
 CREATE INDEX receipt_unmatched_since ON receipt (received_at) WHERE message_id IS NULL;
 CREATE INDEX receipt_message ON receipt (message_id) WHERE message_id IS NOT NULL;
 
+CREATE TABLE unread (                     -- reports in providers' requests that can't be read
+    digest TEXT PRIMARY KEY,              -- SHA-256 of provider and raw
+    provider TEXT NOT NULL, raw TEXT NOT NULL, reason TEXT NOT NULL,
+    first_at INTEGER NOT NULL, last_at INTEGER NOT NULL, times INTEGER NOT NULL DEFAULT 1,
+    dropped_at INTEGER
+) WITHOUT ROWID;
+CREATE INDEX unread_last ON unread (last_at);
+
+CREATE TABLE stopped (                    -- recipients who can't be reached on a channel any more
+    channel TEXT NOT NULL,
+    digest BLOB NOT NULL,                 -- of the address, with the key meta.stop_key
+    at INTEGER NOT NULL,
+    lifted_at INTEGER,                    -- NULL: in force
+    reason TEXT, source TEXT NOT NULL,    -- source: 'answer', 'receipt' or 'operator'
+    PRIMARY KEY (channel, digest)
+) WITHOUT ROWID;
+CREATE INDEX stopped_lifted ON stopped (lifted_at) WHERE lifted_at IS NOT NULL;
+
 CREATE TABLE decision (                   -- operators' orders that were carried out
     seq INTEGER PRIMARY KEY,
     message_id INTEGER,                   -- NULL: about no message, or about one that was erased
@@ -173,7 +192,8 @@ def _create(db: sqlite3.Connection, version: int) -> None:
         f"BEGIN; {TABLES} PRAGMA user_version = {version}; PRAGMA application_id = {APPLICATION_ID};"
     )
     db.executemany(
-        "INSERT INTO meta VALUES (?, ?)", [("namespace", uuid.uuid4().hex[:12]), *_FIRST_VALUES.items()]
+        "INSERT INTO meta VALUES (?, ?)",
+        [("namespace", uuid.uuid4().hex[:12]), ("stop_key", secrets.token_hex(32)), *_FIRST_VALUES.items()],
     )
     db.execute("COMMIT")
 

@@ -42,7 +42,8 @@ from deliveryd.journal.read_transaction import read
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import EMPTIED
 from deliveryd.journal.sqlite_file import BUSY_TIMEOUT, checked, checkpoint_pages, open_database
-from deliveryd.model import Entry, Malformed, QueuedMessage, Receipt, Transition
+from deliveryd.journal.stopped import in_force, stop_key_of, stops_reported
+from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry import Event, log
 
@@ -90,8 +91,10 @@ class SqliteJournal:
         reserve: int,
         last_at: int,
         emptied: str,
+        stop_key: bytes,
     ) -> None:
         self.namespace = namespace
+        self.stop_key = stop_key
         self.last_at = last_at
         self._db = db
         self._matching = Matching(outbox, namespace, emptied)
@@ -163,9 +166,15 @@ class SqliteJournal:
         """Set an event aside; return how often it was refused by now."""
         return await self._commit(lambda db: self._operations.refuse(db, row, reason, at))
 
-    async def receive(self, receipts: Sequence[Receipt]) -> list[MatchedReceipt]:
+    async def receive(
+        self, reports: Sequence[Reported], stops: Sequence[StopChange] = ()
+    ) -> list[MatchedReceipt]:
         """Record providers' updates."""
-        return await self._try(lambda db: self._matching.receive(db, receipts))
+        return await self._try(lambda db: [*self._matching.receive(db, reports), *stops_reported(db, stops)])
+
+    async def stopped(self) -> list[tuple[str, bytes]]:
+        """The recipients who can't be reached any more."""
+        return await self._commit(in_force)
 
     async def pass_deadlines(
         self, listened: int, at: int, providers: Collection[str], limit: int
@@ -428,7 +437,7 @@ async def open_journal(
                 journal = SqliteJournal(
                     db, upkeep.namespace_of(db), outbox, observe, threads,
                     path=path, presence=presence, reserve=reserve, last_at=left.last_at,
-                    emptied="" if keep_variables else EMPTIED,
+                    emptied="" if keep_variables else EMPTIED, stop_key=stop_key_of(db),
                 )  # fmt: skip
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(journal.run)

@@ -67,6 +67,7 @@ DELETE_MESSAGE = (
 
 _DELETE_OTHERS = (
     "DELETE FROM malformed WHERE digest IN (SELECT digest FROM malformed WHERE last_at < ? LIMIT ?)",
+    "DELETE FROM unread WHERE digest IN (SELECT digest FROM unread WHERE last_at < ? LIMIT ?)",
     (
         "DELETE FROM receipt WHERE seq IN"
         " (SELECT seq FROM receipt WHERE message_id IS NULL AND received_at < ? LIMIT ?)"
@@ -74,6 +75,10 @@ _DELETE_OTHERS = (
     (
         "DELETE FROM decision WHERE seq IN"
         " (SELECT seq FROM decision WHERE message_id IS NULL AND at < ? LIMIT ?)"
+    ),
+    (
+        "DELETE FROM stopped WHERE (channel, digest) IN"
+        " (SELECT channel, digest FROM stopped WHERE lifted_at < ? LIMIT ?)"
     ),
 )
 

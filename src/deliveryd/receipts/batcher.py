@@ -11,42 +11,51 @@ import anyio.lowlevel
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import JournalError
 from deliveryd.journal.base import MatchedReceipt
-from deliveryd.model import Receipt
+from deliveryd.model import OptOut, Reported
 
 
 class _Batch:
-    """Receipts that are recorded together. `results` stays None when they couldn't be."""
+    """Reports that are recorded together. `results` stays None when they couldn't be.
 
-    __slots__ = ("done", "receipts", "results")
+    They are in the order of the reports, then of the opt-outs.
+    """
+
+    __slots__ = ("done", "opt_outs", "reports", "results")
 
     def __init__(self) -> None:
-        self.receipts: list[Receipt] = []
+        self.reports: list[Reported] = []
+        self.opt_outs: list[OptOut] = []
         self.results: Sequence[MatchedReceipt] | None = None
         self.done = anyio.Event()
 
 
 class ReceiptBatcher:
-    """Gathers receipts that come in during one turn of the event loop."""
+    """Gathers reports that come in during one turn of the event loop."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._open = _Batch()
 
-    async def record(self, receipts: Sequence[Receipt]) -> Sequence[str] | None:
-        """Return what each receipt of a request did, once all are durable; None: they can't be recorded now.
+    async def record(
+        self, reports: Sequence[Reported], opt_outs: Sequence[OptOut] = ()
+    ) -> Sequence[str] | None:
+        """Return what each report of a request did, once all are durable; None: they can't be recorded now.
 
-        The caller of a batch's first receipt records all of it; the others wait.
+        The caller of a batch's first report records all of it; the others wait.
         """
         batch = self._open
-        place = len(batch.receipts)
-        batch.receipts += receipts
-        if place == 0:
+        place, opt_out_place = len(batch.reports), len(batch.opt_outs)
+        batch.reports += reports
+        batch.opt_outs += opt_outs
+        if place + opt_out_place == 0:
             await self._record(batch)
         else:
             await batch.done.wait()
         if batch.results is None:
             return None
-        return [result for result, _effect in batch.results[place : place + len(receipts)]]
+        begin = len(batch.reports) + opt_out_place
+        own = (batch.results[place : place + len(reports)], batch.results[begin : begin + len(opt_outs)])
+        return [result for part in own for result, _effect in part]
 
     async def _record(self, batch: _Batch) -> None:
         try:
@@ -55,6 +64,6 @@ class ReceiptBatcher:
             finally:
                 self._open = _Batch()
             with suppress(JournalError, OSError):
-                batch.results = await self._recorder.receive(batch.receipts)
+                batch.results = await self._recorder.receive(batch.reports, batch.opt_outs)
         finally:
             batch.done.set()

@@ -34,7 +34,9 @@ from deliveryd.channels.base import (
     InDoubt,
     Misconfigured,
     Refused,
+    Stopped,
     TryAgain,
+    Unknown,
 )
 from deliveryd.channels.registry import find_adapter
 from deliveryd.model import Customer
@@ -45,7 +47,8 @@ from deliveryd.testing.samples import ADA, CONTENT, dispatch, opened
 class ScriptedProvider(Protocol):
     """A provider on a loopback socket that does to the next message what a test asks for.
 
-    Without instructions it accepts every message.
+    Without instructions it accepts every message. A provider that can say that a recipient can't be reached
+    any more also has the method `block`: its answer to the next message must lead to `Stopped`.
     """
 
     options: dict[str, Any]
@@ -161,8 +164,9 @@ class AdapterConformance:
 
     Checked: the verdict for each conduct of a provider, and that no reason quotes text or address; that a
     message isn't sent after its expiry, also when it expires while the provider is being reached; that a
-    repeat carries the same key; that an acceptance carries the provider's id; who can be reached; that
-    `probe` and `preview` send nothing; that the options refuse unknown keys and are frozen.
+    repeat carries the same key; that an acceptance carries the provider's id; who can be reached, and by
+    which address; that `probe` and `preview` send nothing; that the options refuse unknown keys and are
+    frozen.
     """
 
     pytestmark = pytest.mark.anyio
@@ -213,6 +217,19 @@ class AdapterConformance:
         quoted = [*CONTENT[self.block].values(), *self.customer.fields.values()]
         assert [value for value in quoted if len(value) > 3 and value in str(given)] == []
 
+    async def test_blocked_recipient(self, provider: ScriptedProvider) -> None:
+        """A recipient who blocked the sender is `Stopped`; the reason quotes no address."""
+        block = getattr(provider, "block", None)
+        if block is None:
+            return
+        block()
+        async with opened(self.adapter, provider.options, block=self.block) as channel:
+            given = await channel.send(self.dispatch())
+            assert type(given) is Stopped
+            address = channel.recipient(self.customer)
+            assert address
+            assert address not in given.reason
+
     async def test_unreachable_provider(self, provider: ScriptedProvider) -> None:
         """Without a connection nothing was sent, so the verdict is TryAgain; `probe` gives a reason."""
         await provider.disappear()
@@ -260,6 +277,8 @@ class AdapterConformance:
         if channel.reaches(None):
             assert all(channel.reaches(customer) for customer in without)
             return
+        assert channel.recipient(self.customer) != ""
+        assert not any(channel.recipient(customer) for customer in without if customer is not None)
         for customer in without:
             assert not channel.reaches(customer)
             assert isinstance(await channel.send(self.dispatch(customer=customer)), Refused)
@@ -271,7 +290,9 @@ class AdapterConformance:
         assert all(isinstance(name, str) for name in channel.customer_fields)
 
     async def test_probe_and_preview_send_nothing(self, provider: ScriptedProvider, channel: Channel) -> None:
-        """`probe` finds no problem, and `preview` shows the content."""
+        """`probe` finds no problem, `preview` shows the content, `look_up` does as `lookup_after` says."""
+        if channel.lookup_after is None:
+            assert isinstance(await channel.look_up(self.dispatch()), Unknown)
         assert await channel.probe() is None
         assert max(CONTENT[self.block].values(), key=len) in channel.preview(self.dispatch())
         assert provider.keys() == []

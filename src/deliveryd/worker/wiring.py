@@ -35,6 +35,7 @@ from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Road, Router
 from deliveryd.delivery.settings import SettingsCache
 from deliveryd.delivery.sms_rules import SmsRules
+from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.directory.base import Directory
 from deliveryd.directory.file import FileDirectory, FileOptions
 from deliveryd.directory.none import NoDirectory, NoOptions
@@ -148,7 +149,7 @@ async def assemble(
             for name, provider in config.channels.providers.items()
         }
         choices = build_choices(config, providers, states)
-        router = build_router(config, choices)
+        router = build_router(config, choices, recorder.stopped)
         preparer = Preparer(settings, directory, router, recorder, clock, metrics)
         stations = _stations(
             config,
@@ -385,13 +386,13 @@ def sms_rules(channel: ChannelConfig) -> SmsRules | None:
     return SmsRules(common.max_parts, common.transliterate)
 
 
-def build_router(config: Config, choices: Mapping[str, Choice]) -> Router:
+def build_router(config: Config, choices: Mapping[str, Choice], stopped: StoppedRecipients) -> Router:
     """What chooses channel, provider and language."""
     roads = {
         name: Road(channel.block, choices[name], sms_rules(channel))
         for name, channel in config.channels.configured.items()
     }
-    return Router(roads, config.channels.order, config.content.languages)
+    return Router(roads, config.channels.order, config.content.languages, stopped)
 
 
 def _policy(provider: ProviderConfig) -> DispatchPolicy:
@@ -403,6 +404,7 @@ def _policy(provider: ProviderConfig) -> DispatchPolicy:
         RetryPolicy(retry.attempts, retry.base, retry.max),
         BreakerPolicy(breaker.failures, breaker.pause, breaker.max_pause),
         resend_in_doubt=common.on_in_doubt == "resend",
+        lookup_after=lookup.after if (lookup := getattr(provider.options, "lookup", None)) else 0.0,
     )
 
 
@@ -427,4 +429,5 @@ def _receipts(config: Config, recorder: Recorder, clock: Clock, metrics: Metrics
         metrics,
         max_body=config.receipts.max_body,
         public_url=config.receipts.public_url or "",
+        intermediate=config.events.intermediate,
     )

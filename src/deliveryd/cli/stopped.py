@@ -1,0 +1,139 @@
+"""`deliveryd stopped`: the list of recipients who can't be reached on a channel any more."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
+from deliveryd.cli.orders import carry_out, report_reply
+from deliveryd.cli.output import print_json, print_lines
+from deliveryd.config import Config
+from deliveryd.control.protocol import ControlReply
+from deliveryd.errors import DeliverydError
+from deliveryd.inspection.explanation import moment
+from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.stopped import StoppedRecipient, read_stopped
+from deliveryd.model import format_instant
+from deliveryd.options.suggestion import suggestion
+
+stopped = typer.Typer(
+    no_args_is_help=True,
+    help="List the recipients who stopped a channel, and change the list.\n\n"
+    "A recipient is an address, or digest:HEX as in the list, which stores no addresses. Messages to a listed"
+    " recipient take the next channel. A running worker acts at once.",
+)
+
+ChannelName = Annotated[str, typer.Option("--channel", metavar="NAME", help="The channel.")]
+AnyChannel = Annotated[str | None, typer.Option("--channel", metavar="NAME", help="Only this channel.")]
+
+
+@stopped.command("list")
+def list_stopped(
+    *, config: ConfigOption = USUAL_CONFIG, channel: AnyChannel = None, as_data: AsData = False
+) -> None:
+    """List the recipients, oldest first.
+
+    Each with its channel, since when, and the source: an answer, a receipt or an operator."""
+    found = read_stopped(load_as_owner(config).journal.path, channel)
+    if as_data:
+        print_json([_as_data(each) for each in found])
+    else:
+        print_lines(*_lines(found))
+
+
+@stopped.command()
+def lift(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    channel: ChannelName,
+    recipients: Annotated[
+        list[str], typer.Argument(metavar="RECIPIENT", help="Addresses, or digests such as digest:3f0c….")
+    ],
+    as_data: AsData = False,
+) -> None:
+    """Take recipients off the list.
+
+    The channel is used for them again."""
+    loaded = load_as_owner(config)
+    answer = _order(loaded, Action.LIFT, channel, list(dict.fromkeys(recipients)))
+    report_reply(str(Action.LIFT), answer, as_data=as_data)
+
+
+@stopped.command("import")
+def import_stopped(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    channel: ChannelName,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="One recipient per line; - for standard input.")
+    ],
+    as_data: AsData = False,
+) -> None:
+    """Put recipients on the list.
+
+    Blank lines are skipped, and so are recipients who are on the list already."""
+    loaded = load_as_owner(config)
+    _check_channel(loaded, channel)
+    recipients = list(dict.fromkeys(_recipients(file)))
+    answer = _order(loaded, Action.STOP, channel, recipients)
+    known = [name for name, reason in answer.skipped.items() if "already" in reason]
+    other = {name: reason for name, reason in answer.skipped.items() if name not in known}
+    report_reply("import", ControlReply(answer.done, other), as_data=as_data)
+
+
+@stopped.command()
+def export(*, config: ConfigOption = USUAL_CONFIG, channel: ChannelName) -> None:
+    """Print the digests of a channel's recipients, one per line.
+
+    `import` reads them back into the same journal; another journal has another key for its digests."""
+    print_lines(*(each.name for each in read_stopped(load_as_owner(config).journal.path, channel)))
+
+
+def _recipients(file: str) -> Iterator[str]:
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise DeliverydError(f"{file} can't be read: {reason}") from None
+    return (stripped for line in text.splitlines() if (stripped := line.strip()))
+
+
+def _check_channel(config: Config, channel: str) -> None:
+    """Raise BadParameter unless the channel is configured."""
+    known = sorted(config.channels.configured)
+    if channel not in known:
+        text = f"there is no channel {channel!a}{suggestion(channel, known)}; there are {', '.join(known)}"
+        raise typer.BadParameter(text, param_hint="--channel")
+
+
+def _order(config: Config, verb: Action, channel: str, recipients: Sequence[str]) -> ControlReply:
+    """Carry out an order; the reply names the recipients as they were given."""
+    answer = carry_out(config, verb, {ItemKind.RECIPIENT: [f"{channel} {each}" for each in recipients]})
+    prefix = f"{ItemKind.RECIPIENT}:{channel} "
+    return ControlReply(
+        tuple(name.removeprefix(prefix) for name in answer.done),
+        {name.removeprefix(prefix): reason for name, reason in answer.skipped.items()},
+    )
+
+
+def _lines(found: Sequence[StoppedRecipient]) -> Iterator[str]:
+    for each in found:
+        reason = f": {each.reason}" if each.reason is not None else ""
+        yield f"{each.name}  {each.channel}, since {moment(each.at)}, by {each.source}{reason}"
+    yield f"{len(found)} stopped"
+
+
+def _as_data(each: StoppedRecipient) -> Mapping[str, object]:
+    return {
+        "recipient": each.name,
+        "channel": each.channel,
+        "since": format_instant(each.at),
+        "source": each.source,
+        "reason": each.reason,
+    }

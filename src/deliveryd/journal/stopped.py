@@ -1,0 +1,129 @@
+"""Recipients who can't be reached on a channel any more, known by a keyed digest of their address.
+
+The addresses themselves aren't stored. The key belongs to the journal, so the digests of two journals differ.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from deliveryd.journal.base import MatchedReceipt
+from deliveryd.journal.orders import Effect
+from deliveryd.journal.read_transaction import read
+from deliveryd.journal.rows import to_text
+from deliveryd.model import StopChange
+
+DIGEST = 16
+"""Bytes of a digest."""
+
+DIGEST_PREFIX = "digest:"
+"""What begins a digest where an address may stand as well."""
+
+LONGEST_RECIPIENT = 1000
+
+_NUMBER = re.compile(r"\+?[0-9][0-9 ()/.-]{2,}")
+_HEX = re.compile(rf"[0-9a-f]{{{2 * DIGEST}}}")
+_IN_FORCE = "SELECT channel, digest FROM stopped WHERE lifted_at IS NULL"
+_LIST = "SELECT channel, digest, at, reason, source FROM stopped WHERE lifted_at IS NULL"
+_STOP = """
+INSERT INTO stopped (channel, digest, at, reason, source) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (channel, digest) DO UPDATE SET at = ?3, lifted_at = NULL, reason = ?4, source = ?5
+"""
+_LIFT = "UPDATE stopped SET lifted_at = ? WHERE channel = ? AND digest = ?"
+
+
+class StoppedRecipient(NamedTuple):
+    """A recipient on the list: since when, why, and who said so: an answer, a receipt or an operator."""
+
+    channel: str
+    digest: bytes
+    at: int
+    reason: str | None
+    source: str
+
+    @property
+    def name(self) -> str:
+        """The recipient as commands write it."""
+        return DIGEST_PREFIX + self.digest.hex()
+
+
+def digest_of_address(key: bytes, channel: str, address: str) -> bytes:
+    """Return the digest of an address. Notations of the same address have the same digest."""
+    return hmac.digest(key, f"{channel}\0{_plain(address)}".encode("utf-8", "backslashreplace"), "sha256")[
+        :DIGEST
+    ]
+
+
+def _plain(address: str) -> str:
+    """Return a telephone number as its digits, a mail address in lower case, anything else as it is."""
+    text = address.strip()
+    if _NUMBER.fullmatch(text):
+        return "".join(filter(str.isdigit, text)).removeprefix("00")
+    return text.lower() if "@" in text else text
+
+
+def digest_named(key: bytes, channel: str, recipient: str) -> bytes | None:
+    """Return the digest of an address or of `digest:HEX`; None: it is neither."""
+    if recipient.startswith(DIGEST_PREFIX):
+        text = recipient.removeprefix(DIGEST_PREFIX)
+        return bytes.fromhex(text) if _HEX.fullmatch(text) else None
+    if not recipient.strip() or not recipient.isprintable() or len(recipient) > LONGEST_RECIPIENT:
+        return None
+    return digest_of_address(key, channel, recipient)
+
+
+def stop_key_of(db: sqlite3.Connection) -> bytes:
+    """Return the key of this journal's digests."""
+    (key,) = db.execute("SELECT value FROM meta WHERE key = 'stop_key'").fetchone()
+    return bytes.fromhex(key)
+
+
+def in_force(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
+    """Return the channel and the digest of everybody on the list."""
+    return db.execute(_IN_FORCE).fetchall()
+
+
+def record_stops(db: sqlite3.Connection, changes: Iterable[StopChange]) -> list[bool]:
+    """Record changes; return for each whether it changed the list. The latest in time counts."""
+    return [_record(db, change) for change in changes]
+
+
+def _record(db: sqlite3.Connection, change: StopChange) -> bool:
+    channel, digest, at, stopped, reason, source = change
+    row = db.execute(
+        "SELECT at, lifted_at FROM stopped WHERE channel = ? AND digest = ?", (channel, digest)
+    ).fetchone()
+    since, lifted_at = row or (at, at)
+    if at < (since if lifted_at is None else lifted_at):
+        return False
+    was_stopped = lifted_at is None
+    if stopped:
+        db.execute(_STOP, (channel, digest, at, to_text(reason), source))
+    elif was_stopped:
+        db.execute(_LIFT, (at, channel, digest))
+    return stopped is not was_stopped
+
+
+def stops_reported(db: sqlite3.Connection, changes: Sequence[StopChange]) -> list[MatchedReceipt]:
+    """Record what receipts say of recipients; return what each one did."""
+    return [
+        MatchedReceipt("matched", Effect(stop=change)) if changed else MatchedReceipt("repeated")
+        for change, changed in zip(changes, record_stops(db, changes), strict=True)
+    ]
+
+
+def read_stopped(path: Path, channel: str | None) -> Sequence[StoppedRecipient]:
+    """Read the list, of one channel if given, oldest first. Raises JournalError."""
+
+    def query(db: sqlite3.Connection) -> list[StoppedRecipient]:
+        rows = db.execute(
+            f"{_LIST} AND channel = coalesce(?, channel) ORDER BY at, channel, digest", (channel,)
+        )
+        return [StoppedRecipient(*row) for row in rows]
+
+    return read(path, query)

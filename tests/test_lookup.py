@@ -1,0 +1,311 @@
+"""A doubt settled by asking the provider: before a repeat, and by an operator's order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from pydantic import ValidationError
+
+from deliveryd.channels.base import Accepted, AskLater, Dispatch, Found, InDoubt, NotTaken, Taken, Unknown
+from deliveryd.channels.http_lookup import LookupReader
+from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.http.wire import WireResponse
+from deliveryd.journal.history import read_life
+from deliveryd.states import State
+from deliveryd.testing.gateway import (
+    Act,
+    Disconnect,
+    Gateway,
+    GatewayRequest,
+    Reply,
+    closed_port,
+    open_gateway,
+)
+from deliveryd.testing.samples import dispatch, opened
+from support.messages import message, sms_settings
+from support.terminal import command
+from support.virtual import VirtualWorld, live
+from support.world import PATIENCE, World, open_world
+
+SMS = {"to": "{customer.phone}", "text": "{content.text}", "ref": "{message.key}"}
+LOOKUP: dict[str, Any] = {
+    "url": "http://127.0.0.1:1/batches",
+    "query": {"client_reference": "{message.key}"},
+    "headers": {"Authorization": "Bearer {secret.token}"},
+    "provider_id": "/batches/0/id",
+    "after": "0s",
+    "answers": [
+        {"status": [200], "where": [{"at": "/batches/0/id", "matches": "."}], "verdict": "taken"},
+        {"status": [200], "where": [{"at": "/count", "is": [0]}], "verdict": "not_taken"},
+        {"status": ["4xx"], "verdict": "unknown"},
+    ],
+}
+HI = dispatch("sms", {"text": "hello"}, key="ns-42-1")
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> str:
+    path = tmp_path / "token"
+    path.touch(mode=0o600)
+    path.write_text("s3cret")
+    return str(path)
+
+
+def options(**lookup: Any) -> HttpChannelOptions:
+    given = {"url": "http://h/", "json": SMS, "lookup": {**LOOKUP, "headers": {}, **lookup}}
+    return HttpChannelOptions.model_validate(given)
+
+
+# the adapter
+
+
+@pytest.mark.anyio
+async def test_the_question_about_a_message(token: str) -> None:
+    """By its key, with the secrets, and without an idempotency key: nothing is sent."""
+    async with open_gateway() as gateway:
+        gateway.respond = lambda _request: Reply(200, b'{"count": 1, "batches": [{"id": "01FC"}]}')
+        lookup = {**LOOKUP, "url": f"{gateway.url}/batches?page=1"}
+        given = {"url": gateway.url, "json": SMS, "lookup": lookup, "secrets": {"token": token}}
+        async with opened("http", given, block="sms") as channel:
+            assert channel.lookup_after == 0.0
+            assert await channel.look_up(HI) == Taken("01FC")
+        [seen] = gateway.seen
+        assert (seen.method, seen.target) == ("GET", "/batches?page=1&client_reference=ns-42-1")
+        assert seen.headers["authorization"] == "Bearer s3cret"
+        assert "idempotency-key" not in seen.headers
+
+
+@pytest.mark.anyio
+async def test_a_question_with_a_body() -> None:
+    """By POST, in JSON."""
+    lookup = {**LOOKUP, "query": None, "headers": {}, "method": "POST", "json": {"id": "{message.id}"}}
+    async with open_gateway() as gateway:
+        given = {"url": gateway.url, "json": SMS, "lookup": {**lookup, "url": gateway.url}}
+        async with opened("http", given, block="sms") as channel:
+            await channel.look_up(HI)
+        assert (gateway.seen[0].method, gateway.json()) == ("POST", {"id": 42})
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "found"),
+    [
+        (200, b'{"count": 1, "batches": [{"id": "b"}]}', Taken("b")),
+        (200, b'{"count": 0, "batches": []}', NotTaken()),
+        (200, b"<html>", Unknown("asked whether it has the message, the provider answered 200")),
+        (404, b"", Unknown("asked whether it has the message, the provider answered 404")),
+        (500, b"", AskLater("asked whether it has the message, the provider answered 500")),
+    ],
+)
+def test_what_an_answer_says(status: int, body: bytes, found: Found) -> None:
+    """An answer of another kind says nothing; one that may be better later is asked for again."""
+    lookup = options().lookup
+    assert lookup is not None
+    assert LookupReader(lookup).read(WireResponse(status, {}, body)) == found
+
+
+@pytest.mark.anyio
+async def test_a_provider_that_cannot_be_asked_now() -> None:
+    """No answer is no answer."""
+    lookup = {**LOOKUP, "headers": {}, "url": f"http://127.0.0.1:{await closed_port()}/"}
+    given = {"url": "http://127.0.0.1:1/", "json": SMS, "lookup": lookup}
+    async with opened("http", given, block="sms") as channel:
+        assert isinstance(await channel.look_up(HI), AskLater)
+    async with opened("http", {"url": "http://127.0.0.1:1/", "json": SMS}, block="sms") as channel:
+        assert channel.lookup_after is None
+        assert await channel.look_up(HI) == Unknown("the provider can't be asked")
+
+
+@pytest.mark.parametrize(
+    ("lookup", "problem"),
+    [
+        ({"query": {"status": "sent"}}, "a provider is asked by {message.key} or {message.id}"),
+        ({"query": {"k": "{message.key}", "to": "{customer.phone}"}}, "settled without {customer.phone}"),
+        ({"query": {"k": "{message.key}", "t": "{secret.none}"}}, "isn't defined in secrets"),
+        ({"json": {"k": "{message.key}"}}, "needs query instead of json"),
+        ({"after": "2h"}, "must be at most 1h"),
+        ({"answers": []}, "at least 1 item"),
+        ({"answers": [{"status": [200], "verdict": "accepted"}]}, "taken"),
+        ({"answers": [{"status": ["2xx", 200], "verdict": "taken"}] * 2}, "row 2 never applies"),
+        ({"headers": {"Idempotency-Key": "{message.key}"}}, "is set by the adapter"),
+        ({"url": "ftp://h/{message.key}"}, "http"),
+    ],
+)
+def test_lookups_that_cannot_be_configured(lookup: dict[str, Any], problem: str) -> None:
+    """Each with the reason."""
+    with pytest.raises(ValidationError) as error:
+        options(**lookup)
+    assert problem in str(error.value)
+
+
+def test_a_secret_of_the_question_needs_tls(token: str) -> None:
+    """As one of the message does."""
+    given = {"url": "https://h/", "json": SMS, "secrets": {"token": token}}
+    lookup = {**LOOKUP, "url": "http://sms.example.com/"}
+    made = HttpChannelOptions.model_validate({**given, "lookup": lookup})
+    assert made.problems("sms")[0].startswith("lookup.url: ")
+
+
+# the line
+
+
+@pytest.fixture
+def virtual(tmp_path: Path) -> VirtualWorld:
+    world = VirtualWorld(tmp_path)
+    world.add(
+        """
+retry = { attempts = 4, base = "1s", max = "1s" }
+[channels.sms.lookup]
+url = "http://provider/{message.key}"
+answers = [{ status = [200], verdict = "taken" }]
+[channels.email]
+adapter = "smtp"
+host = "mail.example.com"
+sender = "a@example.com"
+"""
+    )
+    world.service.settings[1] = json.dumps(
+        {"content": {"en": {"sms": {"text": "hi"}, "email": {"subject": "s", "body": "b"}}}}
+    )
+    world.service.enqueue(message(1))
+    world.channels["sms"].lookup_after = 60.0
+    return world
+
+
+def ask(world: VirtualWorld, *found: Found) -> None:
+    """Let the first attempt be in doubt, the others accepted, and the provider say these."""
+    channel, answers = world.channels["sms"], list(found)
+    channel.verdict = lambda _: InDoubt("cut off") if len(channel.attempts) == 1 else Accepted("second")
+    channel.found = lambda _: answers.pop(0)
+    live(world.run_until_idle)
+
+
+def test_what_the_provider_has_is_sent_without_a_repeat(virtual: VirtualWorld) -> None:
+    """Asked a minute after the doubt, under the key of the try."""
+    ask(virtual, Taken("first"))
+    channel = virtual.channels["sms"]
+    [(sent, first)], [(asked, question)] = channel.attempts, channel.asked
+    assert question.key == first.key
+    assert asked - sent >= 60
+    assert virtual.service.statuses(1) == ["dequeued", "sent"]
+    attempts = read_life(virtual.folder / "journal.db", 1).attempts
+    assert [(each.verdict, each.provider_id, each.reason) for each in attempts] == [
+        ("in_doubt", None, "cut off"),
+        ("accepted", "first", "settled by asking the provider, which has it"),
+    ]
+
+
+@pytest.mark.parametrize("found", [NotTaken(), Unknown("who knows")])
+def test_what_the_provider_does_not_have_is_repeated_there(virtual: VirtualWorld, found: Found) -> None:
+    """Under the same key, and by no other channel; an answer that says nothing changes nothing."""
+    ask(virtual, found)
+    channel = virtual.channels["sms"]
+    assert len(channel.asked) == 1
+    assert len({dispatch.key for _, dispatch in channel.attempts}) == 1
+    assert len(channel.attempts) == 2
+    assert not virtual.channels["email"].attempts
+    assert virtual.service.statuses(1) == ["dequeued", "sent"]
+
+
+def test_a_provider_that_cannot_be_asked_is_asked_again(virtual: VirtualWorld) -> None:
+    """Nothing is repeated meanwhile; each question uses up a try."""
+    ask(virtual, AskLater("503", 100.0), AskLater("503"), Taken("p"))
+    channel = virtual.channels["sms"]
+    (first, second, third), [_] = [at for at, _ in channel.asked], channel.attempts
+    assert second - first >= 100
+    assert third - second >= 60
+    assert virtual.service.statuses(1) == ["dequeued", "sent"]
+
+
+def test_a_provider_that_can_never_be_asked(virtual: VirtualWorld) -> None:
+    """The tries are used up, and the event says that the outcome is unknown."""
+    ask(virtual, *[AskLater("503")] * 3)
+    assert len(virtual.channels["sms"].attempts) == 1
+    assert not virtual.channels["email"].attempts
+    [event] = [event for event in virtual.service.events if event["status"] == "error"]
+    assert event["details"] == "sms: 503 (tried 4 times); sms: outcome unknown"
+
+
+def test_an_adapter_that_raises_is_asked_again(virtual: VirtualWorld) -> None:
+    """As in an attempt, it must not take the worker with it."""
+    channel = virtual.channels["sms"]
+
+    def fail(_dispatch: Dispatch) -> Found:
+        channel.found = lambda _: Taken("p")
+        raise RuntimeError
+
+    channel.verdict = lambda _: InDoubt("cut off")
+    channel.found = fail
+    live(virtual.run_until_idle)
+    assert len(channel.asked) == 2
+    assert virtual.service.statuses(1) == ["dequeued", "sent"]
+
+
+# an operator's order
+
+
+@pytest.fixture
+def bank() -> Iterator[Gateway]:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(open_gateway()) as gateway,
+    ):
+        yield gateway
+
+
+@pytest.mark.slow
+def test_an_operator_lets_the_provider_be_asked(tmp_path: Path, bank: Gateway) -> None:
+    """What it has is settled, what it doesn't have is resent, and the rest stays held with its reason."""
+
+    def respond(request: GatewayRequest) -> Act:
+        if request.method == "POST":
+            return Disconnect()
+        number = int(request.target.rpartition("/")[2])
+        return (Reply(200, b'{"id": "had"}'), Reply(404), Reply(410))[number - 1]
+
+    bank.respond = respond
+    for world in open_world(tmp_path):
+        world.customers([{"id": 1, "name": "Ann", "phone": "+447700900101"}])
+        world.state.settings[1] = sms_settings()
+        world.change(f'url = "{world.sandbox.base_url}/sms"', f'url = "{bank.url}/sms"')
+        world.add(LOOKUP_BY_ID.format(url=bank.url))
+        world.state.enqueue(*(message(id_) for id_ in (1, 2, 3)))
+        assert world.start("--until-idle").wait(PATIENCE) == 1, world.log()
+        assert settle(world, "--ask", "--all", "--dry-run") == {
+            "what": "would settle by asking",
+            "sent": ["message:1"],
+            "resent": ["message:2"],
+            "skipped": {"message:3": "asked whether it has the message, the provider answered 410"},
+        }
+        assert settle(world, "--ask", 1, 2, 9) == {
+            "what": "settle by asking",
+            "sent": ["message:1"],
+            "resent": ["message:2"],
+            "skipped": {"message:9": "it isn't held in doubt"},
+        }
+        assert world.rows("SELECT id, state FROM message ORDER BY id") == [
+            (1, State.SENT), (2, State.WAITING), (3, State.IN_DOUBT),
+        ]  # fmt: skip
+        neither = command("in-doubt", "settle", "--config", world.config, "--all")
+        assert (neither.status, "give --as or --ask" in neither.err) == (2, True)
+
+
+LOOKUP_BY_ID = """on_in_doubt = "hold"
+
+[channels.sms.lookup]
+url = "{url}/{{message.id}}"
+after = "0s"
+provider_id = "/id"
+answers = [
+    {{ status = [200], verdict = "taken" }},
+    {{ status = [404], verdict = "not_taken" }},
+]
+"""
+
+
+def settle(world: World, *arguments: object) -> Any:
+    return command("in-doubt", "settle", "--config", world.config, "--json", *arguments).data

@@ -1,0 +1,144 @@
+"""The room of receipts on a real journal: what is told, answered and fetched, and what a request leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from deliveryd.channels.receipt_options import ReceiptOptions
+from deliveryd.delivery.backlog import Backlog
+from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.outbox_signals import OutboxSignals
+from deliveryd.delivery.recorder import Recorder
+from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.metrics import Metrics
+from deliveryd.model import WallClock
+from deliveryd.receipts.app import Receipts
+from deliveryd.receipts.inlet import open_inlet
+from deliveryd.receipts.request import ReceiptRequest
+from deliveryd.testing.journal_cases.samples import accept_all, deliver_to_sent, waiting_events
+from test_signatures import (
+    CERTIFICATE,
+    CONFIRM,
+    NOTIFICATION,
+    SIGNED_NOTIFICATION,
+    SNS_NOW,
+    TOPIC,
+    amazon,
+    enveloped,
+)
+
+pytestmark = pytest.mark.anyio
+__all__ = ["amazon"]
+
+TABLE = {
+    "each": "/results",
+    "provider_id": "/id",
+    "status": "/status",
+    "delivered": ["delivered"],
+    "failed": ["failed"],
+    "intermediate": {"accepted": ["queued"], "sending": ["routed"]},
+    "stopped": ["failed", "stop"],
+    "resumed": ["start"],
+    "recipient": "/to",
+}
+
+
+class StandingClock:
+    """Stands at the time of the samples."""
+
+    def now(self) -> int:
+        return SNS_NOW
+
+
+@asynccontextmanager
+async def room(
+    path: Path, table: dict[str, Any], **others: Any
+) -> AsyncIterator[tuple[Receipts, SqliteJournal]]:
+    """A room of receipts for one provider, and its journal."""
+    async with open_journal(path / "journal.db") as journal:
+        recorder = Recorder(
+            journal, InFlightLimit(1000), OutboxSignals(500), Backlog(), WallClock(), Metrics([], "1"),
+            max_waiting=1000, longest_pause=3600.0,
+        )  # fmt: skip
+        recorder.open()
+        inlets = {"sms": open_inlet(ReceiptOptions.model_validate(table))}
+        paths = {"/receipts/sms": "sms"}
+        metrics = Metrics([], "1")
+        yield (
+            Receipts(
+                inlets, paths, recorder, StandingClock(), metrics, max_body=65536, intermediate=["accepted"],
+                **others,
+            ),
+            journal,
+        )  # fmt: skip
+
+
+def results(*items: dict[str, object]) -> ReceiptRequest:
+    return ReceiptRequest("POST", "/receipts/sms", b"", [], json.dumps({"results": items}).encode())
+
+
+async def test_a_request_tells_of_messages_and_recipients(tmp_path: Path) -> None:
+    """Progress that events.intermediate names, an end, two words about recipients, one report unreadable."""
+    async with room(tmp_path, TABLE) as (receipts, journal):
+        for number in (1, 2, 3):
+            await deliver_to_sent(journal, number, f"p{number}")
+        await accept_all(journal)
+        request = results(
+            {"id": "p1", "status": "queued"},
+            {"id": "p2", "status": "routed"},
+            {"id": "p3", "status": "failed", "to": "+447700900103"},
+            {"status": "stop", "to": "+447700900104"},
+            {"id": "p1"},
+        )
+        reply = await receipts.take_in("sms", request)
+        assert (reply.status, reply.text) == (200, "")
+        assert sorted(reply.results) == ["matched", "matched", "matched", "told", "unread"]
+        assert await waiting_events(journal) == [(1, "accepted"), (3, "error")]
+        assert len(await journal.stopped()) == 2
+        reply = await receipts.take_in("sms", results({"status": "start", "to": "+447700900104"}))
+        assert reply.results == ["matched"]
+        assert len(await journal.stopped()) == 1
+
+
+@pytest.mark.parametrize("certificate", [True, False])
+async def test_a_certificate_is_fetched_once_and_a_subscription_confirmed(
+    tmp_path: Path, amazon: tuple[rsa.RSAPrivateKey, bytes], certificate: bool
+) -> None:
+    """What can't be fetched now is 503, so that Amazon repeats it."""
+    key, pem = amazon
+    fetched: list[str] = []
+
+    async def fetch(url: str) -> bytes | None:
+        fetched.append(url)
+        return pem if certificate else None
+
+    table = {
+        "provider_id": "/mail/messageId", "status": "/eventType", "delivered": ["Delivery"],
+        "signature": {"scheme": "sns", "topics": [TOPIC]},
+    }  # fmt: skip
+    async with room(tmp_path, table, fetch=fetch) as (receipts, _journal):
+        message = '{"eventType":"Delivery","mail":{"messageId":"m9"}}'
+        signed = SIGNED_NOTIFICATION.replace('{"eventType":"Delivery"}', message)
+        sent = enveloped(key, signed, Message=message)
+        if not certificate:
+            assert (await receipts.take_in("sms", sent)).status == 503
+            return
+        answers = [await receipts.take_in("sms", sent) for _ in range(2)]
+        assert [answer.results for answer in answers] == [["unmatched"], ["repeated"]]
+        lines = (
+            f"Message\nx\nMessageId\nm1\nSubscribeURL\n{CONFIRM}\nTimestamp\n{NOTIFICATION['Timestamp']}\n"
+            f"Token\nt1\nTopicArn\n{TOPIC}\nType\nSubscriptionConfirmation\n"
+        )
+        subscription = enveloped(
+            key, lines, Type="SubscriptionConfirmation", Message="x", Token="t1", SubscribeURL=CONFIRM
+        )
+        assert (await receipts.take_in("sms", subscription)).status == 200
+        assert fetched == [CERTIFICATE, CONFIRM]
+        assert (await receipts.take_in("sms", enveloped(key, signed))).status == 401

@@ -1,0 +1,231 @@
+"""The list of recipients who can't be reached on a channel any more: what it keeps, and who is on it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.delivery.backlog import Backlog
+from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.outbox_signals import OutboxSignals
+from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.stopped import StoppedRecipients
+from deliveryd.journal.orders import Action, Decided, ItemKind, Order
+from deliveryd.journal.read_transaction import read
+from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.journal.stopped import digest_of_address, read_stopped
+from deliveryd.metrics import Metrics
+from deliveryd.model import Customer, OptOut, StopChange, WallClock
+from deliveryd.testing.samples import opened
+
+KEY = b"0123456789abcdef"
+ADA = "+44 7700 900101"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+def change(at: int, *, stopped: bool = True, address: str = ADA, source: str = "answer") -> StopChange:
+    return StopChange("sms", digest_of_address(KEY, "sms", address), at, stopped, None, source)
+
+
+def in_force(path: Path) -> list[tuple[int, str]]:
+    return [(each.at, each.source) for each in read_stopped(path, None)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("+447700900101", "+44 7700 900-101", True),
+        ("+447700900101", "00447700900101", True),
+        ("+447700900101", "447700900101", True),
+        ("+447700900101", "+447700900102", False),
+        ("Ada@Example.com", "ada@example.com ", True),
+        ("Token-a", "token-a", False),
+        ("12345", "1234", False),
+    ],
+)
+def test_notations_of_an_address(one: str, other: str, same: bool) -> None:
+    """Reports write numbers with and without a plus, and mail addresses in any case."""
+    assert (digest_of_address(KEY, "sms", one) == digest_of_address(KEY, "sms", other)) is same
+
+
+def test_a_digest_depends_on_the_channel_and_the_key() -> None:
+    """Without the key, nobody can tell who is on the list."""
+    digests = {
+        digest_of_address(key, channel, ADA) for key in (KEY, KEY[::-1]) for channel in ("sms", "messenger")
+    }
+    assert len(digests) == 4
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ([change(1)], [(1, "answer")]),
+        ([change(1), change(5)], [(5, "answer")]),
+        ([change(5), change(1)], [(5, "answer")]),
+        ([change(1), change(5, stopped=False)], []),
+        ([change(5), change(1, stopped=False)], [(5, "answer")]),
+        ([change(1), change(5, stopped=False), change(3)], []),
+        ([change(1), change(5, stopped=False), change(7, source="receipt")], [(7, "receipt")]),
+        ([change(5, stopped=False)], []),
+    ],
+)
+async def test_the_latest_report_counts(
+    path: Path, changes: list[StopChange], left: list[tuple[int, str]]
+) -> None:
+    """In whatever order they come in."""
+    async with open_journal(path) as journal:
+        for each in changes:
+            await journal.receive([], [each])
+        assert await journal.stopped() == [(each.channel, each.digest) for each in read_stopped(path, "sms")]
+    assert in_force(path) == left
+
+
+@pytest.mark.anyio
+async def test_what_a_report_did_is_told(path: Path) -> None:
+    """A change of the list, or nothing new."""
+    async with open_journal(path) as journal:
+        results = await journal.receive([], [change(1), change(2), change(3, stopped=False), change(2)])
+        assert [each.result for each in results] == ["matched", "repeated", "matched", "repeated"]
+
+
+def recorder_on(journal: SqliteJournal) -> Recorder:
+    return Recorder(
+        journal, InFlightLimit(1), OutboxSignals(1), Backlog(), WallClock(), Metrics(["sms"], "0"),
+        max_waiting=1, longest_pause=1.0,
+    )  # fmt: skip
+
+
+@pytest.mark.anyio
+async def test_the_recorder_follows_reports_and_orders_and_loads_what_is_in_force(path: Path) -> None:
+    """What it has in memory is what the journal has."""
+    async with open_journal(path) as journal:
+        recorder = recorder_on(journal)
+        await recorder.receive([], [OptOut("sms", ADA, True, 1)])
+        assert recorder.stopped.includes("sms", "447700900101")
+        assert not recorder.stopped.includes("email", "447700900101")
+        await recorder.receive([], [OptOut("sms", ADA, False, 2)])
+        assert recorder.stopped.digests == {}
+        await recorder.decide(Order(Action.STOP, ItemKind.RECIPIENT, (f"sms {ADA}",)), ["sms"])
+        assert recorder.stopped.includes("sms", ADA)
+        again = recorder_on(journal)
+        await again.recover([])
+        assert again.stopped.digests == recorder.stopped.digests
+
+
+async def ordered(journal: SqliteJournal, verb: Action, *recipients: str) -> Decided:
+    keys = tuple(f"sms {each}" for each in recipients)
+    return await journal.decide(Order(verb, ItemKind.RECIPIENT, keys, user="ops"), 9, ["sms"])
+
+
+@pytest.mark.anyio
+async def test_orders_are_recorded_without_addresses(path: Path) -> None:
+    """A decision names the digest, by which a recipient can be lifted as well."""
+    async with open_journal(path) as journal:
+        decided = await ordered(journal, Action.STOP, ADA, "", "digest:12", "a\nb")
+        assert decided.done == (f"sms {ADA}",)
+        assert set(decided.skipped.values()) == {"not an address, and no digest either"}
+        [stopped] = read_stopped(path, "sms")
+        assert (stopped.source, stopped.at) == ("operator", 9)
+        again = await ordered(journal, Action.STOP, ADA)
+        assert again.skipped == {f"sms {ADA}": "is stopped already on sms"}
+        lifted = await ordered(journal, Action.LIFT, stopped.name)
+        assert lifted.done == (f"sms {stopped.name}",)
+        never = await ordered(journal, Action.LIFT, ADA)
+        assert never.skipped == {f"sms {ADA}": "isn't stopped on sms"}
+    keys = read(path, lambda db: db.execute("SELECT verb, key, user FROM decision").fetchall())
+    assert keys == [("stop", f"sms {stopped.name}", "ops"), ("lift", f"sms {stopped.name}", "ops")]
+    with closing(sqlite3.connect(path)) as db:
+        assert ADA not in "".join(db.iterdump())
+
+
+@pytest.mark.anyio
+async def test_who_was_lifted_long_ago_is_forgotten(path: Path) -> None:
+    """Who is on the list stays there."""
+    async with open_journal(path) as journal:
+        await journal.receive([], [change(1), change(2, address="x@example.com"), change(3, stopped=False)])
+        await journal.forget(100, 10)
+        assert in_force(path) == [(2, "answer")]
+    assert read(path, lambda db: db.execute("SELECT count(*) FROM stopped").fetchone()) == (1,)
+
+
+def test_an_empty_list_computes_nothing() -> None:
+    """There is nothing to look up on a channel that nobody stopped."""
+    stopped = StoppedRecipients(KEY)
+    change_ = stopped.stop("sms", ADA, 1, "blocked")
+    assert set(stopped.digests) == {"sms"}
+    stopped.apply(change_._replace(stopped=False))
+    stopped.apply(change_._replace(stopped=False))
+    assert stopped.digests == {}
+    assert not stopped.includes("sms", ADA)
+
+
+# the address
+
+
+STOPPED = [{"status": [403], "verdict": "stopped"}]
+
+
+def options(**more: Any) -> HttpChannelOptions:
+    return HttpChannelOptions.model_validate({"url": "http://h/", **more})
+
+
+@pytest.mark.parametrize(
+    ("more", "address"),
+    [
+        ({"json": {"to": "{customer.phone}", "who": "{customer.name}"}}, "{customer.phone}"),
+        ({"json": {"to": [{"id": "tel:{customer.phone}"}], "t": "{content.text}"}}, "{customer.phone}"),
+        ({"json": {"to": "{customer.id}"}}, "{customer.id}"),
+        ({"json": {"to": "{customer.phone}", "device": "{customer.device}"}}, None),
+        (
+            {"json": {"to": "{customer.phone}", "d": "{customer.d}"}, "recipient": "{customer.d}"},
+            "{customer.d}",
+        ),
+        ({"json": {"text": "{content.text}"}}, None),
+    ],
+)
+def test_the_address_of_a_mapping(more: dict[str, Any], address: str | None) -> None:
+    """The only customer field that is sent, or the one that `recipient` names."""
+    assert options(**more).address() == address
+    if address is None:
+        with pytest.raises(ValidationError, match=r'set recipient = "\{customer\.FIELD\}"'):
+            options(**more, answers=STOPPED)
+    else:
+        assert options(**more, answers=STOPPED).answers
+
+
+@pytest.mark.parametrize("recipient", ["phone", "{message.id}", "{customer.a}{customer.b}", "+{customer.a}"])
+def test_a_recipient_that_is_no_customer_field(recipient: str) -> None:
+    """One placeholder, as it stands in the mapping."""
+    with pytest.raises(ValidationError, match="expected one placeholder"):
+        options(json={"to": "{customer.phone}"}, recipient=recipient)
+
+
+@pytest.mark.anyio
+async def test_the_recipient_of_an_adapter() -> None:
+    """The value that it would send."""
+    mapping = {"url": "http://127.0.0.1:9/", "json": {"to": "{customer.phone}", "n": "{customer.name}"}}
+    async with opened("http", mapping, block="sms") as http:
+        assert http.recipient(Customer(1, {"phone": "+1", "name": "Ada"})) == "+1"
+        assert http.recipient(Customer(1, {"name": "Ada"})) is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_recipient_of_a_mail() -> None:
+    """The bare address."""
+    smtp = {"host": "127.0.0.1", "sender": "a@example.com"}
+    async with opened("smtp", smtp, block="email") as mail:
+        assert mail.recipient(Customer(1, {"email": "Ada <ada@example.com>"})) == "ada@example.com"
+        assert mail.recipient(Customer(1, {"email": "nobody"})) is None
+        assert mail.recipient(Customer(1, {})) is None

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import pytest
 import trustme
@@ -478,7 +478,7 @@ def sections(
             continue
         key = (*path, field.alias or name)
         below = [kind for kind in kinds(field.annotation) if issubclass(kind, BaseModel)]
-        if below:
+        if below and get_origin(field.annotation) is not list:
             yield from sections(below[0], key)
         else:
             yield key, field

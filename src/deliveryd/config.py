@@ -57,6 +57,10 @@ def _address(url: str) -> str:
     return url
 
 
+def _public(url: str) -> str:
+    return _address(url).rstrip("/")
+
+
 def _listen(listen: str) -> str:
     if listen:
         parse_listen(listen)
@@ -94,6 +98,7 @@ def _journal_url(url: object, info: ValidationInfo) -> str:
 
 
 Url = Annotated[str, AfterValidator(_address)]
+PublicUrl = Annotated[str, AfterValidator(_public)]
 Listen = Annotated[str, AfterValidator(_listen)]
 Tag = Annotated[str, AfterValidator(_tag)]
 HostName = Annotated[str, AfterValidator(_host)]
@@ -227,6 +232,9 @@ class ReceiptsOptions(Section):
 
     listen: Listen = Field("127.0.0.1:9471", description="address; port 0: any free one; empty: off")
     max_body: Size = Field(64 << 10, ge=1, description="largest report accepted")
+    public_url: PublicUrl | None = Field(
+        None, description="address that providers call, in front of /receipts/…"
+    )
     trusted_proxies: tuple[NetworkText, ...] = Field(
         ("127.0.0.0/8", "::1"), description="proxies whose X-Forwarded-For names the peer"
     )
@@ -310,8 +318,13 @@ def _check(file: ConfigFile, config: Config) -> None:
     ):
         file.complain("journal.url", shared)
     for provider in config.channels.providers.values():
-        if provider.receipt is not None and not config.receipts.listen:
-            file.complain(f"{provider.place}.receipt", "receipts.listen is empty, so no receipt could arrive")
+        receipt, place = provider.receipt, f"{provider.place}.receipt"
+        if receipt is not None and not config.receipts.listen:
+            file.complain(place, "receipts.listen is empty, so no receipt could arrive")
+        signature = receipt.signature if receipt is not None else None
+        if signature is not None and signature.covers_url and config.receipts.public_url is None:
+            text = f"is missing; {place}.signature covers the address that the provider calls"
+            file.complain("receipts.public_url", text)
 
 
 def _plain_text(config: Config) -> Iterator[tuple[str, str]]:

@@ -35,7 +35,7 @@ class PreparedRequests:
 
 def prepare_requests(options: HttpChannelOptions) -> PreparedRequests:
     """Read the secrets and prepare requests with them. Raises ValueError."""
-    secrets = {name: secret.read() for name, secret in options.secrets.items()}
+    secrets = {name: files[0].read() for name, files in options.secrets.items()}
     return PreparedRequests(secrets, RequestWriter(options, secrets))
 
 
@@ -137,7 +137,7 @@ def open_http_channel(place: str, block: str, options: HttpChannelOptions, timeo
         raise ConfigError([f"{place}.{problem}" for problem in problems])
     try:
         prepared = RenewedValue(
-            [secret.path for secret in options.secrets.values()], lambda: prepare_requests(options)
+            [files[0].path for files in options.secrets.values()], lambda: prepare_requests(options)
         )
     except ValueError as error:
         raise ConfigError([f"{place}.{error}"]) from None

@@ -28,7 +28,7 @@ from deliveryd.http.finder import FinderText
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions, tls_problems
-from deliveryd.options.units import SecretPath
+from deliveryd.options.units import SecretPaths
 
 Scalar = StrictStr | StrictBool | StrictInt | StrictFloat
 MappedPairs = dict[str, Scalar | list[Scalar]]
@@ -73,7 +73,7 @@ class HttpChannelOptions(ProxyOptions):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     # First, since the validators of the others refer to it.
-    secrets: dict[Annotated[str, Field(pattern=r"^[^{}]+$")], SecretPath] = Field(
+    secrets: dict[Annotated[str, Field(pattern=r"^[^{}]+$")], SecretPaths] = Field(
         {}, description="names for {secret.NAME}, and their files"
     )
     url: str = Field(description="address; placeholders in path segments and values of the query")
@@ -115,6 +115,12 @@ class HttpChannelOptions(ProxyOptions):
             raise ValueError("a date or time must be a string in quotes") from None
         return value
 
+    @field_validator("receipt")
+    @classmethod
+    def _named_secrets(cls, receipt: ReceiptOptions | None, info: ValidationInfo) -> ReceiptOptions | None:
+        secrets = info.data.get("secrets")
+        return receipt if receipt is None or secrets is None else receipt.with_secrets(secrets)
+
     @field_validator("headers")
     @classmethod
     def _sendable(cls, headers: dict[str, str]) -> dict[str, str]:
@@ -131,7 +137,8 @@ class HttpChannelOptions(ProxyOptions):
             raise ValueError('method = "GET" needs query instead of json or form')
         if self.json_body is None and self.form is None and not any(names_in([self.url, self.query])):
             raise ValueError("the request wouldn't contain the message: set json, form or query")
-        if self.receipt is not None and self.provider_id is None:
+        matches_by_id = self.receipt is not None and not self.receipt.reference
+        if matches_by_id and self.provider_id is None:
             raise ValueError("receipt needs provider_id, since receipts are matched by the provider's id")
         return self
 
@@ -148,13 +155,10 @@ class HttpChannelOptions(ProxyOptions):
     def problems(self, block: str) -> list[str]:
         """Return the problems with its block and its files, as `key: what`."""
         found = content_problems(self.mapped(), block)
-        for name, secret in self.secrets.items():
-            problem = secret.problem()
-            if problem:
-                found.append(f"secrets.{name}: {problem}")
-        if self.receipt is not None and self.receipt.signature is not None:
-            problems = self.receipt.signature.problems
-            found += [f"receipt.signature.secret_file: {problem}" for problem in problems]
+        for name, files in self.secrets.items():
+            found += [f"secrets.{name}: {problem}" for file in files if (problem := file.problem())]
+        if self.receipt is not None:
+            found += [f"receipt.{problem}" for problem in self.receipt.problems]
         found += self.proxy_problems()
         is_plain = goes_out_plain(self.url, self.proxy)
         if not self.allow_plain_text and is_plain and (sent := self._secret_sent()):

@@ -1,4 +1,4 @@
-"""Records receipts: those that come in side by side share an operation of the journal."""
+"""Records reports: those that come in side by side share an operation of the journal."""
 
 from __future__ import annotations
 
@@ -32,19 +32,21 @@ class ReceiptBatcher:
         self._recorder = recorder
         self._open = _Batch()
 
-    async def record(self, receipt: Receipt) -> str | None:
-        """Return what a receipt did, once that is durable; None: it can't be recorded now.
+    async def record(self, receipts: Sequence[Receipt]) -> Sequence[str] | None:
+        """Return what each receipt of a request did, once all are durable; None: they can't be recorded now.
 
         The caller of a batch's first receipt records all of it; the others wait.
         """
         batch = self._open
         place = len(batch.receipts)
-        batch.receipts.append(receipt)
+        batch.receipts += receipts
         if place == 0:
             await self._record(batch)
         else:
             await batch.done.wait()
-        return batch.results[place].result if batch.results is not None else None
+        if batch.results is None:
+            return None
+        return [result for result, _effect in batch.results[place : place + len(receipts)]]
 
     async def _record(self, batch: _Batch) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -12,7 +12,7 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.client import build_client
 from deliveryd.metrics import Metrics, ReceiptResult
-from deliveryd.model import Clock, Receipt, channel_of
+from deliveryd.model import Clock, Progress, Receipt, Reported, UnreadReport, channel_of
 from deliveryd.receipts.batcher import ReceiptBatcher
 from deliveryd.receipts.endpoint import ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
@@ -60,7 +60,10 @@ async def fetch_page(url: str) -> bytes | None:
 
 
 class Receipts:
-    """Verifies, reads, records and answers what providers report. `paths` are their addresses."""
+    """Verifies, reads, records and answers what providers report.
+
+    `paths` are their addresses, `intermediate` the intermediate statuses that the service is told.
+    """
 
     def __init__(
         self,
@@ -72,6 +75,7 @@ class Receipts:
         *,
         max_body: int,
         public_url: str = "",
+        intermediate: Collection[str] = (),
         fetch: Fetch = fetch_page,
     ) -> None:
         self._inlets = inlets
@@ -82,6 +86,7 @@ class Receipts:
         self._metrics = metrics
         self._max_body = max_body
         self._public_url = public_url
+        self._intermediate = intermediate
         self._fetch = fetch
         self._fetching = anyio.Lock()
         self._quiet: defaultdict[tuple[str | None, Event, int | None], _Quiet] = defaultdict(_Quiet)
@@ -149,15 +154,25 @@ class Receipts:
 
     async def _record(self, provider: str, reading: Reading, now: int) -> Sequence[str] | None:
         """Record the reports of a request in one transaction; return what each did, or None if it failed."""
-        receipts = list(_receipts(provider, reading.reports, now))
-        results = await self._batcher.record(receipts) if receipts else ()
-        if results is None:
-            return None
-        for result in results:
+        reports = [
+            *(UnreadReport(provider, raw, reason, now) for raw, reason in reading.unread),
+            *self._reported(provider, reading.reports, now),
+        ]
+        results = await self._batcher.record(reports) if reports else ()
+        for result in results or ():
             self._log_result(result, provider)
-        for _ in reading.unread:
-            self._log_seldom("malformed", Event.RECEIPT_MALFORMED, provider)
         return results
+
+    def _reported(self, provider: str, reports: Sequence[Report], now: int) -> Iterator[Reported]:
+        """Return what the journal records of reports."""
+        for report in reports:
+            id_ = report.provider_id or ""
+            if report.meaning in ("delivered", "failed"):
+                delivered = report.meaning == "delivered"
+                status = report.word if delivered else report.details
+                yield Receipt(provider, id_, delivered, status, report.at, now, report.reference)
+            elif report.intermediate is not None and report.intermediate in self._intermediate:
+                yield Progress(provider, id_, report.intermediate, now, report.reference)
 
     def _turned_away(self, status: int, provider: str | None) -> None:
         """A request was no report to a provider, or one that is too large: perhaps a mistyped address."""
@@ -167,6 +182,10 @@ class Receipts:
         match result:
             case "unmatched":
                 self._log_seldom("unmatched", Event.RECEIPT_UNMATCHED, provider)
+            case "unread":
+                self._log_seldom("malformed", Event.RECEIPT_MALFORMED, provider)
+            case "noted":
+                pass
             case "repeated":
                 self._log("repeated", Event.RECEIPT_REPEATED, provider)
             case _:
@@ -192,14 +211,3 @@ class Receipts:
             if status is not None:
                 fields["status"] = status
             log(event, **fields)
-
-
-def _receipts(provider: str, reports: Sequence[Report], now: int) -> Iterator[Receipt]:
-    """Return what the journal records of reports."""
-    for report in reports:
-        if report.meaning in ("delivered", "failed"):
-            delivered = report.meaning == "delivered"
-            status = report.word if delivered or report.code is None else f"{report.status}/{report.code}"
-            yield Receipt(
-                provider, report.provider_id or "", delivered, status, report.at, now, report.reference
-            )

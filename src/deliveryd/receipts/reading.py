@@ -42,6 +42,11 @@ class Report(NamedTuple):
     consent: Consent | None = None
     recipient: str | None = None
 
+    @property
+    def details(self) -> str:
+        """The status, and the code if there is one."""
+        return self.status if self.code is None else f"{self.status}/{self.code}"
+
 
 class Unread(NamedTuple):
     """A report of a list that can't be read: its JSON, and why."""

@@ -384,4 +384,5 @@ def _receipts(config: Config, recorder: Recorder, clock: Clock, metrics: Metrics
         metrics,
         max_body=config.receipts.max_body,
         public_url=config.receipts.public_url or "",
+        intermediate=config.events.intermediate,
     )

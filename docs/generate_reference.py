@@ -24,7 +24,7 @@ from typer.main import get_command
 from deliveryd.admin.exposition import expose
 from deliveryd.channels.http_options import HttpChannelOptions, SuccessOptions
 from deliveryd.channels.options import BreakerOptions, ChannelTable, ProviderTable, RetryOptions
-from deliveryd.channels.receipt_options import AnswerOptions, ChallengeOptions, ReceiptOptions
+from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptAnswerOptions, ReceiptOptions
 from deliveryd.channels.signature_options import SCHEMES
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.cli.app import COMMANDS, build_app
@@ -218,7 +218,7 @@ def channels() -> Iterator[str]:
     yield from section('adapter = "http"', HttpChannelOptions, without=ProxyOptions)
     yield from section("[channels.NAME.success]", SuccessOptions)
     yield from section("[channels.NAME.receipt]", ReceiptOptions)
-    yield from section("[channels.NAME.receipt.answer]", AnswerOptions)
+    yield from section("[channels.NAME.receipt.answer]", ReceiptAnswerOptions)
     yield from section("[channels.NAME.receipt.challenge]", ChallengeOptions)
     for scheme, model in SCHEMES.items():
         yield from section(f'[channels.NAME.receipt.signature] scheme = "{scheme}"', model)

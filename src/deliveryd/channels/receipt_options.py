@@ -77,7 +77,7 @@ class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
-class AnswerOptions(_Table):
+class ReceiptAnswerOptions(_Table):
     """What the provider gets for a request that was read."""
 
     status: int = Field(200, ge=200, le=299, description="status")
@@ -135,7 +135,9 @@ class ReceiptOptions(_Table):
     zone: Annotated[str, AfterValidator(_zone)] | None = Field(
         None, description="time zone of times without an offset; left out: UTC"
     )
-    answer: AnswerOptions = Field(AnswerOptions.model_construct(), description="what the provider gets")
+    answer: ReceiptAnswerOptions = Field(
+        ReceiptAnswerOptions.model_construct(), description="what the provider gets"
+    )
     signature: SignatureOptions | None = Field(None, description="left out: reports aren't verified")
     challenge: ChallengeOptions | None = Field(None, description="Meta's verification of the address")
 

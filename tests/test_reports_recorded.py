@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -138,3 +140,60 @@ async def test_only_the_latest_of_what_cant_be_read_are_kept(
         assert [letter.at - NOW for letter in kept] == [7, 8, 9]
         await journal.forget(NOW + 9, 100)
         assert [letter.at - NOW for letter in read_dead_letters(path, [ItemKind.REPORT], 0, "")] == [9]
+
+
+# Many at once
+
+
+def mixed(journal: SqliteJournal) -> list[Receipt]:
+    """By id, by key, failed, repeated, unknown, two of one message, an id that was used again."""
+    by_id = [Receipt("sms", f"p{number}", number % 3 > 0, "x", NOW, NOW + 9) for number in range(1, 11)]
+    by_key = [
+        Receipt("sms", f"p{number}", True, "x", NOW, NOW + 9, key_of(journal, number))
+        for number in range(11, 15)
+    ]
+    other = [
+        Receipt("sms", "p15", True, "x", NOW, NOW + 9, "15"),
+        Receipt("sms", "q16", False, "x", NOW, NOW + 9, key_of(journal, 16)),
+        Receipt("sms", "p17", False, "x", NOW, NOW + 9),
+        Receipt("sms", "p17", True, "x", NOW, NOW + 9),
+        Receipt("sms", "p1", True, "x", NOW, NOW + 9),
+        Receipt("sms", "p21", True, "x", NOW, NOW + 9),
+        Receipt("sms", "nobody", True, "x", NOW, NOW + 9),
+        Receipt("email", "p2", True, "x", NOW, NOW + 9),
+        echoed(key_of(journal, 18)),
+    ]
+    return [*by_id, *by_key, *other]
+
+
+async def ended_by(
+    path: Path, portion: int, *, with_echo: bool
+) -> tuple[list[str], list[object], list[object]]:
+    """Send messages, receive the receipts in portions twice; their results, and what is recorded then."""
+    async with open_journal(path) as journal:
+        for number in range(1, 21):
+            await deliver_to_sent(journal, number, f"p{number}")
+        for number in (21, 22):
+            await deliver_to_sent(journal, number, "p21")
+        await accept_all(journal)
+        receipts = [each for each in mixed(journal) if with_echo or each.provider_id]
+        results: list[str] = []
+        for _ in range(2):
+            for begin in range(0, len(receipts), portion):
+                results += await received(journal, *receipts[begin : begin + portion])
+        events = sorted((row.message_id, row.status) for row in await journal.outbox(0, 1000))
+    with closing(sqlite3.connect(path)) as db:
+        rows = db.execute("SELECT id, state, ended_at, provider_id FROM message ORDER BY id").fetchall()
+        rows += db.execute(
+            "SELECT provider, provider_id, delivered, message_id FROM receipt ORDER BY 1, 2, 3, 4"
+        ).fetchall()
+    return results, list(events), rows
+
+
+@pytest.mark.parametrize("with_echo", [True, False])
+async def test_many_at_once_do_what_one_by_one_do(tmp_path: Path, with_echo: bool) -> None:
+    """The same results, events and rows."""
+    together = await ended_by(tmp_path / "together.db", 1000, with_echo=with_echo)
+    alone = await ended_by(tmp_path / "alone.db", 1, with_echo=with_echo)
+    assert together == alone
+    assert together[0].count("matched") >= 15

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from deliveryd import transitions
 from deliveryd.journal.base import MatchedReceipt, Recorded
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
+from deliveryd.journal.receipt_bulk import BulkMatching
 from deliveryd.journal.unread_reports import keep_unread
 from deliveryd.model import (
     Entry,
@@ -88,15 +89,19 @@ class Matching:
         self._settled = _SETTLE.format(emptied=emptied)
         self._outbox = outbox
         self._namespace = namespace
+        self._bulk = BulkMatching(outbox, namespace)
 
     def receive(self, db: sqlite3.Connection, reports: Sequence[Reported]) -> list[MatchedReceipt]:
         """Record what providers report, and apply each receipt that can be."""
         keep_unread(db, [report for report in reports if isinstance(report, UnreadReport)])
-        return [self._receive_any(db, report) for report in reports]
+        done = self._bulk.receive(db, [report for report in reports if isinstance(report, Receipt)])
+        return [self._receive_any(db, report, done) for report in reports]
 
-    def _receive_any(self, db: sqlite3.Connection, report: Reported) -> MatchedReceipt:
+    def _receive_any(
+        self, db: sqlite3.Connection, report: Reported, done: Mapping[Receipt, MatchedReceipt]
+    ) -> MatchedReceipt:
         if isinstance(report, Receipt):
-            return self._receive(db, report)
+            return done.get(report) or self._receive(db, report)
         if isinstance(report, Progress):
             return self._progress(db, report)
         return MatchedReceipt("unread")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import orjson
 
 from deliveryd.channels.receipt_options import IntermediateStatus, ReceiptOptions
 from deliveryd.http.conditions import Condition, compile_conditions
-from deliveryd.http.finder import Document, Finder, compile_finder
-from deliveryd.http.json_pointer import EVERY, Steps, follow, parse_pointer
+from deliveryd.http.finder import Document, compile_finder
+from deliveryd.http.json_pointer import EVERY, Steps, follow, parse_pointer, scalar_text
 from deliveryd.receipts.request import Unreadable
 from deliveryd.receipts.times import compile_time
 
@@ -83,10 +83,10 @@ class ReportReader:
         self._reference = _compiled(options.reference)
         self._singular = _singular([*options.provider_id, *options.reference])
         self._status = _compiled(options.status)
-        self._code = compile_finder(options.code) if options.code is not None else None
+        self._code = _compiled_place(options.code) if options.code is not None else None
         self._recipient = _compiled(options.recipient)
         self._words = _words(options)
-        self._reported_at = compile_finder(options.reported_at) if options.reported_at is not None else None
+        self._reported_at = _compiled_place(options.reported_at) if options.reported_at is not None else None
         self._read_time = compile_time(options.time, options.zone)
 
     def read(self, document: Document, received_at: int) -> Reading:
@@ -153,8 +153,8 @@ class ReportReader:
             yield Report(id_, reference, word, meaning, at, status, code, intermediate, consent, recipient)
 
     def _ids(self, item: Document) -> Sequence[str | None]:
-        for finder in self._provider_id:
-            if found := finder.find_all(item):
+        for place in self._provider_id:
+            if found := place.find_all(item):
                 return found
         return (None,)
 
@@ -169,11 +169,36 @@ class ReportReader:
 
 
 def _any_holds(conditions: Sequence[Condition], document: Document) -> bool:
-    return any(condition.holds(document) for condition in conditions)
+    return bool(conditions) and any(condition.holds(document) for condition in conditions)
 
 
-def _compiled(places: Sequence[str]) -> tuple[Finder, ...]:
-    return tuple(compile_finder(place) for place in places)
+class _Place(NamedTuple):
+    """A place in a report. `find` returns the first value there, `find_all` each."""
+
+    expression: str
+    find: Callable[[Document], str | None]
+    find_all: Callable[[Document], Sequence[str]]
+
+
+def _compiled(places: Sequence[str]) -> tuple[_Place, ...]:
+    return tuple(_compiled_place(place) for place in places)
+
+
+def _compiled_place(expression: str) -> _Place:
+    """Compile a place; a plain pointer, which is in every report, takes the short way."""
+    finder = compile_finder(expression)
+    steps = parse_pointer(expression) if expression.startswith("/") else (EVERY,)
+    if EVERY in steps:
+        return _Place(expression, finder.find, finder.find_all)
+
+    def find(document: Document) -> str | None:
+        value = follow(document.tree, steps)
+        return finder.find(document) if isinstance(value, float) else scalar_text(value)
+
+    def find_all(document: Document) -> Sequence[str]:
+        return (value,) if (value := find(document)) is not None else ()
+
+    return _Place(expression, find, find_all)
 
 
 def _elements(steps: Steps) -> Steps:
@@ -212,16 +237,16 @@ def _meaning(words: _Words, status: str, pair: str) -> tuple[str, tuple[Meaning,
     return (pair if pair in words.consents else status), ("none", None)
 
 
-def _first(finders: Sequence[Finder], document: Document) -> str | None:
-    for finder in finders:
-        if (value := finder.find(document)) is not None:
+def _first(places: Sequence[_Place], document: Document) -> str | None:
+    for place in places:
+        if (value := place.find(document)) is not None:
             return value
     return None
 
 
-def _missing(what: str, finders: Sequence[Finder]) -> str:
-    places = ", ".join(finder.expression for finder in finders)
-    raise Unreadable(f"there is no usable {what} at {places}")
+def _missing(what: str, places: Sequence[_Place]) -> str:
+    expressions = ", ".join(place.expression for place in places)
+    raise Unreadable(f"there is no usable {what} at {expressions}")
 
 
 def _pointer(steps: Steps) -> str:

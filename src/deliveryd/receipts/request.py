@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import parse_qsl
 
 from deliveryd.http.finder import Document, Texts, read_texts
 
-_FORM = "application/x-www-form-urlencoded"
-_MULTIPART = "multipart/"
+_FORM = b"application/x-www-form-urlencoded"
+_MULTIPART = b"multipart/"
 _NO_TEXTS: Texts = {}
 _MOST_FIELDS = 1000
 
@@ -17,17 +17,48 @@ class Unreadable(ValueError):
     """A report doesn't match the configuration; the text names the place, never a value."""
 
 
+class Headers(Mapping[str, str]):
+    """Headers by their lower-case names, decoded when one is looked up.
+
+    One that is given several times is a list (RFC 9110, 5.2).
+    """
+
+    __slots__ = ("_decoded", "_raw")
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._raw = raw
+        self._decoded: dict[str, str] | None = None
+
+    def __getitem__(self, name: str) -> str:
+        """Return a header; raises KeyError."""
+        if self._decoded is None:
+            self._decoded = {}
+            for raw_name, raw_value in self._raw:
+                key, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+                earlier = self._decoded.get(key)
+                self._decoded[key] = value if earlier is None else f"{earlier}, {value}"
+        return self._decoded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names."""
+        return (name.decode("latin-1") for name, _value in self._raw)
+
+    def __len__(self) -> int:
+        """Return how many lines they are."""
+        return sum(1 for _ in self._raw)
+
+
 class ReceiptRequest:
     """One request. `base` is `receipts.public_url`, in front of the path that the provider called."""
 
-    __slots__ = ("base", "body", "headers", "method", "path", "query")
+    __slots__ = ("_raw_headers", "base", "body", "headers", "method", "path", "query")
 
     def __init__(
         self,
         method: str,
         path: str,
         query: bytes,
-        headers: Iterable[tuple[bytes, bytes]],
+        headers: Sequence[tuple[bytes, bytes]],
         body: bytes,
         *,
         base: str = "",
@@ -35,7 +66,8 @@ class ReceiptRequest:
         self.method = method
         self.path = path
         self.query = query
-        self.headers = _joined(headers)
+        self._raw_headers = headers
+        self.headers: Mapping[str, str] = Headers(headers)
         self.body = body
         self.base = base
 
@@ -48,7 +80,7 @@ class ReceiptRequest:
     @property
     def is_form(self) -> bool:
         """Whether the body is a form."""
-        return self.headers.get("content-type", "").lower().startswith(_FORM)
+        return self._content_type().startswith(_FORM)
 
     def form_pairs(self) -> list[tuple[str, str]]:
         """Return the fields of a form, none of another body. Raises ValueError."""
@@ -64,9 +96,14 @@ class ReceiptRequest:
 
     def with_body(self, body: bytes) -> ReceiptRequest:
         """Return the request with the content of an envelope, which is JSON."""
-        request = ReceiptRequest(self.method, self.path, self.query, (), body, base=self.base)
-        request.headers = {**self.headers, "content-type": "application/json"}
-        return request
+        others = [(name, value) for name, value in self._raw_headers if name != b"content-type"]
+        return ReceiptRequest(self.method, self.path, self.query, others, body, base=self.base)
+
+    def _content_type(self) -> bytes:
+        for name, value in self._raw_headers:
+            if name == b"content-type":
+                return value.lower()
+        return b""
 
     def document(self) -> Document:
         """Return the report: a form, JSON, or without a body the query. Raises Unreadable."""
@@ -83,7 +120,7 @@ class ReceiptRequest:
     def _form(self) -> Texts | None:
         if self.is_form:
             return _texts(self.body, "form")
-        if self.headers.get("content-type", "").lower().startswith(_MULTIPART):
+        if self._content_type().startswith(_MULTIPART):
             raise Unreadable("the body is multipart; only JSON and plain forms can be read")
         return None
 
@@ -93,15 +130,6 @@ class ReceiptRequest:
             return read_texts(self.query) if self.query else _NO_TEXTS
         except ValueError:
             return _NO_TEXTS
-
-
-def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return headers by their lower-case names; one that is given several times as a list (RFC 9110, 5.2)."""
-    joined: dict[str, str] = {}
-    for raw_name, raw_value in headers:
-        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        joined[name] = f"{joined[name]}, {value}" if name in joined else value
-    return joined
 
 
 def _texts(encoded: bytes, what: str) -> Texts:

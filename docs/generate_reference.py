@@ -24,7 +24,8 @@ from typer.main import get_command
 from deliveryd.admin.exposition import expose
 from deliveryd.channels.http_options import HttpChannelOptions, SuccessOptions
 from deliveryd.channels.options import BreakerOptions, ChannelTable, ProviderTable, RetryOptions
-from deliveryd.channels.receipt_options import ReceiptOptions, SignatureOptions
+from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptAnswerOptions, ReceiptOptions
+from deliveryd.channels.signature_options import SCHEMES
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.cli.app import COMMANDS, build_app
 from deliveryd.config import Config
@@ -126,7 +127,7 @@ def kind_of(annotation: Any, field: FieldInfo | None = None) -> str:
         return "list"
     if origin in (tuple, list):
         return f"list of {kind_of(arguments[0])}"
-    if origin is dict or (inspect.isclass(annotation) and issubclass(annotation, BaseModel)):
+    if origin in (dict, Mapping) or (inspect.isclass(annotation) and issubclass(annotation, BaseModel)):
         return "table"
     return PLAIN.get(annotation, "text")
 
@@ -217,7 +218,10 @@ def channels() -> Iterator[str]:
     yield from section('adapter = "http"', HttpChannelOptions, without=ProxyOptions)
     yield from section("[channels.NAME.success]", SuccessOptions)
     yield from section("[channels.NAME.receipt]", ReceiptOptions)
-    yield from section("[channels.NAME.receipt.signature]", SignatureOptions)
+    yield from section("[channels.NAME.receipt.answer]", ReceiptAnswerOptions)
+    yield from section("[channels.NAME.receipt.challenge]", ChallengeOptions)
+    for scheme, model in SCHEMES.items():
+        yield from section(f'[channels.NAME.receipt.signature] scheme = "{scheme}"', model)
     yield from section('adapter = "smtp"', SmtpOptions)
 
 

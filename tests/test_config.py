@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import pytest
 import trustme
@@ -479,7 +479,7 @@ def sections(
             continue
         key = (*path, field.alias or name)
         below = [kind for kind in kinds(field.annotation) if issubclass(kind, BaseModel)]
-        if below:
+        if below and get_origin(field.annotation) is not list:
             yield from sections(below[0], key)
         else:
             yield key, field

@@ -17,6 +17,7 @@ import trio
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
 from deliveryd.delivery.intake import TOP_UP
 from deliveryd.journal.audit import audit_journal
+from deliveryd.receipts.request import ReceiptRequest
 from support.virtual import VirtualSupervisor, VirtualWorld, live
 
 pytestmark = pytest.mark.slow
@@ -183,7 +184,8 @@ class Stage:
         sent = [one.entry.id for _, one in self.world.channels["sms"].attempts if one.entry.id % 10]
         for id_ in sent:
             body = json.dumps({"id": f"p-{id_}", "status": "delivered"}).encode()
-            assert (await receipts.take_in("sms", {}, body)).status == 200
+            request = ReceiptRequest("POST", "/receipts/sms", b"", [], body)
+            assert (await receipts.take_in("sms", request)).status == 200
             self.reported.append(id_)
             await trio.sleep(5.9 * HOUR / len(sent))
 

@@ -15,6 +15,7 @@ import trio
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.journal.audit import audit_journal
 from deliveryd.model import format_instant
+from deliveryd.receipts.request import ReceiptRequest
 from support.virtual import START, VirtualSupervisor, VirtualWorld, live
 
 RECEIPT = """
@@ -48,10 +49,12 @@ def world(tmp_path: Path) -> VirtualWorld:
 
 
 async def report(worker: VirtualSupervisor, dispatch: Dispatch, channel: str, status: str) -> str:
-    """The provider reports by the key that it was given; what it is answered."""
+    """The provider reports by the key that it was given; what the report did."""
     assert worker.parts.receipts is not None
     body = json.dumps({"id": "q1", "status": status, "reference": dispatch.key}).encode()
-    return (await worker.parts.receipts.take_in(channel, {}, body)).text.strip()
+    request = ReceiptRequest("POST", f"/receipts/{channel}", b"", [], body)
+    (result,) = (await worker.parts.receipts.take_in(channel, request)).results
+    return result
 
 
 def told(world: VirtualWorld) -> list[Any]:

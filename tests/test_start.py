@@ -29,9 +29,9 @@ def among(modules: Iterable[str], unwanted: Iterable[str]) -> list[str]:
 
 
 NOT_FOR_A_START = {
-    "aiosmtpd", "aiosmtplib", "attr", "click", "email_validator", "h11", "httpcore", "httpx", "langcodes",
-    "markdown_it", "multiprocessing", "prometheus_client", "pygments", "rich", "socketserver", "sqlalchemy",
-    "starlette", "tenacity", "uvicorn", "wsgiref",
+    "aiosmtpd", "aiosmtplib", "attr", "click", "cryptography", "email_validator", "h11", "httpcore", "httpx",
+    "jwt", "langcodes", "markdown_it", "multiprocessing", "prometheus_client", "pygments", "rich",
+    "socketserver", "sqlalchemy", "standardwebhooks", "starlette", "tenacity", "uvicorn", "wsgiref",
 }  # fmt: skip
 
 

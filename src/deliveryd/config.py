@@ -327,8 +327,13 @@ def _check(file: ConfigFile, config: Config) -> None:
     ):
         file.complain("journal.url", shared)
     for provider in config.channels.providers.values():
-        if provider.receipt is not None and not config.receipts.listen:
-            file.complain(f"{provider.place}.receipt", "receipts.listen is empty, so no receipt could arrive")
+        receipt, place = provider.receipt, f"{provider.place}.receipt"
+        if receipt is not None and not config.receipts.listen:
+            file.complain(place, "receipts.listen is empty, so no receipt could arrive")
+        signature = receipt.signature if receipt is not None else None
+        if signature is not None and signature.covers_url and config.receipts.public_url is None:
+            text = f"is missing; {place}.signature covers the address that the provider calls"
+            file.complain("receipts.public_url", text)
 
 
 def _unserved_addresses(config: Config) -> Iterator[tuple[str, str]]:

@@ -386,7 +386,8 @@ class Transition(NamedTuple):
 class Receipt(NamedTuple):
     """A provider's update for a message that it was given. `delivered` False: it failed after all.
 
-    `reference` is the message's key or its id, when the provider was given one and echoes it.
+    `reference` is the message's key or its id, when the provider was given one and echoes it. `provider_id`
+    is empty if the provider reports by the reference alone.
     """
 
     provider: str
@@ -396,6 +397,29 @@ class Receipt(NamedTuple):
     reported_at: int
     received_at: int
     reference: str | None = None
+
+
+class Progress(NamedTuple):
+    """A provider's report that a message is under way; `status` is the service's intermediate status."""
+
+    provider: str
+    provider_id: str
+    status: str
+    received_at: int
+    reference: str | None = None
+
+
+class UnreadReport(NamedTuple):
+    """A report of a list that can't be read, beside others that can: a part of its text, and why."""
+
+    provider: str
+    raw: str
+    reason: str
+    received_at: int
+
+
+Reported = Receipt | Progress | UnreadReport
+"""What the journal records of a provider's request."""
 
 
 class ReceiptStep(NamedTuple):

@@ -205,6 +205,11 @@ def reported(message_id: int, before: State, receipt: Receipt) -> ReceiptStep | 
     return ReceiptStep(*edge(before, cause), event)
 
 
+def progressed(message_id: int, state: State, status: str, at: int) -> StatusEvent | None:
+    """What a provider's report on the way tells the service, which is told only while the message is sent."""
+    return StatusEvent(message_id, status, at) if state is State.SENT else None
+
+
 # Common to all
 
 

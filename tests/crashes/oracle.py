@@ -277,7 +277,7 @@ def _sent_truly(case: Case) -> Iterator[str]:
 
 
 def _reports_told(case: Case) -> Iterator[str]:
-    noted = any(report.answered in {200, 202} for _, report in case.reported)
+    noted = any(report.answered == 200 for _, report in case.reported)
     if noted and case.state is not State.DELIVERED:
         yield "a report was noted and forgotten"
     if case.state is State.DELIVERED and not case.reported:

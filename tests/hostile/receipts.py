@@ -59,14 +59,14 @@ def forged(stage: Stage) -> str:
 
 def of_nobody(stage: Stage) -> str:
     """Signed reports of messages that nobody sent: each is kept for a while, and forgotten afterwards."""
-    return flood(stage, ((report(f"nobody-{n}"), None) for n in range(FLOOD)), 202)
+    return flood(stage, ((report(f"nobody-{n}"), None) for n in range(FLOOD)), 200)
 
 
 def replayed(stage: Stage) -> str:
     """The same genuine report, again and again."""
     _, genuine = delivered(stage)
     with httpx.Client(trust_env=False) as client:
-        assert post(stage, client, genuine).text.strip() == "matched"
+        assert post(stage, client, genuine).status_code == 200
     return flood(stage, ((genuine, None) for _ in range(FLOOD)), 200)
 
 

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 from deliveryd.journal.orders import Action, ItemKind
 from simulation.plan import Named, Trouble
 
+KEPT_FOR_LATER = 202
+"""In place of a status: the report was recorded, and fits nothing yet."""
+
 UNHEARD = 999
 """In place of a status: the worker's life ended before it answered."""
 

@@ -10,7 +10,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from deliveryd.receipts.app import Receipts
-from simulation.ledger import UNHEARD, Reported
+from deliveryd.receipts.request import ReceiptRequest
+from simulation.ledger import KEPT_FOR_LATER, UNHEARD, Reported
 from simulation.plan import Named
 from simulation.providers import Sent
 from simulation.service import iso
@@ -110,7 +111,9 @@ class Reports:
         status = UNHEARD
         begun = self._world.ledger.number()
         try:
-            status = (await self._receipts.take_in(due.channel, {}, body)).status
+            request = ReceiptRequest("POST", f"/receipts/{due.channel}", b"", [], body)
+            reply = await self._receipts.take_in(due.channel, request)
+            status = KEPT_FOR_LATER if "unmatched" in reply.results else reply.status
         finally:
             self._note(due, begun, reported_at, status)
         return status < 300

@@ -18,12 +18,9 @@ from simulation.case import (
     was_failed_by_report,
 )
 from simulation.expectation import addresses, choices, on_the_wire, rendered
-from simulation.ledger import Accepted, Asked, Reported
+from simulation.ledger import KEPT_FOR_LATER, Accepted, Asked, Reported
 from simulation.plan import HEALTHY, Named, Trouble
 from simulation.world import START
-
-KEPT_FOR_LATER = 202
-"""The status with which the worker answers a report that fits nothing yet."""
 
 FOR_GOOD = frozenset({Trouble.BAD_REQUEST, Trouble.CUT_REFUSAL, Trouble.UNPROCESSABLE})
 

@@ -9,6 +9,8 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -49,9 +51,16 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
     receipt: ReceiptOptions | None = Field(None, description="how to read receipts; left out: none")
     tls: TlsOptions | None = Field(None, description="certificates")
 
+    @field_validator("receipt")
+    @classmethod
+    def _named_secrets(cls, receipt: ReceiptOptions | None, info: ValidationInfo) -> ReceiptOptions | None:
+        secrets = info.data.get("secrets")
+        return receipt if receipt is None or secrets is None else receipt.with_secrets(secrets)
+
     @model_validator(mode="after")
     def _matches_receipts(self) -> Self:
-        if self.receipt is not None and self.provider_id is None:
+        matches_by_id = self.receipt is not None and not self.receipt.reference
+        if matches_by_id and self.provider_id is None:
             raise ValueError("receipt needs provider_id, since receipts are matched by the provider's id")
         return self
 
@@ -60,9 +69,8 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
         found = content_problems(self.mapped(), block)
         for name, files in self.secrets.items():
             found += [f"secrets.{name}: {problem}" for file in files if (problem := file.problem())]
-        if self.receipt is not None and self.receipt.signature is not None:
-            problems = self.receipt.signature.problems
-            found += [f"receipt.signature.secret_file: {problem}" for problem in problems]
+        if self.receipt is not None:
+            found += [f"receipt.{problem}" for problem in self.receipt.problems]
         found += self.proxy_problems()
         if not self.allow_plain_text and (sent := self._secret_sent()):
             found += [

@@ -1,63 +1,191 @@
-"""Parsing and verification of a provider's receipts: `[channels.NAME.receipt]`."""
+"""What a provider reports, and how: `[channels.NAME.receipt]`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    model_validator,
+)
 
+from deliveryd.channels.signature_options import Secrets, SignatureOptions
+from deliveryd.http.conditions import ConditionOptions
+from deliveryd.http.finder import HEADER, QUERY, compile_finder
+from deliveryd.http.json_pointer import parse_pointer
 from deliveryd.options.pointer import Pointer
 from deliveryd.options.units import SecretPaths
 
+IntermediateStatus = Literal["sending", "accepted"]
+ISO, UNIX, UNIX_MS = "iso", "unix", "unix_ms"
+"""Formats of times besides patterns of strptime."""
 
-class SignatureOptions(BaseModel):
-    """How a receipt is verified: a keyed hash of its raw body, in a header."""
 
+def _place(expression: str) -> str:
+    if expression.startswith((HEADER, QUERY)):
+        compile_finder(expression)
+    else:
+        parse_pointer(expression)
+    return expression
+
+
+def _several(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+def _word(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else value
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f'there is no time zone {name}; write one such as "Europe/London"') from None
+    return name
+
+
+def _time_format(text: str) -> str:
+    if text not in (ISO, UNIX, UNIX_MS) and "%" not in text:
+        raise ValueError('expected "iso", "unix", "unix_ms", or a pattern such as "%Y-%m-%d %H:%M"')
+    return text
+
+
+Place = Annotated[str, AfterValidator(_place)]
+"""Where a value stands in a report: a JSON Pointer, a header or a parameter of the query."""
+
+Places = Annotated[
+    tuple[Place, ...],
+    BeforeValidator(_several),
+    PlainSerializer(lambda places: places[0] if len(places) == 1 else list(places)),
+]
+"""One place, or several of which the first that has a value counts."""
+
+Word = Annotated[str, BeforeValidator(_word)]
+
+
+class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")] = Field(
-        description="header that holds the signature"
-    )
-    secret_file: SecretPaths = Field(description="key of the hash; during a rotation several, all valid")
-    algorithm: Literal["hmac-sha256", "hmac-sha384", "hmac-sha512"] = Field(
-        "hmac-sha256", description="keyed hash of the raw body"
-    )
-    encoding: Literal["hex", "base64"] = Field("hex", description="how the hash is written")
-    prefix: str = Field("", description='text before the hash, such as "sha256="')
 
-    def secrets(self) -> list[str]:
-        """Read the secrets from their files. Raises ValueError."""
-        return [secret.read() for secret in self.secret_file]
+class ReceiptAnswerOptions(_Table):
+    """What the provider gets for a request that was read."""
 
-    @property
-    def problems(self) -> list[str]:
-        """Return why secrets can't be used."""
-        return [problem for secret in self.secret_file if (problem := secret.problem()) is not None]
+    status: int = Field(200, ge=200, le=299, description="status")
+    body: str = Field("", description="body")
+    content_type: str = Field("text/plain; charset=utf-8", description="its Content-Type")
 
 
-class ReceiptOptions(BaseModel):
-    """Where the values of a receipt's JSON are, and what its statuses mean.
+class ChallengeOptions(_Table):
+    """Meta's verification of an address: a GET with a token that the operator chose, and a text to return."""
+
+    secret_file: SecretPaths = Field((), description="verify token; during a rotation several, all valid")
+    secret: str | None = Field(None, description="name of one of the provider's secrets, instead")
+
+    @model_validator(mode="after")
+    def _has_a_secret(self) -> Self:
+        if bool(self.secret_file) == (self.secret is not None):
+            raise ValueError("needs one of secret_file and secret")
+        return self
+
+    def with_secrets(self, secrets: Secrets) -> Self:
+        """Return the options with the files of the secret that they name. Raises ValueError."""
+        if self.secret is None:
+            return self
+        if self.secret not in secrets:
+            raise ValueError(f"challenge.secret: there is no {self.secret} in secrets")
+        return self.model_copy(update={"secret_file": secrets[self.secret]})
+
+
+class ReceiptOptions(_Table):
+    """Where the values of a report are, and what its words mean.
 
     With `reference` a receipt also settles a message whose acceptance, and so the provider's id, is unknown.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    provider_id: Pointer = Field(description="JSON Pointer to the provider's id of the message")
-    status: Pointer = Field(description="JSON Pointer to the status")
-    delivered: Annotated[list[str], Field(min_length=1)] = Field(description="statuses that mean delivered")
-    failed: list[str] = Field([], description="statuses that mean failed; any other changes nothing")
-    reported_at: Pointer | None = Field(
-        None, description="JSON Pointer to the time; left out: when the report came"
+    each: Pointer | None = Field(None, description="list of reports; left out: a request is one report")
+    ignore: list[ConditionOptions] = Field(
+        [], description="requests or items that are no report, if one of these holds"
     )
-    reference: Pointer | None = Field(
-        None, description="JSON Pointer to the echoed {message.key} or {message.id}"
+    provider_id: Places = Field((), description="the provider's id of the message; several: the first found")
+    reference: Places = Field((), description="the echoed {message.key} or {message.id}")
+    status: Places = Field((), description="the status; left out: every report means delivered")
+    code: Place | None = Field(None, description='second word; "2/5" in a list is a status and a code')
+    delivered: list[Word] = Field([], description="words that mean delivered")
+    failed: list[Word] = Field([], description="words that mean failed; words of no list change nothing")
+    intermediate: Mapping[IntermediateStatus, list[Word]] = Field(
+        {}, description="words for each intermediate status"
+    )
+    stopped: list[Word] = Field([], description="words that mean: nothing more to this recipient")
+    resumed: list[Word] = Field([], description="words that mean: the recipient may be sent to again")
+    recipient: Places = Field((), description="the recipient's address, for stopped and resumed")
+    reported_at: Place | None = Field(None, description="the time; left out: when the report came")
+    time: Annotated[str, AfterValidator(_time_format)] = Field(
+        ISO, description='how it is written: "iso", "unix", "unix_ms", or a pattern of strptime'
+    )
+    zone: Annotated[str, AfterValidator(_zone)] | None = Field(
+        None, description="time zone of times without an offset; left out: UTC"
+    )
+    answer: ReceiptAnswerOptions = Field(
+        ReceiptAnswerOptions.model_construct(), description="what the provider gets"
     )
     signature: SignatureOptions | None = Field(None, description="left out: reports aren't verified")
+    challenge: ChallengeOptions | None = Field(None, description="Meta's verification of the address")
 
     @model_validator(mode="after")
     def _one_meaning(self) -> Self:
-        both = sorted(set(self.delivered) & set(self.failed))
-        if both:
-            raise ValueError(f"in both delivered and failed: {', '.join(both)}")
+        groups: dict[str, list[str]] = {"delivered": self.delivered, "failed": self.failed}
+        groups |= {f"intermediate.{status}": words for status, words in self.intermediate.items()}
+        for problem in (*_overlaps(groups), *_overlaps({"stopped": self.stopped, "resumed": self.resumed})):
+            raise ValueError(problem)
         return self
+
+    @model_validator(mode="after")
+    def _finds_what_it_needs(self) -> Self:
+        if not self.provider_id and not self.reference and not (self.stopped or self.resumed):
+            raise ValueError("needs provider_id or reference, to find the message")
+        if self.status and not any((self.delivered, self.failed, self.stopped, self.resumed)):
+            raise ValueError("status needs words: delivered, failed, stopped or resumed")
+        if not self.status and any((self.failed, self.intermediate, self.stopped, self.resumed, self.code)):
+            raise ValueError("words need status")
+        if (self.stopped or self.resumed) and not self.recipient:
+            raise ValueError("stopped and resumed need recipient")
+        if self.zone is not None and self.reported_at is None:
+            raise ValueError("zone needs reported_at")
+        return self
+
+    def with_secrets(self, secrets: Secrets) -> Self:
+        """Return the options with the files of the secrets that they name. Raises ValueError."""
+        changed = {
+            key: table.with_secrets(secrets)
+            for key, table in (("signature", self.signature), ("challenge", self.challenge))
+            if table is not None and table.secret is not None
+        }
+        return self.model_copy(update=changed) if changed else self
+
+    @property
+    def problems(self) -> list[str]:
+        """Return the problems with the files of its secrets, as `key: what`."""
+        found = [] if self.signature is None else self.signature.problems
+        problems = [f"signature.secret_file: {problem}" for problem in found]
+        if self.challenge is not None:
+            files = self.challenge.secret_file
+            problems += [f"challenge.secret_file: {text}" for file in files if (text := file.problem())]
+        return problems
+
+
+def _overlaps(groups: Mapping[str, list[Any]]) -> Iterator[str]:
+    names = list(groups)
+    for place, first in enumerate(names):
+        for second in names[place + 1 :]:
+            if both := sorted(set(groups[first]) & set(groups[second])):
+                yield f"in both {first} and {second}: {', '.join(both)}"

@@ -30,7 +30,8 @@ dead = typer.Typer(
     no_args_is_help=True,
     help="List dead letters, and retry or drop them.\n\n"
     "Dead letters are status events that the service refused, messages whose dequeued event it refused,"
-    " malformed queue elements, and receipts that match no attempt. A running worker acts at once.",
+    " malformed queue elements, receipts that match no attempt, and reports that can't be read. A running"
+    " worker acts at once.",
 )
 
 

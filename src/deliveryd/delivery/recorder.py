@@ -26,7 +26,7 @@ from deliveryd.model import (
     Entry,
     Malformed,
     QueuedMessage,
-    Receipt,
+    Reported,
     Transition,
     channel_of,
 )
@@ -262,7 +262,7 @@ class Recorder:
 
     # receipts and operators' orders
 
-    async def receive(self, receipts: Sequence[Receipt]) -> Sequence[MatchedReceipt]:
+    async def receive(self, receipts: Sequence[Reported]) -> Sequence[MatchedReceipt]:
         """Record receipts and the steps that follow from them.
 
         Raises JournalFull when only the reserve is left: that is for outcomes, which aren't reported twice.

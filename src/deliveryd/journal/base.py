@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from deliveryd.journal.orders import Decided, Effect, Order
-from deliveryd.model import Entry, Malformed, QueuedMessage, Receipt, Transition
+from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, Transition
 from deliveryd.states import State
 
 
@@ -198,7 +198,7 @@ class Journal(Protocol):
         `accept`.
         """
 
-    async def receive(self, receipts: Sequence[Receipt]) -> list[MatchedReceipt]:
+    async def receive(self, receipts: Sequence[Reported]) -> list[MatchedReceipt]:
         """Record providers' updates; return what each one did.
 
         A reference names a key, and so all tries under it, or the message, and so its latest key on the
@@ -206,7 +206,8 @@ class Journal(Protocol):
         "matched": at most it turned one end into another. "settled": its message was held in doubt or had
         failed, and is sent. "recalled": the same for a message that waited. "unmatched": kept until an
         attempt fits it, or until its message, being in the line's hands, takes the next step. "repeated": it
-        was known.
+        was known. Of a progress: "told" to the service if the message is sent and the status new, or "noted".
+        Of a report that can't be read: "unread", it is kept.
         """
 
     async def recover(self, now: int, providers: Collection[str]) -> Recovery:

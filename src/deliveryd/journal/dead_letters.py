@@ -1,7 +1,7 @@
 """What waits for an operator's decision: messages in doubt, and dead letters.
 
-A dead letter is a refused event, a message whose `dequeued` was refused, a malformed element of the queue, or
-an unmatched receipt. This module only reads, beside a worker or without one.
+A dead letter is a refused event, a message whose `dequeued` was refused, a malformed element of the queue, an
+unmatched receipt, or a report that can't be read. This module only reads, beside a worker or without one.
 """
 
 from __future__ import annotations
@@ -73,6 +73,11 @@ SELECT 'receipt' AS kind, CAST(seq AS TEXT) AS key, NULL AS message_id, received
     provider || ' ' || status AS what, 'no attempt fits it' AS reason
 FROM receipt WHERE message_id IS NULL AND dropped_at IS NULL
 """,
+    ItemKind.REPORT: """
+SELECT 'report' AS kind, substr(digest, 1, 16) AS key, NULL AS message_id, last_at AS at,
+    provider || ', came ' || times || CASE times WHEN 1 THEN ' time' ELSE ' times' END AS what, reason
+FROM unread WHERE dropped_at IS NULL
+""",
 }
 
 _DEAD_LETTER: Mapping[ItemKind, str] = {
@@ -84,6 +89,8 @@ _DEAD_LETTER: Mapping[ItemKind, str] = {
     f" WHERE m.id = ? AND m.state = {State.SET_ASIDE:d} AND e.refused IS NOT NULL AND e.dropped_at IS NULL"
     " ORDER BY e.seq DESC",
     ItemKind.MALFORMED: "SELECT message_id, raw, reason, first_at, last_at, times FROM malformed"
+    " WHERE digest >= ?1 AND digest < ?1 || 'g' AND dropped_at IS NULL",
+    ItemKind.REPORT: "SELECT provider, raw, reason, first_at, last_at, times FROM unread"
     " WHERE digest >= ?1 AND digest < ?1 || 'g' AND dropped_at IS NULL",
     ItemKind.RECEIPT: "SELECT substr(provider, 1, instr(provider || '/', '/') - 1) AS channel, provider,"
     " provider_id, reference, status, reported_at, received_at FROM receipt"

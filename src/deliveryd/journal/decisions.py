@@ -14,6 +14,7 @@ from deliveryd.journal.orders import Action, Decided, Effect, ItemKind, Order
 from deliveryd.journal.outbox import HAPPENED, WATERMARK, Outbox
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import ENTRY, entry_of
+from deliveryd.journal.unread_reports import erase_unread
 from deliveryd.model import Entry, Transition
 from deliveryd.states import State
 
@@ -65,12 +66,15 @@ class Decisions:
             (Action.RETRY, ItemKind.MESSAGE): self._retry_message,
             (Action.RETRY, ItemKind.EVENT): self._retry_event,
             (Action.RETRY, ItemKind.RECEIPT): self._retry_receipt,
+            (Action.RETRY, ItemKind.REPORT): _retry_report,
             (Action.DROP, ItemKind.MESSAGE): _drop_message,
             (Action.DROP, ItemKind.EVENT): _drop_event,
             (Action.DROP, ItemKind.RECEIPT): _drop_receipt,
             (Action.DROP, ItemKind.MALFORMED): _drop_malformed,
+            (Action.DROP, ItemKind.REPORT): _drop_report,
             (Action.ERASE, ItemKind.MESSAGE): lambda case: _erased(erase_message(case.db, case.number)),
             (Action.ERASE, ItemKind.RECEIPT): lambda case: _erased(erase_receipt(case.db, case.number)),
+            (Action.ERASE, ItemKind.REPORT): lambda case: _erased(erase_unread(case.db, case.key)),
             (Action.ERASE, ItemKind.MALFORMED): lambda case: _erased(erase_malformed(case.db, case.key)),
         }
 
@@ -199,6 +203,23 @@ def _drop_malformed(case: _Case) -> _Done:
     [(digest, message_id)] = found
     _drop(case, "UPDATE malformed SET dropped_at = ? WHERE digest = ?", digest)
     return _Done(message_id)
+
+
+def _retry_report(_case: _Case) -> _Done:
+    raise _Skip("it can't be read; correct the receipt table, and have the provider report it once more")
+
+
+def _drop_report(case: _Case) -> _Done:
+    digests = case.db.execute(
+        "SELECT digest FROM unread WHERE digest >= ?1 AND digest < ?1 || 'g' AND dropped_at IS NULL",
+        (case.key,),
+    ).fetchall()
+    if len(digests) != 1:
+        raise _Skip(
+            "it isn't there, or was dropped" if not digests else "more than one report has such a key"
+        )
+    _drop(case, "UPDATE unread SET dropped_at = ? WHERE digest = ?", *digests[0])
+    return _Done(None)
 
 
 def _drop(case: _Case, statement: str, *keys: object) -> None:

@@ -17,6 +17,7 @@ class ItemKind(StrEnum):
     MESSAGE = "message"  # one in doubt, or one whose `dequeued` was refused; its id
     MALFORMED = "malformed"  # an element of the queue that is no message; the start of its digest
     RECEIPT = "receipt"  # a provider's update that fits no attempt; its number
+    REPORT = "report"  # a provider's report that can't be read; the start of its digest
 
 
 class Action(StrEnum):

@@ -11,14 +11,25 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from deliveryd import transitions
 from deliveryd.journal.base import MatchedReceipt, Recorded
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
-from deliveryd.model import Entry, Receipt, Transition, key_prefix, message_key
+from deliveryd.journal.receipt_bulk import BulkMatching
+from deliveryd.journal.unread_reports import keep_unread
+from deliveryd.model import (
+    Entry,
+    Progress,
+    Receipt,
+    Reported,
+    Transition,
+    UnreadReport,
+    key_prefix,
+    message_key,
+)
 from deliveryd.states import State
 
 _AT_REST = frozenset({State.WAITING, State.IN_DOUBT})
@@ -78,10 +89,42 @@ class Matching:
         self._settled = _SETTLE.format(emptied=emptied)
         self._outbox = outbox
         self._namespace = namespace
+        self._bulk = BulkMatching(outbox, namespace)
 
-    def receive(self, db: sqlite3.Connection, receipts: Sequence[Receipt]) -> list[MatchedReceipt]:
-        """Record providers' updates, and apply each that can be."""
-        return [self._receive(db, receipt) for receipt in receipts]
+    def receive(self, db: sqlite3.Connection, reports: Sequence[Reported]) -> list[MatchedReceipt]:
+        """Record what providers report, and apply each receipt that can be."""
+        keep_unread(db, [report for report in reports if isinstance(report, UnreadReport)])
+        done = self._bulk.receive(db, [report for report in reports if isinstance(report, Receipt)])
+        return [self._receive_any(db, report, done) for report in reports]
+
+    def _receive_any(
+        self, db: sqlite3.Connection, report: Reported, done: Mapping[Receipt, MatchedReceipt]
+    ) -> MatchedReceipt:
+        if isinstance(report, Receipt):
+            return done.get(report) or self._receive(db, report)
+        if isinstance(report, Progress):
+            return self._progress(db, report)
+        return MatchedReceipt("unread")
+
+    def _progress(self, db: sqlite3.Connection, progress: Progress) -> MatchedReceipt:
+        """Tell the service an intermediate status once, while the message is sent under this key."""
+        provider, provider_id, status, at, reference = progress
+        tried = self._tried(db, Receipt(provider, provider_id, False, status, at, at, reference))
+        row = (
+            tried
+            and db.execute(
+                "SELECT state FROM message WHERE id = ? AND key = ? AND NOT EXISTS"
+                " (SELECT 1 FROM event WHERE message_id = message.id AND status = ?)",
+                (*tried, status),
+            ).fetchone()
+        )
+        if tried is None or row is None:
+            return MatchedReceipt("noted")
+        event = transitions.progressed(tried.message_id, State(row[0]), status, at)
+        if event is None:
+            return MatchedReceipt("noted")
+        self._outbox.put(db, [event])
+        return MatchedReceipt("told", Effect(events=1))
 
     def match_again(self, db: sqlite3.Connection, seq: int, at: int) -> Effect | None:
         """Try a receipt once more that was kept; None when it still fits nothing, or has to wait."""
@@ -173,8 +216,8 @@ class Matching:
             (*receipt, message_id),
         )
         if message_id is not None and kept:  # the same came before in a form that fitted nothing
-            same = (message_id, *_same(receipt))
-            db.execute(f"UPDATE receipt SET message_id = ? WHERE {_SAME}", same)  # noqa: S608  # a constant
+            same, values = _same_kept(receipt)
+            db.execute(f"UPDATE receipt SET message_id = ? WHERE {same}", (message_id, *values))  # noqa: S608
         return MatchedReceipt("unmatched") if effect is None else MatchedReceipt(_word(effect), effect)
 
     def _tried(self, db: sqlite3.Connection, receipt: Receipt) -> Tried | None:
@@ -185,7 +228,9 @@ class Matching:
         referred = (
             self._referred(db, receipt.reference, receipt.provider) if receipt.reference is not None else None
         )
-        return referred or _named(db, receipt.provider_id, receipt.provider)
+        if referred is not None or not receipt.provider_id:
+            return referred
+        return _named(db, receipt.provider_id, receipt.provider)
 
     def _referred(self, db: sqlite3.Connection, reference: str, provider: str) -> Tried | None:
         """This key, or the latest one of the message with this id, where it was tried on this provider."""
@@ -228,7 +273,7 @@ class Matching:
             return _NOTHING  # the message went on since, by another provider or an operator's word
         if accepted_at is not None:
             # By a reference an earlier try may be meant, whose failure says nothing of the accepted one.
-            if receipt.delivered or provider_id in (None, receipt.provider_id):
+            if receipt.delivered or provider_id is None or receipt.provider_id in ("", provider_id):
                 return self._confirm(db, tried.message_id, state, receipt)
             return _NOTHING
         if state in settleable or (state is State.FAILED and receipt.delivered):
@@ -241,7 +286,7 @@ class Matching:
         """The provider has the message: it is sent under this key, and isn't tried again under any."""
         at = receipt.received_at
         step = transitions.proved_sent(tried.message_id, state, at)
-        settled = (step.after, receipt.provider, tried.key, tried.message_id, at, receipt.provider_id)
+        settled = (step.after, receipt.provider, tried.key, tried.message_id, at, receipt.provider_id or None)
         db.execute(self._settled, (*settled, transitions.BY_RECEIPT))
         self._outbox.put(db, [step.event])
 
@@ -297,9 +342,17 @@ def _same(receipt: Receipt) -> tuple[str, str, bool]:
     return receipt.provider_id, receipt.provider, receipt.delivered
 
 
+def _same_kept(receipt: Receipt) -> tuple[str, tuple[object, ...]]:
+    """Return which kept receipts say the same: by the provider's id, or without one by the reference."""
+    if receipt.provider_id:
+        return _SAME, _same(receipt)
+    return f"{_SAME} AND reference = ?", (*_same(receipt), receipt.reference)
+
+
 def _kept(db: sqlite3.Connection, receipt: Receipt) -> list[str | None]:
     """The references of receipts that say the same, and are kept since they fitted no attempt."""
-    found = db.execute(f"SELECT reference FROM receipt WHERE {_SAME}", _same(receipt))  # noqa: S608
+    same, values = _same_kept(receipt)
+    found = db.execute(f"SELECT reference FROM receipt WHERE {same}", values)  # noqa: S608  # constants
     return [reference for (reference,) in found]
 
 

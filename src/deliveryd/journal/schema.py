@@ -113,6 +113,14 @@ CREATE INDEX receipt_unmatched_reference ON receipt (reference, provider)
 CREATE INDEX receipt_unmatched_since ON receipt (received_at) WHERE message_id IS NULL;
 CREATE INDEX receipt_message ON receipt (message_id) WHERE message_id IS NOT NULL;
 
+CREATE TABLE unread (                     -- reports in providers' requests that can't be read
+    digest TEXT PRIMARY KEY,              -- SHA-256 of provider and raw
+    provider TEXT NOT NULL, raw TEXT NOT NULL, reason TEXT NOT NULL,
+    first_at INTEGER NOT NULL, last_at INTEGER NOT NULL, times INTEGER NOT NULL DEFAULT 1,
+    dropped_at INTEGER
+) WITHOUT ROWID;
+CREATE INDEX unread_last ON unread (last_at);
+
 CREATE TABLE decision (                   -- operators' orders that were carried out
     seq INTEGER PRIMARY KEY,
     message_id INTEGER,                   -- NULL: about no message, or about one that was erased

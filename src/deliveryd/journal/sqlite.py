@@ -50,7 +50,7 @@ from deliveryd.journal.presence import Presence
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import EMPTIED
 from deliveryd.journal.schema import check_header, prepare_schema
-from deliveryd.model import Entry, Malformed, QueuedMessage, Receipt, Transition
+from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, Transition
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry import Event, log
 
@@ -187,7 +187,7 @@ class SqliteJournal:
         """Set an event aside; return how often it was refused by now."""
         return await self._commit(lambda db: self._operations.refuse(db, row, reason, at))
 
-    async def receive(self, receipts: Sequence[Receipt]) -> list[MatchedReceipt]:
+    async def receive(self, receipts: Sequence[Reported]) -> list[MatchedReceipt]:
         """Record providers' updates."""
         return await self._try(lambda db: self._matching.receive(db, receipts))
 

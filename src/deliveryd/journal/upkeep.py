@@ -66,6 +66,7 @@ DELETE_MESSAGE = (
 
 _DELETE_OTHERS = (
     "DELETE FROM malformed WHERE digest IN (SELECT digest FROM malformed WHERE last_at < ? LIMIT ?)",
+    "DELETE FROM unread WHERE digest IN (SELECT digest FROM unread WHERE last_at < ? LIMIT ?)",
     (
         "DELETE FROM receipt WHERE seq IN"
         " (SELECT seq FROM receipt WHERE message_id IS NULL AND received_at < ? LIMIT ?)"

@@ -1,29 +1,38 @@
-"""The addresses that providers report to: POST /receipts/CHANNEL/PROVIDER.
-
-What is answered with 2xx is in the journal.
-"""
+"""What providers report: verified, read, recorded and answered. What was answered 2xx is in the journal."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import anyio
 
-from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.delivery.recorder import Recorder
+from deliveryd.errors import NotSent, OutcomeUnknown
+from deliveryd.http.client import build_client
 from deliveryd.metrics import Metrics, ReceiptResult
-from deliveryd.model import Clock, channel_of
+from deliveryd.model import Clock, Progress, Receipt, Reported, UnreadReport, channel_of
 from deliveryd.receipts.batcher import ReceiptBatcher
-from deliveryd.receipts.endpoint import ReceiptEndpoint, ReceiptReply
-from deliveryd.receipts.parser import NoNews, Unreadable, is_genuine, read_receipt
-from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.receipts.endpoint import ReceiptEndpoint
+from deliveryd.receipts.inlet import Inlet, ReceiptReply
+from deliveryd.receipts.reading import Reading, Report
+from deliveryd.receipts.request import ReceiptRequest, Unreadable
+from deliveryd.receipts.signatures.base import CertificateMissing, Forged, NoReport, Subscription, Verified
 from deliveryd.telemetry import Event, Fields, log
 
 STRANGERS_LOG_INTERVAL = 60.0
 """Seconds between two log lines of one kind about requests that anybody may send in any number."""
+
+_FETCH_TIMEOUT = 8.0
+_LARGEST_PAGE = 64 << 10
+
+Fetch = Callable[[str], Awaitable[bytes | None]]
+"""Returns what is at an address; None: it can't be had now."""
+
+_STARTING = ReceiptReply(503, "deliveryd is starting; report it again later")
+_LATER = ReceiptReply(503, "can't be recorded now; report it again later")
+_UNREACHABLE = ReceiptReply(503, "the provider's certificate or confirmation can't be fetched now")
 
 
 @dataclass(slots=True)
@@ -34,23 +43,27 @@ class _Quiet:
     count: int = 0
 
 
-class Inlet(NamedTuple):
-    """How one provider reports. `secrets` are what its signatures may be made with."""
-
-    options: ReceiptOptions
-    secrets: RenewedValue[list[str]] | None
+class _Unreachable(Exception):
+    """An address of the provider that verification needs can't be fetched."""
 
 
-def open_inlet(options: ReceiptOptions) -> Inlet:
-    """Read the secrets of a provider's receipts, now and whenever they are replaced. Raises ValueError."""
-    signature = options.signature
-    if signature is None:
-        return Inlet(options, None)
-    return Inlet(options, RenewedValue([secret.path for secret in signature.secret_file], signature.secrets))
+async def fetch_page(url: str) -> bytes | None:
+    """Fetch a page of a provider."""
+    client = build_client(timeout=_FETCH_TIMEOUT, max_body=_LARGEST_PAGE)
+    try:
+        answer = await client.send("GET", url)
+    except (NotSent, OutcomeUnknown, ValueError):
+        return None
+    finally:
+        await client.aclose()
+    return answer.body if answer.status == 200 else None
 
 
 class Receipts:
-    """Verifies, records and matches providers' reports."""
+    """Verifies, reads, records and answers what providers report.
+
+    `paths` are their addresses, `intermediate` the intermediate statuses that the service is told.
+    """
 
     def __init__(
         self,
@@ -61,6 +74,9 @@ class Receipts:
         metrics: Metrics,
         *,
         max_body: int,
+        public_url: str = "",
+        intermediate: Collection[str] = (),
+        fetch: Fetch = fetch_page,
     ) -> None:
         self._inlets = inlets
         self._paths = paths
@@ -69,44 +85,107 @@ class Receipts:
         self._clock = clock
         self._metrics = metrics
         self._max_body = max_body
+        self._public_url = public_url
+        self._intermediate = intermediate
+        self._fetch = fetch
+        self._fetching = anyio.Lock()
         self._quiet: defaultdict[tuple[str | None, Event, int | None], _Quiet] = defaultdict(_Quiet)
 
     def app(self) -> ReceiptEndpoint:
         """The ASGI application."""
-        return ReceiptEndpoint(self._paths, self.take_in, self._turned_away, self._max_body)
+        return ReceiptEndpoint(
+            self._paths,
+            self._inlets,
+            self.take_in,
+            self._turned_away,
+            max_body=self._max_body,
+            public_url=self._public_url,
+        )
 
-    async def take_in(self, provider: str, headers: Mapping[str, str], body: bytes) -> ReceiptReply:
-        """Verify, record and match a report of a configured provider; not before the start is over."""
+    async def take_in(self, provider: str, request: ReceiptRequest) -> ReceiptReply:
+        """Verify, read and record what a provider reports; not before the start is over."""
         if not self._recorder.recovered:
-            return ReceiptReply(503, "deliveryd is starting; report it again later")
+            return _STARTING
         inlet = self._inlets[provider]
-        signature, secrets = inlet.options.signature, inlet.secrets
-        if (signature is not None and secrets is not None) and not is_genuine(
-            signature, secrets.current(), headers.get(signature.header), body
-        ):
-            self._log_seldom("forged", Event.RECEIPT_FORGED, provider)
-            return ReceiptReply(401, "the signature doesn't fit")
+        if (challenged := inlet.answer_challenge(request)) is not None:
+            return challenged
+        now = self._clock.now()
         try:
-            receipt = read_receipt(inlet.options, provider, body, self._clock.now())
+            verified = await self._verified(inlet, request, now)
+        except Forged:
+            self._log_seldom("forged", Event.RECEIPT_FORGED, provider)
+            return inlet.refusal
+        except _Unreachable:
+            return _UNREACHABLE
+        if isinstance(verified, NoReport):
+            return inlet.reply
+        try:
+            reading = inlet.read(verified, now)
         except Unreadable as error:
             self._log_seldom("malformed", Event.RECEIPT_MALFORMED, provider)
             return ReceiptReply(400, str(error))
-        if isinstance(receipt, NoNews):
-            return ReceiptReply(200, "noted\n")
-        result = await self._batcher.record(receipt)
-        if result is None:
-            return ReceiptReply(503, "can't be recorded now; report it again later")
-        self._log_result(result, provider)
-        return ReceiptReply(202 if result == "unmatched" else 200, f"{result}\n")
+        results = await self._record(provider, reading, now)
+        return _LATER if results is None else inlet.reply._replace(results=results)
+
+    async def _verified(self, inlet: Inlet, request: ReceiptRequest, now: int) -> ReceiptRequest | NoReport:
+        """Return a genuine request, after a subscription of it is confirmed. Raises Forged, _Unreachable."""
+        verified: Verified
+        try:
+            verified = inlet.verify(request, now)
+        except CertificateMissing:
+            verified = await self._with_certificate(inlet, request, now)
+        if not isinstance(verified, Subscription):
+            return verified
+        if await self._fetch(verified.url) is None:
+            raise _Unreachable
+        return NoReport()
+
+    async def _with_certificate(self, inlet: Inlet, request: ReceiptRequest, now: int) -> Verified:
+        """Verify once more with the certificate; requests that wait for one fetch it once."""
+        async with self._fetching:
+            try:
+                return inlet.verify(request, now)
+            except CertificateMissing as missing:
+                certificate = await self._fetch(missing.url)
+                if certificate is None:
+                    raise _Unreachable from None
+                missing.learn(certificate)
+        return inlet.verify(request, now)
+
+    async def _record(self, provider: str, reading: Reading, now: int) -> Sequence[str] | None:
+        """Record the reports of a request in one transaction; return what each did, or None if it failed."""
+        reports = [
+            *(UnreadReport(provider, raw, reason, now) for raw, reason in reading.unread),
+            *self._reported(provider, reading.reports, now),
+        ]
+        results = await self._batcher.record(reports) if reports else ()
+        for result in results or ():
+            self._log_result(result, provider)
+        return results
+
+    def _reported(self, provider: str, reports: Sequence[Report], now: int) -> Iterator[Reported]:
+        """Return what the journal records of reports."""
+        for report in reports:
+            id_ = report.provider_id or ""
+            if report.meaning in ("delivered", "failed"):
+                delivered = report.meaning == "delivered"
+                status = report.word if delivered else report.details
+                yield Receipt(provider, id_, delivered, status, report.at, now, report.reference)
+            elif report.intermediate is not None and report.intermediate in self._intermediate:
+                yield Progress(provider, id_, report.intermediate, now, report.reference)
 
     def _turned_away(self, status: int, provider: str | None) -> None:
-        """A request was no report of a provider, or one that is too large: perhaps a mistyped address."""
+        """A request was no report to a provider, or one that is too large: perhaps a mistyped address."""
         self._log_seldom("turned_away", Event.RECEIPT_TURNED_AWAY, provider, status)
 
     def _log_result(self, result: str, provider: str) -> None:
         match result:
             case "unmatched":
                 self._log_seldom("unmatched", Event.RECEIPT_UNMATCHED, provider)
+            case "unread":
+                self._log_seldom("malformed", Event.RECEIPT_MALFORMED, provider)
+            case "noted":
+                pass
             case "repeated":
                 self._log("repeated", Event.RECEIPT_REPEATED, provider)
             case _:

@@ -3,56 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from deliveryd.receipts.inlet import Inlet, ReceiptReply
+from deliveryd.receipts.request import ReceiptRequest
 
-class ReceiptReply(NamedTuple):
-    """The response to a provider."""
-
-    status: int
-    text: str
-
-
-TakeIn = Callable[[str, Mapping[str, str], bytes], Awaitable[ReceiptReply]]
-"""Handles a report: its provider, its headers, its body."""
+TakeIn = Callable[[str, ReceiptRequest], Awaitable[ReceiptReply]]
+"""Handles a request of a provider."""
 
 TurnedAway = Callable[[int, str | None], None]
 """Called for a rejected request, with the response's status and the provider, if the path names one."""
 
+_METHODS = ("POST", "GET")
+_PATHS = ("/receipts/{channel}", "/receipts/{channel}/{provider}")
+
 
 class ReceiptEndpoint:
-    """The ASGI application: POST /receipts/CHANNEL/PROVIDER. `paths` are the providers by their addresses.
+    """The ASGI application: POST and GET of `paths`, such as /receipts/CHANNEL/PROVIDER, by providers.
 
     Reports bypass Starlette, whose routing costs as much as verifying, parsing and recording a report. It
-    handles all other requests.
+    handles all other requests. `public_url` is what providers call, in front of the path.
     """
 
     def __init__(
-        self, paths: Mapping[str, str], take_in: TakeIn, turned_away: TurnedAway, max_body: int
+        self,
+        paths: Mapping[str, str],
+        inlets: Mapping[str, Inlet],
+        take_in: TakeIn,
+        turned_away: TurnedAway,
+        *,
+        max_body: int,
+        public_url: str = "",
     ) -> None:
         self._paths = paths
+        self._with_token = {path: name for path, name in paths.items() if inlets[name].has_token_in_path}
         self._take_in = take_in
         self._turned_away = turned_away
         self._max_body = max_body
-        self._elsewhere = Starlette(
-            routes=[
-                Route("/receipts/{channel}", _unknown, methods=["POST"]),
-                Route("/receipts/{channel}/{provider}", _unknown, methods=["POST"]),
-            ]
-        )
+        self._public_url = public_url
+        self._elsewhere = Starlette(routes=[Route(path, _unknown, methods=_METHODS) for path in _PATHS])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        provider = self._paths.get(scope["path"])
-        if provider is None or scope["method"] != "POST":
+        path = scope["path"]
+        provider = self._paths.get(path) or self._with_token.get(path.rpartition("/")[0])
+        if provider is None or scope["method"] not in _METHODS:
             await self._elsewhere(scope, receive, self._telling(provider, send))
             return
         body = bytearray()
@@ -67,7 +68,15 @@ class ReceiptEndpoint:
                 await _send(send, ReceiptReply(413, f"a report must have at most {self._max_body} bytes"))
                 return
             more = message["more_body"]
-        await _send(send, await self._take_in(provider, Headers(raw=scope["headers"]), bytes(body)))
+        request = ReceiptRequest(
+            scope["method"],
+            scope["raw_path"].decode("latin-1"),
+            scope["query_string"],
+            scope["headers"],
+            bytes(body),
+            base=self._public_url,
+        )
+        await _send(send, await self._take_in(provider, request))
 
     def _telling(self, provider: str | None, send: Send) -> Send:
         """Return a `send` that also reports the response's status."""
@@ -81,11 +90,17 @@ class ReceiptEndpoint:
 
 
 async def _unknown(_request: Request) -> Response:
-    raise HTTPException(404, "no provider reports to this address")
+    raise HTTPException(404, "no provider of this name has receipts")
 
 
-async def _send(send: Send, answer: ReceiptReply) -> None:
-    body = answer.text.encode()
-    headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"text/plain; charset=utf-8")]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+async def _send(send: Send, reply: ReceiptReply) -> None:
+    body = reply.text.encode()
+    headers = [
+        (b"content-length", b"%d" % len(body)),
+        (b"content-type", reply.content_type.encode("latin-1")),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    if reply.login:
+        headers.append((b"www-authenticate", b'Basic realm="receipts", charset="UTF-8"'))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

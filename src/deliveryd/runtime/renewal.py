@@ -32,11 +32,16 @@ class RenewedValue(Generic[Made]):
         self._made = make()
 
     def current(self) -> Made:
-        """Return the value. Only this checks the files, at most once in `LOOK_EVERY` seconds."""
-        if self._paths and (now := monotonic()) >= self._next_look:
-            self._next_look = now + LOOK_EVERY
-            if self._look() != self._seen:
-                self.renew()
+        """Return the value, after a look at the files at most once in `LOOK_EVERY` seconds."""
+        if self._paths and monotonic() >= self._next_look:
+            return self.latest()
+        return self._made
+
+    def latest(self) -> Made:
+        """Return the value after a look at the files."""
+        self._next_look = monotonic() + LOOK_EVERY
+        if self._paths and self._look() != self._seen:
+            self.renew()
         return self._made
 
     def renew(self) -> bool:

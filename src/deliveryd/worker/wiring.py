@@ -390,9 +390,16 @@ def _receipts(config: Config, recorder: Recorder, clock: Clock, metrics: Metrics
     reporting = config.channels.reporting
     if not reporting or not config.receipts.listen:
         return None
-    from deliveryd.receipts.app import Receipts, open_inlet  # noqa: PLC0415  # loads starlette
+    from deliveryd.receipts.app import Receipts  # noqa: PLC0415  # loads starlette
+    from deliveryd.receipts.inlet import open_inlet  # noqa: PLC0415
 
-    inlets = {name: open_inlet(options) for name, options in reporting.items()}
     return Receipts(
-        inlets, config.channels.receipt_paths, recorder, clock, metrics, max_body=config.receipts.max_body
+        {name: open_inlet(options) for name, options in reporting.items()},
+        config.channels.receipt_paths,
+        recorder,
+        clock,
+        metrics,
+        max_body=config.receipts.max_body,
+        public_url=config.receipts.public_url or "",
+        intermediate=config.events.intermediate,
     )

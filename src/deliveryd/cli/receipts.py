@@ -1,0 +1,73 @@
+"""`deliveryd receipts`: try what a provider reported."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
+from deliveryd.cli.output import say, say_json
+from deliveryd.errors import DeliverydError
+from deliveryd.inspection.receipt_trial import configured_receipts, trial_data, trial_lines, try_receipts
+from deliveryd.model import WallClock, parse_instant
+
+receipts = typer.Typer(no_args_is_help=True, help="Try what providers report.")
+
+
+def _instant(text: str) -> int:
+    try:
+        return parse_instant(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+@receipts.command("test")
+def try_request(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    channel: Annotated[str, typer.Option(metavar="NAME", help="The channel.")],
+    provider: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its provider; left out: its only one.")
+    ] = None,
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="The request as it was sent: request line, headers, body; or -."),
+    ],
+    at: Annotated[
+        int | None,
+        typer.Option(parser=_instant, metavar="TIME", help="Verify signatures as of this instant, not now."),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Address that the provider called; left out: receipts.public_url."),
+    ] = None,
+    as_data: AsData = False,
+) -> None:
+    """Try a provider's request offline.
+
+    Prints whether its signature is valid, each report in it, and the answer that the provider would get.
+    Nothing is recorded or sent.
+
+    Exit status 1: the answer isn't 2xx.
+    """
+    table = configured_receipts(config, channel, provider)
+    now = WallClock().now() if at is None else at
+    trial = try_receipts(table, _read(file), now, url)
+    if as_data:
+        say_json(trial_data(trial))
+    else:
+        say(*trial_lines(trial))
+    if not 200 <= trial.reply.status < 300:
+        raise typer.Exit(1)
+
+
+def _read(file: str) -> bytes:
+    if file == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise DeliverydError(f"{file} can't be read: {error.strerror}") from None

@@ -1,0 +1,62 @@
+"""Parses HTTP messages from files, as they went over the wire: the body reaches to the end of the file."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from deliveryd.http.wire import Header, WireResponse
+
+_BLANK = re.compile(rb"\r?\n\r?\n")
+_REQUEST = re.compile(r"([A-Z]+) (\S+) HTTP/1\.[01]")
+_STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: .*)?")
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*")
+
+
+class RawRequest(NamedTuple):
+    """A request. `path` and `query` are as they were written; header names are lower-case."""
+
+    method: str
+    path: str
+    query: bytes
+    headers: list[Header]
+    body: bytes
+
+
+def parse_request(raw: bytes) -> RawRequest:
+    """Parse a request. Raises ValueError, which says what is expected."""
+    first, headers, body = _parts(raw)
+    match = _REQUEST.fullmatch(first)
+    if match is None:
+        raise ValueError('line 1: expected a request line such as "POST /receipts/sms HTTP/1.1"')
+    target = urlsplit(match[2])
+    return RawRequest(match[1], target.path, target.query.encode("latin-1"), headers, body)
+
+
+def parse_answer(raw: bytes) -> WireResponse:
+    """Parse an answer. Raises ValueError, which says what is expected."""
+    first, headers, body = _parts(raw)
+    match = _STATUS.fullmatch(first)
+    if match is None:
+        raise ValueError('line 1: expected a status line such as "HTTP/1.1 200 OK"')
+    named = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+    return WireResponse(int(match[1]), named, body)
+
+
+def _parts(raw: bytes) -> tuple[str, list[Header], bytes]:
+    """Return the first line, the headers and the body. Raises ValueError."""
+    end = _BLANK.search(raw)
+    head, body = (raw, b"") if end is None else (raw[: end.start()], raw[end.end() :])
+    first, *lines = head.decode("latin-1").replace("\r\n", "\n").rstrip("\n").split("\n")
+    headers: list[Header] = []
+    for number, line in enumerate(lines, 2):
+        match = _HEADER.fullmatch(line)
+        if match is None:
+            raise ValueError(f'line {number}: expected a header such as "Content-Type: application/json"')
+        headers.append((match[1].lower().encode("latin-1"), match[2].encode("latin-1")))
+    for name in (b"transfer-encoding", b"content-encoding"):
+        value = dict(headers).get(name, b"identity")
+        if value != b"identity":
+            raise ValueError(f"{name.decode()}: {value.decode('latin-1')}: save the body without an encoding")
+    return first, headers, body

@@ -1,0 +1,157 @@
+"""Tries what a provider sent, offline: whether its signature holds, what it reports, the answer it would get.
+
+Nothing is sent and nothing recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from deliveryd.channels.receipt_options import ReceiptOptions
+from deliveryd.config import load
+from deliveryd.errors import DeliverydError
+from deliveryd.http.raw_message import RawRequest, parse_request
+from deliveryd.model import format_instant
+from deliveryd.options.suggestion import suggestion
+from deliveryd.receipts.inlet import Inlet, ReceiptReply, open_inlet
+from deliveryd.receipts.reading import NOTHING, Reading, Report
+from deliveryd.receipts.request import ReceiptRequest, Unreadable
+from deliveryd.receipts.signatures.base import CertificateMissing, Forged
+
+SignatureResult = Literal["valid", "invalid", "unchecked"]
+
+
+class ReceiptTable(NamedTuple):
+    """How a provider reports. `public_url` is what it calls, in front of the path; it may be unknown."""
+
+    options: ReceiptOptions
+    public_url: str | None
+
+
+class ReceiptTrial(NamedTuple):
+    """What became of a request. `reason` says why the signature isn't valid."""
+
+    signature: SignatureResult
+    reason: str | None
+    reading: Reading
+    reply: ReceiptReply
+
+
+def configured_receipts(config: Path, channel: str, provider: str | None) -> ReceiptTable:
+    """Return how a provider of a channel reports; without a name, its only one. Raises DeliverydError."""
+    loaded = load(config)
+    channels = loaded.channels.configured
+    if channel not in channels:
+        raise DeliverydError(f"there is no channel {channel}{_known(channel, channels)}")
+    providers = channels[channel].providers
+    if provider is None and len(providers) > 1:
+        raise DeliverydError(f"name one of {channel}'s providers with --provider: {', '.join(providers)}")
+    name = provider or next(iter(providers))
+    if name not in providers:
+        raise DeliverydError(f"{channel} has no provider {name}{_known(name, providers)}")
+    receipt = providers[name].receipt
+    if receipt is None:
+        raise DeliverydError(
+            f"{providers[name].identity} has no receipts; add [{providers[name].place}.receipt]"
+        )
+    return ReceiptTable(receipt, loaded.receipts.public_url)
+
+
+def try_receipts(table: ReceiptTable, raw: bytes, now: int, url: str | None = None) -> ReceiptTrial:
+    """Try a request as it went over the wire. `url` is the address that was called, or its host alone.
+
+    Raises DeliverydError if the request or a secret can't be read.
+    """
+    try:
+        inlet = open_inlet(table.options)
+        request = _request(parse_request(raw), table.public_url, url)
+    except ValueError as error:
+        raise DeliverydError(str(error)) from None
+    if (challenged := inlet.answer_challenge(request)) is not None:
+        return ReceiptTrial("unchecked", "the verification of the address isn't signed", NOTHING, challenged)
+    return _tried(inlet, request, now)
+
+
+def _tried(inlet: Inlet, request: ReceiptRequest, now: int) -> ReceiptTrial:
+    signature: SignatureResult = "valid" if inlet.is_signed else "unchecked"
+    reason = None if inlet.is_signed else "no signature is configured"
+    content = request
+    try:
+        verified = inlet.verify(request, now)
+        if not isinstance(verified, ReceiptRequest):
+            return ReceiptTrial(signature, reason, NOTHING, inlet.reply)
+        content = verified
+    except CertificateMissing as missing:
+        signature, reason = "unchecked", f"{missing}; it would be fetched from {missing.url}"
+    except Forged as error:
+        signature, reason = "invalid", str(error)
+    try:
+        reading, reply = inlet.read(content, now), inlet.reply
+    except Unreadable as error:
+        reading, reply = NOTHING, ReceiptReply(400, str(error))
+    return ReceiptTrial(signature, reason, reading, inlet.refusal if signature == "invalid" else reply)
+
+
+def _request(raw: RawRequest, public_url: str | None, url: str | None) -> ReceiptRequest:
+    """Return the request as it was sent to `url`, or to its own path below `public_url`."""
+    path, query = raw.path, raw.query
+    base = public_url or f"https://{dict(raw.headers).get(b'host', b'').decode('latin-1')}"
+    if url is not None:
+        called = urlsplit(url)
+        if called.scheme not in ("http", "https") or not called.netloc:
+            raise ValueError(f"{url} is no address such as https://receipts.example.com/receipts/sms")
+        base = f"{called.scheme}://{called.netloc}"
+        if called.path not in ("", "/"):
+            path, query = called.path, called.query.encode() or raw.query
+    return ReceiptRequest(raw.method, path, query, raw.headers, raw.body, base=base)
+
+
+def _known(name: str, names: Mapping[str, object]) -> str:
+    return suggestion(name, names) or f"; there are: {', '.join(names)}"
+
+
+def trial_data(trial: ReceiptTrial) -> dict[str, object]:
+    """Return a trial as JSON has it."""
+    data: dict[str, object] = {
+        "signature": trial.signature,
+        "reports": [_report_data(report) for report in trial.reading.reports],
+        "answer": {"status": trial.reply.status, "body": trial.reply.text},
+    }
+    if trial.reading.unread:
+        data["unreadable"] = [unread._asdict() for unread in trial.reading.unread]
+    return data
+
+
+def _report_data(report: Report) -> dict[str, object]:
+    return {
+        "provider_id": report.provider_id,
+        "reference": report.reference,
+        "word": report.word,
+        "meaning": report.consent or report.meaning,
+        "at": format_instant(report.at),
+    }
+
+
+def trial_lines(trial: ReceiptTrial) -> Sequence[str]:
+    """Return a trial as lines for a person."""
+    because = f": {trial.reason}" if trial.reason is not None else ""
+    return [
+        f"signature  {trial.signature}{because}",
+        *(f"report     {text}" for text in _report_lines(trial.reading.reports)),
+        *(f"unreadable {unread.reason}: {unread.raw}" for unread in trial.reading.unread),
+        f"answer     {trial.reply.status} {trial.reply.text}".rstrip(),
+    ]
+
+
+def _report_lines(reports: Sequence[Report]) -> Iterator[str]:
+    for report in reports:
+        names = (("id", report.provider_id), ("reference", report.reference))
+        about = ", ".join(f"{name} {value}" for name, value in names if value is not None)
+        meanings = [report.meaning, *([report.consent] if report.consent is not None else [])]
+        at = format_instant(report.at)
+        yield f"{report.word}: {' and '.join(meanings)}, at {at}, {about or 'no message'}"
+    if not reports:
+        yield "none"

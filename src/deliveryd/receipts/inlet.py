@@ -1,0 +1,101 @@
+"""How one provider reports: its requests verified, read, and answered."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptOptions
+from deliveryd.channels.signature_options import TokenSignature
+from deliveryd.receipts.reading import Reading, ReportReader
+from deliveryd.receipts.request import ReceiptRequest
+from deliveryd.receipts.signatures.base import Verified
+from deliveryd.receipts.verification import Verifier, open_verifier
+from deliveryd.runtime.renewal import RenewedValue
+
+_MODE, _TOKEN, _CHALLENGE = "hub.mode", "hub.verify_token", "hub.challenge"
+_PLAIN = "text/plain; charset=utf-8"
+
+
+class ReceiptReply(NamedTuple):
+    """The response to a provider. `login` asks for user name and password.
+
+    `results` aren't sent: what each report did, in their order.
+    """
+
+    status: int
+    text: str
+    content_type: str = _PLAIN
+    login: bool = False
+    results: Sequence[str] = ()
+
+
+class Inlet:
+    """One provider's options, compiled, with what its requests are verified with."""
+
+    def __init__(
+        self,
+        options: ReceiptOptions,
+        verifier: Verifier | None,
+        verify_tokens: RenewedValue[list[bytes]] | None,
+    ) -> None:
+        answer = options.answer
+        self.reply = ReceiptReply(answer.status, answer.body, answer.content_type)
+        self.refusal = ReceiptReply(401, "the signature doesn't fit", login=_has_login(options))
+        self.has_token_in_path = _has_token_in_path(options)
+        self._reader = ReportReader(options)
+        self._verifier = verifier
+        self._verify_tokens = verify_tokens
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether requests are verified."""
+        return self._verifier is not None
+
+    def answer_challenge(self, request: ReceiptRequest) -> ReceiptReply | None:
+        """Return the answer to Meta's verification of the address; None: the request is another."""
+        if self._verify_tokens is None or request.method != "GET":
+            return None
+        try:
+            given = dict(request.query_pairs())
+        except ValueError:
+            return None
+        if given.get(_MODE) != "subscribe":
+            return None
+        token = given.get(_TOKEN, "").encode()
+        fits = [hmac.compare_digest(token, each) for each in self._verify_tokens.latest()]
+        return ReceiptReply(200, given.get(_CHALLENGE, "")) if any(fits) else ReceiptReply(403, "wrong token")
+
+    def verify(self, request: ReceiptRequest, now: int) -> Verified:
+        """Return what a genuine request holds. Raises Forged, CertificateMissing."""
+        return request if self._verifier is None else self._verifier.verify(request, now)
+
+    def read(self, request: ReceiptRequest, now: int) -> Reading:
+        """Return the reports of a request. Raises Unreadable."""
+        return self._reader.read(request.document(), now)
+
+
+def open_inlet(options: ReceiptOptions) -> Inlet:
+    """Open what a provider reports to; its secrets are read now and when they are replaced.
+
+    Raises ValueError.
+    """
+    verifier = open_verifier(options.signature) if options.signature is not None else None
+    tokens = _open_tokens(options.challenge) if options.challenge is not None else None
+    return Inlet(options, verifier, tokens)
+
+
+def _open_tokens(challenge: ChallengeOptions) -> RenewedValue[list[bytes]]:
+    return RenewedValue(
+        [file.path for file in challenge.secret_file],
+        lambda: [file.read().encode() for file in challenge.secret_file],
+    )
+
+
+def _has_login(options: ReceiptOptions) -> bool:
+    return options.signature is not None and options.signature.scheme == "basic"
+
+
+def _has_token_in_path(options: ReceiptOptions) -> bool:
+    return isinstance(options.signature, TokenSignature) and options.signature.at == "path"

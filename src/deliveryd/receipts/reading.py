@@ -1,0 +1,263 @@
+"""Reads the reports in a provider's request, each on its own: pure functions of its parsed body."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import orjson
+
+from deliveryd.channels.receipt_options import IntermediateStatus, ReceiptOptions
+from deliveryd.http.conditions import Condition, compile_conditions
+from deliveryd.http.finder import Document, compile_finder
+from deliveryd.http.json_pointer import EVERY, Steps, follow, parse_pointer, scalar_text
+from deliveryd.receipts.request import Unreadable
+from deliveryd.receipts.times import compile_time
+
+LONGEST_RAW = 4096
+"""Characters that are kept of a report that can't be read."""
+
+EVERY_REPORT = "delivered"
+"""The word of reports without a status."""
+
+Meaning = Literal["delivered", "failed", "intermediate", "none"]
+Consent = Literal["stopped", "resumed"]
+
+
+class Report(NamedTuple):
+    """What a provider says of one message, or of one recipient.
+
+    `word` is what has a meaning: the status, or the status and the code. `intermediate` is the status for the
+    service, `consent` what it says of `recipient`. `at` is when it happened.
+    """
+
+    provider_id: str | None
+    reference: str | None
+    word: str
+    meaning: Meaning
+    at: int
+    status: str = ""
+    code: str | None = None
+    intermediate: IntermediateStatus | None = None
+    consent: Consent | None = None
+    recipient: str | None = None
+
+    @property
+    def details(self) -> str:
+        """The status, and the code if there is one."""
+        return self.status if self.code is None else f"{self.status}/{self.code}"
+
+
+class Unread(NamedTuple):
+    """A report of a list that can't be read: its JSON, and why."""
+
+    raw: str
+    reason: str
+
+
+class Reading(NamedTuple):
+    """The reports of a request, and those of them that can't be read."""
+
+    reports: Sequence[Report]
+    unread: Sequence[Unread] = ()
+
+
+NOTHING = Reading(())
+
+
+class _Words(NamedTuple):
+    """What each word or pair of words means for a message, and for a recipient."""
+
+    meanings: Mapping[str, tuple[Meaning, IntermediateStatus | None]]
+    consents: Mapping[str, Consent]
+
+
+class ReportReader:
+    """Reads what one provider reports."""
+
+    def __init__(self, options: ReceiptOptions) -> None:
+        self._each = None if options.each is None else _elements(parse_pointer(options.each))
+        self._ignore = compile_conditions(options.ignore)
+        self._ignore_requests = compile_conditions(each for each in options.ignore if not each.absent)
+        self._provider_id = _compiled(options.provider_id)
+        self._reference = _compiled(options.reference)
+        self._singular = _singular([*options.provider_id, *options.reference])
+        self._status = _compiled(options.status)
+        self._code = _compiled_place(options.code) if options.code is not None else None
+        self._recipient = _compiled(options.recipient)
+        self._words = _words(options)
+        self._reported_at = _compiled_place(options.reported_at) if options.reported_at is not None else None
+        self._read_time = compile_time(options.time, options.zone)
+
+    def read(self, document: Document, received_at: int) -> Reading:
+        """Read a request. Raises Unreadable if nothing in it can be read."""
+        if self._each is None:
+            if _any_holds(self._ignore, document):
+                return NOTHING
+            return Reading(list(self._reports(document, received_at)))
+        items = document.each(self._each)
+        if not items:
+            return self._without_items(document, self._each)
+        return self._read_items(items, received_at)
+
+    def _read_items(self, items: Sequence[Document], received_at: int) -> Reading:
+        reports: list[Report] = []
+        unread: list[Unread] = []
+        reason: Unreadable | None = None
+        for item in items:
+            if _any_holds(self._ignore, item):
+                continue
+            try:
+                reports += self._reports(item, received_at)
+            except Unreadable as error:
+                reason = error
+                unread.append(Unread(_raw(item), str(error)))
+        if reason is not None and not reports:
+            raise Unreadable(f"none of {len(unread)} reports can be read: {reason}")
+        return Reading(reports, unread)
+
+    def _without_items(self, document: Document, steps: Steps) -> Reading:
+        """A request without any item: the list is empty, or it is one that is to be ignored.
+
+        A condition that something is absent is about items: of other requests it would hold always.
+        """
+        if _any_holds(self._ignore_requests, document):
+            return NOTHING
+        if EVERY not in steps and follow(document.tree, steps) == []:
+            return NOTHING
+        raise Unreadable(f"there is no list at {_pointer(steps)}")
+
+    def _reports(self, item: Document, received_at: int) -> Iterator[Report]:
+        """Read one item: a report, or one for each of several ids."""
+        if not isinstance(item.tree, dict):
+            raise Unreadable(_shape(item.tree))
+        for steps in self._singular:
+            if isinstance(several := follow(item.tree, steps), list) and len(several) > 1:
+                raise Unreadable(f"there are {len(several)} reports at {_pointer(steps)}; set each")
+        status, code = EVERY_REPORT, None
+        if self._status:
+            status = _first(self._status, item) or _missing("status", self._status)
+            code = self._code.find(item) if self._code is not None else None
+        pair = f"{status}/{code}" if code is not None else status
+        word, (meaning, intermediate) = _meaning(self._words, status, pair)
+        consent = self._words.consents.get(pair) or self._words.consents.get(status)
+        recipient = _first(self._recipient, item)
+        if consent is not None and recipient is None:
+            _missing("recipient", self._recipient)
+        ids = self._ids(item)
+        reference = _first(self._reference, item)
+        if not any(ids) and reference is None and meaning != "none":
+            _missing("provider_id or reference", (*self._provider_id, *self._reference))
+        at = received_at if meaning == "none" and consent is None else self._time(item, received_at)
+        for id_ in ids:
+            yield Report(id_, reference, word, meaning, at, status, code, intermediate, consent, recipient)
+
+    def _ids(self, item: Document) -> Sequence[str | None]:
+        for place in self._provider_id:
+            if found := place.find_all(item):
+                return found
+        return (None,)
+
+    def _time(self, item: Document, received_at: int) -> int:
+        if self._reported_at is None:
+            return received_at
+        text = self._reported_at.find(item) or _missing("reported_at", (self._reported_at,))
+        try:
+            return self._read_time(text)
+        except (ValueError, OverflowError):
+            raise Unreadable(f"there is no time at {self._reported_at.expression}") from None
+
+
+def _any_holds(conditions: Sequence[Condition], document: Document) -> bool:
+    return bool(conditions) and any(condition.holds(document) for condition in conditions)
+
+
+class _Place(NamedTuple):
+    """A place in a report. `find` returns the first value there, `find_all` each."""
+
+    expression: str
+    find: Callable[[Document], str | None]
+    find_all: Callable[[Document], Sequence[str]]
+
+
+def _compiled(places: Sequence[str]) -> tuple[_Place, ...]:
+    return tuple(_compiled_place(place) for place in places)
+
+
+def _compiled_place(expression: str) -> _Place:
+    """Compile a place; a plain pointer, which is in every report, takes the short way."""
+    finder = compile_finder(expression)
+    steps = parse_pointer(expression) if expression.startswith("/") else (EVERY,)
+    if EVERY in steps:
+        return _Place(expression, finder.find, finder.find_all)
+
+    def find(document: Document) -> str | None:
+        value = follow(document.tree, steps)
+        return finder.find(document) if isinstance(value, float) else scalar_text(value)
+
+    def find_all(document: Document) -> Sequence[str]:
+        return (value,) if (value := find(document)) is not None else ()
+
+    return _Place(expression, find, find_all)
+
+
+def _elements(steps: Steps) -> Steps:
+    """Return the steps to a list, if they lead to its elements."""
+    return steps[:-1] if steps[-1:] == (EVERY,) else steps
+
+
+def _singular(places: Sequence[str]) -> tuple[Steps, ...]:
+    """Return where lists begin of which a pointer names one element, as in "/results/0/id"."""
+    found = []
+    for place in places:
+        steps = parse_pointer(place) if place.startswith("/") else ()
+        found += [steps[:depth] for depth, step in enumerate(steps) if step.isdecimal()]
+    return tuple(steps for steps in found if EVERY not in steps)
+
+
+def _words(options: ReceiptOptions) -> _Words:
+    meanings: dict[str, tuple[Meaning, IntermediateStatus | None]] = {}
+    meanings |= dict.fromkeys(options.delivered, ("delivered", None))
+    meanings |= dict.fromkeys(options.failed, ("failed", None))
+    for status, words in options.intermediate.items():
+        meanings |= dict.fromkeys(words, ("intermediate", status))
+    if not options.status:
+        meanings[EVERY_REPORT] = ("delivered", None)
+    consents: dict[str, Consent] = {}
+    consents |= dict.fromkeys(options.stopped, "stopped")
+    consents |= dict.fromkeys(options.resumed, "resumed")
+    return _Words(meanings, consents)
+
+
+def _meaning(words: _Words, status: str, pair: str) -> tuple[str, tuple[Meaning, IntermediateStatus | None]]:
+    """Return the word that has a meaning, the pair before the status, and what it is."""
+    for word in (pair, status):
+        if (meaning := words.meanings.get(word)) is not None:
+            return word, meaning
+    return (pair if pair in words.consents else status), ("none", None)
+
+
+def _first(places: Sequence[_Place], document: Document) -> str | None:
+    for place in places:
+        if (value := place.find(document)) is not None:
+            return value
+    return None
+
+
+def _missing(what: str, places: Sequence[_Place]) -> str:
+    expressions = ", ".join(place.expression for place in places)
+    raise Unreadable(f"there is no usable {what} at {expressions}")
+
+
+def _pointer(steps: Steps) -> str:
+    return "".join(f"/{step.replace('~', '~0').replace('/', '~1')}" for step in steps) or "the body"
+
+
+def _shape(value: object) -> str:
+    if isinstance(value, list):
+        return "the report is a list; set each"
+    return "the report is no object"
+
+
+def _raw(item: Document) -> str:
+    return orjson.dumps(item.tree).decode()[:LONGEST_RAW]

@@ -1,0 +1,145 @@
+"""A provider's request as it came: what signatures cover, and what reports are read from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from urllib.parse import parse_qsl
+
+from deliveryd.http.finder import Document, Texts, read_texts
+
+_FORM = b"application/x-www-form-urlencoded"
+_MULTIPART = b"multipart/"
+_NO_TEXTS: Texts = {}
+_MOST_FIELDS = 1000
+
+
+class Unreadable(ValueError):
+    """A report doesn't match the configuration; the text names the place, never a value."""
+
+
+class Headers(Mapping[str, str]):
+    """Headers by their lower-case names, decoded when one is looked up.
+
+    One that is given several times is a list (RFC 9110, 5.2).
+    """
+
+    __slots__ = ("_decoded", "_raw")
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._raw = raw
+        self._decoded: dict[str, str] | None = None
+
+    def __getitem__(self, name: str) -> str:
+        """Return a header; raises KeyError."""
+        if self._decoded is None:
+            self._decoded = {}
+            for raw_name, raw_value in self._raw:
+                key, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+                earlier = self._decoded.get(key)
+                self._decoded[key] = value if earlier is None else f"{earlier}, {value}"
+        return self._decoded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names."""
+        return (name.decode("latin-1") for name, _value in self._raw)
+
+    def __len__(self) -> int:
+        """Return how many lines they are."""
+        return sum(1 for _ in self._raw)
+
+
+class ReceiptRequest:
+    """One request. `base` is `receipts.public_url`, in front of the path that the provider called."""
+
+    __slots__ = ("_raw_headers", "base", "body", "headers", "method", "path", "query")
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query: bytes,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: bytes,
+        *,
+        base: str = "",
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self._raw_headers = headers
+        self.headers: Mapping[str, str] = Headers(headers)
+        self.body = body
+        self.base = base
+
+    @property
+    def url(self) -> str:
+        """The address that the provider called, with its query."""
+        query = f"?{self.query.decode('latin-1')}" if self.query else ""
+        return f"{self.base}{self.path}{query}"
+
+    @property
+    def is_form(self) -> bool:
+        """Whether the body is a form."""
+        return self._content_type().startswith(_FORM)
+
+    def form_pairs(self) -> list[tuple[str, str]]:
+        """Return the fields of a form, none of another body. Raises ValueError."""
+        return _pairs(self.body) if self.is_form else []
+
+    def query_pairs(self) -> list[tuple[str, str]]:
+        """Return the parameters of the query. Raises ValueError."""
+        return _pairs(self.query)
+
+    def parameters(self) -> list[tuple[str, str]]:
+        """Return the fields of the form, or without a body those of the query. Raises ValueError."""
+        return self.form_pairs() if self.body else self.query_pairs()
+
+    def with_body(self, body: bytes) -> ReceiptRequest:
+        """Return the request with the content of an envelope, which is JSON."""
+        others = [(name, value) for name, value in self._raw_headers if name != b"content-type"]
+        return ReceiptRequest(self.method, self.path, self.query, others, body, base=self.base)
+
+    def _content_type(self) -> bytes:
+        for name, value in self._raw_headers:
+            if name == b"content-type":
+                return value.lower()
+        return b""
+
+    def document(self) -> Document:
+        """Return the report: a form, JSON, or without a body the query. Raises Unreadable."""
+        if not self.body:
+            if not self.query:
+                raise Unreadable("the request has neither a body nor a query")
+            query = _texts(self.query, "query")
+            return Document(b"", self.headers, query, form=query)
+        document = Document(self.body, self.headers, self._query_if_any(), self._form())
+        if not document.is_readable:
+            raise Unreadable("the body is neither JSON nor a form")
+        return document
+
+    def _form(self) -> Texts | None:
+        if self.is_form:
+            return _texts(self.body, "form")
+        if self._content_type().startswith(_MULTIPART):
+            raise Unreadable("the body is multipart; only JSON and plain forms can be read")
+        return None
+
+    def _query_if_any(self) -> Texts:
+        """Return the query beside a body; one that can't be read has no parameters."""
+        try:
+            return read_texts(self.query) if self.query else _NO_TEXTS
+        except ValueError:
+            return _NO_TEXTS
+
+
+def _texts(encoded: bytes, what: str) -> Texts:
+    try:
+        return read_texts(encoded)
+    except ValueError:
+        raise Unreadable(f"the {what} isn't URL-encoded UTF-8, or has too many fields") from None
+
+
+def _pairs(encoded: bytes) -> list[tuple[str, str]]:
+    return parse_qsl(
+        encoded.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
+    )

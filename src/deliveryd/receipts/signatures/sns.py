@@ -1,0 +1,136 @@
+"""`sns`: Amazon SNS. The message names the certificate that its signature fits, on Amazon's own hosts only.
+
+A certificate is fetched once and remembered. A genuine signature only shows that Amazon sent the message:
+whose topic it is, `topics` says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA1, SHA256, HashAlgorithm
+from cryptography.x509 import load_pem_x509_certificate
+
+from deliveryd.channels.signature_options import SnsSignature
+from deliveryd.model import parse_instant
+from deliveryd.receipts.request import ReceiptRequest
+from deliveryd.receipts.signatures.base import (
+    CertificateMissing,
+    Forged,
+    NoReport,
+    Subscription,
+    Verified,
+    check_time,
+    decode,
+)
+
+_HOST = r"https://sns\.[a-z0-9-]{1,40}\.amazonaws\.com(?:\.cn)?"
+_CERTIFICATE = re.compile(rf"{_HOST}/SimpleNotificationService-[A-Za-z0-9]{{1,64}}\.pem")
+_SUBSCRIBE = re.compile(rf"{_HOST}/\?[!-~]{{1,2000}}")
+_NOTIFICATION = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
+_CONFIRMATION = ("Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type")
+_SIGNED = {
+    "Notification": _NOTIFICATION,
+    "SubscriptionConfirmation": _CONFIRMATION,
+    "UnsubscribeConfirmation": _CONFIRMATION,
+}
+_MOST_CERTIFICATES = 16
+
+
+class Scheme:
+    """The scheme with its options, and the certificates fetched so far."""
+
+    def __init__(self, options: SnsSignature) -> None:
+        self._options = options
+        self._certificates: dict[str, RSAPublicKey] = {}
+
+    def read_key(self, secret: str) -> str:
+        """Return the secret; this scheme has none."""
+        return secret
+
+    def learn(self, url: str, certificate: bytes) -> None:
+        """Remember the certificate at an address. Raises Forged if it can't be read."""
+        try:
+            key = load_pem_x509_certificate(certificate).public_key()
+        except ValueError:
+            key = None
+        if not isinstance(key, RSAPublicKey):
+            raise Forged("the certificate of the signature can't be used")
+        if len(self._certificates) >= _MOST_CERTIFICATES:
+            self._certificates.clear()
+        self._certificates[url] = key
+
+    def verify(self, request: ReceiptRequest, _keys: Sequence[str], now: int) -> Verified:
+        """Verify the envelope, and return the request with the message in it."""
+        envelope = _envelope(request.body)
+        kind, url = _text(envelope, "Type"), _text(envelope, "SigningCertURL")
+        if envelope.get("TopicArn") not in self._options.topics:
+            raise Forged("the topic isn't among topics")
+        if kind not in _SIGNED:
+            raise Forged("the message has an unknown type")
+        if not _CERTIFICATE.fullmatch(url):
+            raise Forged("the certificate isn't on a host of Amazon SNS")
+        if url not in self._certificates:
+            raise CertificateMissing(url, partial(self.learn, url))
+        self._check(self._certificates[url], envelope, _signed(envelope, kind))
+        self._check_time(_text(envelope, "Timestamp"), now)
+        return _content(request, envelope, kind)
+
+    def _check(self, key: RSAPublicKey, envelope: dict[str, Any], signed: bytes) -> None:
+        version = _text(envelope, "SignatureVersion")
+        hashes: dict[str, HashAlgorithm] = {"1": SHA1(), "2": SHA256()}  # noqa: S303  # Amazon's default
+        signature = decode(_text(envelope, "Signature"), "base64")
+        if version not in hashes or signature is None:
+            raise Forged("the signature can't be read")
+        try:
+            key.verify(signature, signed, PKCS1v15(), hashes[version])
+        except InvalidSignature:
+            raise Forged("the signature doesn't fit") from None
+
+    def _check_time(self, text: str, now: int) -> None:
+        try:
+            signed_at = parse_instant(text)
+        except ValueError:
+            raise Forged("the time of signing is unreadable") from None
+        check_time(signed_at, now, self._options.tolerance)
+
+
+def _envelope(body: bytes) -> dict[str, Any]:
+    try:
+        envelope = json.loads(body)
+    except (ValueError, RecursionError):
+        envelope = None
+    if not isinstance(envelope, dict):
+        raise Forged("the body is no message of Amazon SNS")
+    return envelope
+
+
+def _text(envelope: dict[str, Any], name: str) -> str:
+    value = envelope.get(name)
+    if not isinstance(value, str):
+        raise Forged(f"there is no {name}")
+    return value
+
+
+def _signed(envelope: dict[str, Any], kind: str) -> bytes:
+    lines = [(name, _text(envelope, name)) for name in _SIGNED[kind] if envelope.get(name) is not None]
+    return "".join(f"{name}\n{value}\n" for name, value in lines).encode("utf-8", "surrogatepass")
+
+
+def _content(request: ReceiptRequest, envelope: dict[str, Any], kind: str) -> Verified:
+    if kind == "SubscriptionConfirmation":
+        url = _text(envelope, "SubscribeURL")
+        if not _SUBSCRIBE.fullmatch(url):
+            raise Forged("SubscribeURL isn't on a host of Amazon SNS")
+        return Subscription(url)
+    message = _text(envelope, "Message")
+    if kind == "UnsubscribeConfirmation" or not message.lstrip().startswith("{"):
+        return NoReport()  # such as Amazon's greeting to a new topic
+    return request.with_body(message.encode("utf-8", "surrogatepass"))

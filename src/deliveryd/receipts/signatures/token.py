@@ -1,0 +1,38 @@
+"""`token`: a secret in the path, the query or a header of each request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import unquote_to_bytes
+
+from deliveryd.channels.signature_options import TokenSignature
+from deliveryd.receipts.request import ReceiptRequest
+from deliveryd.receipts.signatures.base import Forged, header, is_any
+
+
+class Scheme:
+    """The scheme with its options."""
+
+    def __init__(self, options: TokenSignature) -> None:
+        self._kind, _, self._name = options.at.partition(":")
+        self._prefix = options.prefix
+
+    def read_key(self, secret: str) -> bytes:
+        """Return the secret with the text before it."""
+        return f"{self._prefix}{secret}".encode()
+
+    def verify(self, request: ReceiptRequest, keys: Sequence[bytes], _now: int) -> ReceiptRequest:
+        """Compare what stands in the token's place."""
+        if not is_any(self._given(request), keys):
+            raise Forged("the token is missing or wrong")
+        return request
+
+    def _given(self, request: ReceiptRequest) -> bytes:
+        if self._kind == "path":
+            return unquote_to_bytes(request.path.rpartition("/")[2])
+        if self._kind == "header":
+            return header(request, self._name).encode("latin-1")
+        try:
+            return dict(request.query_pairs()).get(self._name, "").encode()
+        except ValueError:
+            raise Forged("the query can't be read") from None

@@ -1,0 +1,56 @@
+"""Opens the scheme that a provider signs with, and verifies its requests with the secrets that are valid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from deliveryd.channels.signature_options import Signature
+from deliveryd.receipts.request import ReceiptRequest
+from deliveryd.receipts.signatures.base import Forged, SignatureScheme, Verified
+from deliveryd.runtime.renewal import RenewedValue
+
+
+class Verifier:
+    """One scheme and its keys, which are renewed with the files of the secrets."""
+
+    def __init__(self, scheme: SignatureScheme[Any], keys: RenewedValue[list[Any]]) -> None:
+        self.scheme = scheme
+        self._keys = keys
+
+    def verify(self, request: ReceiptRequest, now: int) -> Verified:
+        """Return what a genuine request holds. Raises Forged, CertificateMissing.
+
+        Before a request counts as forged, the files are looked at: its secret may have come this instant.
+        """
+        keys = self._keys.current()
+        try:
+            return self.scheme.verify(request, keys, now)
+        except Forged:
+            latest = self._keys.latest()
+            if latest is keys:
+                raise
+        return self.scheme.verify(request, latest, now)
+
+
+def open_scheme(options: Signature) -> SignatureScheme[Any]:
+    """Load the module of a scheme, which is named like it."""
+    name = str(getattr(options, "scheme", "")).replace("-", "_")
+    scheme: SignatureScheme[Any] = import_module(f"deliveryd.receipts.signatures.{name}").Scheme(options)
+    return scheme
+
+
+def open_verifier(options: Signature) -> Verifier:
+    """Read the keys, now and whenever their files are replaced. Raises ValueError."""
+    scheme = open_scheme(options)
+
+    def read() -> list[Any]:
+        return read_keys(scheme, options.secrets())
+
+    return Verifier(scheme, RenewedValue([secret.path for secret in options.secret_file], read))
+
+
+def read_keys(scheme: SignatureScheme[Any], secrets: Sequence[str]) -> list[Any]:
+    """Return the keys that secrets are. Raises ValueError."""
+    return [scheme.read_key(secret) for secret in secrets]

@@ -1,0 +1,215 @@
+"""`deliveryd receipts test`: what a provider sent, tried offline."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.terminal import Answered, command
+
+CONFIG = """
+[service]
+base_url = "http://127.0.0.1:1"
+
+[receipts]
+public_url = "https://cb.example"
+
+[channels]
+order = ["sms", "messenger"]
+
+[channels.sms.providers.twilio]
+adapter = "http"
+url = "http://127.0.0.1:1/sms"
+json = { text = "{content.text}" }
+secrets = { token = ["token", "next"] }
+provider_id = "/sid"
+
+[channels.sms.providers.twilio.receipt]
+provider_id = "/MessageSid"
+reference = "query:ref"
+status = "/MessageStatus"
+code = "/ErrorCode"
+delivered = ["delivered"]
+failed = ["undelivered"]
+intermediate = { accepted = ["sent"] }
+stopped = ["undelivered/21610"]
+recipient = "/To"
+answer = { status = 204 }
+signature = { scheme = "twilio", secret = "token" }
+
+[channels.sms.providers.plain]
+adapter = "http"
+url = "http://127.0.0.1:1/sms"
+json = { text = "{content.text}" }
+provider_id = "/id"
+[channels.sms.providers.plain.receipt]
+each = "/results"
+provider_id = "/id"
+status = "/status"
+delivered = ["ok"]
+reported_at = "/at"
+answer = { body = "ACK" }
+
+[channels.messenger]
+adapter = "http"
+url = "http://127.0.0.1:1/messenger"
+json = { text = "{content.text}" }
+secrets = { verify = "token" }
+provider_id = "/id"
+[channels.messenger.receipt]
+provider_id = "/id"
+status = "/status"
+delivered = ["ok"]
+reported_at = "/at"
+challenge = { secret = "verify" }
+signature = { header = "X-S", secret = "verify", signed = "{timestamp}.{body}", timestamp = "header:X-Time" }
+"""
+FORM = "POST {path} HTTP/1.1\r\nHost: other\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+SIGNED = "X-Twilio-Signature: mUKwsO46I4PBEOZDAGiaT1/CDLg=\r\n"
+FIELDS = "MessageSid=SM11&MessageStatus=delivered&To=%2B447700900123"
+AT = "2026-11-21T18:00:00.000000Z"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Two channels, one with two providers; the secret of the vector of Twilio's sheet."""
+    for name, secret in (("token", "tok123"), ("next", "tok124")):
+        (tmp_path / name).touch(mode=0o600)
+        (tmp_path / name).write_text(secret)
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG + f'[journal]\nurl = "sqlite:///{tmp_path}/journal.db"\n')
+    return path
+
+
+def tried(config: Path, raw: str, *options: str) -> tuple[Answered, Any]:
+    file = config.parent / "request"
+    file.write_bytes(raw.encode())
+    answered = command("receipts", "test", "--config", config, *options, "--at", AT, file, "--json")
+    return answered, json.loads(answered.out or "null")
+
+
+def twilio(config: Path, raw: str, *options: str) -> tuple[Answered, Any]:
+    return tried(config, raw, "--channel", "sms", "--provider", "twilio", *options)
+
+
+def test_a_signed_form_is_valid_and_read(config: Path) -> None:
+    """The sample of the sheet, under the address that Twilio called."""
+    raw = f"{FORM.format(path='/tw?ref=01J9Z')}{SIGNED}\r\n{FIELDS}"
+    answered, data = twilio(config, raw)
+    assert answered.status == 0
+    assert data == {
+        "signature": "valid",
+        "reports": [
+            {
+                "provider_id": "SM11",
+                "reference": "01J9Z",
+                "word": "delivered",
+                "meaning": "delivered",
+                "at": AT,
+            }
+        ],
+        "answer": {"status": 204, "body": ""},
+    }
+    elsewhere = f"{FORM.format(path='/receipts/sms/twilio')}{SIGNED}\r\n{FIELDS}"
+    _, data = twilio(config, elsewhere, "--url", "https://cb.example/tw?ref=01J9Z")
+    assert (data["signature"], data["reports"][0]["reference"]) == ("valid", "01J9Z")
+
+
+@pytest.mark.parametrize(
+    ("status", "meaning"),
+    [
+        ("sent", "intermediate"),
+        ("undelivered", "failed"),
+        ("undelivered&ErrorCode=21610", "stopped"),
+        ("x", "none"),
+    ],
+)
+def test_reports_are_shown_though_the_signature_is_invalid(config: Path, status: str, meaning: str) -> None:
+    """With the answer that it would get, which is the exit status, too."""
+    fields = f"MessageSid=SM11&MessageStatus={status}&To=%2B447700900123"
+    answered, data = twilio(config, f"{FORM.format(path='/tw')}{SIGNED}\r\n{fields}")
+    assert answered.status == 1
+    assert (data["signature"], data["answer"]["status"]) == ("invalid", 401)
+    assert [report["meaning"] for report in data["reports"]] == [meaning]
+
+
+def test_a_list_is_shown_with_what_cant_be_read(config: Path) -> None:
+    """Nothing is signed there."""
+    results = [{"id": "a", "status": "ok", "at": AT}, {"id": "b"}]
+    raw = f"POST /receipts/sms/plain HTTP/1.1\r\nHost: x\r\n\r\n{json.dumps({'results': results})}"
+    options = ("--channel", "sms", "--provider", "plain")
+    answered, data = tried(config, raw, *options)
+    assert answered.status == 0
+    assert data["signature"] == "unchecked"
+    assert [(each["provider_id"], each["at"]) for each in data["reports"]] == [("a", AT)]
+    assert data["unreadable"] == [{"raw": '{"id":"b"}', "reason": "there is no usable status at /status"}]
+    assert data["answer"] == {"status": 200, "body": "ACK"}
+    answered = command("receipts", "test", "--config", config, *options, config.parent / "request")
+    assert answered.out.splitlines() == [
+        "signature  unchecked: no signature is configured",
+        f"report     ok: delivered, at {AT}, id a",
+        'unreadable there is no usable status at /status: {"id":"b"}',
+        "answer     200 ACK",
+    ]
+
+
+def test_what_cant_be_read_gets_400(config: Path) -> None:
+    """One report where a list is configured."""
+    answered, data = tried(config, "POST / HTTP/1.1\r\n\r\n[]", "--channel", "sms", "--provider", "plain")
+    assert (answered.status, data["reports"], data["answer"]["status"]) == (1, [], 400)
+
+
+@pytest.mark.parametrize(
+    ("token", "status", "body"), [("tok123", 200, "12345"), ("other", 403, "wrong token")]
+)
+def test_the_verification_of_an_address(config: Path, token: str, status: int, body: str) -> None:
+    """Meta's, by GET."""
+    query = f"hub.mode=subscribe&hub.verify_token={token}&hub.challenge=12345"
+    raw = f"GET /receipts/messenger?{query} HTTP/1.1\r\nHost: x\r\n\r\n"
+    answered, data = tried(config, raw, "--channel", "messenger")
+    assert (answered.status, data["answer"]) == (int(status != 200), {"status": status, "body": body})
+
+
+@pytest.mark.parametrize(("at", "signature"), [(AT, "valid"), ("2026-11-21T18:06:00Z", "invalid")])
+def test_the_clock_can_be_set(config: Path, at: str, signature: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard input as well as a file; another spelling of `--at` and the text for people."""
+    body = json.dumps({"id": "m1", "status": "ok", "at": AT})
+    time = "1795284000"
+    value = hmac.new(b"tok123", f"{time}.{body}".encode(), hashlib.sha256).hexdigest()
+    raw = f"POST / HTTP/1.1\nX-S: {value}\nX-Time: {time}\n\n{body}".encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
+    answered = command("receipts", "test", "--config", config, "--channel", "messenger", "--at", at, "-")
+    assert answered.out.splitlines()[0].split(":")[0] == f"signature  {signature}"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--channel", "sms"), "name one of sms's providers with --provider: twilio, plain"),
+        (("--channel", "smss"), "there is no channel smss"),
+        (("--channel", "sms", "--provider", "twillio"), "sms has no provider twillio"),
+    ],
+)
+def test_a_provider_that_isnt_there_is_told(config: Path, options: tuple[str, ...], told: str) -> None:
+    """One line, exit status 1."""
+    answered, _ = tried(config, "POST / HTTP/1.1\r\n\r\n{}", *options)
+    assert answered.status == 1
+    assert told in answered.err
+
+
+def test_a_file_that_is_no_request_is_told(config: Path) -> None:
+    """What is expected."""
+    answered, _ = twilio(config, "{}")
+    assert answered.status == 1
+    assert "expected a request line" in answered.err
+    missing = command(
+        "receipts", "test", "--config", config, "--channel", "messenger", config.parent / "missing"
+    )
+    assert "can't be read: No such file" in missing.err

@@ -22,7 +22,8 @@ from typer.core import TyperArgument, TyperGroup
 from typer.main import get_command
 
 from deliveryd.admin.exposition import expose
-from deliveryd.channels.http_options import HttpChannelOptions, SuccessOptions
+from deliveryd.channels.http_answer_options import AnswerOptions, PauseOptions
+from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.options import BreakerOptions, ChannelTable, ProviderTable, RetryOptions
 from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptAnswerOptions, ReceiptOptions
 from deliveryd.channels.signature_options import SCHEMES
@@ -33,6 +34,7 @@ from deliveryd.directory.file import FileOptions
 from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.options import CustomersOptions
 from deliveryd.directory.sql_options import SqlOptions
+from deliveryd.http.conditions import ConditionOptions
 from deliveryd.inspection.explanation import STATES
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.options import units
@@ -216,7 +218,9 @@ def channels() -> Iterator[str]:
     yield from section("[channels.NAME.providers.PROVIDER.retry]", RetryOptions)
     yield from section("[channels.NAME.providers.PROVIDER.breaker]", BreakerOptions)
     yield from section('adapter = "http"', HttpChannelOptions, without=ProxyOptions)
-    yield from section("[channels.NAME.success]", SuccessOptions)
+    yield from section("[[channels.NAME.providers.PROVIDER.answers]]", AnswerOptions)
+    yield from section("where", ConditionOptions)
+    yield from section("after, as a table", PauseOptions)
     yield from section("[channels.NAME.receipt]", ReceiptOptions)
     yield from section("[channels.NAME.receipt.answer]", ReceiptAnswerOptions)
     yield from section("[channels.NAME.receipt.challenge]", ChallengeOptions)

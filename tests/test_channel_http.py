@@ -15,7 +15,7 @@ import trustme
 from pydantic import ValidationError
 
 from deliveryd import __version__
-from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
+from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, Stopped, TryAgain, Verdict
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
@@ -185,22 +185,27 @@ async def test_retry_after_as_a_date() -> None:
         assert verdict.after == pytest.approx(100, abs=5)
 
 
-@pytest.mark.parametrize(
-    ("body", "verdict"),
-    [
-        (b'{"id": "x", "status": 0}', Accepted("x")),
-        (b'{"status": 1}', TryAgain("provider answered 200 with a temporary error")),
-        (b'{"status": 4}', Refused("provider answered 200 with an error")),
-        (b"{}", InDoubt("provider answered 200 without saying whether it accepted")),
-    ],
-)
-async def test_gateways_that_answer_200_to_everything(body: bytes, verdict: Verdict) -> None:
-    """With `success`, the answer's own status decides."""
-    success = {"pointer": "/status", "equals": [0], "try_again": ["1"]}
+async def test_a_table_decides_before_statuses() -> None:
+    """The body says what the answer means, and a row of a table ends the channel for the message."""
+    answers = [
+        {"status": [200], "where": [{"at": "/status", "is": [0]}], "verdict": "accepted"},
+        {"status": [403], "where": [{"at": "/error", "matches": "^blocked"}], "verdict": "stopped"},
+        {"status": ["2xx"], "verdict": "in_doubt"},
+    ]
     async with open_gateway() as gateway:
-        gateway.script.append(Reply(200, body))
-        options = {"json": SMS, "provider_id": "/id", "success": success}
-        assert nameless(await send(gateway, options)) == verdict
+        options = {"json": SMS, "provider_id": "/id", "answers": answers}
+        gateway.script += [
+            Reply(200, b'{"id": "x", "status": 0}'),
+            Reply(200, b'{"id": "x", "status": 1}'),
+            Reply(403, b'{"error": "blocked by the user"}'),
+            Reply(403, b"{}"),
+        ]
+        assert [await send(gateway, options) for _ in range(4)] == [
+            Accepted("x"),
+            InDoubt("provider answered 200 without saying whether it accepted"),
+            Stopped("provider answered 403"),
+            Misconfigured("provider answered 403", urlsplit(gateway.url).netloc),
+        ]
 
 
 @pytest.mark.parametrize(

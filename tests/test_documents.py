@@ -203,8 +203,8 @@ def test_the_json_gateway_gets_what_its_example_says(tmp_path: Path) -> None:
     ("answer", "expected"),
     [
         (b"OK id=4711", Accepted("4711")),
-        (b"BUSY", TryAgain("provider answered 200 with a temporary error")),
-        (b"ERROR 17", Refused("provider answered 200 with an error")),
+        (b"BUSY", TryAgain("provider answered 200 (code BUSY)")),
+        (b"ERROR 17", Refused("provider answered 200 (code ERROR)", ends_channel=True)),
     ],
 )
 def test_the_get_gateway_is_understood_as_its_example_says(

@@ -19,14 +19,15 @@ from deliveryd.channels.base import (
     Verdict,
 )
 from deliveryd.channels.filling import UNREADABLE_PHONE, MappingContext, Unfit, Validity
+from deliveryd.channels.http_answers import AnswerReader
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.http_request import RequestWriter
-from deliveryd.channels.http_verdicts import AnswerReader, failure
 from deliveryd.channels.mapping import customer_fields
 from deliveryd.errors import BrokenOff, ConfigError, NotSent, OutcomeUnknown, ProxyRefused, TooLate
 from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.tls import TlsFiles
+from deliveryd.http.wire import WireResponse
 from deliveryd.model import Customer
 from deliveryd.runtime.renewal import RenewedValue
 
@@ -94,13 +95,13 @@ class HttpChannel:
         self._client = client
         self._prepared = prepared
         self._masked = masked
-        self._reader = AnswerReader(options)
         self.customer_fields = customer_fields(options.mapped()) - {"id"}
         self._needs_customer = bool(customer_fields(options.mapped()))
         self._phones = context.phones
         self._phone_fields = [name.field for name in options.phone_fields if name.root == "customer"]
         self._endpoint = endpoint_of(options.url, tls, options.proxy)
-        self._host = urlsplit(options.url).netloc.rpartition("@")[2]
+        host = urlsplit(options.url).netloc.rpartition("@")[2]
+        self._reader = AnswerReader(options.answers, options.provider_id, host)
 
     def reaches(self, customer: Customer | None) -> bool:
         """Whether every `{customer.FIELD}` of the mappings has a value, and phone numbers can be read."""
@@ -133,10 +134,14 @@ class HttpChannel:
         except NotSent as error:
             return _not_sent(error)
         except OutcomeUnknown as error:
-            verdict = _unknown(error)
-        else:
-            verdict = self._reader.verdict(answer)
-        return verdict._replace(by=self._host) if isinstance(verdict, Refused | Misconfigured) else verdict
+            return self._unknown(error)
+        return self._reader.verdict(answer)
+
+    def _unknown(self, error: OutcomeUnknown) -> Verdict:
+        """Return the verdict on an incomplete answer; a status other than 2xx counts as usual."""
+        if isinstance(error, BrokenOff) and not 200 <= error.status < 300:
+            return self._reader.verdict(WireResponse(error.status, dict(error.headers), b""))
+        return InDoubt(str(error))
 
     def _prepared_after(self, shown: PreparedRequests) -> PreparedRequests:
         """Reread rejected secrets, unless another request has done so already."""
@@ -170,13 +175,6 @@ def _not_sent(error: NotSent) -> Verdict:
     if isinstance(error, ProxyRefused) and error.status < 500 and error.status not in _LATER:
         return Misconfigured(str(error))
     return TryAgain(str(error))
-
-
-def _unknown(error: OutcomeUnknown) -> Verdict:
-    """Return the verdict on an incomplete answer; a status other than 2xx counts as usual."""
-    if isinstance(error, BrokenOff) and not 200 <= error.status < 300:
-        return failure(error.status, error.headers.get("retry-after"))
-    return InDoubt(str(error))
 
 
 def open_http_channel(place: str, block: str, options: HttpChannelOptions, timeout: float) -> HttpChannel:

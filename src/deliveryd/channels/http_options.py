@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     ValidationInfo,
@@ -14,10 +13,10 @@ from pydantic import (
     model_validator,
 )
 
+from deliveryd.channels.http_answer_options import AnswerFinder, AnswerOptions, answer_problems
 from deliveryd.channels.mapping import content_problems, names_in
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.channels.request_options import RequestOptions, Texts
-from deliveryd.http.finder import FinderText
+from deliveryd.channels.request_options import RequestOptions
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions, tls_problems
@@ -26,28 +25,16 @@ SECRET_HEADERS = frozenset({"authorization", "cookie", "api-key", "x-api-key", "
 """Headers whose value is always a secret."""
 
 
-class SuccessOptions(BaseModel):
-    """What a 2xx answer must say to mean acceptance, for gateways that answer 200 to everything.
-
-    Values are compared as text. No value at all is in doubt.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    pointer: FinderText = Field(description="where the answer says it: JSON Pointer, or a regular expression")
-    equals: Annotated[Texts, Field(min_length=1)] = Field(description="values that mean accepted")
-    try_again: Texts = Field([], description="values that mean try again; any other is a refusal")
-
-
 class HttpChannelOptions(ProxyOptions, RequestOptions):
     """The keys of an HTTP gateway; "Add a channel" lists the placeholders of its mappings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    provider_id: FinderText | None = Field(
-        None, description="the provider's id in its answer: JSON Pointer, or a regular expression"
+    provider_id: AnswerFinder | None = Field(
+        None,
+        description="the provider's id in its answer: JSON Pointer, header:NAME, or a regular expression",
     )
-    success: SuccessOptions | None = Field(None, description="left out: every 2xx means accepted")
+    answers: list[AnswerOptions] = Field([], description="what answers mean; left out: by their statuses")
     receipt: ReceiptOptions | None = Field(None, description="how to read receipts; left out: none")
     tls: TlsOptions | None = Field(None, description="certificates")
 
@@ -56,6 +43,14 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
     def _named_secrets(cls, receipt: ReceiptOptions | None, info: ValidationInfo) -> ReceiptOptions | None:
         secrets = info.data.get("secrets")
         return receipt if receipt is None or secrets is None else receipt.with_secrets(secrets)
+
+    @field_validator("answers")
+    @classmethod
+    def _table(cls, answers: list[AnswerOptions]) -> list[AnswerOptions]:
+        problems = list(answer_problems(answers))
+        if problems:
+            raise ValueError("; ".join(problems))
+        return answers
 
     @model_validator(mode="after")
     def _matches_receipts(self) -> Self:

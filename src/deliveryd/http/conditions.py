@@ -68,6 +68,12 @@ class Condition(NamedTuple):
             return any(search(text[:SEARCHED_TEXT]) for text in self.finder.texts(document))
         if self.one_of:
             return self.matched(document) is not None
+        return self._is_absent(document)
+
+    def _is_absent(self, document: Document) -> bool:
+        """Whether there is no value. In a body that can't be parsed, nothing is known to be absent."""
+        if self.finder.expression.startswith("/") and not document.is_readable:
+            return False
         return not any(True for _ in self.finder.values(document))
 
     def matched(self, document: Document) -> str | None:

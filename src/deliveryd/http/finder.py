@@ -12,7 +12,15 @@ from urllib.parse import parse_qsl
 import orjson
 from pydantic import AfterValidator
 
-from deliveryd.http.json_pointer import Steps, parse_pointer, scalar_text, value_text, values_at
+from deliveryd.http.json_pointer import (
+    EVERY,
+    Steps,
+    follow,
+    parse_pointer,
+    scalar_text,
+    value_text,
+    values_at,
+)
 
 HEADER = "header:"
 QUERY = "query:"
@@ -58,7 +66,7 @@ class Document:
     fields; None: the body is JSON.
     """
 
-    __slots__ = ("_exact", "_exactly", "_tree", "body", "headers", "query")
+    _exactly: Callable[[], object] | None = None
 
     def __init__(
         self,
@@ -72,7 +80,6 @@ class Document:
         self.query = query
         self._tree: object = form
         self._exact: object = form
-        self._exactly: Callable[[], object] | None = None
 
     @property
     def is_readable(self) -> bool:
@@ -84,6 +91,11 @@ class Document:
         """The parsed body, or None if it couldn't be parsed. Numbers with a fraction are rounded."""
         tree = self._parsed()
         return None if tree is _UNREADABLE else tree
+
+    def value(self, steps: Steps) -> object:
+        """Return the value at steps without "*", or None; a number with a fraction as it is written."""
+        found = follow(self._tree if self._tree is not None else self._parsed(), steps)
+        return follow(self._parsed_exactly(), steps) if isinstance(found, float) else found
 
     def values(self, steps: Steps) -> Sequence[object]:
         """Return the values at the steps of a pointer; numbers with a fraction as they are written."""
@@ -143,18 +155,19 @@ class Finder(NamedTuple):
 
         A value that is longer than 255 characters or has control characters counts as missing.
         """
-        return next(self._usable(document), None)
+        for value in self.values(document):
+            text = scalar_text(value)
+            if text is not None:
+                return text
+        return None
 
     def find_all(self, document: Document) -> list[str]:
         """Return every value, as `find` does."""
-        return list(self._usable(document))
+        return [text for value in self.values(document) if (text := scalar_text(value)) is not None]
 
     def texts(self, document: Document) -> Iterator[str]:
         """Return every value that is text, a number, true or false, whatever its length and characters."""
         return (text for value in self.values(document) if (text := value_text(value)) is not None)
-
-    def _usable(self, document: Document) -> Iterator[str]:
-        return (text for value in self.values(document) if (text := scalar_text(value)) is not None)
 
 
 def compile_finder(expression: str) -> Finder:
@@ -165,7 +178,8 @@ def compile_finder(expression: str) -> Finder:
     expression for plain text, of which the first group counts, or the whole match.
     """
     if expression.startswith("/"):
-        return Finder(expression, partial(_in_tree, parse_pointer(expression)))
+        steps = parse_pointer(expression)
+        return Finder(expression, partial(_in_arrays if EVERY in steps else _in_tree, steps))
     if expression.startswith(HEADER):
         return Finder(expression, partial(_in_headers, _name(expression, HEADER).lower()))
     if expression.startswith(QUERY):
@@ -196,6 +210,11 @@ def _name(expression: str, prefix: str) -> str:
 
 
 def _in_tree(steps: Steps, document: Document) -> Iterable[object]:
+    value = document.value(steps)
+    return () if value is None else (value,)
+
+
+def _in_arrays(steps: Steps, document: Document) -> Iterable[object]:
     return document.values(steps)
 
 

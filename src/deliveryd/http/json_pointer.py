@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -13,6 +14,12 @@ EVERY = "*"
 """The step that stands for every element of an array."""
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+@lru_cache(maxsize=256)
+def _index(step: str) -> int:
+    """Return the place that a step names in an array; one beyond every array if it isn't a number."""
+    return int(step) if _INDEX.fullmatch(step) else sys.maxsize
 
 
 @lru_cache(maxsize=256)
@@ -30,8 +37,8 @@ def follow(document: object, steps: Steps) -> object:
     for step in steps:
         if isinstance(document, dict):
             document = document.get(step)
-        elif isinstance(document, list) and _INDEX.fullmatch(step) and int(step) < len(document):
-            document = document[int(step)]
+        elif isinstance(document, list) and (index := _index(step)) < len(document):
+            document = document[index]
         else:
             return None
     return document
@@ -65,5 +72,5 @@ def value_text(value: object) -> str | None:
 
 def scalar_text(value: object) -> str | None:
     """Return `value_text`, or None if it is empty, longer than 255 characters or has control characters."""
-    text = value_text(value)
+    text = value if isinstance(value, str) else value_text(value)
     return text if text and len(text) <= LONGEST_VALUE and text.isprintable() else None

@@ -1,0 +1,162 @@
+"""Verdicts on providers' HTTP answers: the configured table, then the usual meanings of statuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from deliveryd.channels.base import Accepted, Attempted, InDoubt, Misconfigured, Refused, Stopped, TryAgain
+from deliveryd.channels.http_answer_options import ACCEPTING, AnswerOptions
+from deliveryd.channels.http_pauses import PauseReader, compile_pause
+from deliveryd.channels.http_verdicts import SAID_BY_OTHERS, failure
+from deliveryd.http.conditions import Condition, all_hold, compile_condition
+from deliveryd.http.finder import Document, Finder, compile_finder
+from deliveryd.http.wire import WireResponse
+
+LONGEST_WORDS = 500
+"""Most characters of a provider's own words that are kept."""
+
+
+class AnswerReader:
+    """Reads the answers of one provider, whose `host` is named with its refusals."""
+
+    def __init__(self, rows: Sequence[AnswerOptions], provider_id: str | None, host: str) -> None:
+        self._host = host
+        self._provider_id = compile_finder(provider_id) if provider_id else None
+        compiled = [_compile(position, row) for position, row in enumerate(rows)]
+        self._tables = {
+            status: _table([row for row in compiled if status in row.statuses])
+            for status in frozenset[int]().union(*(row.statuses for row in compiled))
+        }
+
+    def verdict(self, answer: WireResponse) -> Attempted:
+        """Return the verdict. Of the body, its reason contains no more than a configured code."""
+        table = self._tables.get(answer.status)
+        if table is not None:
+            document = Document(answer.body, answer.headers)
+            for part in table:
+                fit = part.fit(document)
+                if fit is not None:
+                    return self._of_row(*fit, answer.status, document)
+        if answer.status in ACCEPTING:
+            return self._accepted(answer)
+        return failure(answer.status, answer.headers.get("retry-after"), self._host)
+
+    def _accepted(self, answer: WireResponse) -> Accepted:
+        if self._provider_id is None:
+            return Accepted()
+        return Accepted(self._provider_id.find(Document(answer.body, answer.headers)))
+
+    def _of_row(self, row: _Row, code: str | None, status: int, document: Document) -> Attempted:
+        reason = f"provider answered {status}{'' if code is None else f' (code {code})'}"
+        words = _words(row.words, document) if row.words is not None else None
+        match row.verdict:
+            case "accepted":
+                return Accepted(self._provider_id.find(document) if self._provider_id else None)
+            case "refused":
+                by = None if row.only_this else self._host
+                return Refused(reason, by, ends_channel=True, words=words)
+            case "stopped":
+                return Stopped(reason, words)
+            case "try_again":
+                said_by_others = status == SAID_BY_OTHERS and not row.conditions
+                return TryAgain(reason, row.pause(document), row.only_this, said_by_others, words)
+            case "misconfigured":
+                return Misconfigured(reason, self._host, words)
+        if status in ACCEPTING and code is None:
+            reason = f"provider answered {status} without saying whether it accepted"
+        return InDoubt(reason, row.pause(document), words)
+
+
+def _words(finder: Finder, document: Document) -> str | None:
+    """Return the provider's own words in one printable line."""
+    text = next(finder.texts(document), "")[: 2 * LONGEST_WORDS]
+    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return line[:LONGEST_WORDS] or None
+
+
+class _Row(NamedTuple):
+    """A compiled row of the table."""
+
+    position: int
+    statuses: frozenset[int]
+    conditions: tuple[Condition, ...]
+    verdict: str
+    only_this: bool
+    pause: PauseReader
+    words: Finder | None
+
+    def fit(self, document: Document) -> _Fit | None:
+        """Return the row with the first configured value that the answer has; None: it doesn't fit."""
+        if not all_hold(self.conditions, document):
+            return None
+        codes = (each.matched(document) for each in self.conditions if each.one_of)
+        return _Fit(self, next(codes, None))
+
+
+class _Fit(NamedTuple):
+    """A row that fits an answer, and the value by which it does."""
+
+    row: _Row
+    code: str | None
+
+
+class _Switch:
+    """Consecutive rows that begin with a comparison at the same place, found by the value there."""
+
+    def __init__(self, rows: Iterable[_Row]) -> None:
+        self._by_value: dict[str, list[_Row]] = {}
+        for row in rows:
+            self._finder = row.conditions[0].finder
+            for value in row.conditions[0].one_of:
+                self._by_value.setdefault(value, []).append(row)
+
+    def fit(self, document: Document) -> _Fit | None:
+        """Return the first row that fits, with its value."""
+        found = [
+            _Fit(row, text) for text in self._finder.texts(document) for row in self._by_value.get(text, ())
+        ]
+        if len(found) > 1:
+            found.sort(key=lambda fit: fit.row.position)
+        return next((fit for fit in found if all_hold(fit.row.conditions[1:], document)), None)
+
+
+def _compile(position: int, row: AnswerOptions) -> _Row:
+    return _Row(
+        position,
+        row.statuses,
+        tuple(map(compile_condition, row.where)),
+        row.verdict,
+        row.only_this,
+        compile_pause(row.after),
+        None if row.reason is None else compile_finder(row.reason),
+    )
+
+
+def _table(rows: Sequence[_Row]) -> tuple[_Row | _Switch, ...]:
+    """Return the rows of one status in order, with rows that compare the same place put together."""
+    return tuple(_parts(rows))
+
+
+def _parts(rows: Sequence[_Row]) -> Iterator[_Row | _Switch]:
+    run: list[_Row] = []
+    for row in rows:
+        if run and _compared(row) != _compared(run[0]):
+            yield from _closed(run)
+            run = []
+        if _compared(row) is None:
+            yield row
+        else:
+            run.append(row)
+    yield from _closed(run)
+
+
+def _closed(run: list[_Row]) -> Iterator[_Row | _Switch]:
+    if run:
+        yield run[0] if len(run) == 1 else _Switch(run)
+
+
+def _compared(row: _Row) -> str | None:
+    """Return the place at which a row compares first, if it begins with a comparison."""
+    first = row.conditions[0] if row.conditions else None
+    return first.finder.expression if first is not None and first.one_of else None

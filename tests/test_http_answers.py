@@ -1,0 +1,391 @@
+"""Tables of a provider's answers: which row counts, what it leads to, and which tables are refused."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from deliveryd.channels.base import Accepted, Attempted, InDoubt, Misconfigured, Refused, Stopped, TryAgain
+from deliveryd.channels.http_answers import AnswerReader
+from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.http.wire import WireResponse
+
+Row = dict[str, Any]
+
+CATCH_ALL: Row = {"status": ["2xx"], "verdict": "in_doubt"}
+
+META: list[Row] = [
+    {
+        "status": [400, 403],
+        "where": [{"at": "/error/code", "is": [130429, 80007]}],
+        "verdict": "try_again",
+        "reason": "/error/message",
+    },
+    {
+        "status": [400, 403],
+        "where": [{"at": "/error/code", "is": [131056]}],
+        "verdict": "try_again",
+        "only_this": True,
+        "after": "16s",
+    },
+    {"status": ["4xx"], "where": [{"at": "/error/code", "is": [131050]}], "verdict": "stopped"},
+    {"status": ["4xx"], "where": [{"at": "/error/code", "is": [0, 190]}], "verdict": "misconfigured"},
+    {"status": ["4xx"], "where": [{"at": "/error/code", "is": [131000]}], "verdict": "in_doubt"},
+    {"status": ["4xx"], "where": [{"at": "/error/code", "is": [131021]}], "verdict": "refused"},
+]
+
+VONAGE: list[Row] = [
+    {"status": [200], "where": [{"at": "/messages/*/status", "is": ["0"]}], "verdict": "accepted"},
+    {
+        "status": [200],
+        "where": [{"at": "/messages/*/status", "is": ["1"]}],
+        "verdict": "try_again",
+        "after": {"at": r"wait \[ (\d+) \]", "unit": "ms"},
+    },
+    {"status": [200], "where": [{"at": "/messages/*/status", "is": ["4"]}], "verdict": "misconfigured"},
+    CATCH_ALL,
+]
+
+TELEGRAM: list[Row] = [
+    {
+        "status": [403],
+        "where": [{"at": "/description", "matches": "(?i)^forbidden: (bot was blocked|user is deactivated)"}],
+        "verdict": "stopped",
+        "reason": "/description",
+    },
+    {"status": [429], "verdict": "try_again", "after": {"at": "/parameters/retry_after"}},
+]
+
+TEXT: list[Row] = [
+    {"status": 200, "where": [{"at": "^(OK|BUSY|ERROR)", "is": ["OK"]}], "verdict": "accepted"},
+    {"status": 200, "where": [{"at": "^(OK|BUSY|ERROR)", "is": ["BUSY"]}], "verdict": "try_again"},
+    {"status": 200, "where": [{"at": "^(OK|BUSY|ERROR)", "is": ["ERROR"]}], "verdict": "refused"},
+    CATCH_ALL,
+]
+
+
+def options(rows: list[Row], **more: Any) -> HttpChannelOptions:
+    return HttpChannelOptions.model_validate(
+        {"url": "http://h/", "json": {"t": "{content.text}"}, "answers": rows, **more}
+    )
+
+
+def verdict_of(
+    rows: list[Row], status: int, body: bytes = b"", headers: dict[str, str] | None = None, **more: Any
+) -> Attempted:
+    made = options(rows, **more)
+    reader = AnswerReader(made.answers, made.provider_id, "h")
+    return reader.verdict(WireResponse(status, headers or {}, body))
+
+
+def problems_of(rows: list[Row]) -> str:
+    with pytest.raises(ValidationError) as error:
+        options(rows)
+    return "; ".join(
+        f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.value.errors(include_url=False)
+    )
+
+
+CASES = [
+    pytest.param(
+        META,
+        400,
+        b'{"error": {"code": 130429, "message": "Rate limit\\nhit"}}',
+        TryAgain("provider answered 400 (code 130429)", words="Rate limit hit"),
+        id="a throttle in a 400",
+    ),
+    pytest.param(
+        META,
+        400,
+        b'{"error": {"code": 131056}}',
+        TryAgain("provider answered 400 (code 131056)", 16.0, only_this=True),
+        id="a throttle of one pair",
+    ),
+    pytest.param(
+        META,
+        403,
+        b'{"error": {"code": 131050}}',
+        Stopped("provider answered 403 (code 131050)"),
+        id="opted out",
+    ),
+    pytest.param(
+        META,
+        400,
+        b'{"error": {"code": 190}}',
+        Misconfigured("provider answered 400 (code 190)", "h"),
+        id="token revoked",
+    ),
+    pytest.param(
+        META, 400, b'{"error": {"code": 131000}}', InDoubt("provider answered 400 (code 131000)"), id="doubt"
+    ),
+    pytest.param(
+        META,
+        404,
+        b'{"error": {"code": "131021"}}',
+        Refused("provider answered 404 (code 131021)", "h", ends_channel=True),
+        id="a number as text",
+    ),
+    pytest.param(
+        META, 400, b'{"error": {"code": 5}}', Refused("provider answered 400", "h"), id="an unknown code"
+    ),
+    pytest.param(
+        META, 401, b"<html>", Misconfigured("provider answered 401", "h"), id="a body of another kind"
+    ),
+    pytest.param(META, 500, b'{"error": {"code": 190}}', InDoubt("provider answered 500"), id="no row: 500"),
+    pytest.param(VONAGE, 200, b'{"messages": [{"status": "0"}]}', Accepted(), id="accepted in the body"),
+    pytest.param(
+        VONAGE,
+        200,
+        b'{"messages": [{"status": "1", "error-text": "please wait [ 1500 ] and retry"}]}',
+        TryAgain("provider answered 200 (code 1)", 1.5),
+        id="a pause in the text",
+    ),
+    pytest.param(
+        VONAGE,
+        200,
+        b'{"messages": [{"status": "4"}, {"status": "1"}]}',
+        TryAgain("provider answered 200 (code 1)"),
+        id="of two values the first row",
+    ),
+    pytest.param(
+        VONAGE,
+        200,
+        b'{"messages": [{"status": "99"}]}',
+        InDoubt("provider answered 200 without saying whether it accepted"),
+        id="an unknown status in the body",
+    ),
+    pytest.param(
+        TELEGRAM,
+        403,
+        b'{"ok": false, "error_code": 403, "description": "Forbidden: bot was blocked by the user"}',
+        Stopped("provider answered 403", "Forbidden: bot was blocked by the user"),
+        id="blocked",
+    ),
+    pytest.param(
+        TELEGRAM,
+        403,
+        b'{"ok": false, "description": "Forbidden: bots can\'t send messages to bots"}',
+        Misconfigured("provider answered 403", "h"),
+        id="another 403",
+    ),
+    pytest.param(
+        TELEGRAM,
+        429,
+        b'{"ok": false, "parameters": {"retry_after": 14}}',
+        TryAgain("provider answered 429", 14.0),
+        id="a pause in the body",
+    ),
+    pytest.param(TEXT, 200, b"OK id=5", Accepted(), id="plain text: OK"),
+    pytest.param(TEXT, 200, b"BUSY", TryAgain("provider answered 200 (code BUSY)"), id="plain text: BUSY"),
+    pytest.param(
+        TEXT,
+        200,
+        b"ERROR 4",
+        Refused("provider answered 200 (code ERROR)", "h", ends_channel=True),
+        id="plain text: ERROR",
+    ),
+    pytest.param(
+        TEXT,
+        200,
+        b"<html>",
+        InDoubt("provider answered 200 without saying whether it accepted"),
+        id="plain text: a page",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rows", "status", "body", "verdict"), CASES)
+def test_the_first_row_that_fits_counts(
+    rows: list[Row], status: int, body: bytes, verdict: Attempted
+) -> None:
+    """Then the usual meanings of statuses; a reason names the status and the configured code alone."""
+    assert verdict_of(rows, status, body) == verdict
+
+
+@pytest.mark.parametrize(("rows", "status", "body", "verdict"), CASES)
+def test_rows_put_together_mean_what_they_mean_one_by_one(
+    rows: list[Row], status: int, body: bytes, verdict: Attempted
+) -> None:
+    """A condition that always holds keeps rows apart, and changes nothing."""
+    apart = [
+        {**row, "where": [{"at": "header:x-none", "absent": True}, *row["where"]]} if "where" in row else row
+        for row in rows
+    ]
+    assert verdict_of(apart, status, body) == verdict
+
+
+def test_the_providers_id_in_a_header() -> None:
+    """SendGrid has it there, and an accepted row has it too."""
+    headers = {"x-message-id": "m-1"}
+    assert verdict_of([], 202, b"", headers, provider_id="header:X-Message-Id") == Accepted("m-1")
+    rows: list[Row] = [{"status": [409], "verdict": "accepted"}]
+    assert verdict_of(rows, 409, b"", headers, provider_id="header:X-Message-Id") == Accepted("m-1")
+
+
+def test_a_refusal_of_one_recipient_isnt_counted() -> None:
+    """With `only_this` it says nothing about the settings."""
+    rows: list[Row] = [{"status": [404], "verdict": "refused", "only_this": True}]
+    assert verdict_of(rows, 404) == Refused("provider answered 404", None, ends_channel=True)
+
+
+def test_a_503_that_anybody_may_have_sent() -> None:
+    """A row without conditions can't tell the provider from a gateway before it; one with them can."""
+    rows: list[Row] = [
+        {"status": [503], "where": [{"at": "/code", "is": [7]}], "verdict": "try_again"},
+        {"status": [503], "verdict": "try_again", "after": "5s"},
+    ]
+    assert verdict_of(rows, 503, b'{"code": 7}') == TryAgain("provider answered 503 (code 7)")
+    assert verdict_of(rows, 503) == TryAgain("provider answered 503", 5.0, may_have_arrived=True)
+
+
+def test_nothing_is_absent_from_a_body_that_cannot_be_read() -> None:
+    """A page of a proxy isn't an answer without an error."""
+    rows: list[Row] = [
+        {"status": [200], "where": [{"at": "/error", "absent": True}], "verdict": "accepted"},
+        CATCH_ALL,
+    ]
+    assert verdict_of(rows, 200, b"{}") == Accepted()
+    assert isinstance(verdict_of(rows, 200, b"<html>"), InDoubt)
+    assert isinstance(verdict_of(rows, 200, b'{"error": 1}'), InDoubt)
+
+
+SOON = datetime.now(UTC) + timedelta(seconds=1000)
+
+
+@pytest.mark.parametrize(
+    ("after", "headers", "body", "seconds"),
+    [
+        ({"at": "header:Retry-After"}, {"retry-after": "7"}, b"", 7.0),
+        ({"at": "header:Retry-After"}, {"retry-after": format_datetime(SOON, usegmt=True)}, b"", 1000.0),
+        (None, {"retry-after": "7"}, b"", 7.0),
+        ({"at": "/wait"}, {}, b'{"wait": 2.5}', 2.5),
+        ({"at": "/wait", "unit": "ms"}, {}, b'{"wait": "2500"}', 2.5),
+        ({"at": "/wait", "unit": "at"}, {}, b'{"wait": %d}' % SOON.timestamp(), 1000.0),
+        ({"at": "/wait", "unit": "at"}, {}, b'{"wait": %d}' % (SOON.timestamp() * 1000), 1000.0),
+        ({"at": "/wait", "unit": "at"}, {}, b'{"wait": "%s"}' % SOON.isoformat().encode(), 1000.0),
+        ({"at": "/wait", "unit": "at"}, {}, b'{"wait": "2015-10-21T07:28:00Z"}', 0.0),
+        ({"at": "/wait"}, {}, b'{"wait": 86400}', 3600.0),
+        ({"at": "/wait"}, {}, b'{"wait": -5}', None),
+        ({"at": "/wait"}, {}, b'{"wait": "soon"}', None),
+        ({"at": "/wait"}, {"retry-after": "9"}, b"{}", 9.0),
+        ("90s", {"retry-after": "9"}, b"", 90.0),
+    ],
+)
+def test_pauses(after: object, headers: dict[str, str], body: bytes, seconds: float | None) -> None:
+    """In a header or the body, as seconds, milliseconds or an instant; at most an hour."""
+    rows: list[Row] = [
+        {"status": [429], "verdict": "try_again", **({} if after is None else {"after": after})}
+    ]
+    verdict = verdict_of(rows, 429, body, headers)
+    assert isinstance(verdict, TryAgain)
+    elapsed = datetime.now(UTC) - SOON + timedelta(seconds=1000)
+    expected = 1000.0 - elapsed.total_seconds() if seconds == 1000.0 else seconds
+    assert verdict.after == (None if expected is None else pytest.approx(expected, abs=2))
+
+
+def test_words_are_one_printable_line_of_bounded_length() -> None:
+    """Whatever the provider sends."""
+    rows: list[Row] = [{"status": [400], "verdict": "refused", "reason": "/text"}]
+    for text, words in (("a\\u0000b\\r\\n c", "a b c"), ("x" * 5000, "x" * 500), ("", None), ("\\n", None)):
+        verdict = verdict_of(rows, 400, b'{"text": "%s"}' % text.encode())
+        assert isinstance(verdict, Refused)
+        assert verdict.words == words
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ([{"status": [100], "verdict": "refused"}], "100 isn't a status of a complete answer"),
+        ([{"status": [600], "verdict": "refused"}], "600 isn't a status of a complete answer"),
+        ([{"status": ["6xx"], "verdict": "refused"}], "expected a number"),
+        ([{"status": [], "verdict": "refused"}], "at least 1 item"),
+        ([{"status": [400], "verdict": "rejected"}], "answers.0.verdict"),
+        ([{"status": [400], "verdict": "stopped", "only_this": True}], "only_this needs the verdict"),
+        ([{"status": [400], "verdict": "refused", "after": "5s"}], "after needs the verdict"),
+        ([{"status": [200], "verdict": "accepted", "reason": "/x"}], "an accepted message has no reason"),
+        ([{"status": [429], "verdict": "try_again", "after": "2h"}], "at most 1h"),
+        ([{"status": [429], "verdict": "try_again", "after": {"at": "/x", "unit": "m"}}], "unit"),
+        ([{"status": [400], "verdict": "refused", "where": [{"at": "query:x", "is": [1]}]}], "has no query"),
+        (
+            [{"status": ["4xx"], "verdict": "refused"}, {"status": [404], "verdict": "stopped"}],
+            "row 2 never applies: row 1 before it fits the same answers",
+        ),
+        (
+            [
+                {"status": [400, 404], "where": [{"at": "/c", "is": [1, 2]}], "verdict": "refused"},
+                {"status": [404], "where": [{"at": "/c", "is": [2]}], "verdict": "stopped"},
+            ],
+            "row 2 never applies",
+        ),
+        (
+            [{"status": [200], "where": [{"at": "/c", "is": [1]}], "verdict": "refused"}],
+            'add a last row with status = ["2xx"] and verdict = "in_doubt"',
+        ),
+        (
+            [
+                {"status": [200], "where": [{"at": "/c", "is": [1]}], "verdict": "refused"},
+                {"status": [200], "verdict": "in_doubt"},
+            ],
+            "add a last row",
+        ),
+    ],
+)
+def test_tables_that_cannot_work(rows: list[Row], problem: str) -> None:
+    """Each mistake is named with its row."""
+    assert problem in problems_of(rows)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"status": [404], "verdict": "stopped"}, {"status": ["4xx"], "verdict": "refused"}],
+        [
+            {"status": ["4xx"], "where": [{"at": "/c", "is": [1]}], "verdict": "refused"},
+            {"status": ["4xx"], "where": [{"at": "/c", "is": [1, 2]}], "verdict": "stopped"},
+        ],
+        [
+            {
+                "status": ["4xx"],
+                "where": [{"at": "/c", "is": [1]}, {"at": "/d", "is": [1]}],
+                "verdict": "refused",
+            },
+            {"status": ["4xx"], "where": [{"at": "/c", "is": [1]}], "verdict": "stopped"},
+        ],
+        [{"status": [200], "where": [{"at": "header:x", "is": ["1"]}], "verdict": "refused"}],
+        VONAGE,
+    ],
+)
+def test_tables_that_work(rows: list[Row]) -> None:
+    """A narrower row goes before a wider one."""
+    assert options(rows).answers
+
+
+def test_reading_an_answer_costs_microseconds_with_forty_rows() -> None:
+    """Rows are found by status and by value, not one after the other."""
+    rows = [
+        {"status": [200], "where": [{"at": "/messages/0/status", "is": [str(code)]}], "verdict": "refused"}
+        for code in range(1, 40)
+    ]
+    accepted: Row = {
+        "status": [200],
+        "where": [{"at": "/messages/0/status", "is": ["0"]}],
+        "verdict": "accepted",
+    }
+    made = options([*rows, accepted, CATCH_ALL], provider_id="/messages/0/id")
+    reader = AnswerReader(made.answers, made.provider_id, "h")
+    answer = WireResponse(200, {}, b'{"message-count": "1", "messages": [{"status": "0", "id": "m-1"}]}')
+    assert reader.verdict(answer) == Accepted("m-1")
+    best = min(_seconds_for(reader, answer) for _ in range(5))
+    assert best / 1000 < 100e-6, "generous: about 6 µs on a quiet machine"
+
+
+def _seconds_for(reader: AnswerReader, answer: WireResponse) -> float:
+    started = time.perf_counter()
+    for _ in range(1000):
+        reader.verdict(answer)
+    return time.perf_counter() - started

@@ -1,0 +1,159 @@
+"""The form of a preset file: a provider's tables for the http adapter, and what an operator must know."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
+
+from deliveryd.options.units import Positive
+
+KeyValue = StrictStr | StrictBool | StrictInt
+KeyName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+
+KEY_USE = re.compile(r"\{key\.([^{}]*)\}")
+"""A placeholder for a key of the operator; the others are placeholders of the mapping."""
+
+SECRET_USE = re.compile(r"\{secret\.([^{}|]*)(?:\|[^{}]*)?\}")
+
+_TYPES: Mapping[str, type] = {"text": str, "integer": int, "boolean": bool}
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class PresetKey(_Table):
+    """A key that the operator sets beside `adapter`."""
+
+    description: str = Field(description="what it is, in the provider's words")
+    example: KeyValue = Field(description="a value for the configuration to copy")
+    type: Literal["text", "integer", "boolean"] = Field("text", description="type of its value")
+    required: bool = Field(False, description="whether the operator must set it")
+    default: KeyValue | None = Field(None, description="its value where the operator sets none")
+    pattern: str | None = Field(None, description="regular expression that the whole text matches")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.required and self.default is not None:
+            raise ValueError("required and default can't be combined")
+        if self.pattern is not None and self.type != "text":
+            raise ValueError('pattern needs type = "text"')
+        for name, value in (("example", self.example), ("default", self.default)):
+            problem = self.problem(value) if value is not None else None
+            if problem:
+                raise ValueError(f"{name} {problem}")
+        return self
+
+    def problem(self, value: object) -> str | None:
+        """Return what is wrong with a value of this key, or None."""
+        if type(value) is not _TYPES[self.type]:
+            return f"must be {_ARTICLES[self.type]}"
+        if self.pattern is not None and not re.fullmatch(self.pattern, str(value)):
+            return f"must match {self.pattern}, such as {self.example!r}"
+        return None
+
+
+_ARTICLES: Mapping[str, str] = {"text": "a text", "integer": "an integer", "boolean": "true or false"}
+
+
+class PresetSecret(_Table):
+    """A secret that the operator gives as a file: `secrets = { NAME = FILE }`."""
+
+    description: str = Field(description="what it is, in the provider's words")
+    required: bool = Field(True, description="whether the operator must give it")
+
+
+class Promises(_Table):
+    """What the provider does with repeats, doubts and late messages."""
+
+    key: Literal["heeded", "ignored", "rejects_repeats"] = Field(
+        description="what the provider does with the idempotency key of a repeat"
+    )
+    settles_doubt: Literal["receipt", "lookup", "no"] = Field(
+        description="how a doubt is settled: a receipt that echoes {message.key}, a lookup, or not at all"
+    )
+    receipts: bool = Field(description="whether the provider reports deliveries")
+    validity: Positive | None = Field(None, description="longest validity, if the provider has one")
+    validity_min: Positive | None = Field(None, description="shortest validity, if the provider has one")
+
+
+class FactSource(_Table):
+    """Where a fact of the preset is documented."""
+
+    fact: str
+    source: str
+
+
+class PresetFile(_Table):
+    """A preset, as its file says it. `{key.NAME}` in `table` and `blocks` are the operator's keys."""
+
+    title: str = Field(description="the provider's name, as the provider writes it")
+    channels: Annotated[list[str], Field(min_length=1)] = Field(description="blocks that it can send")
+    documentation: Annotated[str, Field(pattern=r"^https://")] = Field(description="the provider's own page")
+    notes: list[str] = Field([], description="what an operator must know, one sentence each")
+    promises: Promises
+    keys: dict[KeyName, PresetKey] = Field({}, description="keys of the operator")
+    secrets: dict[KeyName, PresetSecret] = Field({}, description="secrets of the operator")
+    table: dict[str, Any] = Field(description="keys of the http adapter and of the provider")
+    blocks: dict[str, dict[str, Any]] = Field({}, description="further keys of `table`, per block")
+    sources: Annotated[list[FactSource], Field(min_length=1)] = Field(description="a source for each fact")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems = [*self._placeholder_problems(), *self._promise_problems()]
+        if "secrets" in self.table:
+            problems.append("table.secrets: declare them in [secrets.NAME]; the operator gives the files")
+        problems += [f"blocks.{name}: not in channels" for name in self.blocks if name not in self.channels]
+        reserved = sorted(set(self.keys) & {"adapter", "secrets"})
+        problems += [f"keys.{name}: the name is taken" for name in reserved]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _placeholder_problems(self) -> Iterator[str]:
+        used = set()
+        for place, text in texts_in({"table": self.table, "blocks": self.blocks}):
+            for name in KEY_USE.findall(text):
+                used.add(name)
+                if name not in self.keys:
+                    yield f"{place}: {{key.{name}}} isn't declared in keys"
+                elif text != f"{{key.{name}}}" and self.is_optional(name):
+                    yield (
+                        f"{place}: {{key.{name}}} has no value where the operator sets none; "
+                        f"set keys.{name}.required or keys.{name}.default"
+                    )
+            for name in SECRET_USE.findall(text):
+                if name not in self.secrets:
+                    yield f"{place}: {{secret.{name}}} isn't declared in secrets"
+        for name in self.keys:
+            if name not in used:
+                yield f"keys.{name}: not used in table"
+
+    def _promise_problems(self) -> Iterator[str]:
+        unsettled = self.promises.key == "ignored" and self.promises.settles_doubt == "no"
+        if unsettled and self.table.get("on_in_doubt") != "hold":
+            yield 'table.on_in_doubt: must be "hold", since a doubt can\'t be settled at this provider'
+        if self.promises.settles_doubt == "lookup" and "lookup" not in self.table:
+            yield 'promises.settles_doubt = "lookup" needs table.lookup'
+        if self.promises.receipts and "receipt" not in self.table:
+            yield "promises.receipts needs table.receipt"
+
+    def is_optional(self, name: str) -> bool:
+        """Whether this key has no value unless the operator sets it."""
+        key = self.keys[name]
+        return not key.required and key.default is None
+
+
+def texts_in(value: object, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every text in a parsed value, with its place (`table.form.To`)."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for name, member in value.items():
+            yield from texts_in(member, f"{place}.{name}" if place else str(name))
+    elif isinstance(value, list):
+        for index, member in enumerate(value):
+            yield from texts_in(member, f"{place}.{index}")

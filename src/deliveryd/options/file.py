@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -21,6 +21,13 @@ _WHICH = "; --config or DELIVERYD_CONFIG names another file"
 
 Model = TypeVar("Model", bound=BaseModel)
 Loc = tuple[int | str, ...]
+
+
+class Elsewhere(NamedTuple):
+    """The key that a value was made from. `label` says what was made, if the key alone doesn't."""
+
+    key: str
+    label: str = ""
 
 
 class ConfigFile:
@@ -38,6 +45,7 @@ class ConfigFile:
         self._names = tuple(names)
         self._variables: dict[str, str] = {}
         self._made_by: dict[str, str] = {}
+        self._elsewhere: dict[str, Elsewhere] = {}
         self._overlay(environ)
 
     def validate(
@@ -83,10 +91,16 @@ class ConfigFile:
         except ValidationError:
             return None
 
+    def report_at(self, places: Mapping[str, Elsewhere]) -> None:
+        """Report problems with these keys, and with what is below them, at the keys that the file has."""
+        self._elsewhere.update(places)
+
     def complain(self, key: str, text: str) -> None:
         """Record a problem with the value at `key`."""
-        steps = key.split(".")
-        keys = [".".join(steps[:count]) for count in range(len(steps), 0, -1)]
+        if (moved := next((each for each in _and_above(key) if each in self._elsewhere), None)) is not None:
+            key, label = self._elsewhere[moved]
+            text = f"{label}: {text}" if label else text
+        keys = _and_above(key)
         variable = next((self._variables[known] for known in keys if known in self._variables), None)
         self.problems.append(f"{variable or self._place(key)}: {text}")
 
@@ -122,6 +136,12 @@ class ConfigFile:
 
     def _spelling(self, key: str, place: Mapping[str, Any]) -> str:
         return next((known for known in (*place, *self._names) if known.lower() == key), key)
+
+
+def _and_above(key: str) -> list[str]:
+    """Return a key and the tables that it is in, the innermost first."""
+    steps = key.split(".")
+    return [".".join(steps[:count]) for count in range(len(steps), 0, -1)]
 
 
 def _read(path: Path) -> dict[str, Any]:

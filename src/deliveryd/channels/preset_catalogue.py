@@ -1,0 +1,105 @@
+"""Finds presets: those of the package, and those in a folder of the operator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import BaseModel
+
+from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.mapping import content_problems
+from deliveryd.channels.preset_file import PresetFile
+from deliveryd.channels.preset_table import examples, expand
+from deliveryd.errors import ConfigError
+from deliveryd.options.file import ConfigFile
+
+PACKAGED = Path(__file__).with_name("presets")
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+
+
+class Preset(NamedTuple):
+    """A preset: the name that `adapter` gives it, its file, and what the file says."""
+
+    name: str
+    path: Path
+    file: PresetFile
+
+
+class Catalogue:
+    """The presets of the package, then those in `folder`."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+
+    def names(self) -> list[str]:
+        """Return the names of all presets, sorted."""
+        return sorted(self._paths())
+
+    def find(self, name: str) -> Preset | None:
+        """Read the preset with this name; None: there is none. Raises ConfigError with its mistakes."""
+        path = self._paths().get(name)
+        return None if path is None else read_preset(path)
+
+    def problems(self) -> Iterator[str]:
+        """Return why the folder, or the name of a file in it, can't be used."""
+        if self._folder is None:
+            return
+        if not self._folder.is_dir():
+            yield f"{self._folder} isn't a folder"
+            return
+        for path in sorted(self._folder.glob("*.toml")):
+            if not _NAME.fullmatch(path.stem):
+                yield f"{path.name}: a preset's name may hold lower-case letters, digits, _ and -"
+            elif (PACKAGED / path.name).exists():
+                yield f"{path.name}: deliveryd has a preset of this name; rename the file"
+
+    def _paths(self) -> dict[str, Path]:
+        folders = [self._folder, PACKAGED] if self._folder is not None else [PACKAGED]
+        return {path.stem: path for folder in folders for path in folder.glob("*.toml")}
+
+
+def read_preset(path: Path) -> Preset:
+    """Read a preset's file. Raises ConfigError with all mistakes, each as `file:key: what`."""
+    file = ConfigFile(path, {}, ())
+    found = file.validate(PresetFile, file.tables)
+    if found is None:
+        raise ConfigError(file.problems)
+    return Preset(path.stem, path, found)
+
+
+def check_tables(preset: Preset, provider: type[BaseModel]) -> None:
+    """Check what the preset's tables make of the examples of its keys, for each of its blocks.
+
+    `provider` is the model of the keys that every provider has. Raises ConfigError, each problem as
+    `file:key: what`.
+    """
+    problems: list[str] = []
+    for block in preset.file.channels:
+        for only_required in (False, True):
+            given = examples(preset.file, only_required=only_required)
+            made = expand(preset.file, given, block, provider.model_fields)
+            problems += _table_problems(preset, provider, made.table, block)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+
+
+def _table_problems(
+    preset: Preset, provider: type[BaseModel], table: dict[str, object], block: str
+) -> Iterator[str]:
+    file = ConfigFile(preset.path, {}, ())
+    common = provider.model_fields
+    file.validate(provider, table, "table")
+    options = file.validate(
+        HttpChannelOptions, {name: value for name, value in table.items() if name not in common}, "table"
+    )
+    overlay = preset.file.blocks.get(block, {})
+    for problem in file.problems:
+        place = problem.removeprefix(f"{preset.path}:")
+        key = place.partition(":")[0].split(".")[1:2]
+        in_block = bool(key) and key[0] in overlay
+        yield f"{preset.path}:{f'blocks.{block}' + place.removeprefix('table') if in_block else place}"
+    if options is not None:
+        yield from (f"{preset.path}:table.{each}" for each in content_problems(options.mapped(), block))

@@ -1,0 +1,148 @@
+"""Expands a preset by an operator's keys into the table of the http adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from deliveryd.channels.preset_file import KEY_USE, SECRET_USE, KeyValue, PresetFile, texts_in
+from deliveryd.options.proxy import ProxyOptions
+from deliveryd.options.suggestion import suggestion
+
+OVERRIDES = frozenset({*ProxyOptions.model_fields, "tls"})
+"""Keys of the http adapter that an operator sets beside those of the preset."""
+
+
+class _LeftOut(Enum):
+    """The type of `_LEFT_OUT`: a member that has no value, since the operator left its key out."""
+
+    LEFT_OUT = "left out"
+
+
+_LEFT_OUT: Final = _LeftOut.LEFT_OUT
+
+
+class Expansion(NamedTuple):
+    """What a preset and an operator's keys make.
+
+    `table` is that of the http adapter and of the provider. `written_at` has the operator's keys by the keys
+    of `table` that they fill. `problems` are those of the operator's keys, by key.
+    """
+
+    table: dict[str, Any]
+    written_at: Mapping[str, str]
+    problems: list[tuple[str, str]]
+
+
+def expand(preset: PresetFile, given: Mapping[str, Any], block: str, provider: Collection[str]) -> Expansion:
+    """Fill a preset's table for this block. `provider` are the keys that every provider has."""
+    own = {name: value for name, value in given.items() if name in preset.keys}
+    overrides = {
+        name: value for name, value in given.items() if name not in own and name in (*provider, *OVERRIDES)
+    }
+    problems = list(_problems(preset, given, block, (*provider, *OVERRIDES)))
+    raw = {**preset.table, **preset.blocks.get(block, {})}
+    filled = _fill(raw, _Values(preset, _values(preset, own), _given_secrets(given)))
+    table = {} if filled is _LEFT_OUT else filled
+    if "secrets" in given:
+        table["secrets"] = given["secrets"]
+    for name, value in overrides.items():
+        below = table.get(name)
+        table[name] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
+    return Expansion({**table, "adapter": "http"}, dict(_written_at(raw, own)), problems)
+
+
+def examples(preset: PresetFile, *, only_required: bool) -> dict[str, Any]:
+    """Return an operator's table with the examples of all keys, or of the required ones."""
+    keys = {name: key.example for name, key in preset.keys.items() if key.required or not only_required}
+    secrets = {
+        name: f"{name.replace('_', '-')}-file"
+        for name, secret in preset.secrets.items()
+        if secret.required or not only_required
+    }
+    return {**keys, **({"secrets": secrets} if secrets else {})}
+
+
+class _Values(NamedTuple):
+    preset: PresetFile
+    keys: Mapping[str, KeyValue]
+    secrets: Collection[str]
+
+    def lacks_secret(self, name: str) -> bool:
+        """Whether the operator left this secret of the preset out."""
+        return name in self.preset.secrets and name not in self.secrets
+
+
+def _values(preset: PresetFile, own: Mapping[str, Any]) -> dict[str, KeyValue]:
+    """Return the values of the keys; the example stands in for a faulty one, which is reported."""
+    found = {}
+    for name, key in preset.keys.items():
+        value = own.get(name, key.example if key.required else key.default)
+        if value is not None:
+            found[name] = value if key.problem(value) is None else key.example
+    return found
+
+
+def _given_secrets(given: Mapping[str, Any]) -> Collection[str]:
+    secrets = given.get("secrets", {})
+    return secrets.keys() if isinstance(secrets, dict) else ()
+
+
+def _fill(value: Any, values: _Values) -> Any:
+    if isinstance(value, str):
+        return _fill_text(value, values)
+    if isinstance(value, Mapping):
+        signed = value.get("secret")
+        if isinstance(signed, str) and values.lacks_secret(signed):
+            return _LEFT_OUT
+        filled = {name: got for name, each in value.items() if (got := _fill(each, values)) is not _LEFT_OUT}
+        return filled if filled or not value else _LEFT_OUT
+    if isinstance(value, list):
+        items = [got for each in value if (got := _fill(each, values)) is not _LEFT_OUT]
+        return items if items or not value else _LEFT_OUT
+    return value
+
+
+def _fill_text(text: str, values: _Values) -> Any:
+    if any(values.lacks_secret(name) for name in SECRET_USE.findall(text)):
+        return _LEFT_OUT
+    if whole := KEY_USE.fullmatch(text):
+        return values.keys.get(whole[1], _LEFT_OUT)
+    return KEY_USE.sub(lambda match: str(values.keys[match[1]]), text)
+
+
+def _written_at(raw: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for place, text in texts_in(raw):
+        for name in KEY_USE.findall(text):
+            if name in own:
+                yield place, name
+
+
+def _problems(
+    preset: PresetFile, given: Mapping[str, Any], block: str, beside: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    if block not in preset.channels:
+        yield "adapter", f"can't send the block {block}; it sends {', '.join(preset.channels)}"
+    for name, key in preset.keys.items():
+        if name in given:
+            if (problem := key.problem(given[name])) is not None:
+                yield name, f"{problem} ({key.description})"
+        elif key.required:
+            yield name, f"is missing: {key.description}, such as {key.example!r}"
+    known = [*preset.keys, "secrets", "adapter", *beside]
+    for name in given:
+        if name not in known:
+            yield name, f"unknown key{suggestion(name, known)}"
+    secrets = given.get("secrets", {})
+    if isinstance(secrets, dict):
+        yield from _secret_problems(preset, secrets)
+
+
+def _secret_problems(preset: PresetFile, secrets: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, secret in preset.secrets.items():
+        if secret.required and name not in secrets:
+            yield f"secrets.{name}", f"is missing: a file with the {secret.description}"
+    for name in secrets:
+        if name not in preset.secrets:
+            yield f"secrets.{name}", f"unknown secret{suggestion(name, preset.secrets)}"

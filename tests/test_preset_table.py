@@ -1,0 +1,198 @@
+"""Presets: an operator's few keys become the table of the http adapter."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from deliveryd.channels.preset_catalogue import Catalogue, check_tables, read_preset
+from deliveryd.channels.preset_file import PresetFile
+from deliveryd.channels.preset_table import Expansion, examples, expand
+from deliveryd.config import ChannelTable
+from deliveryd.errors import ConfigError
+from support.presets import POSTBOX, postbox
+
+SECRETS = {"token": "token-file"}
+COMMON = tuple(ChannelTable.model_fields)
+
+
+def expanded(block: str = "sms", **given: Any) -> Expansion:
+    return expand(
+        postbox(), {"adapter": "postbox", "account": "A01", "secrets": SECRETS} | given, block, COMMON
+    )
+
+
+def problems(block: str = "sms", **given: Any) -> dict[str, str]:
+    return dict(expanded(block, **given).problems)
+
+
+# what comes out
+
+
+def test_keys_are_filled_in_and_keep_their_types() -> None:
+    table = expanded(sender="Acme", priority=5).table
+    assert table["adapter"] == "http"
+    assert table["url"] == "https://api.postbox.example/A01/messages"
+    assert table["json"] == {
+        "to": "{customer.phone}", "text": "{content.text}", "from": "Acme", "options": {"rank": 5},
+    }  # fmt: skip
+
+
+def test_an_optional_key_without_a_value_leaves_its_member_out() -> None:
+    table = expanded().table
+    assert "from" not in table["json"]
+    assert table["json"]["options"] == {"rank": 1}
+
+
+def test_an_optional_secret_that_is_not_given_leaves_its_text_out() -> None:
+    assert expanded().table["headers"] == {"Authorization": "Bearer {secret.token}"}
+    both = {"token": "a", "region": "b"}
+    assert expanded(secrets=both).table["headers"]["X-Region"] == "{secret.region}"
+    assert expanded(secrets=both).table["secrets"] == both
+
+
+def test_a_table_that_names_an_optional_secret_that_is_not_given_is_left_out() -> None:
+    file = tomllib.loads(POSTBOX)
+    file["table"]["receipt"] = {"status": "/s", "signature": {"scheme": "token", "secret": "region"}}
+    preset = PresetFile.model_validate(file)
+    given = {"account": "A01", "secrets": SECRETS}
+    assert expand(preset, given, "sms", COMMON).table["receipt"] == {"status": "/s"}
+    both = {"token": "a", "region": "b"}
+    receipt = expand(preset, {"account": "A01", "secrets": both}, "sms", COMMON).table["receipt"]
+    assert receipt["signature"] == {"scheme": "token", "secret": "region"}
+
+
+def test_a_value_may_be_a_placeholder_of_the_mapping() -> None:
+    assert expanded(sender="{variables.sender}").table["json"]["from"] == "{variables.sender}"
+
+
+def test_a_block_replaces_keys_of_the_table() -> None:
+    assert expanded("messenger").table["json"] == {"to": "{customer.messenger}", "text": "{content.text}"}
+
+
+def test_an_operator_overrides_the_keys_of_every_provider() -> None:
+    table = expanded(timeout="3s", retry={"attempts": 2}, proxy="http://proxy:1").table
+    assert (table["timeout"], table["retry"], table["on_in_doubt"]) == ("3s", {"attempts": 2}, "hold")
+    assert table["proxy"] == "http://proxy:1"
+
+
+# what an operator is told
+
+
+def test_missing_keys_and_secrets_are_named_with_their_meaning() -> None:
+    found = dict(expand(postbox(), {"adapter": "postbox"}, "sms", COMMON).problems)
+    assert found == {
+        "account": "is missing: account, such as 'A01'",
+        "secrets.token": "is missing: a file with the API token",
+    }
+
+
+def test_values_are_checked_by_type_and_pattern() -> None:
+    assert problems(account="B1", priority="high") == {
+        "account": "must match A[0-9]+, such as 'A01' (account)",
+        "priority": "must be an integer (priority of the messages)",
+    }
+
+
+def test_unknown_keys_and_secrets_are_errors_with_a_suggestion() -> None:
+    found = problems(acount="A01", url="https://x", secrets={"token": "a", "tokn": "b"})
+    assert found == {
+        "acount": "unknown key; did you mean account?",
+        "url": "unknown key",
+        "secrets.tokn": "unknown secret; did you mean token?",
+    }
+
+
+def test_a_block_that_the_provider_cannot_send_is_an_error() -> None:
+    assert problems("email") == {"adapter": "can't send the block email; it sends sms, messenger"}
+
+
+# what the author of a preset is told
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("{key.sender}", "{key.sendr}", "table.json.from: {key.sendr} isn't declared in keys"),
+        ("{key.sender}", "by {key.sender}", "{key.sender} has no value where the operator sets none"),
+        ("{secret.region}", "{secret.regoin}", "table.headers.X-Region: {secret.regoin} isn't declared"),
+        ('"{key.priority}"', "1", "keys.priority: not used in table"),
+        ('on_in_doubt = "hold"', 'on_in_doubt = "resend"', 'table.on_in_doubt: must be "hold"'),
+        ("receipts = false", "receipts = true", "promises.receipts needs table.receipt"),
+        ('settles_doubt = "no"', 'settles_doubt = "lookup"', "needs table.lookup"),
+        ("[blocks.messenger]", "[blocks.email]", "blocks.email: not in channels"),
+        ('example = "A01"', 'example = "B01"', "example must match A[0-9]+"),
+        ("example = 3", 'example = "3"', "example must be an integer"),
+    ],
+)
+def test_a_mistake_in_a_preset_is_named(old: str, new: str, told: str) -> None:
+    assert old in POSTBOX
+    with pytest.raises(ValidationError) as caught:
+        PresetFile.model_validate(tomllib.loads(POSTBOX.replace(old, new, 1)))
+    assert told in str(caught.value)
+
+
+def test_a_mistake_is_reported_with_the_file_and_its_key(tmp_path: Path) -> None:
+    path = tmp_path / "postbox.toml"
+    path.write_text(POSTBOX.replace("title", "titel"), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        read_preset(path)
+    assert caught.value.problems == [
+        f"{path}:title: is missing",
+        f"{path}:titel: unknown key; did you mean title?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("{customer.phone}", "{costumer.phone}", "table.json: to: unknown placeholder {costumer.phone}"),
+        ("timeout", "time_out", "table.time_out: unknown key"),
+        ('timeout = "5s"', 'timeout = "5"', "table.timeout: expected a string such as"),
+        ("{content.text}", "{content.subject}", "table.json.text: the block sms has no field 'subject'"),
+    ],
+)
+def test_what_a_table_makes_of_the_examples_is_checked(tmp_path: Path, old: str, new: str, told: str) -> None:
+    path = tmp_path / "postbox.toml"
+    path.write_text(POSTBOX.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        check_tables(read_preset(path), ChannelTable)
+    assert f"{path}:{told}" in str(caught.value)
+
+
+def test_a_mistake_in_a_block_is_reported_there(tmp_path: Path) -> None:
+    path = tmp_path / "postbox.toml"
+    path.write_text(POSTBOX.replace("{customer.messenger}", "{costumer.messenger}"), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        check_tables(read_preset(path), ChannelTable)
+    assert f"{path}:blocks.messenger.json: to: unknown placeholder" in str(caught.value)
+
+
+# where presets are
+
+
+def test_a_folder_adds_presets_to_those_of_the_package(tmp_path: Path) -> None:
+    (tmp_path / "postbox.toml").write_text(POSTBOX, encoding="utf-8")
+    catalogue = Catalogue(tmp_path)
+    assert "postbox" in catalogue.names()
+    found = catalogue.find("postbox")
+    assert found is not None
+    assert found.file == postbox()
+    assert Catalogue().find("postbox") is None
+    assert list(catalogue.problems()) == []
+
+
+def test_a_file_name_that_is_no_name_is_named(tmp_path: Path) -> None:
+    (tmp_path / "Post Box.toml").write_text(POSTBOX, encoding="utf-8")
+    assert [problem.partition(":")[0] for problem in Catalogue(tmp_path).problems()] == ["Post Box.toml"]
+    assert list(Catalogue(tmp_path / "absent").problems()) == [f"{tmp_path / 'absent'} isn't a folder"]
+
+
+@pytest.mark.parametrize("only_required", [False, True])
+def test_the_examples_of_a_preset_are_a_complete_table(only_required: bool) -> None:
+    given = examples(postbox(), only_required=only_required)
+    assert expand(postbox(), given, "sms", COMMON).problems == []

@@ -14,6 +14,7 @@ StandInEndpoint: TypeAlias = Literal[
     "provider.sms",
     "provider.messenger",
     "provider.inApp",
+    "provider.email",
 ]
 
 ENDPOINTS: tuple[StandInEndpoint, ...] = (
@@ -25,6 +26,7 @@ ENDPOINTS: tuple[StandInEndpoint, ...] = (
     "provider.sms",
     "provider.messenger",
     "provider.inApp",
+    "provider.email",
 )
 
 

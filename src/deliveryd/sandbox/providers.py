@@ -1,64 +1,54 @@
-"""The gateways behind the channels sms, messenger and inApp, as plain HTTP services."""
+"""The gateways behind the channels: what each does with a message, whatever form its requests have."""
 
 from __future__ import annotations
 
-import json
 import re
-import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
-from urllib.parse import parse_qsl
+from datetime import datetime
+from typing import Any, Literal, Protocol
 
-from starlette.datastructures import QueryParams
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
-from deliveryd.sandbox.answers import UnreadableError, json_answer, problem
+from deliveryd.sandbox.answers import UnreadableError
 from deliveryd.sandbox.recipients import TEMPORARY_FAILURES, Temper, temper_of
 from deliveryd.sandbox.records import Attempt, ReceivedMessage, StandInChannel
+from deliveryd.sandbox.signing import Outgoing
 from deliveryd.sandbox.state import SandboxState, now_text
 from deliveryd.sandbox.wire import Call, Handler
 
-FORM = "application/x-www-form-urlencoded"
+Mood = Literal["accepted", "refused", "busy", "stopped"]
+"""How a gateway answers a request."""
 
 
 class Voice(Protocol):
-    """The format of a gateway's responses."""
+    """The form of a gateway's requests, responses and reports."""
 
-    def accepted(self, provider_id: str) -> Response:
-        """Return the response for an accepted message with this ID."""
+    def order(self, channel: StandInChannel, call: Call) -> SendOrder:
+        """Parse a request. Raises UnreadableError."""
 
-    def refused(self, status: int, error: str) -> Response:
-        """Return the response for a refused message."""
+    def new_id(self, channel: StandInChannel) -> str:
+        """Return an ID for an accepted message."""
 
+    def accepted(self, message: ReceivedMessage) -> Response:
+        """Return the response for an accepted message."""
 
-class JsonVoice:
-    """Answers as JSON: `{"id": ...}` or `{"error": ...}`."""
+    def refused(self, mood: Mood, error: str, to: str) -> Response:
+        """Return the response for a message that isn't accepted."""
 
-    def accepted(self, provider_id: str) -> Response:
-        return json_answer({"id": provider_id})
-
-    def refused(self, status: int, error: str) -> Response:
-        return problem(status, error)
-
-
-class PlainVoice:
-    """Answers with a line of text: `OK id=...` or `ERROR ...`, like old gateways."""
-
-    def accepted(self, provider_id: str) -> Response:
-        return PlainTextResponse(f"OK id={provider_id}")
-
-    def refused(self, status: int, error: str) -> Response:
-        return PlainTextResponse(f"ERROR {error}", status)
+    def report(self, message: ReceivedMessage, word: str, at: datetime) -> Outgoing | None:
+        """Return a report about a message; None: there is nowhere to send one."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class SendOrder:
+    """A request to send a message, whatever its form was."""
+
     channel: StandInChannel
     to: str
     reference: str | None
     key: str | None
-    payload: dict[str, Any]
+    payload: Mapping[str, Any]
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -69,45 +59,47 @@ class _Order:
 class Providers:
     """The gateways over one state; `report` is called with each message that was newly accepted."""
 
-    def __init__(self, state: SandboxState, report: Callable[[ReceivedMessage], None]) -> None:
+    def __init__(self, state: SandboxState, report: Callable[[ReceivedMessage, Voice], None]) -> None:
         self._state = state
         self._report = report
 
     def gateway(self, channel: StandInChannel, voice: Voice) -> Handler:
-        """The endpoint of one channel, answering with this voice."""
+        """The endpoint of one channel, in this voice."""
 
         async def handle(call: Call) -> Response:
             try:
-                order = _order(channel, call)
+                order = voice.order(channel, call)
             except UnreadableError as error:
-                return voice.refused(400, str(error))
+                return voice.refused("refused", str(error), "")
             return await self._answer(order, call, voice)
 
         return handle
 
-    async def _answer(self, order: _Order, call: Call, voice: Voice) -> Response:
+    async def _answer(self, order: SendOrder, call: Call, voice: Voice) -> Response:
         temper = temper_of(order.channel, order.to)
         if temper is Temper.PERMANENT:
-            return self._refuse(order, voice, 400, "invalid recipient")
+            return self._refuse(order, voice, "refused", "invalid recipient")
+        if temper is Temper.STOPPED:
+            return self._refuse(order, voice, "stopped", "the recipient opted out")
         if temper is Temper.DOWN:
-            return self._refuse(order, voice, 503, "out of service")
+            return self._refuse(order, voice, "busy", "out of service")
         if temper in (Temper.TEMPORARY, Temper.TIMEOUT):
             tries = self._state.count_try(temper.name, *order.identity)
             if temper is Temper.TEMPORARY and tries <= TEMPORARY_FAILURES:
-                return self._refuse(order, voice, 503, "try again later")
+                return self._refuse(order, voice, "busy", "try again later")
             if temper is Temper.TIMEOUT and tries == 1:
                 self._note(order, 0)
                 if await call.line.stall(self._state.hang_seconds) != "elapsed":
-                    return voice.refused(503, "closing")
+                    return voice.refused("busy", "closing", order.to)
         return self._accept(order, call, voice)
 
-    def _accept(self, order: _Order, call: Call, voice: Voice) -> Response:
+    def _accept(self, order: SendOrder, call: Call, voice: Voice) -> Response:
         message = self._state.accept(
             ReceivedMessage(
                 seq=0,
                 at=now_text(),
                 channel=order.channel,
-                provider_id=f"{order.channel}-{secrets.token_hex(6)}",
+                provider_id=voice.new_id(order.channel),
                 message_id=message_id_of(order.reference),
                 reference=order.reference,
                 idempotency_key=order.key,
@@ -116,16 +108,18 @@ class Providers:
                 headers=call.headers,
             )
         )
-        self._note(order, 200)
+        response = voice.accepted(message)
+        self._note(order, response.status_code)
         if message.duplicate_of is None:
-            self._report(message)
-        return voice.accepted(message.provider_id)
+            self._report(message, voice)
+        return response
 
-    def _refuse(self, order: _Order, voice: Voice, status: int, error: str) -> Response:
-        self._note(order, status)
-        return voice.refused(status, error)
+    def _refuse(self, order: SendOrder, voice: Voice, mood: Mood, error: str) -> Response:
+        response = voice.refused(mood, error, order.to)
+        self._note(order, response.status_code)
+        return response
 
-    def _note(self, order: _Order, status: int) -> None:
+    def _note(self, order: SendOrder, status: int) -> None:
         self._state.record_attempt(
             Attempt(now_text(), order.channel, order.to, order.reference, order.key, status)
         )
@@ -134,37 +128,3 @@ class Providers:
 def message_id_of(reference: str | None) -> int | None:
     """Return a reference as a message ID, or None."""
     return int(reference) if reference and re.fullmatch(r"-?\d{1,19}", reference, re.ASCII) else None
-
-
-def _order(channel: StandInChannel, call: Call) -> _Order:
-    """Parse the request. Raises UnreadableError."""
-    payload = _payload(call)
-    to = payload.get("to")
-    if not isinstance(to, str | int) or not str(to).strip():
-        raise UnreadableError("missing recipient: to")
-    reference = payload.get("reference")
-    return _Order(
-        channel=channel,
-        to=str(to).strip(),
-        reference=None if reference is None else str(reference),
-        key=call.headers.get("idempotency-key"),
-        payload=payload,
-    )
-
-
-def _payload(call: Call) -> dict[str, Any]:
-    if call.method == "GET":
-        return dict(call.query)
-    if call.headers.get("content-type", "").split(";")[0].strip().lower() == FORM:
-        return dict(parse_qsl(call.body.decode("utf-8"), keep_blank_values=True))
-    try:
-        payload = json.loads(call.body)
-    except ValueError as error:
-        raise UnreadableError("the body is not JSON") from error
-    if not isinstance(payload, dict):
-        raise UnreadableError("the body is not an object")
-    return payload | _extra(call.query)
-
-
-def _extra(query: QueryParams) -> dict[str, Any]:
-    return dict(query) if query else {}

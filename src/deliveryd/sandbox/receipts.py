@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
-import json
 import ssl
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Literal, Self
 
 import httpx
 
+from deliveryd.sandbox.providers import Voice
 from deliveryd.sandbox.recipients import Temper, temper_of
 from deliveryd.sandbox.records import PlannedReceipt, ReceivedMessage
-from deliveryd.sandbox.state import SandboxState, now_text
+from deliveryd.sandbox.signing import Outgoing
+from deliveryd.sandbox.state import SandboxState, instant_text
 
 SENDERS = 4
 PAUSES = (0.05, 0.2, 0.8, 2.0)
-SIGNATURE_HEADER = "X-Signature"
-
-
-def signature(secret: str, body: bytes) -> str:
-    """The hex HMAC-SHA256 over the raw body that a receipt carries."""
-    return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 
 class ReceiptSender:
@@ -31,7 +25,7 @@ class ReceiptSender:
 
     def __init__(self, state: SandboxState) -> None:
         self._state = state
-        self._due: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
+        self._due: asyncio.Queue[tuple[ReceivedMessage, Voice]] = asyncio.Queue()
         self._timers: set[asyncio.TimerHandle] = set()
         self._senders: list[asyncio.Task[None]] = []
         # Receipts stay on this host over plain HTTP; loading the system's authorities would cost 50 ms.
@@ -56,46 +50,46 @@ class ReceiptSender:
         await asyncio.gather(*self._senders, return_exceptions=True)
         await self._client.aclose()
 
-    def report(self, message: ReceivedMessage) -> None:
-        """Send a receipt for this message, if its channel has a target."""
-        if message.channel not in self._state.receipt_targets:
+    def report(self, message: ReceivedMessage, voice: Voice) -> None:
+        """Send a receipt for this message, if there is where to send it."""
+        if voice.report(message, _word(message), datetime.now(UTC)) is None:
             return
         if self._state.receipt_delay <= 0:
-            self._due.put_nowait(message)
+            self._due.put_nowait((message, voice))
             return
-        timer = asyncio.get_running_loop().call_later(self._state.receipt_delay, self._ripen, message)
+        timer = asyncio.get_running_loop().call_later(self._state.receipt_delay, self._ripen, message, voice)
         self._timers = {each for each in self._timers if not each.cancelled()} | {timer}
 
-    def _ripen(self, message: ReceivedMessage) -> None:
-        self._due.put_nowait(message)
+    def _ripen(self, message: ReceivedMessage, voice: Voice) -> None:
+        self._due.put_nowait((message, voice))
 
     async def _send_all(self) -> None:
         while True:
-            await self._send(await self._due.get())
+            await self._send(*await self._due.get())
 
-    async def _send(self, message: ReceivedMessage) -> None:
-        failed = temper_of(message.channel, message.to) is Temper.FAILED
-        status: Literal["delivered", "failed"] = "failed" if failed else "delivered"
-        at = now_text()
-        body = json.dumps({"id": message.provider_id, "status": status, "at": at}).encode()
+    async def _send(self, message: ReceivedMessage, voice: Voice) -> None:
+        word = _word(message)
+        at = datetime.now(UTC)
         for pause in (*PAUSES, None):
-            answered = await self._post(message, body)
+            answered = await self._post(voice.report(message, word, at))
             self._state.record_receipt(
-                PlannedReceipt(message.channel, message.provider_id, status, at, answered)
+                PlannedReceipt(message.channel, message.provider_id, word, instant_text(at), answered)
             )
             if pause is None or (answered is not None and answered < 500):
                 return
             await asyncio.sleep(pause)
 
-    async def _post(self, message: ReceivedMessage, body: bytes) -> int | None:
-        headers = {
-            "content-type": "application/json",
-            SIGNATURE_HEADER: signature(self._state.receipt_secret, body),
-        }
+    async def _post(self, report: Outgoing | None) -> int | None:
+        if report is None:
+            return None
         try:
-            answer = await self._client.post(
-                self._state.receipt_targets[message.channel], content=body, headers=headers
+            answer = await self._client.request(
+                report.method, report.url, content=report.body, headers=report.headers
             )
-        except (httpx.HTTPError, KeyError):
+        except httpx.HTTPError:
             return None
         return answer.status_code
+
+
+def _word(message: ReceivedMessage) -> Literal["delivered", "failed"]:
+    return "failed" if temper_of(message.channel, message.to) is Temper.FAILED else "delivered"

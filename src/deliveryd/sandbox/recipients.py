@@ -18,6 +18,7 @@ class Temper(Enum):
     TIMEOUT = "not answered the first time"
     FAILED = "accepted, and later reported as failed"
     DOWN = "refused every time, as if the provider were down"
+    STOPPED = "refused, since the recipient opted out"
 
 
 _NUMBERS = {
@@ -26,6 +27,7 @@ _NUMBERS = {
     "15550102": Temper.TIMEOUT,
     "15550103": Temper.FAILED,
     "15550104": Temper.DOWN,
+    "15550105": Temper.STOPPED,
 }
 
 _PREFIXES = {
@@ -34,12 +36,13 @@ _PREFIXES = {
     "timeout": Temper.TIMEOUT,
     "failed": Temper.FAILED,
     "down": Temper.DOWN,
+    "stopped": Temper.STOPPED,
 }
 
 
 def temper_of(channel: StandInChannel, to: str) -> Temper:
-    """Return the behaviour for this recipient: by number for sms, by prefix of the address for others."""
-    if channel == "sms":
+    """Return the behaviour for this recipient: by its number, or by the prefix of another address."""
+    if channel == "sms" or to.lstrip("+").isdecimal():
         return _NUMBERS.get("".join(filter(str.isdecimal, to)), Temper.GOOD)
     lowered = to.lower()
     return next((temper for prefix, temper in _PREFIXES.items() if lowered.startswith(prefix)), Temper.GOOD)

@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -17,13 +17,15 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from deliveryd.sandbox.faults import StandInEndpoint
+from deliveryd.sandbox.impersonation import Impersonation
 from deliveryd.sandbox.inbox import Inbox
-from deliveryd.sandbox.providers import JsonVoice, PlainVoice, Providers
+from deliveryd.sandbox.providers import Providers, Voice
 from deliveryd.sandbox.receipts import ReceiptSender
 from deliveryd.sandbox.records import StandInChannel
 from deliveryd.sandbox.remote import RemoteService
 from deliveryd.sandbox.smtp import MailDrop, MailServer
 from deliveryd.sandbox.state import SandboxState
+from deliveryd.sandbox.voices import JsonVoice, PlainVoice, ProviderVoice
 from deliveryd.sandbox.wire import FaultyEndpoint, Handler, OpenProtocol, PlainEndpoint
 
 HTTP_CHANNELS: tuple[tuple[StandInChannel, StandInEndpoint], ...] = (
@@ -31,6 +33,8 @@ HTTP_CHANNELS: tuple[tuple[StandInChannel, StandInEndpoint], ...] = (
     ("messenger", "provider.messenger"),
     ("inApp", "provider.inApp"),
 )
+
+ENDPOINT_OF: Mapping[StandInChannel, StandInEndpoint] = dict(HTTP_CHANNELS) | {"email": "provider.email"}
 
 
 class CannotListen(OSError):
@@ -69,11 +73,13 @@ class Sandbox:
         smtp_tls: ssl.SSLContext | None = None,
         smtp_require_starttls: bool = False,
         smtp_credentials: tuple[str, str] | None = None,
+        impersonated: Sequence[Impersonation] = (),
     ) -> None:
         self.host = host
         self.port = port
         self.smtp_port = smtp_port
         self.state = state or SandboxState()
+        self._impersonated = impersonated
         self._closing = asyncio.Event()
         self._receipts: ReceiptSender | None = None
         self._mail = MailServer(
@@ -97,7 +103,12 @@ class Sandbox:
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as exits:
             receipts = await exits.enter_async_context(ReceiptSender(self.state))
-            http = self._http = _HttpServer(_application(self.state, receipts, self._closing))
+            routes = [
+                *_remote_routes(self.state, self._closing),
+                *_provider_routes(self.state, receipts, self._closing, self._impersonated),
+                *_inbox_routes(self.state, self._closing),
+            ]
+            http = self._http = _HttpServer(Starlette(routes=routes))
             with _listening("http", self.host, self.port):
                 self.port = await http.open(self.host, self.port)
             exits.push_async_callback(http.close)
@@ -193,15 +204,13 @@ class _HttpServer:
         return OpenProtocol(self._config, self._connections, {})
 
 
-def _application(state: SandboxState, receipts: ReceiptSender, closing: asyncio.Event) -> Starlette:
-    routes = [*_remote_routes(state, closing), *_provider_routes(state, receipts, closing)]
+def _inbox_routes(state: SandboxState, closing: asyncio.Event) -> list[Route]:
     inbox = Inbox(state)
-    routes += [
+    return [
         Route("/", PlainEndpoint(inbox.guarded(inbox.page), closing), methods=["GET"]),
         Route("/inbox.json", PlainEndpoint(inbox.guarded(inbox.messages), closing), methods=["GET"]),
         Route("/enqueue", PlainEndpoint(inbox.guarded(inbox.enqueue), closing), methods=["POST"]),
     ]
-    return Starlette(routes=routes)
 
 
 def _remote_routes(state: SandboxState, closing: asyncio.Event) -> list[Route]:
@@ -219,14 +228,29 @@ def _remote_routes(state: SandboxState, closing: asyncio.Event) -> list[Route]:
     ]
 
 
-def _provider_routes(state: SandboxState, receipts: ReceiptSender, closing: asyncio.Event) -> list[Route]:
+def _provider_routes(
+    state: SandboxState,
+    receipts: ReceiptSender,
+    closing: asyncio.Event,
+    impersonated: Sequence[Impersonation],
+) -> list[Route]:
     providers = Providers(state, receipts.report)
-    return [
-        Route(
-            prefix + channel,
-            FaultyEndpoint(endpoint, providers.gateway(channel, voice), state, closing),
-            methods=["GET", "POST"],
+
+    def route(path: str, channel: StandInChannel, voice: Voice) -> Route:
+        handler = providers.gateway(channel, voice)
+        return Route(
+            path, FaultyEndpoint(ENDPOINT_OF[channel], handler, state, closing), methods=["GET", "POST"]
         )
-        for channel, endpoint in HTTP_CHANNELS
-        for prefix, voice in (("/", JsonVoice()), ("/plain/", PlainVoice()))
+
+    voices = (("/", JsonVoice(state)), ("/plain/", PlainVoice(state)))
+    return [
+        *(
+            route(f"{prefix}{channel}", channel, voice)
+            for channel, _ in HTTP_CHANNELS
+            for prefix, voice in voices
+        ),
+        *(
+            route(f"/{each.name}/{{path:path}}", each.channel, ProviderVoice(each, state))
+            for each in impersonated
+        ),
     ]

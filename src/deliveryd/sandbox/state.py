@@ -32,14 +32,20 @@ ReportedEvent: TypeAlias = dict[str, Any]
 
 def now_text() -> str:
     """Now in UTC with microseconds and `Z`, the form of the interface's timestamps (interface 6)."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return instant_text(datetime.now(UTC))
+
+
+def instant_text(at: datetime) -> str:
+    """Write an instant in UTC in the same form."""
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class SandboxState:
     """The sandbox's memory. Methods may be called from any thread; each is one step for all others.
 
     `changed` is notified after each step, so that who waits for something wakes at once. Durations are
-    seconds. Without an entry in `receipt_targets` for its channel, a provider sends no receipts.
+    seconds. Without an entry in `receipt_targets` for its channel, a provider sends no receipts; real
+    providers send theirs to `receipts_server`.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,6 +59,7 @@ class SandboxState:
         self.page_size = 50
         self.hang_seconds = 60.0
         self.receipt_targets: dict[str, str] = {}
+        self.receipts_server: str | None = None
         self.receipt_delay = 0.0
         self.receipt_secret = "sandbox-receipts"  # noqa: S105 - a stand-in's secret guards nothing
         self.reject_event: Callable[[ReportedEvent], bool] = _reject_none

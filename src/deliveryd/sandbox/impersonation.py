@@ -1,0 +1,123 @@
+"""A provider's own forms, as data: how its requests are read, its answers written, its reports made."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from deliveryd.sandbox.answers import UnreadableError
+from deliveryd.sandbox.providers import Mood
+from deliveryd.sandbox.records import ReceivedMessage, StandInChannel
+from deliveryd.sandbox.shapes import Shape, Values, fill
+from deliveryd.sandbox.signing import Outgoing, Signature, body_values, sign
+from deliveryd.sandbox.wire import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Impersonation:
+    """One provider. `to`, `reference` and `callback` are JSON Pointers into a request, a form or a query.
+
+    `answers` has at least accepted and refused; without `reports` the provider sends none. `path` is where
+    its reports go if the request names no `callback`. `id` has the placeholder {hex} or {number}.
+    """
+
+    name: str
+    channel: StandInChannel
+    paths: Sequence[re.Pattern[str]]
+    to: str
+    answers: Mapping[Mood, Shape]
+    reference: str | None = None
+    callback: str | None = None
+    id: str = "{hex}"
+    reports: Mapping[str, Shape] = field(default_factory=dict)
+    signature: Signature | None = None
+    secret: str = ""
+    path: str = ""
+    heeds_keys: bool = False
+
+    def new_id(self) -> str:
+        """Return an ID as the provider makes them."""
+        return str(fill(self.id, {"hex": secrets.token_hex(16), "number": secrets.randbelow(10**9)}))
+
+    def answer(self, mood: Mood, provider_id: str, to: str) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers and body of an answer."""
+        shape = self.answers.get(mood) or (_BUSY if mood == "busy" else self.answers["refused"])
+        return shape.status, *shape.written(values_of(provider_id, to, None, datetime.now().astimezone()))
+
+    def report(self, message: ReceivedMessage, word: str, receipts: str, at: datetime) -> Outgoing | None:
+        """Return a report to the receipts server at `receipts`; None: the provider sends none."""
+        shape = self.reports.get(word)
+        if shape is None:
+            return None
+        values = {**values_of(message.provider_id, message.to, message.reference, at), "secret": self.secret}
+        if self.signature is not None:
+            values |= body_values(self.signature, self.secret, at)
+        named = None if self.callback is None else text_at(message.payload, self.callback)
+        report = written_report(shape, values, named or self.path, receipts, at)
+        if self.signature is not None:
+            sign(self.signature, self.secret, report)
+        return report
+
+
+_BUSY = Shape(status=503, body="try again later")
+
+
+def written_report(shape: Shape, values: Values, target: str, receipts: str, at: datetime) -> Outgoing:
+    """Write a report to `target`, a path or a public address, for the receipts server at `receipts`."""
+    headers, body = shape.written(values)
+    address = urlsplit(target)
+    query = "&".join(filter(None, (address.query, urlencode(fill(dict(shape.query), values)))))
+    tail = f"{address.path}{'?' if query else ''}{query}"
+    public = f"{address.scheme}://{address.netloc}" if address.netloc else receipts
+    fields = {name: str(value) for name, value in fill(dict(shape.form or {}), values).items()}
+    if shape.method == "GET":
+        headers, body = {}, b""
+    return Outgoing(shape.method, receipts + tail, public + tail, headers, body, fields, at)
+
+
+def values_of(provider_id: str, to: str, reference: str | None, at: datetime) -> dict[str, str | int]:
+    """Return the values of the placeholders that every shape has."""
+    values: dict[str, str | int] = {
+        "id": provider_id,
+        "to": to,
+        "to.digits": "".join(filter(str.isdecimal, to)),
+        "reference": reference or "",
+        "at.iso": at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03}" + at.strftime("%z"),
+        "at.unix": int(at.timestamp()),
+        "at.ms": int(at.timestamp() * 1000),
+    }
+    if provider_id.isdecimal():
+        values["id.number"] = int(provider_id)
+    return values
+
+
+def read_payload(call: Call) -> Any:
+    """Parse a request: its JSON, its form, or else its query. Raises UnreadableError."""
+    kind = call.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not call.body:
+        return dict(call.query)
+    if kind == "application/x-www-form-urlencoded":
+        return dict(parse_qsl(call.body.decode("utf-8"), keep_blank_values=True))
+    try:
+        return json.loads(call.body)
+    except ValueError as error:
+        raise UnreadableError("the body is not JSON") from error
+
+
+def text_at(payload: Any, pointer: str) -> str | None:
+    """Return the text or number at a JSON Pointer, or None."""
+    for step in pointer.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(payload, Mapping):
+            payload = payload.get(name)
+        elif isinstance(payload, list) and name.isdecimal() and int(name) < len(payload):
+            payload = payload[int(name)]
+        else:
+            return None
+    return str(payload) if isinstance(payload, str | int) and payload != "" else None

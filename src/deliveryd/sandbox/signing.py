@@ -1,0 +1,122 @@
+"""Signs reports as providers do, by their formulas; shares nothing with what verifies them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from deliveryd.sandbox.shapes import Values, fill
+
+Scheme = Literal["hmac", "twilio", "plivo", "jwt", "standard-webhooks", "mailgun"]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How a provider signs. `header` and the others are used by the schemes that leave them open.
+
+    `signed` is the text that the scheme hmac signs, with {body}, {nonce} and {timestamp}. `prefix` stands
+    before a hash; with Standard Webhooks the names of the headers begin with it.
+    """
+
+    scheme: Scheme
+    header: str = ""
+    algorithm: str = "sha256"
+    encoding: Literal["hex", "base64"] = "hex"
+    prefix: str = ""
+    signed: str = "{body}"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    claims: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A report as it is sent; `called` is the public address that it is sent to, which signatures cover."""
+
+    method: str
+    url: str
+    called: str
+    headers: dict[str, str]
+    body: bytes
+    fields: Mapping[str, str]
+    at: datetime
+
+
+def sign(how: Signature, secret: str, report: Outgoing) -> None:
+    """Add the headers of the signature; the scheme mailgun has none, its values are in the body."""
+    if (headers := _SCHEMES.get(how.scheme)) is not None:
+        report.headers.update(headers(how, secret, report))
+
+
+def body_values(how: Signature, secret: str, at: datetime) -> Values:
+    """Return the values of a signature that stands in the body, for its placeholders."""
+    if how.scheme != "mailgun":
+        return {}
+    stamp, token = str(int(at.timestamp())), secrets.token_hex(25)
+    made = _digest(secret.encode(), f"{stamp}{token}".encode(), "sha256", "hex")
+    return {"signature.timestamp": stamp, "signature.token": token, "signature.hash": made}
+
+
+def _digest(key: bytes, text: bytes, algorithm: str, encoding: str) -> str:
+    made = hmac.new(key, text, algorithm).digest()
+    return made.hex() if encoding == "hex" else base64.b64encode(made).decode()
+
+
+def _hmac(how: Signature, secret: str, report: Outgoing) -> dict[str, str]:
+    values = {"nonce": secrets.token_hex(8), "timestamp": str(int(report.at.timestamp()))}
+    before, _, after = how.signed.partition("{body}")
+    text = str(fill(before, values)).encode() + report.body + str(fill(after, values)).encode()
+    headers = {name: str(fill(value, values)) for name, value in how.headers.items()}
+    return headers | {how.header: how.prefix + _digest(secret.encode(), text, how.algorithm, how.encoding)}
+
+
+def _twilio(_how: Signature, secret: str, report: Outgoing) -> dict[str, str]:
+    text = report.called + "".join(name + report.fields[name] for name in sorted(report.fields))
+    return {"X-Twilio-Signature": _digest(secret.encode(), text.encode(), "sha1", "base64")}
+
+
+def _plivo(_how: Signature, secret: str, report: Outgoing) -> dict[str, str]:
+    nonce = secrets.token_hex(16)
+    text = report.called.partition("?")[0] + nonce
+    made = _digest(secret.encode(), text.encode(), "sha256", "base64")
+    return {"X-Plivo-Signature-V2": made, "X-Plivo-Signature-V2-Nonce": nonce}
+
+
+def _jwt(how: Signature, secret: str, report: Outgoing) -> dict[str, str]:
+    now = int(report.at.timestamp())
+    values: dict[str, str | int] = {
+        "now": now, "soon": now + 60, "jti": secrets.token_hex(16),
+        "payload": hashlib.sha256(report.body).hexdigest(),
+        "url": hashlib.sha256(report.called.encode()).hexdigest(),
+    }  # fmt: skip
+    parts: list[dict[str, Any]] = [{"alg": "HS256", "typ": "JWT"}, fill(dict(how.claims), values)]
+    text = ".".join(_url_base64(json.dumps(part, separators=(",", ":")).encode()) for part in parts)
+    made = hmac.new(secret.encode(), text.encode(), "sha256").digest()
+    return {how.header: f"{how.prefix}{text}.{_url_base64(made)}"}
+
+
+def _url_base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _standard_webhooks(how: Signature, secret: str, report: Outgoing) -> dict[str, str]:
+    prefix = how.prefix or "webhook-"
+    id_, stamp = f"msg_{secrets.token_hex(12)}", str(int(report.at.timestamp()))
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    made = _digest(key, f"{id_}.{stamp}.".encode() + report.body, "sha256", "base64")
+    return {f"{prefix}id": id_, f"{prefix}timestamp": stamp, f"{prefix}signature": f"v1,{made}"}
+
+
+_SCHEMES: Mapping[str, Callable[[Signature, str, Outgoing], dict[str, str]]] = {
+    "hmac": _hmac,
+    "twilio": _twilio,
+    "plivo": _plivo,
+    "jwt": _jwt,
+    "standard-webhooks": _standard_webhooks,
+}

@@ -458,6 +458,7 @@ def with_source(source: str) -> str:
 
 def usable(text: str, folder: Path) -> str:
     """The text with its files in this folder, which are made."""
+    (folder / "presets").mkdir(exist_ok=True)
     authority = trustme.CA()
     certificate = authority.issue_cert("deliveryd.example.com")
     authority.cert_pem.write_to_path(folder / "ca.pem")

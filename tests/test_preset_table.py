@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from deliveryd.channels.options import ProviderTable
 from deliveryd.channels.preset_catalogue import Catalogue, check_tables, read_preset
 from deliveryd.channels.preset_file import PresetFile
 from deliveryd.channels.preset_table import Expansion, examples, expand
-from deliveryd.config import ChannelTable
 from deliveryd.errors import ConfigError
 from support.presets import POSTBOX, postbox
 
 SECRETS = {"token": "token-file"}
-COMMON = tuple(ChannelTable.model_fields)
+COMMON = tuple(ProviderTable.model_fields)
 
 
 def expanded(block: str = "sms", **given: Any) -> Expansion:
@@ -160,7 +160,7 @@ def test_what_a_table_makes_of_the_examples_is_checked(tmp_path: Path, old: str,
     path = tmp_path / "postbox.toml"
     path.write_text(POSTBOX.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
-        check_tables(read_preset(path), ChannelTable)
+        check_tables(read_preset(path), ProviderTable)
     assert f"{path}:{told}" in str(caught.value)
 
 
@@ -168,7 +168,7 @@ def test_a_mistake_in_a_block_is_reported_there(tmp_path: Path) -> None:
     path = tmp_path / "postbox.toml"
     path.write_text(POSTBOX.replace("{customer.messenger}", "{costumer.messenger}"), encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
-        check_tables(read_preset(path), ChannelTable)
+        check_tables(read_preset(path), ProviderTable)
     assert f"{path}:blocks.messenger.json: to: unknown placeholder" in str(caught.value)
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
+from deliveryd.channels.preset_reading import PresetReader
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.channels.registry import check_provider, find_adapter
 from deliveryd.model import BLOCKS, provider_identity
 from deliveryd.options.file import ConfigFile
 from deliveryd.options.suggestion import suggestion
-from deliveryd.options.units import Positive, RateLimit
+from deliveryd.options.units import FilePath, Positive, RateLimit
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CONFIG = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, defer_build=True)
@@ -74,7 +75,7 @@ class ProviderTable(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, coerce_numbers_to_str=True, defer_build=True)
 
-    adapter: str = Field(description='"http", "smtp", or the name of a plug-in')
+    adapter: str = Field(description='"http", "smtp", a preset, or a plug-in')
     weight: StrictInt = Field(
         1, ge=0, le=1_000_000, description="share of the channel's messages; 0: only when no other can"
     )
@@ -142,6 +143,7 @@ class ChannelsOptions(BaseModel):
         min_length=1,
         description="the first that can send does; then the next",
     )
+    presets_dir: FilePath | None = Field(None, description="folder with presets of your own")
     configured: Mapping[str, ChannelConfig] = Field(default_factory=dict, exclude=True)
 
     @property
@@ -180,12 +182,15 @@ def read_channels(file: ConfigFile, tables: object) -> ChannelsOptions:
     if not isinstance(tables, dict):
         file.complain("channels", "expected tables, such as [channels.sms]")
         return ChannelsOptions()
-    given = {name: table for name, table in tables.items() if name != "order"}
+    own = {key: tables[key] for key in ("order", "presets_dir") if key in tables}
+    given = {name: table for name, table in tables.items() if name not in own}
+    options = file.validate(ChannelsOptions, own, "channels")
+    presets = PresetReader(file, options.presets_dir if options is not None else None, ProviderTable)
     configured = {
-        name: channel for name, table in given.items() if (channel := _read_channel(file, name, table))
+        name: channel
+        for name, table in given.items()
+        if (channel := _read_channel(file, presets, name, table))
     }
-    order = {"order": tables["order"]} if "order" in tables else {}
-    options = file.validate(ChannelsOptions, order, "channels")
     if options is None:
         return ChannelsOptions()
     for name in options.order:
@@ -201,14 +206,14 @@ def read_channels(file: ConfigFile, tables: object) -> ChannelsOptions:
     return options.model_copy(update={"configured": configured})
 
 
-def _read_channel(file: ConfigFile, name: str, table: object) -> ChannelConfig | None:
+def _read_channel(file: ConfigFile, presets: PresetReader, name: str, table: object) -> ChannelConfig | None:
     place = f"channels.{name}"
     if not isinstance(table, dict):
         file.complain(place, "unknown key; a channel is a table, such as [channels.sms]")
         return None
     if not _NAME.fullmatch(name):
         file.complain(place, "a channel's name may hold letters, digits, _ and -")
-    tables = _provider_tables(file, place, name, table)
+    tables = _provider_tables(file, presets, name, table)
     own = {key: table[key] for key in ChannelTable.model_fields if key in table}
     common = file.validate(ChannelTable, own, place)
     if common is None or tables is None:
@@ -221,13 +226,16 @@ def _read_channel(file: ConfigFile, name: str, table: object) -> ChannelConfig |
     if block != "sms":
         for key in sorted({"max_parts", "transliterate"} & own.keys()):
             file.complain(f"{place}.{key}", f"only for the block sms; this channel sends {block}")
-    found = [_read_provider(file, name, block, each) for each in tables]
+    found = [_read_provider(file, presets, name, block, each) for each in tables]
     providers = {provider.name: provider for provider in found if provider is not None}
     return ChannelConfig(name=name, block=block, common=common, providers=providers) if providers else None
 
 
-def _provider_tables(file: ConfigFile, place: str, name: str, table: _Table) -> list[_Given] | None:
+def _provider_tables(
+    file: ConfigFile, presets: PresetReader, name: str, table: _Table
+) -> list[_Given] | None:
     """The providers of a channel."""
+    place = f"channels.{name}"
     if "providers" not in table:
         own = {key: value for key, value in table.items() if key not in ChannelTable.model_fields}
         return [_Given(name, name, place, own)]
@@ -236,7 +244,8 @@ def _provider_tables(file: ConfigFile, place: str, name: str, table: _Table) -> 
     if not isinstance(below, dict) or not below:
         file.complain(f"{place}.providers", f"expected tables, such as {example}")
         return None
-    _refuse_misplaced(file, place, table, [each for each in below.values() if isinstance(each, dict)])
+    adapters = [str(each.get("adapter")) for each in below.values() if isinstance(each, dict)]
+    _refuse_misplaced(file, place, table, {key for each in adapters for key in presets.keys(each)})
     found = []
     for provider, keys in below.items():
         at = f"{place}.providers.{provider}"
@@ -249,9 +258,9 @@ def _provider_tables(file: ConfigFile, place: str, name: str, table: _Table) -> 
     return found
 
 
-def _refuse_misplaced(file: ConfigFile, place: str, table: _Table, providers: list[_Table]) -> None:
-    """Note the keys beside `providers` that aren't a channel's."""
-    known = {*ProviderTable.model_fields, *(key for each in providers for key in _adapter_keys(each))}
+def _refuse_misplaced(file: ConfigFile, place: str, table: _Table, adapters: Collection[str]) -> None:
+    """Note the keys beside `providers` that aren't a channel's; `adapters` are those of its adapters."""
+    known = {*ProviderTable.model_fields, *adapters}
     for key in table:
         if key in known:
             text = f"belongs to a provider, as {place}.providers.NAME.{key}"
@@ -262,21 +271,19 @@ def _refuse_misplaced(file: ConfigFile, place: str, table: _Table, providers: li
         file.complain(f"{place}.{key}", text)
 
 
-def _adapter_keys(table: _Table) -> Iterator[str]:
-    try:
-        yield from find_adapter(str(table.get("adapter"))).options.model_fields
-    except ValueError:  # reported with the provider
-        return
-
-
-def _read_provider(file: ConfigFile, channel: str, block: str, given: _Given) -> ProviderConfig | None:
+def _read_provider(
+    file: ConfigFile, presets: PresetReader, channel: str, block: str, given: _Given
+) -> ProviderConfig | None:
     identity, name, place, table = given
     misplaced = [key for key in ChannelTable.model_fields if key in table]
     for key in misplaced:
         file.complain(f"{place}.{key}", f"belongs to the channel, as channels.{channel}.{key}")
     table = {key: value for key, value in table.items() if key not in misplaced}
+    if (expanded := presets.expanded(place, block, table)) is None:
+        return None
+    table = expanded
     common = file.validate(ProviderTable, table, place)
-    options = _read_own(file, place, table)
+    options = _read_own(file, presets, place, table)
     if common is None or options is None:
         return None
     for problem in check_provider(place, block, common.adapter, options):
@@ -288,13 +295,13 @@ def _read_provider(file: ConfigFile, channel: str, block: str, given: _Given) ->
     )  # fmt: skip
 
 
-def _read_own(file: ConfigFile, place: str, table: _Table) -> BaseModel | None:
+def _read_own(file: ConfigFile, presets: PresetReader, place: str, table: _Table) -> BaseModel | None:
     """Read the options of the provider's adapter."""
     adapter = table.get("adapter")
     if not isinstance(adapter, str):  # reported with the common keys
         return None
     try:
-        kind = find_adapter(adapter)
+        kind = find_adapter(adapter, presets.names())
     except ValueError as error:
         file.complain(f"{place}.adapter", str(error))
         return None

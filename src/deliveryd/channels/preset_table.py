@@ -113,10 +113,11 @@ def _fill_text(text: str, values: _Values) -> Any:
 
 
 def _written_at(raw: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the keys of the table with the key that the operator gave, the first where a text has several."""
     for place, text in texts_in(raw):
-        for name in KEY_USE.findall(text):
-            if name in own:
-                yield place, name
+        given = [name for name in KEY_USE.findall(text) if name in own]
+        if given:
+            yield place, given[0]
 
 
 def _problems(

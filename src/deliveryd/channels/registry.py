@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -51,12 +52,19 @@ ADAPTERS: Mapping[str, AdapterKind] = {
 }
 
 
-def find_adapter(adapter: str) -> AdapterKind:
-    """Return the adapter of this name, a built-in one first.
+def adapter_names() -> list[str]:
+    """Return the names of the built-in adapters and of those of packages."""
+    return [*ADAPTERS, *sorted(entry_points(group=ADAPTER_ENTRY_POINTS).names)]
+
+
+def find_adapter(adapter: str, presets: Iterable[str] = ()) -> AdapterKind:
+    """Return the adapter of this name, a built-in one first; `presets` are further names to suggest.
 
     Raises ValueError, with a suggestion, if there is none or it can't be loaded.
     """
-    return plugins.find_kind(adapter, ADAPTERS, AdapterKind, what="adapter", group=ADAPTER_ENTRY_POINTS)
+    return plugins.find_kind(
+        adapter, ADAPTERS, AdapterKind, what="adapter", group=ADAPTER_ENTRY_POINTS, others=presets
+    )
 
 
 def check_provider(place: str, block: str, adapter: str, options: BaseModel) -> list[str]:

@@ -35,7 +35,7 @@ COMPILE_LOCKS = $(UV_COMPILE) --group build -o locks/build.txt && \
 	$(UV_COMPILE) pyproject.toml benchmarks/requirements.in --group build -c locks/runtime.txt -c locks/build.txt \
 		-o locks/bench.txt
 
-.PHONY: help setup demo quick test coverage soak hooks man docs lint format types layers lock lockcheck audit sbom \
+.PHONY: help setup demo quick test coverage soak presets hooks man docs lint format types layers lock lockcheck audit sbom \
 	bench bench-quick bench-growth bench-costs ci clean
 .DEFAULT_GOAL := help
 
@@ -82,6 +82,9 @@ coverage: setup ## run all tests and print the branch coverage, the least covere
 
 soak: setup ## simulated plans, real kills, power cuts: PLANS=100000 KILLS=1000 SEED=1 say how many (an hour or two)
 	@$(BIN)/python tests/soak.py --plans $(or $(PLANS),100000) --kills $(or $(KILLS),1000) --seed $(or $(SEED),1)
+
+presets: setup ## run the cases of all presets and print their table; ARGS="twilio" for some of them
+	@cd tests && ../$(BIN)/python -m presets $(ARGS)
 
 lint: setup ## check style and formatting
 	@$(BIN)/ruff check --quiet .

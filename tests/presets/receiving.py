@@ -1,0 +1,157 @@
+"""Runs the cases of receipts and signatures: requests to the receipts server, on a real socket."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import anyio
+import httpx
+
+from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.options import ProviderTable
+from deliveryd.channels.preset_catalogue import Preset
+from deliveryd.http.server import serve
+from deliveryd.receipts.endpoint import ReceiptEndpoint
+from deliveryd.receipts.inlet import Inlet, ReceiptReply, open_inlet
+from deliveryd.receipts.reading import Reading
+from deliveryd.receipts.reading import Report as ReadReport
+from deliveryd.receipts.request import ReceiptRequest, Unreadable
+from deliveryd.receipts.signatures.base import Forged
+from presets.cases import CaseFile, Given, ReceiptCase, Report, SignatureCase
+from presets.given import AT, block_of, expanded, merged, micros, written
+
+PUBLIC = "https://receipts.example"
+LARGEST = 1 << 20
+
+
+class Intake:
+    """Verifies and reads what comes in, as the worker does, and keeps what was read in place of a journal."""
+
+    def __init__(self, inlet: Inlet, now: int) -> None:
+        self._inlet = inlet
+        self._now = now
+        self.readings: list[Reading] = []
+        self.forged = 0
+
+    async def take_in(self, _provider: str, request: ReceiptRequest) -> ReceiptReply:
+        """Answer one request."""
+        if (challenged := self._inlet.answer_challenge(request)) is not None:
+            return challenged
+        try:
+            verified = self._inlet.verify(request, self._now)
+        except Forged:
+            self.forged += 1
+            return self._inlet.refusal
+        assert isinstance(verified, ReceiptRequest)
+        try:
+            self.readings.append(self._inlet.read(verified, self._now))
+        except Unreadable as error:
+            return ReceiptReply(400, str(error))
+        return self._inlet.reply
+
+
+@asynccontextmanager
+async def receipts_server(inlet: Inlet, intake: Intake, path: str, public: str) -> AsyncIterator[str]:
+    """Serve one provider's address; yield the origin of the server."""
+    endpoint = ReceiptEndpoint(
+        {path: "x"}, {"x": inlet}, intake.take_in, lambda *_: None, max_body=LARGEST, public_url=public
+    )
+    bound = socket.create_server(("127.0.0.1", 0))
+    stop = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(serve, endpoint, bound, stop)
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        stop.set()
+
+
+def _options(preset: Preset, given: Given, folder: Path) -> HttpChannelOptions:
+    table = expanded(preset, given, folder, "http://127.0.0.1:1")
+    own = {name: value for name, value in table.items() if name not in ProviderTable.model_fields}
+    return HttpChannelOptions.model_validate(own)
+
+
+async def receipt_differences(preset: Preset, file: CaseFile, case: ReceiptCase, folder: Path) -> list[str]:
+    """Send a receipt, unsigned; return how the reports and the answer differ."""
+    given = merged(file.given, case.given)
+    options = _options(preset, given, folder).receipt
+    assert options is not None, "the preset has no receipts"
+    inlet = open_inlet(options.model_copy(update={"signature": None}))
+    now = micros(given.at or AT)
+    intake = Intake(inlet, now)
+    path = f"/receipts/{block_of(preset, given)}"
+    body, kind = written(case)
+    headers = {**({"Content-Type": kind} if kind and case.method == "POST" else {}), **case.headers}
+    query = urlencode(case.query, doseq=True)
+    async with receipts_server(inlet, intake, path, PUBLIC) as origin:
+        address = f"{origin}{path}{'?' if query else ''}{query}"
+        answer = await _sent(case.method, address, body, headers)
+    return [*_report_differences(case, intake.readings, now), *_answer_differences(case, answer)]
+
+
+async def _sent(method: str, address: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        return await client.request(method, address, content=body, headers=dict(headers))
+
+
+def _answer_differences(case: ReceiptCase, answer: httpx.Response) -> Iterator[str]:
+    if answer.status_code != case.answer.status:
+        yield f"answer: expected {case.answer.status}, got {answer.status_code} {answer.text!r}"
+    elif answer.status_code < 300 and answer.text != case.answer.body:
+        yield f"answer: expected {case.answer.body!r}, got {answer.text!r}"
+
+
+def _report_differences(case: ReceiptCase, readings: list[Reading], now: int) -> Iterator[str]:
+    read = [report for reading in readings for report in reading.reports]
+    if len(read) != len(case.reports):
+        yield f"expected {len(case.reports)} reports, got {[_told(each) for each in read]}"
+        return
+    for number, (expected, got) in enumerate(zip(case.reports, read, strict=True), 1):
+        wanted = _expected(expected, now)
+        told = {name: value for name, value in _told(got).items() if name in wanted}
+        if got.consent is not None and wanted.get("word") == f"{got.status}/{got.code}":
+            told["word"] = wanted["word"]  # the pair means the recipient, the status alone the message
+        if told != wanted:
+            yield f"report {number}: expected {wanted}, got {told}"
+
+
+def _expected(report: Report, now: int) -> dict[str, Any]:
+    """Return what a case says of a report; a word or a recipient that it doesn't say is left out."""
+    said = report.model_dump(exclude_none=True)
+    at = micros(report.at) if report.at is not None else now
+    return {"provider_id": None, "reference": None, **said, "at": at}
+
+
+def _told(report: ReadReport) -> dict[str, Any]:
+    return {
+        "provider_id": report.provider_id,
+        "reference": report.reference,
+        "word": report.word,
+        "meaning": report.consent or report.meaning,
+        "recipient": report.recipient,
+        "at": report.at,
+    }
+
+
+async def signature_differences(
+    preset: Preset, file: CaseFile, case: SignatureCase, folder: Path
+) -> list[str]:
+    """Send a signed receipt; return how its verification differs."""
+    given = merged(file.given, case.given)
+    options = _options(preset, given, folder).receipt
+    assert options is not None, "the preset has no receipts"
+    assert options.signature is not None, "the preset has no signature"
+    inlet = open_inlet(options)
+    intake = Intake(inlet, micros(given.at or AT))
+    called = urlsplit(case.url)
+    path = called.path.rpartition("/")[0] if inlet.has_token_in_path else called.path
+    body, kind = written(case)
+    headers = {**({"Content-Type": kind} if kind and case.method == "POST" else {}), **case.headers}
+    async with receipts_server(inlet, intake, path, f"{called.scheme}://{called.netloc}") as origin:
+        await _sent(case.method, origin + case.url.partition(called.netloc)[2], body, headers)
+    seen = "invalid" if intake.forged else "valid"
+    return [] if seen == case.expect else [f"expected {case.expect}, got {seen}"]

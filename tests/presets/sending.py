@@ -28,6 +28,8 @@ from deliveryd.testing.gateway import Gateway, GatewayRequest, Reply, open_gatew
 from presets.cases import AnswerCase, Body, CaseFile, ExpectedRequest, Given, RequestCase
 from presets.given import block_of, dispatch_of, expanded, merged, written
 
+PUBLIC_URL = "https://receipts.example"
+
 VERDICTS: Mapping[type, str] = {
     Accepted: "accepted",
     Refused: "refused",
@@ -44,7 +46,10 @@ async def provider(preset: Preset, given: Given, folder: Path, gateway: Gateway)
     table = expanded(preset, given, folder, gateway.url)
     own = {name: value for name, value in table.items() if name not in ProviderTable.model_fields}
     options = HttpChannelOptions.model_validate(own)
-    channel = open_adapter(block_of(preset, given), block_of(preset, given), "http", options, timeout=5.0)
+    block = block_of(preset, given)
+    channel = open_adapter(
+        block, block, "http", options, timeout=5.0, receipt_url=f"{PUBLIC_URL}/receipts/{block}"
+    )
     try:
         yield channel
     finally:

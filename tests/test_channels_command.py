@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tomllib
 from pathlib import Path
@@ -95,3 +96,93 @@ def test_a_mistake_in_a_preset_is_named(config: Path) -> None:
     shown = command("channels", "list", "--config", str(config))
     assert shown.status == 78
     assert "postbox.toml:titel: unknown key; did you mean title?" in shown.err
+
+
+# channels test
+
+OPTED_OUT = """\
+HTTP/1.1 400 Bad Request
+Content-Type: application/json
+
+{"code": 21610, "message": "Attempt to send to unsubscribed recipient", "status": 400}"""
+
+
+@pytest.fixture
+def answer(tmp_path: Path) -> Path:
+    path = tmp_path / "answer.http"
+    path.write_text(OPTED_OUT, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def twilio(tmp_path: Path) -> list[str]:
+    """The options of a preset on the command line."""
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text("tok123", encoding="utf-8")
+    return ["--preset", "twilio", "--set", "account=AC0001", "--set", "from=+447700900999",
+            "--secret", f"token={token}"]  # fmt: skip
+
+
+def test_an_answer_is_read_by_a_preset(twilio: list[str], answer: Path) -> None:
+    tried = command("channels", "test", *twilio, "--answer", str(answer), "--json")
+    assert tried.status == 0
+    assert tried.data == {
+        "verdict": "stopped",
+        "provider_id": None,
+        "after": None,
+        "reason": "Attempt to send to unsubscribed recipient",
+    }
+    assert command("channels", "test", *twilio, "--answer", str(answer)).out == (
+        "stopped: this recipient gets nothing more on this channel until the stop is lifted\n"
+        "  reported as     provider answered 400 (code 21610)\n"
+        "  provider's own  Attempt to send to unsubscribed recipient\n"
+    )
+
+
+def test_an_answer_is_read_from_standard_input(twilio: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    given = io.TextIOWrapper(io.BytesIO(b'HTTP/1.1 201 Created\n\n{"sid": "SM11"}'))
+    monkeypatch.setattr("sys.stdin", given)
+    tried = command("channels", "test", *twilio, "--answer", "-", "--json")
+    assert (tried.data["verdict"], tried.data["provider_id"]) == ("accepted", "SM11")
+
+
+def test_an_answer_is_read_by_a_configured_provider(tmp_path: Path, answer: Path) -> None:
+    path = tmp_path / "config.toml"
+    provider = 'adapter = "http"\nurl = "http://127.0.0.1:1"\njson = { text = "{content.text}" }\n'
+    path.write_text(
+        '[service]\nbase_url = "http://127.0.0.1:1"\n'
+        f"[channels.sms.providers.one]\n{provider}[channels.sms.providers.two]\n{provider}",
+        encoding="utf-8",
+    )
+    given = ["channels", "test", "--config", str(path), "--answer", str(answer), "--json", "--channel"]
+    assert command(*given, "sms", "--provider", "two").data["verdict"] == "refused"
+    assert command(*given, "sms").err == (
+        "deliveryd: name one of sms's providers with --provider: one, two\n"
+    )
+    assert "there is no channel smss; did you mean sms?" in command(*given, "smss").err
+    assert "sms has no provider tow; did you mean two?" in command(*given, "sms", "--provider", "tow").err
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "told"),
+    [
+        (["--preset", "twilio"], 78, "--secret token: is missing: a file with the auth token"),
+        (["--preset", "twillio"], 1, "there is no preset twillio; did you mean twilio?"),
+        (["--preset", "twilio", "--set", "account"], 1, "--set account: expected NAME=VALUE"),
+        (["--preset", "twilio", "--channel", "sms"], 1, "--preset can't be combined with --channel"),
+        ([], 1, "name a provider with --channel, or a preset with --preset"),
+    ],
+)
+def test_a_mistake_in_the_options_is_named(answer: Path, options: list[str], status: int, told: str) -> None:
+    tried = command("channels", "test", *options, "--answer", str(answer))
+    assert tried.status == status
+    assert told in tried.err
+
+
+def test_a_file_that_is_no_answer_is_an_error(twilio: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "no.http"
+    path.write_text("hello", encoding="utf-8")
+    tried = command("channels", "test", *twilio, "--answer", str(path))
+    assert tried.err == f'deliveryd: {path}: line 1: expected a status line such as "HTTP/1.1 200 OK"\n'
+    assert "can't be read" in command("channels", "test", *twilio, "--answer", str(tmp_path / "x")).err

@@ -1,4 +1,4 @@
-"""`deliveryd channels`: what a channel can be."""
+"""`deliveryd channels`: what a channel can be, and what its provider's answers mean."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from typing import Annotated
 import typer
 
 from deliveryd.channels.preset_catalogue import Catalogue
-from deliveryd.cli.options import AsData
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import say, say_json
+from deliveryd.cli.provider_options import (
+    ChannelOption,
+    KeysOption,
+    PresetOption,
+    ProviderOption,
+    SecretsOption,
+    read_message,
+)
 from deliveryd.config import examine
 from deliveryd.errors import ConfigError
 from deliveryd.inspection.adapters import adapter_lines, adapter_rows, describe_adapter, row_lines
+from deliveryd.inspection.answers import verdict_data, verdict_lines, verdict_on
+from deliveryd.inspection.offline import ProviderChoice, offline_provider
 
 channels = typer.Typer(
     no_args_is_help=True,
@@ -62,6 +72,36 @@ def show_adapter(
         say_json(describe_adapter(catalogue, name))
     else:
         say(*adapter_lines(catalogue, name))
+
+
+@channels.command("test")
+def try_answer(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    channel: ChannelOption = None,
+    provider: ProviderOption = None,
+    preset: PresetOption = None,
+    keys: KeysOption = None,
+    secrets: SecretsOption = None,
+    answer: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help='A raw HTTP answer of the provider, its body up to the end; "-": standard input.',
+        ),
+    ],
+    as_data: AsData = False,
+) -> None:
+    """Show what an answer of a provider means.
+
+    Sends and records nothing.
+    """
+    choice = ProviderChoice(config, channel, provider, preset, keys or (), secrets or ())
+    verdict = verdict_on(offline_provider(choice), read_message(answer), answer)
+    if as_data:
+        say_json(verdict_data(verdict))
+    else:
+        say(*verdict_lines(verdict))
 
 
 def _catalogue(config: Path | None) -> Catalogue:

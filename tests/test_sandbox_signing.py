@@ -8,7 +8,7 @@ import hmac
 import json
 from datetime import UTC, datetime
 
-from deliveryd.sandbox.signing import Outgoing, Signature, body_values, sign
+from deliveryd.sandbox.signing import Outgoing, SigningForm, body_values, sign
 
 AT = datetime.fromtimestamp(1795286400, UTC)
 
@@ -17,7 +17,7 @@ def report(url: str = "https://cb.example/x", body: bytes = b"", **fields: str) 
     return Outgoing("POST", "http://127.0.0.1:1/x", url, {}, body, fields, AT)
 
 
-def signed(how: Signature, secret: str, each: Outgoing) -> dict[str, str]:
+def signed(how: SigningForm, secret: str, each: Outgoing) -> dict[str, str]:
     sign(how, secret, each)
     return each.headers
 
@@ -26,19 +26,19 @@ def test_twilio_signs_the_public_address_and_the_sorted_fields() -> None:
     each = report(
         "https://cb.example/tw?ref=01J9Z", MessageStatus="delivered", To="+447700900123", MessageSid="SM11"
     )
-    headers = signed(Signature("twilio"), "tok123", each)
+    headers = signed(SigningForm("twilio"), "tok123", each)
     assert headers == {"X-Twilio-Signature": "mUKwsO46I4PBEOZDAGiaT1/CDLg="}
 
 
 def test_meta_signs_the_body() -> None:
-    how = Signature("hmac", header="X-Hub-Signature-256", prefix="sha256=")
+    how = SigningForm("hmac", header="X-Hub-Signature-256", prefix="sha256=")
     each = report(body=b'{"object":"whatsapp_business_account"}')
     made = "sha256=ebe706fe0a7514f1d3d296d62ac89722740ed9d2b1118e8cda99f04d1f926260"
     assert signed(how, "app123", each) == {"X-Hub-Signature-256": made}
 
 
 def test_sinch_signs_the_body_a_nonce_and_the_time() -> None:
-    how = Signature(
+    how = SigningForm(
         "hmac",
         header="x-sinch-webhook-signature",
         encoding="base64",
@@ -51,13 +51,13 @@ def test_sinch_signs_the_body_a_nonce_and_the_time() -> None:
 
 
 def test_mailgun_signs_in_the_body() -> None:
-    made = body_values(Signature("mailgun"), "key123", AT)
+    made = body_values(SigningForm("mailgun"), "key123", AT)
     text = f"{made['signature.timestamp']}{made['signature.token']}"
     assert made["signature.hash"] == hmac.new(b"key123", text.encode(), "sha256").hexdigest()
 
 
 def test_plivo_signs_the_address_without_its_query() -> None:
-    headers = signed(Signature("plivo"), "tok123", report("https://cb.example/pl?a=1"))
+    headers = signed(SigningForm("plivo"), "tok123", report("https://cb.example/pl?a=1"))
     text = f"https://cb.example/pl{headers['X-Plivo-Signature-V2-Nonce']}"
     expected = base64.b64encode(hmac.new(b"tok123", text.encode(), "sha256").digest()).decode()
     assert headers["X-Plivo-Signature-V2"] == expected
@@ -65,7 +65,7 @@ def test_plivo_signs_the_address_without_its_query() -> None:
 
 def test_a_token_carries_the_hashes_of_body_and_address() -> None:
     claims = {"iat": "{now}", "payload_hash": "{payload}", "url_hash": "{url}"}
-    how = Signature("jwt", header="Authorization", prefix="Bearer ", claims=claims)
+    how = SigningForm("jwt", header="Authorization", prefix="Bearer ", claims=claims)
     token = signed(how, "sec", report(body=b"{}"))["Authorization"].removeprefix("Bearer ")
     payload = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
     assert payload == {
@@ -77,7 +77,7 @@ def test_a_token_carries_the_hashes_of_body_and_address() -> None:
 
 def test_standard_webhooks_sign_id_time_and_body() -> None:
     secret = "whsec_" + base64.b64encode(b"k" * 24).decode()
-    headers = signed(Signature("standard-webhooks", prefix="svix-"), secret, report(body=b"{}"))
+    headers = signed(SigningForm("standard-webhooks", prefix="svix-"), secret, report(body=b"{}"))
     text = f"{headers['svix-id']}.1795286400.{{}}"
     made = base64.b64encode(hmac.new(b"k" * 24, text.encode(), "sha256").digest()).decode()
     assert headers["svix-signature"] == f"v1,{made}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING
@@ -160,6 +160,10 @@ class HttpChannel:
         lines += [f"{name.decode()}: {value.decode('latin-1')}" for name, value in request.headers]
         body = request.body.decode("utf-8").replace("%2A%2A%2A", MASK)
         return "\n".join([*lines, "", body] if body else lines)
+
+    def note_answers(self, note: Callable[[WireResponse], None]) -> None:
+        """Call `note` with each answer from now on."""
+        self._client = self._client.noted(note)
 
     async def probe(self) -> str | None:
         """Connect, with TLS for https, and disconnect without a request."""

@@ -87,6 +87,49 @@ class FactSource(_Table):
     source: str
 
 
+class SandboxShape(_Table):
+    """An answer or a report of the sandbox; strings have placeholders such as {id}, {to} and {at.unix}."""
+
+    status: int = Field(200, description="status of an answer")
+    method: Literal["POST", "GET"] = Field("POST", description="method of a report")
+    headers: dict[str, str] = Field({}, description="headers")
+    query: dict[str, str] = Field({}, description="query of a report")
+    replace: dict[str, str] = Field({}, description="texts in the address for reports, and what they become")
+    json_body: Any = Field(None, alias="json", description="body as JSON")
+    form: dict[str, str] | None = Field(None, description="body as a form")
+    body: str = Field("", description="body as text")
+
+
+class SandboxSignature(_Table):
+    """How the sandbox signs reports; the scheme knows the rest."""
+
+    scheme: Literal["hmac", "twilio", "plivo", "jwt", "standard-webhooks", "mailgun"]
+    secret: str = Field(description="name of the secret")
+    header: str = ""
+    algorithm: str = "sha256"
+    encoding: Literal["hex", "base64"] = "hex"
+    prefix: str = ""
+    signed: str = "{body}"
+    headers: dict[str, str] = {}
+    claims: dict[str, Any] = {}
+
+
+class PresetSandbox(_Table):
+    """How the sandbox plays the provider."""
+
+    to: str = Field(description="JSON Pointer to the recipient in a request, a form or a query")
+    reference: str | None = Field(None, description="JSON Pointer to the reference")
+    callback: str | None = Field(None, description="JSON Pointer to the address for reports")
+    id: str = Field("{hex}", description="IDs, with {hex}, {number} or {reference}")
+    accepted: SandboxShape
+    refused: SandboxShape
+    busy: SandboxShape | None = Field(None, description="left out: 503")
+    stopped: SandboxShape | None = Field(None, description="the recipient opted out; left out: refused")
+    delivered: SandboxShape | None = Field(None, description="left out: no reports")
+    failed: SandboxShape | None = None
+    signature: SandboxSignature | None = None
+
+
 class PresetFile(_Table):
     """A preset, as its file says it. `{key.NAME}` in `table` and `blocks` are the operator's keys."""
 
@@ -100,6 +143,7 @@ class PresetFile(_Table):
     table: dict[str, Any] = Field(description="keys of the http adapter and of the provider")
     blocks: dict[str, dict[str, Any]] = Field({}, description="further keys of `table`, per block")
     sources: Annotated[list[FactSource], Field(min_length=1)] = Field(description="a source for each fact")
+    sandbox: PresetSandbox | None = Field(None, description="how the sandbox plays the provider")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -109,6 +153,9 @@ class PresetFile(_Table):
         problems += [f"blocks.{name}: not in channels" for name in self.blocks if name not in self.channels]
         reserved = sorted(set(self.keys) & {"adapter", "secrets"})
         problems += [f"keys.{name}: the name is taken" for name in reserved]
+        signature = self.sandbox.signature if self.sandbox is not None else None
+        if signature is not None and signature.secret not in self.secrets:
+            problems.append(f"sandbox.signature.secret: {signature.secret} isn't declared in secrets")
         if problems:
             raise ValueError("; ".join(problems))
         return self

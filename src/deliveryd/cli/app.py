@@ -25,7 +25,7 @@ INTERRUPTED = 130
 
 COMMANDS = (
     "run", "demo", "sandbox", "check", "render", "explain", "audit", "in-doubt", "dead", "erase", "customers",
-    "channels", "receipts", "cache", "config", "health",
+    "channels", "send-test", "receipts", "cache", "config", "health",
 )  # fmt: skip
 """Each names a module and, in it, a function or a command group; "-" becomes "_"."""
 MODULES = {"config": "config_file"}

@@ -11,11 +11,11 @@ from deliveryd.channels.preset_catalogue import Catalogue
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import say, say_json
 from deliveryd.cli.provider_options import (
-    ChannelOption,
     KeysOption,
     PresetOption,
     ProviderOption,
     SecretsOption,
+    TriedChannel,
     read_message,
 )
 from deliveryd.config import examine
@@ -78,7 +78,7 @@ def show_adapter(
 def try_answer(
     *,
     config: ConfigOption = USUAL_CONFIG,
-    channel: ChannelOption = None,
+    channel: TriedChannel = None,
     provider: ProviderOption = None,
     preset: PresetOption = None,
     keys: KeysOption = None,

@@ -11,7 +11,7 @@ import typer
 from deliveryd.errors import DeliverydError
 from deliveryd.model import parse_instant
 
-ChannelOption = Annotated[
+TriedChannel = Annotated[
     str | None, typer.Option("--channel", metavar="NAME", help="A channel of the configuration.")
 ]
 ProviderOption = Annotated[

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import anyio
 import typer
 
+from deliveryd.channels.preset_catalogue import Preset
+from deliveryd.cli.impersonations import base_address, chosen_presets, impersonation
 from deliveryd.cli.options import AsData
 from deliveryd.cli.output import say, say_json
 from deliveryd.cli.sandbox_files import TOKEN_FILE, aim_receipts, write_files
 from deliveryd.errors import AddressInUse, DeliverydError
+from deliveryd.options.toml_text import toml_value
 from deliveryd.sandbox.scenario import Scenario, demo_scenario
 from deliveryd.sandbox.server import CannotListen, Sandbox
 
@@ -40,6 +44,12 @@ def sandbox(
             " aren't changed.",
         ),
     ] = None,
+    presets: Annotated[
+        str,
+        typer.Option(
+            "--as", metavar="NAMES", help="Speak as these providers too: names of presets, with commas."
+        ),
+    ] = "",
     receipts_port: Annotated[
         int,
         typer.Option(
@@ -51,18 +61,22 @@ def sandbox(
     """Run a stand-in for the remote service and the providers.
 
     Its queue holds the messages of the demo. An inbox page shows what arrived. Runs until Ctrl-C.
+
+    With --as, providers answer and report in their own forms.
     """
     scenario = demo_scenario()
+    played = chosen_presets(presets)
+    impersonated = [impersonation(each) for each in played]
 
     async def serve() -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async with Sandbox(host, port, smtp_port) as server:
+            async with Sandbox(host, port, smtp_port, impersonated=impersonated) as server:
                 if not empty:
                     scenario.load_into(server.state)
                 aim_receipts(server, f"http://127.0.0.1:{receipts_port}")
-                told = _places(server)
+                told = _places(server, played)
                 if folder is not None:
-                    told |= _write(folder, server, scenario, receipts_port)
+                    told |= _write(folder, server, scenario, receipts_port, played)
                 if as_data:
                     say_json(told)
                 else:
@@ -77,9 +91,9 @@ def sandbox(
         raise AddressInUse(f"{error}; choose another with {option} (0: any free port) or --host") from None
 
 
-def _places(server: Sandbox) -> dict[str, str]:
+def _places(server: Sandbox, played: Sequence[Preset]) -> dict[str, str]:
     """Return the addresses by label."""
-    return {
+    return {each.name: f"base_url = {toml_value(base_address(each, server.base_url))}" for each in played} | {
         "service": server.base_url,
         "providers": f"{server.base_url}/sms, /messenger, /inApp",
         "mail": f"{server.host} port {server.smtp_port}",
@@ -87,10 +101,12 @@ def _places(server: Sandbox) -> dict[str, str]:
     }
 
 
-def _write(folder: Path, server: Sandbox, scenario: Scenario, receipts_port: int) -> dict[str, str]:
+def _write(
+    folder: Path, server: Sandbox, scenario: Scenario, receipts_port: int, played: Sequence[Preset]
+) -> dict[str, str]:
     """Write the files for a worker beside the sandbox; return the configuration's path and notes."""
     try:
-        written = {path.name for path in write_files(folder, server, scenario, receipts_port)}
+        written = {path.name for path in write_files(folder, server, scenario, receipts_port, played)}
         server.state.token = (folder / TOKEN_FILE).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise DeliverydError(f"{folder} can't be used: {error.strerror}; choose another --folder") from None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Template
 
+from deliveryd.channels.preset_catalogue import Preset
+from deliveryd.cli.impersonations import provider_table
 from deliveryd.sandbox.scenario import Scenario
 from deliveryd.sandbox.server import Sandbox
 
@@ -30,7 +32,11 @@ cache_dir = "settings-cache"
 
 [receipts]
 listen = "127.0.0.1:$receipts_port"       # where providers report what was delivered
+$public_url
+$channels""")
 
+CHANNEL_TABLES = {
+    "sms": """\
 [channels.sms]
 adapter = "http"
 url = "$base_url/sms"
@@ -41,7 +47,8 @@ provider_id = "/id"
 
 [channels.sms.receipt]
 $receipt
-
+""",
+    "messenger": """\
 [channels.messenger]
 adapter = "http"
 url = "$base_url/messenger"
@@ -56,7 +63,8 @@ button = { text = "{content.button.text}", url = "{content.button.url}" }
 
 [channels.messenger.receipt]
 $receipt
-
+""",
+    "inApp": """\
 [channels.inApp]
 adapter = "http"
 url = "$base_url/inApp"
@@ -73,14 +81,19 @@ notification = { title = "{content.notification.title}", body = "{content.notifi
 
 [channels.inApp.receipt]
 $receipt
-
+""",
+    "email": """\
 [channels.email]
 adapter = "smtp"
 host = "$smtp_host"
 port = $smtp_port
 tls = "none"                    # the sandbox has no certificate; by default TLS is required
 sender = "Linden Club <club@example.com>"
-""")
+""",
+}
+"""A channel for each block, unless the sandbox plays real providers of it."""
+
+NO_PROVIDERS: Mapping[str, Sequence[str]] = {}
 
 RECEIPT = """\
 provider_id = "/id"
@@ -97,14 +110,27 @@ TOKEN_FILE, TOKEN = "service-token", "sandbox"
 """The token file for the service of a sandbox with a folder, and its initial content."""
 
 
-def configuration(base_url: str, smtp_host: str, smtp_port: int, receipts_port: int) -> str:
-    """Return a complete configuration for a worker beside a sandbox at these addresses."""
+def configuration(
+    base_url: str,
+    smtp_host: str,
+    smtp_port: int,
+    receipts_port: int,
+    providers: Mapping[str, Sequence[str]] = NO_PROVIDERS,
+) -> str:
+    """Return a complete configuration for a worker beside a sandbox at these addresses.
+
+    `providers` are the tables of the providers that the sandbox plays, by their blocks.
+    """
+    filled = {"base_url": base_url, "smtp_host": smtp_host, "smtp_port": smtp_port, "receipt": RECEIPT}
+    tables = [
+        "\n\n".join(providers[block]) + "\n" if block in providers else Template(channel).substitute(filled)
+        for block, channel in CHANNEL_TABLES.items()
+    ]
     return CONFIG.substitute(
         base_url=base_url,
-        smtp_host=smtp_host,
-        smtp_port=smtp_port,
         receipts_port=receipts_port,
-        receipt=RECEIPT,
+        public_url=f'public_url = "http://127.0.0.1:{receipts_port}"\n' if providers else "",
+        channels="\n".join(tables),
     )
 
 
@@ -112,12 +138,22 @@ def aim_receipts(sandbox: Sandbox, receipts: str) -> None:
     """Make the sandbox's providers report to the receipts server at this address."""
     targets = {name: f"{receipts}/receipts/{name}" for name in REPORTING}
     sandbox.state.receipt_targets.update(targets)
+    sandbox.state.receipts_server = receipts
 
 
-def write_files(folder: Path, sandbox: Sandbox, scenario: Scenario, receipts_port: int) -> Iterator[Path]:
+def write_files(
+    folder: Path, sandbox: Sandbox, scenario: Scenario, receipts_port: int, presets: Sequence[Preset] = ()
+) -> Iterator[Path]:
     """Write the files that don't exist, the configuration last; yield each file written."""
-    config = configuration(sandbox.base_url, sandbox.host, sandbox.smtp_port, receipts_port)
+    secrets: dict[str, str] = {}
+    providers: dict[str, list[str]] = {}
+    for preset in presets:
+        lines, own = provider_table(preset, sandbox.base_url)
+        secrets |= own
+        providers.setdefault(preset.file.channels[0], []).append("\n".join(lines))
+    config = configuration(sandbox.base_url, sandbox.host, sandbox.smtp_port, receipts_port, providers)
     files = {
+        **secrets,
         "customers.jsonl": scenario.customers_jsonl,
         TOKEN_FILE: TOKEN,
         "sms-token": "any token will do",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -67,6 +67,40 @@ class HttpClient:
     def bounded(self, max_body: int) -> HttpClient:
         """Return a client over the same connections, with another limit on responses."""
         return HttpClient(self._wire, timeout=self._timeout, max_body=max_body)
+
+    def noted(self, note: Callable[[WireResponse], None]) -> HttpClient:
+        """Return a client over the same connections that calls `note` with each response."""
+        return HttpClient(_NotedWire(self._wire, note), timeout=self._timeout, max_body=self._max_body)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._wire.aclose()
+
+
+class _NotedWire:
+    """A wire whose responses are noted."""
+
+    def __init__(self, wire: Wire, note: Callable[[WireResponse], None]) -> None:
+        self._wire = wire
+        self._note = note
+
+    async def exchange(
+        self,
+        method: str,
+        target: Target,
+        headers: Headers,
+        body: bytes,
+        *,
+        deadline: float,
+        max_body: int,
+        check: BeforeSend | None = None,
+    ) -> WireResponse:
+        """Send a request over the wire, and note its response."""
+        response = await self._wire.exchange(
+            method, target, headers, body, deadline=deadline, max_body=max_body, check=check
+        )
+        self._note(response)
+        return response
 
     async def aclose(self) -> None:
         """Close all connections."""

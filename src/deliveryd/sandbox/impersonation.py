@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from deliveryd.sandbox.answers import UnreadableError
 from deliveryd.sandbox.providers import Mood
 from deliveryd.sandbox.records import ReceivedMessage, StandInChannel
 from deliveryd.sandbox.shapes import Shape, Values, fill
-from deliveryd.sandbox.signing import Outgoing, Signature, body_values, sign
+from deliveryd.sandbox.signing import Outgoing, SigningForm, body_values, sign
 from deliveryd.sandbox.wire import Call
 
 
@@ -24,7 +24,7 @@ class Impersonation:
     """One provider. `to`, `reference` and `callback` are JSON Pointers into a request, a form or a query.
 
     `answers` has at least accepted and refused; without `reports` the provider sends none. `path` is where
-    its reports go if the request names no `callback`. `id` has the placeholder {hex} or {number}.
+    its reports go if the request names no `callback`. `id` has one of {hex}, {number} and {reference}.
     """
 
     name: str
@@ -36,14 +36,19 @@ class Impersonation:
     callback: str | None = None
     id: str = "{hex}"
     reports: Mapping[str, Shape] = field(default_factory=dict)
-    signature: Signature | None = None
+    signature: SigningForm | None = None
     secret: str = ""
     path: str = ""
     heeds_keys: bool = False
 
-    def new_id(self) -> str:
-        """Return an ID as the provider makes them."""
-        return str(fill(self.id, {"hex": secrets.token_hex(16), "number": secrets.randbelow(10**9)}))
+    def new_id(self, reference: str | None) -> str:
+        """Return an ID as the provider makes them; some take over the message's reference."""
+        made: Values = {
+            "hex": secrets.token_hex(16),
+            "number": secrets.randbelow(10**9),
+            "reference": reference or "",
+        }
+        return str(fill(self.id, made))
 
     def answer(self, mood: Mood, provider_id: str, to: str) -> tuple[int, dict[str, str], bytes]:
         """Return status, headers and body of an answer."""
@@ -71,6 +76,8 @@ _BUSY = Shape(status=503, body="try again later")
 def written_report(shape: Shape, values: Values, target: str, receipts: str, at: datetime) -> Outgoing:
     """Write a report to `target`, a path or a public address, for the receipts server at `receipts`."""
     headers, body = shape.written(values)
+    for text, replacement in shape.replace.items():
+        target = target.replace(text, quote(str(fill(replacement, values)), safe=""))
     address = urlsplit(target)
     query = "&".join(filter(None, (address.query, urlencode(fill(dict(shape.query), values)))))
     tail = f"{address.path}{'?' if query else ''}{query}"
@@ -90,11 +97,11 @@ def values_of(provider_id: str, to: str, reference: str | None, at: datetime) ->
         "reference": reference or "",
         "at.iso": at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03}" + at.strftime("%z"),
         "at.unix": int(at.timestamp()),
+        "at.text": str(int(at.timestamp())),
         "at.ms": int(at.timestamp() * 1000),
     }
-    if provider_id.isdecimal():
-        values["id.number"] = int(provider_id)
-    return values
+    numbers = {"id": provider_id, "to": to}
+    return values | {f"{name}.number": int(text) for name, text in numbers.items() if text.isdecimal()}
 
 
 def read_payload(call: Call) -> Any:

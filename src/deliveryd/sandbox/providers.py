@@ -27,7 +27,7 @@ class Voice(Protocol):
     def order(self, channel: StandInChannel, call: Call) -> SendOrder:
         """Parse a request. Raises UnreadableError."""
 
-    def new_id(self, channel: StandInChannel) -> str:
+    def new_id(self, order: SendOrder) -> str:
         """Return an ID for an accepted message."""
 
     def accepted(self, message: ReceivedMessage) -> Response:
@@ -99,7 +99,7 @@ class Providers:
                 seq=0,
                 at=now_text(),
                 channel=order.channel,
-                provider_id=voice.new_id(order.channel),
+                provider_id=voice.new_id(order),
                 message_id=message_id_of(order.reference),
                 reference=order.reference,
                 idempotency_key=order.key,

@@ -22,6 +22,7 @@ class Shape:
     method: Literal["POST", "GET"] = "POST"
     headers: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
+    replace: Mapping[str, str] = field(default_factory=dict)
     json: Any = None
     form: Mapping[str, str] | None = None
     body: str = ""

@@ -14,18 +14,18 @@ from typing import Any, Literal
 
 from deliveryd.sandbox.shapes import Values, fill
 
-Scheme = Literal["hmac", "twilio", "plivo", "jwt", "standard-webhooks", "mailgun"]
+SigningScheme = Literal["hmac", "twilio", "plivo", "jwt", "standard-webhooks", "mailgun"]
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class SigningForm:
     """How a provider signs. `header` and the others are used by the schemes that leave them open.
 
     `signed` is the text that the scheme hmac signs, with {body}, {nonce} and {timestamp}. `prefix` stands
     before a hash; with Standard Webhooks the names of the headers begin with it.
     """
 
-    scheme: Scheme
+    scheme: SigningScheme
     header: str = ""
     algorithm: str = "sha256"
     encoding: Literal["hex", "base64"] = "hex"
@@ -48,13 +48,13 @@ class Outgoing:
     at: datetime
 
 
-def sign(how: Signature, secret: str, report: Outgoing) -> None:
+def sign(how: SigningForm, secret: str, report: Outgoing) -> None:
     """Add the headers of the signature; the scheme mailgun has none, its values are in the body."""
     if (headers := _SCHEMES.get(how.scheme)) is not None:
         report.headers.update(headers(how, secret, report))
 
 
-def body_values(how: Signature, secret: str, at: datetime) -> Values:
+def body_values(how: SigningForm, secret: str, at: datetime) -> Values:
     """Return the values of a signature that stands in the body, for its placeholders."""
     if how.scheme != "mailgun":
         return {}
@@ -68,7 +68,7 @@ def _digest(key: bytes, text: bytes, algorithm: str, encoding: str) -> str:
     return made.hex() if encoding == "hex" else base64.b64encode(made).decode()
 
 
-def _hmac(how: Signature, secret: str, report: Outgoing) -> dict[str, str]:
+def _hmac(how: SigningForm, secret: str, report: Outgoing) -> dict[str, str]:
     values = {"nonce": secrets.token_hex(8), "timestamp": str(int(report.at.timestamp()))}
     before, _, after = how.signed.partition("{body}")
     text = str(fill(before, values)).encode() + report.body + str(fill(after, values)).encode()
@@ -76,19 +76,19 @@ def _hmac(how: Signature, secret: str, report: Outgoing) -> dict[str, str]:
     return headers | {how.header: how.prefix + _digest(secret.encode(), text, how.algorithm, how.encoding)}
 
 
-def _twilio(_how: Signature, secret: str, report: Outgoing) -> dict[str, str]:
+def _twilio(_how: SigningForm, secret: str, report: Outgoing) -> dict[str, str]:
     text = report.called + "".join(name + report.fields[name] for name in sorted(report.fields))
     return {"X-Twilio-Signature": _digest(secret.encode(), text.encode(), "sha1", "base64")}
 
 
-def _plivo(_how: Signature, secret: str, report: Outgoing) -> dict[str, str]:
+def _plivo(_how: SigningForm, secret: str, report: Outgoing) -> dict[str, str]:
     nonce = secrets.token_hex(16)
     text = report.called.partition("?")[0] + nonce
     made = _digest(secret.encode(), text.encode(), "sha256", "base64")
     return {"X-Plivo-Signature-V2": made, "X-Plivo-Signature-V2-Nonce": nonce}
 
 
-def _jwt(how: Signature, secret: str, report: Outgoing) -> dict[str, str]:
+def _jwt(how: SigningForm, secret: str, report: Outgoing) -> dict[str, str]:
     now = int(report.at.timestamp())
     values: dict[str, str | int] = {
         "now": now, "soon": now + 60, "jti": secrets.token_hex(16),
@@ -105,7 +105,7 @@ def _url_base64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def _standard_webhooks(how: Signature, secret: str, report: Outgoing) -> dict[str, str]:
+def _standard_webhooks(how: SigningForm, secret: str, report: Outgoing) -> dict[str, str]:
     prefix = how.prefix or "webhook-"
     id_, stamp = f"msg_{secrets.token_hex(12)}", str(int(report.at.timestamp()))
     key = base64.b64decode(secret.removeprefix("whsec_"))
@@ -113,7 +113,7 @@ def _standard_webhooks(how: Signature, secret: str, report: Outgoing) -> dict[st
     return {f"{prefix}id": id_, f"{prefix}timestamp": stamp, f"{prefix}signature": f"v1,{made}"}
 
 
-_SCHEMES: Mapping[str, Callable[[Signature, str, Outgoing], dict[str, str]]] = {
+_SCHEMES: Mapping[str, Callable[[SigningForm, str, Outgoing], dict[str, str]]] = {
     "hmac": _hmac,
     "twilio": _twilio,
     "plivo": _plivo,

@@ -16,14 +16,14 @@ from deliveryd.sandbox.answers import UnreadableError, json_answer, problem
 from deliveryd.sandbox.impersonation import Impersonation, read_payload, text_at
 from deliveryd.sandbox.providers import Mood, SendOrder
 from deliveryd.sandbox.records import ReceivedMessage, StandInChannel
-from deliveryd.sandbox.signing import Outgoing, Signature, sign
+from deliveryd.sandbox.signing import Outgoing, SigningForm, sign
 from deliveryd.sandbox.state import SandboxState
 from deliveryd.sandbox.wire import Call
 
 FORM = "application/x-www-form-urlencoded"
 MOOD_STATUSES: Mapping[Mood, int] = {"refused": 400, "stopped": 400, "busy": 503}
 
-_SIGNATURE = Signature("hmac", header="X-Signature")
+_SIGNATURE = SigningForm("hmac", header="X-Signature")
 
 
 class JsonVoice:
@@ -47,9 +47,9 @@ class JsonVoice:
             payload=payload,
         )
 
-    def new_id(self, channel: StandInChannel) -> str:
+    def new_id(self, order: SendOrder) -> str:
         """Return an ID for an accepted message."""
-        return f"{channel}-{secrets.token_hex(6)}"
+        return f"{order.channel}-{secrets.token_hex(6)}"
 
     def accepted(self, message: ReceivedMessage) -> Response:
         """Return the response for an accepted message."""
@@ -104,9 +104,9 @@ class ProviderVoice:
         key = call.headers.get("idempotency-key") if self._provider.heeds_keys else None
         return SendOrder(channel, to, reference, key, payload if isinstance(payload, dict) else {"": payload})
 
-    def new_id(self, _channel: StandInChannel) -> str:
+    def new_id(self, order: SendOrder) -> str:
         """Return an ID for an accepted message."""
-        return self._provider.new_id()
+        return self._provider.new_id(order.reference)
 
     def accepted(self, message: ReceivedMessage) -> Response:
         """Return the response for an accepted message."""
@@ -114,7 +114,7 @@ class ProviderVoice:
 
     def refused(self, mood: Mood, _error: str, to: str) -> Response:
         """Return the response for a message that isn't accepted."""
-        return _response(*self._provider.answer(mood, self._provider.new_id(), to))
+        return _response(*self._provider.answer(mood, self._provider.new_id(None), to))
 
     def report(self, message: ReceivedMessage, word: str, at: datetime) -> Outgoing | None:
         """Return a report about a message; None: there is nowhere to send one."""

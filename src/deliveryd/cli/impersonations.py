@@ -1,0 +1,108 @@
+"""Presets as the sandbox plays them, and a configuration that uses them there."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from deliveryd.channels.preset_catalogue import Catalogue, Preset
+from deliveryd.channels.preset_file import PresetSandbox, SandboxShape, texts_in
+from deliveryd.channels.preset_table import examples
+from deliveryd.errors import DeliverydError
+from deliveryd.options.suggestion import suggestion
+from deliveryd.options.toml_text import toml_value
+from deliveryd.sandbox.impersonation import Impersonation
+from deliveryd.sandbox.providers import Mood
+from deliveryd.sandbox.records import StandInChannel
+from deliveryd.sandbox.shapes import Shape
+from deliveryd.sandbox.signing import SigningForm
+
+SECRET = "whsec_" + base64.b64encode(b"sandbox-secret-of-32-characters!").decode()
+"""The secret of every provider of the sandbox; Standard Webhooks ask for this form."""
+
+_PLACEHOLDER = re.compile(r"\{[^{}]+\}")
+_MOODS: tuple[Mood, ...] = ("accepted", "refused", "busy", "stopped")
+
+
+def chosen_presets(names: str) -> list[Preset]:
+    """Return the presets of a list such as `twilio,whatsapp`. Raises DeliverydError."""
+    catalogue = Catalogue()
+    found = []
+    for name in filter(None, (each.strip() for each in names.split(","))):
+        preset = catalogue.find(name)
+        if preset is None:
+            raise DeliverydError(f"--as: there is no preset {name}{suggestion(name, catalogue.names())}")
+        if preset.file.sandbox is None:
+            played = [each for each in catalogue.names() if _is_played(catalogue, each)]
+            raise DeliverydError(f"--as: the sandbox can't speak as {name}; it can as {', '.join(played)}")
+        found.append(preset)
+    return found
+
+
+def _is_played(catalogue: Catalogue, name: str) -> bool:
+    preset = catalogue.find(name)
+    return preset is not None and preset.file.sandbox is not None
+
+
+def impersonation(preset: Preset) -> Impersonation:
+    """Return a preset in the form of the sandbox; `preset.file.sandbox` is set."""
+    table = cast("PresetSandbox", preset.file.sandbox)
+    channel = cast("StandInChannel", preset.file.channels[0])
+    answers = {mood: shape for mood in _MOODS if (shape := _shape(getattr(table, mood))) is not None}
+    reports = {word: shape for word in ("delivered", "failed") if (shape := _shape(getattr(table, word)))}
+    signing = table.signature
+    return Impersonation(
+        preset.name,
+        channel,
+        list(_paths(preset)),
+        table.to,
+        answers,
+        reference=table.reference,
+        callback=table.callback,
+        id=table.id,
+        reports=reports,
+        signature=SigningForm(**signing.model_dump(exclude={"secret"})) if signing is not None else None,
+        secret=SECRET,
+        path=f"/receipts/{channel}/{preset.name}",
+        heeds_keys=preset.file.promises.key == "heeded",
+    )
+
+
+def _shape(shape: SandboxShape | None) -> Shape | None:
+    if shape is None:
+        return None
+    return Shape(**{"json" if name == "json_body" else name: getattr(shape, name)
+                    for name in SandboxShape.model_fields})  # fmt: skip
+
+
+def _paths(preset: Preset) -> Iterator[re.Pattern[str]]:
+    """Yield the paths of the preset's addresses, below the sandbox's address of the provider."""
+    base = preset.file.keys["base_url"]
+    start = urlsplit(str(base.default or base.example)).path
+    for place, text in texts_in({"table": preset.file.table, "blocks": preset.file.blocks}):
+        if place.rpartition(".")[2] == "url" and text.startswith("{key.base_url}"):
+            path = start + text.removeprefix("{key.base_url}").partition("?")[0]
+            pieces = (re.escape(piece) for piece in _PLACEHOLDER.split(path.lstrip("/")))
+            yield re.compile("[^/]+".join(pieces))
+
+
+def base_address(preset: Preset, sandbox: str) -> str:
+    """Return the provider's address in the sandbox, as the key `base_url`."""
+    base = preset.file.keys["base_url"]
+    return f"{sandbox}/{preset.name}{urlsplit(str(base.default or base.example)).path}".rstrip("/")
+
+
+def provider_table(preset: Preset, sandbox: str) -> tuple[list[str], Mapping[str, str]]:
+    """Return the lines of a table that uses a provider of the sandbox, and its secrets by their files."""
+    given: dict[str, Any] = {
+        **examples(preset.file, only_required=True),
+        "base_url": base_address(preset, sandbox),
+    }
+    files = {name: f"{preset.name}-{name}" for name in preset.file.secrets}
+    given["secrets"] = files
+    lines = [f"[channels.{preset.file.channels[0]}.providers.{preset.name}]", f'adapter = "{preset.name}"']
+    lines += [f"{key} = {toml_value(value)}" for key, value in given.items() if value]
+    return lines, dict.fromkeys(files.values(), SECRET)

@@ -1,0 +1,118 @@
+"""Sends one real message through one provider, outside the queue, and shows the request and the answer."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from deliveryd.channels.base import Accepted, Channel, Dispatch, Expired, Verdict
+from deliveryd.channels.http import MASK, HttpChannel
+from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.options import ProviderConfig
+from deliveryd.config import Config
+from deliveryd.errors import DeliverydError
+from deliveryd.http.wire import WireResponse
+from deliveryd.inspection.answers import verdict_data, verdict_lines
+from deliveryd.model import Customer, Entry, Rendered, WallClock
+from deliveryd.worker.wiring import open_provider
+
+_ADDRESSES = ("phone", "email")
+_OTHERS = {"name": "Test", "language": "en"}
+"""Fields of a customer that hold no address, with their values."""
+
+
+class Draft(NamedTuple):
+    """A message to send: an address, and a text."""
+
+    to: str
+    text: str
+
+
+class Sent(NamedTuple):
+    """What went out and came back, secrets masked. `answer` is None without a complete one."""
+
+    request: str
+    answer: str | None
+    verdict: Verdict
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the provider accepted the message."""
+        return isinstance(self.verdict, Accepted)
+
+
+async def send_test_message(config: Config, provider: ProviderConfig, message: Draft) -> Sent:
+    """Send a message. Must be called within an asyncio loop. Raises ConfigError, DeliverydError."""
+    channel = open_provider(config, provider)
+    try:
+        return await _send(channel, provider, message)
+    finally:
+        await channel.aclose()
+
+
+async def _send(channel: Channel, provider: ProviderConfig, message: Draft) -> Sent:
+    dispatch = _dispatch(channel, provider.block, message)
+    if not channel.reaches(dispatch.customer):
+        raise DeliverydError(f"{provider.identity}: {channel.unreached(dispatch.customer)}")
+    answers: list[WireResponse] = []
+    if isinstance(channel, HttpChannel):
+        channel.note_answers(answers.append)
+    request = channel.preview(dispatch)
+    verdict = await channel.send(dispatch)
+    answer = _masked(_written(answers[-1]), provider) if answers else None
+    return Sent(request, answer, verdict)
+
+
+def _dispatch(channel: Channel, block: str, message: Draft) -> Dispatch:
+    fields = dict.fromkeys((*channel.customer_fields, *_ADDRESSES), message.to) | _OTHERS
+    entry = Entry(0, 0, 0, {}, number=1, begun_at=WallClock().now())
+    key = f"test-{secrets.token_hex(8)}"
+    rendered = Rendered(block, "en", _content(block, message.text))
+    return Dispatch(key, entry, Customer(0, fields), rendered, None, WallClock())
+
+
+def _content(block: str, text: str) -> Mapping[str, str]:
+    match block:
+        case "email":
+            return {"subject": text.partition("\n")[0], "body": text, "format": "text"}
+        case "inApp":
+            return {"name": text, "description": text, "notification.title": text, "notification.body": text}
+        case _:
+            return {"text": text}
+
+
+def _written(answer: WireResponse) -> str:
+    lines = [f"{answer.status}", *(f"{name}: {value}" for name, value in answer.headers.items())]
+    body = answer.body.decode("utf-8", "replace")
+    return "\n".join([*lines, "", body] if body else lines)
+
+
+def _masked(text: str, provider: ProviderConfig) -> str:
+    """Mask the provider's secrets, should an answer repeat one."""
+    if isinstance(provider.options, HttpChannelOptions):
+        for files in provider.options.secrets.values():
+            for file in files:
+                text = text.replace(file.read(), MASK)
+    return text
+
+
+def sent_lines(sent: Sent) -> Iterator[str]:
+    """Return the result for people."""
+    yield from ("request", *_indented(sent.request), "", "answer")
+    yield from _indented(sent.answer if sent.answer is not None else "none that is complete")
+    yield ""
+    if isinstance(sent.verdict, Expired):
+        yield sent.verdict.reason
+    else:
+        yield from verdict_lines(sent.verdict)
+
+
+def _indented(text: str) -> Iterator[str]:
+    return (f"  {line}".rstrip() for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def sent_data(sent: Sent) -> Mapping[str, object]:
+    """Return the result as JSON."""
+    verdict = {} if isinstance(sent.verdict, Expired) else verdict_data(sent.verdict)
+    return {"request": sent.request, "answer": sent.answer, **verdict}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
+from deliveryd.sandbox.impersonation import Impersonation
 from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.state import SandboxState
 
@@ -29,9 +30,10 @@ class SandboxThread:
         smtp_tls: ssl.SSLContext | None = None,
         smtp_require_starttls: bool = False,
         smtp_credentials: tuple[str, str] | None = None,
+        impersonated: Sequence[Impersonation] = (),
     ) -> None:
         self.state = state or SandboxState()
-        self._sandbox = Sandbox(
+        self.sandbox = Sandbox(
             host,
             port,
             smtp_port,
@@ -39,6 +41,7 @@ class SandboxThread:
             smtp_tls=smtp_tls,
             smtp_require_starttls=smtp_require_starttls,
             smtp_credentials=smtp_credentials,
+            impersonated=impersonated,
         )
         self._opened = threading.Event()
         self._error: BaseException | None = None
@@ -49,17 +52,17 @@ class SandboxThread:
     @property
     def base_url(self) -> str:
         """The address of the HTTP server."""
-        return self._sandbox.base_url
+        return self.sandbox.base_url
 
     @property
     def port(self) -> int:
         """The port of the HTTP server."""
-        return self._sandbox.port
+        return self.sandbox.port
 
     @property
     def smtp_port(self) -> int:
         """The port of the mail server."""
-        return self._sandbox.smtp_port
+        return self.sandbox.smtp_port
 
     def wait_for(self, predicate: Callable[[SandboxState], object], timeout: float = 5.0) -> None:
         """Block until `predicate` holds, checking after each change. Raises TimeoutError."""
@@ -94,6 +97,6 @@ class SandboxThread:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._close = asyncio.Event()
-        async with self._sandbox:
+        async with self.sandbox:
             self._opened.set()
             await self._close.wait()

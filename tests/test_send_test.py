@@ -1,0 +1,96 @@
+"""`deliveryd send-test`: one real message, here to the sandbox, which speaks as the provider."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deliveryd.channels.preset_catalogue import Catalogue, Preset
+from deliveryd.cli.impersonations import chosen_presets, impersonation
+from deliveryd.cli.sandbox_files import write_files
+from deliveryd.sandbox.scenario import demo_scenario
+from deliveryd.sandbox.thread import SandboxThread
+from support.terminal import Answered, command
+
+PLAYED = [name for name in Catalogue().names() if (found := Catalogue().find(name)) and found.file.sandbox]
+GOOD = {"email": "ada@example.com", "sms": "+447700900123", "messenger": "+447700900123"}
+BAD = {"email": "permerror@example.com", "sms": "+15550100", "messenger": "+15550100"}
+OPTED_OUT = {"sms": "+15550105", "messenger": "+15550105"}
+
+
+@pytest.fixture
+def presets() -> list[Preset]:
+    return chosen_presets(",".join(PLAYED))
+
+
+@pytest.fixture
+def sandbox(presets: list[Preset]) -> Iterator[SandboxThread]:
+    impersonated = [impersonation(preset) for preset in presets]
+    with SandboxThread(impersonated=impersonated) as running:
+        yield running
+
+
+@pytest.fixture
+def config(tmp_path: Path, sandbox: SandboxThread, presets: list[Preset]) -> Path:
+    list(write_files(tmp_path, sandbox.sandbox, demo_scenario(), 9471, presets))
+    return tmp_path / "config.toml"
+
+
+def sent(config: Path, name: str, to: dict[str, str], *more: str) -> Answered:
+    block = chosen_presets(name)[0].file.channels[0]
+    address = to[block].lstrip("+") if name == "telegram" else to[block]
+    return command(
+        "send-test", "--config", config, "--channel", block, "--provider", name, "--to", address,
+        "--text", "Hi there", *more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_an_accepted_message_is_shown_with_request_and_answer(config: Path, name: str) -> None:
+    answered = sent(config, name, GOOD)
+    assert (answered.status, "accepted: the message is sent" in answered.out) == (0, True), answered
+    assert "this sends a real message to" in answered.err
+    assert "whsec_" not in answered.out
+    assert answered.out.startswith(("request\n  POST http://127.0.0.1:", "request\n  GET http://127.0.0.1:"))
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_a_refused_message_is_shown_and_fails(config: Path, name: str) -> None:
+    answered = sent(config, name, BAD, "--json")
+    assert answered.status == 1
+    assert answered.data["verdict"] == "refused"
+
+
+@pytest.mark.parametrize("name", ["twilio", "whatsapp", "infobip", "telegram"])
+def test_an_opt_out_is_told_from_a_refusal(config: Path, name: str) -> None:
+    answered = sent(config, name, OPTED_OUT, "--json")
+    assert (answered.status, answered.data["verdict"]) == (1, "stopped")
+
+
+def test_without_an_answer_the_message_may_have_been_sent_or_not(config: Path, tmp_path: Path) -> None:
+    text = config.read_text(encoding="utf-8")
+    address = next(line for line in text.splitlines() if line.endswith('/twilio"'))
+    config.write_text(text.replace(address, 'base_url = "http://127.0.0.1:1"'), encoding="utf-8")
+    answered = sent(config, "twilio", GOOD)
+    assert answered.status == 1
+    assert "answer\n  none that is complete\n\ntry again: the message is tried again" in answered.out
+
+
+def test_a_number_that_cannot_be_read_is_not_sent(config: Path) -> None:
+    answered = command(
+        "send-test",
+        "--config",
+        config,
+        "--channel",
+        "sms",
+        "--provider",
+        "twilio",
+        "--to",
+        "nobody",
+        "--text",
+        "Hi",
+    )
+    assert answered.status == 1
+    assert "sms/twilio: " in answered.err

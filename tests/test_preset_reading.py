@@ -49,7 +49,7 @@ def test_a_preset_becomes_the_http_adapter(path: Path) -> None:
     assert (provider.common.on_in_doubt, provider.common.timeout) == ("hold", 5.0)
     assert isinstance(provider.options, HttpChannelOptions)
     assert provider.options.url == "https://api.postbox.example/A01/messages"
-    assert provider.options.secrets["token"].read() == "t0k"
+    assert provider.options.secrets["token"][0].read() == "t0k"
 
 
 def test_a_channel_has_a_preset_among_its_providers(path: Path) -> None:

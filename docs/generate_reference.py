@@ -380,7 +380,8 @@ def provider(name: str) -> Iterator[str]:
     yield from table(("subject", "what to expect"), [*rows, ("documentation", f"<{preset.documentation}>")])
     if preset.notes:
         yield from ("", *(f"- {note}" for note in preset.notes))
-    yield from ("", "## Configuration", "", "```toml", *example_lines(name, preset), "```", "")
+    service = ("[service]", 'base_url = "https://queue.example.com"', "")
+    yield from ("", "## Configuration", "", "```toml", *service, *example_lines(name, preset), "```", "")
     yield from ("## Keys", "")
     keys = preset.keys.items()
     yield from table(

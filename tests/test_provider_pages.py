@@ -29,15 +29,14 @@ def test_every_preset_has_a_page() -> None:
 
 @pytest.mark.parametrize("name", Catalogue().names())
 def test_the_configuration_of_a_page_is_accepted(name: str, tmp_path: Path) -> None:
-    """As it stands, beside a service; its secrets are files of this machine."""
+    """As it stands; its secrets and its journal are files of this machine."""
     text = shown(name)
     for file in re.findall(rf"{CREDENTIALS}/([\w-]+)", text):
         (tmp_path / file).touch(mode=0o600)
         (tmp_path / file).write_text(SECRET, encoding="utf-8")
     config = tmp_path / "config.toml"
     config.write_text(
-        '[service]\nbase_url = "https://queue.example.com"\n'
-        f'[journal]\nurl = "sqlite:///{tmp_path}/journal.db"\n' + text.replace(CREDENTIALS, str(tmp_path)),
+        text.replace(CREDENTIALS, str(tmp_path)) + f'\n[journal]\nurl = "sqlite:///{tmp_path}/journal.db"\n',
         encoding="utf-8",
     )
     checked = command("check", "--offline", "--config", config)

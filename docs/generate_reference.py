@@ -11,6 +11,7 @@ import logging
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -26,6 +27,8 @@ from deliveryd.channels.http_answer_options import AnswerOptions, PauseOptions
 from deliveryd.channels.http_lookup_options import LookupAnswerOptions, LookupOptions
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.options import BreakerOptions, ChannelTable, ProviderTable, RetryOptions
+from deliveryd.channels.preset_catalogue import Catalogue
+from deliveryd.channels.preset_file import PresetFile, PresetKey
 from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptAnswerOptions, ReceiptOptions
 from deliveryd.channels.signature_options import SCHEMES
 from deliveryd.channels.smtp_options import SmtpOptions
@@ -36,12 +39,14 @@ from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.options import CustomersOptions
 from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.http.conditions import ConditionOptions
+from deliveryd.inspection.adapters import example_lines, promise_rows
 from deliveryd.inspection.explanation import STATES
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.model import format_duration
 from deliveryd.options import units
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions
+from deliveryd.options.toml_text import toml_value
 from deliveryd.service.auth import AuthOptions
 from deliveryd.telemetry import Event
 
@@ -349,6 +354,68 @@ def states() -> Iterator[str]:
     )
 
 
+# Providers
+
+
+def providers() -> Iterator[str]:
+    """A row for each preset, with its page."""
+    catalogue = Catalogue()
+    rows = []
+    for name in catalogue.names():
+        preset = preset_of(name)
+        promises = preset.promises
+        rows.append(
+            (
+                f"[{preset.title}](providers/{name}.md)",
+                f"`{name}`",
+                ", ".join(preset.channels),
+                "yes" if promises.receipts else "no",
+                promises.key.replace("_", " "),
+                promises.settles_doubt,
+            )
+        )
+    yield from table(("provider", "`adapter`", "sends", "receipts", "repeats", "doubts"), rows)
+
+
+def provider(name: str) -> Iterator[str]:
+    """What a preset promises, a configuration to copy, its keys and secrets, and the sources of its facts."""
+    preset = preset_of(name)
+    rows = [(label, text) for label, text in promise_rows(preset.channels, preset.promises)]
+    yield from table(("subject", "what to expect"), [*rows, ("documentation", f"<{preset.documentation}>")])
+    if preset.notes:
+        yield from ("", *(f"- {note}" for note in preset.notes))
+    service = ("[service]", 'base_url = "https://queue.example.com"', "")
+    yield from ("", "## Configuration", "", "```toml", *service, *example_lines(name, preset), "```", "")
+    yield from ("## Keys", "")
+    keys = preset.keys.items()
+    yield from table(
+        ("key", "default", "meaning"),
+        [(f"`{key}`", default_in(each), each.description) for key, each in keys],
+    )
+    if preset.secrets:
+        yield from ("", "## Secrets", "", "Each names a file, or several while it rotates.", "")
+        secrets = preset.secrets.items()
+        yield from table(
+            ("secret", "needed", "meaning"),
+            [(f"`{key}`", "yes" if each.required else "no", each.description) for key, each in secrets],
+        )
+    yield from ("", "## Sources", "", *(f"- {each.fact}: {each.source}" for each in preset.sources))
+
+
+def preset_of(name: str) -> PresetFile:
+    """The preset of this name."""
+    found = Catalogue().find(name)
+    assert found is not None  # noqa: S101  # the name is one of the catalogue
+    return found.file
+
+
+def default_in(key: PresetKey) -> str:
+    """The default of a preset's key as the file would have it."""
+    if key.required:
+        return "required"
+    return "-" if key.default is None else f"`{toml_value(key.default)}`"
+
+
 PAGES: Mapping[str, Callable[[], Iterator[str]]] = {
     "configuration.md": configuration,
     "configuration-customers.md": customers,
@@ -358,6 +425,8 @@ PAGES: Mapping[str, Callable[[], Iterator[str]]] = {
     "log-events.md": log_events,
     "metrics.md": metrics,
     "states.md": states,
+    "providers.md": providers,
+    **{f"providers/{name}.md": partial(provider, name) for name in Catalogue().names()},
 }
 
 
@@ -368,7 +437,30 @@ def page(name: str) -> str:
     return GENERATED.sub(lambda match: f"{match[1]}\n{made}\n\n{match[2]}", text)
 
 
+def begin_provider_pages() -> None:
+    """Write the frame of each page that isn't there yet."""
+    for name in Catalogue().names():
+        path = REFERENCE / "providers" / f"{name}.md"
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            told = FRAME.format(title=preset_of(name).title, name=name)
+            path.write_text(told, encoding="utf-8")
+
+
+FRAME = """\
+# {title}
+
+`adapter = "{name}"` in `[channels.CHANNEL]` or in `[channels.CHANNEL.providers.NAME]`:
+[use a provider](../../how-to/use-a-provider.md) shows how.
+`deliveryd channels show {name}` prints the tables behind it.
+
+<!-- generated -->
+<!-- /generated -->
+"""
+
+
 if __name__ == "__main__":
+    begin_provider_pages()
     for name in PAGES:
         text = page(name)  # before it is opened for writing
         (REFERENCE / name).write_text(text, encoding="utf-8")

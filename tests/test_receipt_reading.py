@@ -91,13 +91,22 @@ def test_a_report_is_read(raw: bytes, expected: tuple[object, ...]) -> None:
         b"[]", b"{", b"\xff", b"[" * 100_000, b"null", b"7", b'[{"message": {"id": "p1"}}]',
         report(message={"id": ""}), report(message={"id": None}), report(message={"id": "x" * 300}),
         report(message={"id": "a\nb"}), report(state={}), report(state=["DELIVRD"]), report(when="yesterday"),
-        report(when=-1), report(when=1e300), report(when=True), report(when=None),
+        report(when=-1), report(when=1e300), report(when=True),
     ],
 )  # fmt: skip
 def test_an_unreadable_report_is_told_apart(raw: bytes) -> None:
     """A shape or a value that isn't as the configuration says."""
     with pytest.raises(Unreadable):
         read(PLAIN, post(raw))
+
+
+def test_a_time_stands_in_one_of_several_places_or_in_none() -> None:
+    """The first that is there counts; without any, the report is of the moment it came."""
+    options = {**PLAIN, "reported_at": ["/when", "/bouncedAt"]}
+    second = json.dumps({"message": {"id": "p1"}, "state": "DELIVRD", "bouncedAt": "2026-05-31T23:59:58Z"})
+    assert only(options, post(report())).at == NOW - 500_000
+    assert only(options, post(second.encode())).at == NOW - 2_000_000
+    assert only(options, post(report(when=None))).at == NOW
 
 
 def test_a_request_without_a_report_is_unreadable() -> None:
@@ -405,7 +414,7 @@ def test_times(time: str, zone: str | None, text: str, expected: int | None) -> 
         ({"status": []}, "words need status"),
         ({"time": "rfc"}, 'expected "iso"'),
         ({"zone": "Europe/Nowhere"}, "there is no time zone Europe/Nowhere"),
-        ({"zone": "Europe/London", "reported_at": None}, "zone needs reported_at"),
+        ({"zone": "Europe/London", "reported_at": []}, "zone needs reported_at"),
         ({"answer": {"status": 302}}, "less than or equal to 299"),
         ({"challenge": {}}, "needs one of secret_file and secret"),
     ],

@@ -213,3 +213,17 @@ def test_a_file_that_is_no_request_is_told(config: Path) -> None:
         "receipts", "test", "--config", config, "--channel", "messenger", config.parent / "missing"
     )
     assert "can't be read: No such file" in missing.err
+
+
+def test_a_preset_alone_reads_a_request(config: Path) -> None:
+    """The vector of Twilio's sheet, by the preset and its secret, without a configuration."""
+    file = config.parent / "request"
+    file.write_bytes((FORM.format(path="/tw?ref=01J9Z") + SIGNED + "\r\n" + FIELDS).encode())
+    answered = command(
+        "receipts", "test", "--preset", "twilio", "--set", "account=AC0001", "--secret",
+        f"token={config.parent / 'token'}", "--url", "https://cb.example", "--at", AT, "--json", file,
+    )  # fmt: skip
+    assert (answered.status, answered.data["signature"]) == (0, "valid")
+    assert answered.data["reports"] == [
+        {"provider_id": "SM11", "reference": "01J9Z", "word": "delivered", "meaning": "delivered", "at": AT}
+    ]

@@ -128,7 +128,9 @@ class ReceiptOptions(_Table):
     stopped: list[Word] = Field([], description="words that mean: nothing more to this recipient")
     resumed: list[Word] = Field([], description="words that mean: the recipient may be sent to again")
     recipient: Places = Field((), description="the recipient's address, for stopped and resumed")
-    reported_at: Place | None = Field(None, description="the time; left out: when the report came")
+    reported_at: Places = Field(
+        (), description="the time; several: the first found; none: when the report came"
+    )
     time: Annotated[str, AfterValidator(_time_format)] = Field(
         ISO, description='how it is written: "iso", "unix", "unix_ms", or a pattern of strptime'
     )
@@ -159,7 +161,7 @@ class ReceiptOptions(_Table):
             raise ValueError("words need status")
         if (self.stopped or self.resumed) and not self.recipient:
             raise ValueError("stopped and resumed need recipient")
-        if self.zone is not None and self.reported_at is None:
+        if self.zone is not None and not self.reported_at:
             raise ValueError("zone needs reported_at")
         return self
 

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from deliveryd.errors import DeliverydError
-from deliveryd.model import parse_instant
 
 TriedChannel = Annotated[
     str | None, typer.Option("--channel", metavar="NAME", help="A channel of the configuration.")
@@ -31,16 +30,6 @@ SecretsOption = Annotated[
     list[str] | None,
     typer.Option("--secret", metavar="NAME=FILE", help="A secret of the preset; can be repeated."),
 ]
-ClockOption = Annotated[
-    str | None,
-    typer.Option("--at", metavar="TIME", help="Instant at which it came; left out: now."),
-]
-PublicOption = Annotated[
-    str | None,
-    typer.Option(
-        "--url", metavar="URL", help="Public address that the provider called; left out: the configured one."
-    ),
-]
 
 
 def read_message(file: str) -> bytes:
@@ -51,13 +40,3 @@ def read_message(file: str) -> bytes:
         return Path(file).read_bytes()
     except OSError as error:
         raise DeliverydError(f"{file} can't be read: {error.strerror}") from None
-
-
-def instant_of(at: str) -> int:
-    """Parse an instant. Raises BadParameter."""
-    try:
-        return parse_instant(at)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{at!a} isn't an instant such as 2026-11-21T18:40:00Z", param_hint="--at"
-        ) from None

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
-from deliveryd.errors import DeliverydError
-from deliveryd.inspection.receipt_trial import configured_receipts, trial_data, trial_lines, try_receipts
+from deliveryd.cli.provider_options import (
+    KeysOption,
+    PresetOption,
+    ProviderOption,
+    SecretsOption,
+    TriedChannel,
+    read_message,
+)
+from deliveryd.inspection.offline import ProviderChoice, offline_provider
+from deliveryd.inspection.receipt_trial import receipt_table, trial_data, trial_lines, try_receipts
 from deliveryd.model import WallClock, parse_instant
 
 receipts = typer.Typer(no_args_is_help=True, help="Try what providers report.")
@@ -28,10 +34,11 @@ def _instant(text: str) -> int:
 def try_request(
     *,
     config: ConfigOption = USUAL_CONFIG,
-    channel: Annotated[str, typer.Option(metavar="NAME", help="The channel.")],
-    provider: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its provider; left out: its only one.")
-    ] = None,
+    channel: TriedChannel = None,
+    provider: ProviderOption = None,
+    preset: PresetOption = None,
+    keys: KeysOption = None,
+    secrets: SecretsOption = None,
     file: Annotated[
         str,
         typer.Argument(metavar="FILE", help="The request as it was sent: request line, headers, body; or -."),
@@ -53,21 +60,12 @@ def try_request(
 
     Exit status 1: the answer isn't 2xx.
     """
-    table = configured_receipts(config, channel, provider)
+    choice = ProviderChoice(config, channel, provider, preset, keys or (), secrets or ())
     now = WallClock().now() if at is None else at
-    trial = try_receipts(table, _read(file), now, url)
+    trial = try_receipts(receipt_table(offline_provider(choice)), read_message(file), now, url)
     if as_data:
         print_json(trial_data(trial))
     else:
         print_lines(*trial_lines(trial))
     if not 200 <= trial.reply.status < 300:
         raise typer.Exit(1)
-
-
-def _read(file: str) -> bytes:
-    if file == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise DeliverydError(f"{file} can't be read: {error.strerror}") from None

@@ -157,7 +157,7 @@ class Router:
     def _first_usable(
         self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
     ) -> Routed | Undeliverable:
-        """The first offer that can be sent; one of a channel that is unavailable only if there is no other."""
+        """The first offer that can be sent; one of an unavailable channel only if there is no other."""
         too_long: dict[str, str] = {}
         waiting: list[_Offered] = []
         for offered in self._open_offers(entry, settings, customer, tags):

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from deliveryd.channels.preset_catalogue import Catalogue, Preset
-from deliveryd.channels.preset_file import PresetFile, PresetKey, Promises
+from deliveryd.channels.preset_file import PresetFile, PresetKey, Promises, texts_in
 from deliveryd.channels.preset_table import examples
 from deliveryd.channels.registry import ADAPTER_ENTRY_POINTS, ADAPTERS, find_adapter
 from deliveryd.errors import DeliverydError
@@ -164,8 +164,10 @@ def _promise_rows(sends: Sequence[str], promises: Promises) -> list[tuple[str, s
 
 
 def example_lines(name: str, file: PresetFile) -> Iterator[str]:
-    """Return a table of the configuration to copy; what may be left out is a comment."""
+    """Return tables of the configuration to copy; what may be left out is a comment."""
     required = examples(file, only_required=True)
+    if needs_public_url(file):
+        yield from ("[receipts]", 'public_url = "https://receipts.example.com"', "")
     yield f"[channels.{file.channels[0]}]"
     yield f"adapter = {toml_value(name)}"
     for key, each in file.keys.items():
@@ -180,6 +182,14 @@ def example_lines(name: str, file: PresetFile) -> Iterator[str]:
     for key, secret in file.secrets.items():
         if not secret.required:
             yield f"# add to secrets: {key} = {toml_value(_secret_file(name, key))}    # {secret.description}"
+
+
+def needs_public_url(file: PresetFile) -> bool:
+    """Whether requests carry the address for receipts, or signatures cover it."""
+    table = {"table": file.table, "blocks": file.blocks}
+    signature = file.table.get("receipt", {}).get("signature", {})
+    covers = signature.get("scheme") in ("twilio", "plivo") or "url" in signature.get("covers", ())
+    return covers or any("{receipt.url" in text or "{url}" in text for _, text in texts_in(table))
 
 
 def _secret_file(name: str, secret: str) -> str:

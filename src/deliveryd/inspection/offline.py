@@ -20,8 +20,7 @@ from deliveryd.options.suggestion import suggestion
 class ProviderChoice(NamedTuple):
     """What names a provider on the command line: a configuration and its channel, or a preset.
 
-    `keys` and `secrets` belong to a preset: KEY=VALUE, NAME=FILE. `public_url` is what providers call, in
-    place of `receipts.public_url`.
+    `keys` and `secrets` belong to a preset: KEY=VALUE, NAME=FILE.
     """
 
     config: Path
@@ -30,11 +29,10 @@ class ProviderChoice(NamedTuple):
     preset: str | None = None
     keys: Sequence[str] = ()
     secrets: Sequence[str] = ()
-    public_url: str | None = None
 
 
 class OfflineProvider(NamedTuple):
-    """A provider whose adapter speaks HTTP, with its options read. `public_url` may be unknown."""
+    """A provider whose adapter speaks HTTP, with its options read. A preset alone has no `public_url`."""
 
     provider: ProviderConfig
     options: HttpChannelOptions
@@ -44,7 +42,7 @@ class OfflineProvider(NamedTuple):
 def offline_provider(choice: ProviderChoice) -> OfflineProvider:
     """Read the options of a provider. Raises ConfigError, DeliverydError."""
     if choice.preset is not None:
-        provider, public_url = _of_preset(choice, choice.preset), choice.public_url
+        provider, public_url = _of_preset(choice, choice.preset), None
     elif choice.channel is None:
         raise DeliverydError("name a provider with --channel, or a preset with --preset")
     elif choice.keys or choice.secrets:
@@ -52,7 +50,7 @@ def offline_provider(choice: ProviderChoice) -> OfflineProvider:
     else:
         config = load(choice.config)
         provider = configured_provider(config, choice.channel, choice.provider)
-        public_url = choice.public_url or config.receipts.public_url
+        public_url = config.receipts.public_url
     options = provider.options
     if not isinstance(options, HttpChannelOptions):
         raise DeliverydError(f"{provider.identity}: the adapter {provider.common.adapter} doesn't speak HTTP")

@@ -5,17 +5,15 @@ Nothing is sent and nothing recorded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.config import load
 from deliveryd.errors import DeliverydError
 from deliveryd.http.raw_message import RawRequest, parse_request
+from deliveryd.inspection.offline import OfflineProvider
 from deliveryd.model import format_instant
-from deliveryd.options.suggestion import suggestion
 from deliveryd.receipts.inlet import Inlet, ReceiptReply, open_inlet
 from deliveryd.receipts.reading import NOTHING, Reading, Report
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
@@ -40,24 +38,12 @@ class ReceiptTrial(NamedTuple):
     reply: ReceiptReply
 
 
-def configured_receipts(config: Path, channel: str, provider: str | None) -> ReceiptTable:
-    """Return how a provider of a channel reports; without a name, its only one. Raises DeliverydError."""
-    loaded = load(config)
-    channels = loaded.channels.configured
-    if channel not in channels:
-        raise DeliverydError(f"there is no channel {channel}{_known(channel, channels)}")
-    providers = channels[channel].providers
-    if provider is None and len(providers) > 1:
-        raise DeliverydError(f"name one of {channel}'s providers with --provider: {', '.join(providers)}")
-    name = provider or next(iter(providers))
-    if name not in providers:
-        raise DeliverydError(f"{channel} has no provider {name}{_known(name, providers)}")
-    receipt = providers[name].receipt
+def receipt_table(offline: OfflineProvider) -> ReceiptTable:
+    """Return how a provider reports. Raises DeliverydError if it doesn't."""
+    provider, receipt = offline.provider, offline.options.receipt
     if receipt is None:
-        raise DeliverydError(
-            f"{providers[name].identity} has no receipts; add [{providers[name].place}.receipt]"
-        )
-    return ReceiptTable(receipt, loaded.receipts.public_url)
+        raise DeliverydError(f"{provider.identity} has no receipts; add [{provider.place}.receipt]")
+    return ReceiptTable(receipt, offline.public_url)
 
 
 def try_receipts(table: ReceiptTable, raw: bytes, now: int, url: str | None = None) -> ReceiptTrial:
@@ -107,10 +93,6 @@ def _request(raw: RawRequest, public_url: str | None, url: str | None) -> Receip
         if called.path not in ("", "/"):
             path, query = called.path, called.query.encode() or raw.query
     return ReceiptRequest(raw.method, path, query, raw.headers, raw.body, base=base)
-
-
-def _known(name: str, names: Mapping[str, object]) -> str:
-    return suggestion(name, names) or f"; there are: {', '.join(names)}"
 
 
 def trial_data(trial: ReceiptTrial) -> dict[str, object]:

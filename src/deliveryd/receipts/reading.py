@@ -86,7 +86,7 @@ class ReportReader:
         self._code = _compiled_place(options.code) if options.code is not None else None
         self._recipient = _compiled(options.recipient)
         self._words = _words(options)
-        self._reported_at = _compiled_place(options.reported_at) if options.reported_at is not None else None
+        self._reported_at = _compiled(options.reported_at)
         self._read_time = compile_time(options.time, options.zone)
 
     def read(self, document: Document, received_at: int) -> Reading:
@@ -159,13 +159,14 @@ class ReportReader:
         return (None,)
 
     def _time(self, item: Document, received_at: int) -> int:
-        if self._reported_at is None:
+        text = _first(self._reported_at, item)
+        if text is None:
             return received_at
-        text = self._reported_at.find(item) or _missing("reported_at", (self._reported_at,))
         try:
             return self._read_time(text)
         except (ValueError, OverflowError):
-            raise Unreadable(f"there is no time at {self._reported_at.expression}") from None
+            places = ", ".join(place.expression for place in self._reported_at)
+            raise Unreadable(f"there is no time at {places}") from None
 
 
 def _any_holds(conditions: Sequence[Condition], document: Document) -> bool:

@@ -12,6 +12,10 @@ class UnreadableError(ValueError):
     """A request can't be parsed; the text is for the client."""
 
 
+class UnknownAddressError(UnreadableError):
+    """A gateway has no such address; the text is for the client."""
+
+
 def json_answer(value: Any, status: int = 200) -> Response:
     """`value` as JSON."""
     return json_response(json.dumps(value, ensure_ascii=False, separators=(",", ":")), status)

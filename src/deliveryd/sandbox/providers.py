@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from starlette.responses import Response
 
-from deliveryd.sandbox.answers import UnreadableError
+from deliveryd.sandbox.answers import UnknownAddressError, UnreadableError, problem
 from deliveryd.sandbox.recipients import TEMPORARY_FAILURES, Temper, temper_of
 from deliveryd.sandbox.records import Attempt, ReceivedMessage, StandInChannel
 from deliveryd.sandbox.signing import Outgoing
@@ -69,6 +69,8 @@ class Providers:
         async def handle(call: Call) -> Response:
             try:
                 order = voice.order(channel, call)
+            except UnknownAddressError as error:
+                return problem(404, str(error))
             except UnreadableError as error:
                 return voice.refused("refused", str(error), "")
             return await self._answer(order, call, voice)

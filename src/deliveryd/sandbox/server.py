@@ -79,7 +79,7 @@ class Sandbox:
         self.port = port
         self.smtp_port = smtp_port
         self.state = state or SandboxState()
-        self._impersonated = impersonated
+        self.impersonated = impersonated
         self._closing = asyncio.Event()
         self._receipts: ReceiptSender | None = None
         self._mail = MailServer(
@@ -105,7 +105,7 @@ class Sandbox:
             receipts = await exits.enter_async_context(ReceiptSender(self.state))
             routes = [
                 *_remote_routes(self.state, self._closing),
-                *_provider_routes(self.state, receipts, self._closing, self._impersonated),
+                *_provider_routes(self.state, receipts, self._closing, self.impersonated),
                 *_inbox_routes(self.state, self._closing),
             ]
             http = self._http = _HttpServer(Starlette(routes=routes))

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from starlette.datastructures import QueryParams
 from starlette.responses import PlainTextResponse, Response
 
-from deliveryd.sandbox.answers import UnreadableError, json_answer, problem
+from deliveryd.sandbox.answers import UnknownAddressError, UnreadableError, json_answer, problem
 from deliveryd.sandbox.impersonation import Impersonation, read_payload, text_at
 from deliveryd.sandbox.providers import Mood, SendOrder
 from deliveryd.sandbox.records import ReceivedMessage, StandInChannel
@@ -94,7 +94,7 @@ class ProviderVoice:
         """Parse a request. Raises UnreadableError."""
         path = call.params["path"]
         if not any(pattern.fullmatch(path) for pattern in self._provider.paths):
-            raise UnreadableError(f"{self._provider.name} has no address {path}")
+            raise UnknownAddressError(f"{self._provider.name} has no address {path}")
         payload = read_payload(call)
         to = text_at(payload, self._provider.to)
         if to is None:

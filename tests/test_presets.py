@@ -19,6 +19,12 @@ from support.presets import postbox
 NAMES = Catalogue().names()
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """The loop of the receipts server."""
+    return "asyncio"
+
+
 def all_cases() -> Iterator[object]:
     """Every case of every file; a file that can't be read is one case that says so."""
     for name, path in case_files().items():

@@ -21,7 +21,7 @@ NAMES = Catalogue().names()
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The receipts server runs on asyncio alone."""
+    """The loop of the receipts server."""
     return "asyncio"
 
 

@@ -327,7 +327,7 @@ def _read_own(file: ConfigFile, presets: PresetReader, place: str, table: _Table
     if not isinstance(adapter, str):  # reported with the common keys
         return None
     try:
-        kind = find_adapter(adapter, presets.names())
+        kind = find_adapter(adapter, presets.names_beside(adapter))
     except ValueError as error:
         file.complain(f"{place}.adapter", str(error))
         return None

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from deliveryd.channels.preset_catalogue import PACKAGED, Catalogue, Preset, check_tables
 from deliveryd.channels.preset_table import Expansion, expand
-from deliveryd.channels.registry import adapter_names, find_adapter
+from deliveryd.channels.registry import find_adapter, is_adapter
 from deliveryd.errors import ConfigError
 from deliveryd.options.file import ConfigFile, Elsewhere
 
@@ -25,14 +25,14 @@ class PresetReader:
         for problem in self._catalogue.problems():
             file.complain("channels.presets_dir", problem)
 
-    def names(self) -> list[str]:
-        """Return the names of all presets."""
-        return self._catalogue.names()
+    def names_beside(self, adapter: str) -> list[str]:
+        """Return the names of all presets, to suggest where this isn't an adapter."""
+        return [] if is_adapter(adapter) else self._catalogue.names()
 
     def keys(self, adapter: str) -> Iterator[str]:
         """Yield the keys of an adapter or a preset; none if it is unknown."""
         try:
-            if adapter in adapter_names():
+            if is_adapter(adapter):
                 yield from find_adapter(adapter).options.model_fields
             elif (preset := self._catalogue.find(adapter)) is not None:
                 yield from (*preset.file.keys, "secrets")
@@ -42,7 +42,7 @@ class PresetReader:
     def expanded(self, place: str, block: str, table: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Return the table at `place`, expanded if its adapter is a preset. None: it has mistakes."""
         adapter = table.get("adapter")
-        if not isinstance(adapter, str) or adapter in adapter_names():
+        if not isinstance(adapter, str) or is_adapter(adapter):
             return table
         try:
             preset = self._catalogue.find(adapter)

@@ -52,9 +52,9 @@ ADAPTERS: Mapping[str, AdapterKind] = {
 }
 
 
-def adapter_names() -> list[str]:
-    """Return the names of the built-in adapters and of those of packages."""
-    return [*ADAPTERS, *sorted(entry_points(group=ADAPTER_ENTRY_POINTS).names)]
+def is_adapter(name: str) -> bool:
+    """Whether this is a built-in adapter, or one of a package; only the latter need a look at packages."""
+    return name in ADAPTERS or name in entry_points(group=ADAPTER_ENTRY_POINTS).names
 
 
 def find_adapter(adapter: str, presets: Iterable[str] = ()) -> AdapterKind:

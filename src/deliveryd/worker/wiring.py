@@ -205,8 +205,7 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
         flush_interval=config.events.flush_interval,
     )  # fmt: skip
     due = DueMessages(journal, recorder, dispatchers, clock, heartbeats, max_waiting=config.queue.max_waiting)
-    limits = {name: each.common.unavailable_after for name, each in config.channels.configured.items()}
-    availability = Availability(journal, recorder.backlog, choices, limits, clock, heartbeats)
+    availability = Availability(journal, recorder.backlog, choices, _limits(config), clock, heartbeats)
     return Stations(intake, reporting, preparer, dispatchers, outcomes, due, doubts, availability)
 
 
@@ -364,6 +363,13 @@ def _policy(provider: ProviderConfig) -> DispatchPolicy:
         BreakerPolicy(breaker.failures, breaker.pause, breaker.max_pause),
         resend_in_doubt=common.on_in_doubt == "resend",
     )
+
+
+def _limits(config: Config) -> Mapping[str, float]:
+    """The seconds after which each channel counts as unavailable, but the last one: none comes after it."""
+    configured = config.channels.configured
+    names = [name for name in config.channels.order if name in configured]
+    return {name: configured[name].common.unavailable_after for name in names[:-1]}
 
 
 def _longest_pause(config: Config) -> float:

@@ -18,8 +18,9 @@ from deliveryd.telemetry import Event, log
 class Availability:
     """Keeps in the journal since when all providers of a channel are down.
 
-    After `limits` (seconds, by channel) the channel is unavailable, until one of its providers answers. After
-    a restart a probe comes first: only when it fails is a channel unavailable that was down before.
+    After `limits` (seconds, by channel) the channel is unavailable, until one of its providers answers; a
+    channel without a limit never is. After a restart a probe comes first: only when it fails is a channel
+    unavailable that was down before.
     """
 
     def __init__(  # noqa: PLR0917 - all are parts
@@ -33,7 +34,7 @@ class Availability:
     ) -> None:
         self._journal = journal
         self._backlog = backlog
-        self._choices = choices
+        self._choices = {channel: choices[channel] for channel in limits}
         self._limits = limits
         self._clock = clock
         self._heartbeats = heartbeats

@@ -187,7 +187,8 @@ class Dispatcher:
     def defer(self, routed: Routed) -> Transition:
         """The step of a message that was offered in vain."""
         entry, name = routed.entry, self.name
-        if self._choice.is_unavailable and not entry.may_have_arrived:  # no other channel can take it
+        # No other channel can take it: the router tries them first.
+        if self.is_open and self._choice.is_unavailable and not entry.may_have_arrived:
             return wait_alone(routed, self._clock.now())
         if self._choice.has_other_for(entry, name) and not self._choice.can_move(
             entry, routed.customer, name

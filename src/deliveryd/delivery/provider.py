@@ -15,6 +15,9 @@ from deliveryd.runtime import waits
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from deliveryd.telemetry import Event, log
 
+LONGEST_WAIT_ALONE = 300.0
+"""Seconds after which it is looked again whether another provider or channel takes a message."""
+
 PROBE_SPACING = 1.0
 """Seconds until another message is routed to a provider that is down, if the chosen one doesn't arrive."""
 
@@ -161,9 +164,9 @@ def wait_for_room(routed: Routed, now: int) -> Transition:
 
 def wait_alone(routed: Routed, now: int) -> Transition:
     """Wait in the journal for a provider that is down: the others, which work, don't reach the customer."""
-    return _wait(routed, now, waits.alone(routed.provider))
+    return _wait(routed, now, waits.alone(routed.provider), LONGEST_WAIT_ALONE)
 
 
-def _wait(routed: Routed, now: int, waits_for: str) -> Transition:
-    due_at = bounded(now + int(waits.LONGEST_ANSWER_WAIT * SECOND), routed.expires_at)
+def _wait(routed: Routed, now: int, waits_for: str, longest: float = waits.LONGEST_ANSWER_WAIT) -> Transition:
+    due_at = bounded(now + int(longest * SECOND), routed.expires_at)
     return transitions.deferred(routed.bound, now, due_at, waits_for)

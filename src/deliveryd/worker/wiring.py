@@ -216,8 +216,7 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
         flush_interval=config.events.flush_interval,
     )  # fmt: skip
     due = DueMessages(journal, recorder, dispatchers, clock, heartbeats, max_waiting=config.queue.max_waiting)
-    limits = {name: each.common.unavailable_after for name, each in config.channels.configured.items()}
-    availability = Availability(journal, recorder.backlog, choices, limits, clock, heartbeats)
+    availability = Availability(journal, recorder.backlog, choices, _limits(config), clock, heartbeats)
     return Stations(intake, reporting, preparer, dispatchers, outcomes, due, doubts, availability, deadlines)
 
 
@@ -406,6 +405,13 @@ def _policy(provider: ProviderConfig) -> DispatchPolicy:
         resend_in_doubt=common.on_in_doubt == "resend",
         lookup_after=lookup.after if (lookup := getattr(provider.options, "lookup", None)) else 0.0,
     )
+
+
+def _limits(config: Config) -> Mapping[str, float]:
+    """The seconds after which each channel counts as unavailable, but the last one: none comes after it."""
+    configured = config.channels.configured
+    names = [name for name in config.channels.order if name in configured]
+    return {name: configured[name].common.unavailable_after for name in names[:-1]}
 
 
 def _longest_pause(config: Config) -> float:

@@ -7,7 +7,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from deliveryd.sandbox.scenario_customers import CUSTOMERS, Texts, customer_groups, entity_configurations
+from deliveryd.sandbox.scenario_customers import (
+    CUSTOMERS,
+    TextsByLanguage,
+    customer_groups,
+    entity_configurations,
+)
 from deliveryd.sandbox.scenario_settings import demo_settings
 from deliveryd.sandbox.state import Group, SandboxState
 
@@ -33,7 +38,7 @@ class Scenario:
     exhibits: tuple[Exhibit, ...]
     customers_jsonl: str
     customers: dict[int, dict[Group, list[dict[str, Any]]]]
-    entities: dict[tuple[Group, int], Texts]
+    entities: dict[tuple[Group, int], TextsByLanguage]
 
     @property
     def messages(self) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from deliveryd.sandbox.state import Group
 
-Texts = dict[str, dict[str, Any]]
+TextsByLanguage = dict[str, dict[str, Any]]
 
 CUSTOMERS: tuple[dict[str, Any], ...] = (
     {"id": 1, "name": "Ann Whitfield", "language": "en", "phone": "+447700900101"},
@@ -88,13 +88,13 @@ _ABOUT = {"en": "{name} takes your Linden card.", "de": "{name} nimmt Ihre Linde
 _BUTTON = {"en": "Visit us", "de": "Besuchen Sie uns"}
 
 
-def entity_configurations() -> dict[tuple[Group, int], Texts]:
+def entity_configurations() -> dict[tuple[Group, int], TextsByLanguage]:
     """The configuration of each entity by language (interface 2.5, 4.5)."""
-    shops: dict[tuple[Group, int], Texts] = {
+    shops: dict[tuple[Group, int], TextsByLanguage] = {
         ("merchants", number): {language: _merchant(number, language) for language in _ABOUT}
         for number in range(1, len(_SHOPS) + 1)
     }
-    named: dict[tuple[Group, int], Texts] = {
+    named: dict[tuple[Group, int], TextsByLanguage] = {
         (group, number): {language: {"id": number, "name": name} for language, name in names.items()}
         for group, entities in _NAMED.items()
         for number, names in enumerate(entities, 1)

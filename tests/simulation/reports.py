@@ -25,7 +25,7 @@ class Due(NamedTuple):
 
     number: int
     at: float
-    channel: str
+    provider: str
     provider_id: str
     status: str
     answer_lost: bool
@@ -57,7 +57,7 @@ class Reports:
                 due = Due(
                     next(self._numbers),
                     at,
-                    sent.channel,
+                    sent.provider,
                     sent.provider_id,
                     report.status,
                     report.answer_lost,
@@ -101,8 +101,8 @@ class Reports:
 
     async def _post(self, due: Due) -> bool:
         """Report; tell whether the worker answered that it has it, or never will."""
-        if self._receipts is None or due.channel not in self._world.channels:
-            return due.channel not in self._world.channels
+        if self._receipts is None or due.provider not in self._world.providers:
+            return due.provider not in self._world.providers
         reported_at = iso(START + due.number)
         report = {"id": due.provider_id, "status": due.status, "at": reported_at}
         if due.reference is not None:
@@ -111,8 +111,8 @@ class Reports:
         status = UNHEARD
         begun = self._world.ledger.number()
         try:
-            request = ReceiptRequest("POST", f"/receipts/{due.channel}", b"", [], body)
-            reply = await self._receipts.take_in(due.channel, request)
+            request = ReceiptRequest("POST", f"/receipts/{due.provider}", b"", [], body)
+            reply = await self._receipts.take_in(due.provider, request)
             status = KEPT_FOR_LATER if "unmatched" in reply.results else reply.status
         finally:
             self._note(due, begun, reported_at, status)

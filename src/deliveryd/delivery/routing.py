@@ -82,6 +82,9 @@ class _Offered(NamedTuple):
 _Place = tuple[str, str]
 """A language, and a channel whose block may be found there."""
 
+DOWN = "provider was down"
+"""Why a message doesn't come back to a provider that may have it."""
+
 _MOST_KEPT = 50
 """Lists of languages, of one settings id, whose offers are kept: far more than there are languages."""
 
@@ -122,8 +125,10 @@ class Router:
 
     def needs_customer(self, entry: Entry, settings: CompiledSettings, now: int) -> bool:
         """Whether a message depends on its customer: on their language, an address, or their name."""
-        if is_expired(settings.expires_at, now) or self._repeats(entry):
+        if is_expired(settings.expires_at, now):
             return False
+        if name := self._repeats(entry):
+            return self._leaves(entry, name)
         if entry.spent or entry.doubt:
             choice = self._choice(settings, self._order_for(entry))
         else:
@@ -146,6 +151,9 @@ class Router:
             details = entry.ending(expiry_details(settings.expires_at))
             return Undeliverable(entry, details, settings.expires_at)
         if entry.content is not None and (name := self._repeats(entry)):
+            elsewhere = self._elsewhere(entry, name, settings, customer, now)
+            if elsewhere is not None:
+                return elsewhere
             said, values = entry.content
             return Routed(entry, name, Customer(entry.customer_id, values), said, settings.expires_at)
         try:
@@ -218,6 +226,21 @@ class Router:
             return False
         adapter = self._roads[channel].choice.senders[provider].adapter
         return self._stopped.includes(channel, adapter.recipient(customer))
+
+    def _leaves(self, entry: Entry, provider: str) -> bool:
+        return self._roads[channel_of(provider)].choice.leaves(entry, provider)
+
+    def _elsewhere(
+        self, entry: Entry, provider: str, settings: CompiledSettings, customer: Customer | None, now: int
+    ) -> Routed | None:
+        """Where a message goes whose provider is down and answered that it didn't take it, if anywhere."""
+        if not self._leaves(entry, provider):
+            return None
+        found = self.route(entry.bound(provider).moved_on(DOWN), settings, customer, now)
+        if isinstance(found, Undeliverable):
+            return None
+        sender = self._roads[channel_of(found.provider)].choice.senders[found.provider]
+        return None if sender.standing.is_down else found
 
     def _offers_for(
         self, entry: Entry, settings: CompiledSettings, tags: tuple[str, ...]

@@ -8,7 +8,7 @@ from pathlib import Path
 from deliveryd.channels.preset_catalogue import Preset
 from presets.cases import AnswerCase, CaseFile, LookupCase, ReceiptCase, RequestCase, SignatureCase
 from presets.receiving import receipt_differences, signature_differences
-from presets.sending import answer_differences, request_differences
+from presets.sending import answer_differences, lookup_differences, request_differences
 
 Case = RequestCase | AnswerCase | LookupCase | ReceiptCase | SignatureCase
 
@@ -21,7 +21,7 @@ async def differences(preset: Preset, file: CaseFile, case: Case, folder: Path) 
         case AnswerCase():
             return await answer_differences(preset, file, case, folder)
         case LookupCase():
-            return ["lookups can't be run yet"]
+            return await lookup_differences(preset, file, case, folder)
         case ReceiptCase():
             return await receipt_differences(preset, file, case, folder)
         case SignatureCase():

@@ -1,4 +1,4 @@
-"""Runs the cases of requests and answers: the adapter against a gateway on a real socket."""
+"""Runs the cases of requests, answers and lookups: the adapter against a gateway on a real socket."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from urllib.parse import parse_qs, urlsplit
 
 from deliveryd.channels.base import (
     Accepted,
+    AskLater,
     Channel,
+    Found,
     InDoubt,
     Misconfigured,
+    NotTaken,
     Refused,
     Stopped,
+    Taken,
     TryAgain,
+    Unknown,
     Verdict,
 )
 from deliveryd.channels.http_options import HttpChannelOptions
@@ -25,7 +30,7 @@ from deliveryd.channels.options import ProviderTable
 from deliveryd.channels.preset_catalogue import Preset
 from deliveryd.channels.registry import open_adapter
 from deliveryd.testing.gateway import Gateway, GatewayRequest, Reply, open_gateway
-from presets.cases import AnswerCase, Body, CaseFile, ExpectedRequest, Given, RequestCase
+from presets.cases import AnswerCase, Body, CaseFile, ExpectedRequest, Given, LookupCase, RequestCase
 from presets.given import block_of, dispatch_of, expanded, merged, written
 
 PUBLIC_URL = "https://receipts.example"
@@ -37,6 +42,13 @@ VERDICTS: Mapping[type, str] = {
     TryAgain: "try_again",
     InDoubt: "in_doubt",
     Misconfigured: "misconfigured",
+}
+
+FOUND: Mapping[type[Found], str] = {
+    Taken: "taken",
+    NotTaken: "not_taken",
+    Unknown: "unknown",
+    AskLater: "unknown",
 }
 
 
@@ -144,3 +156,21 @@ def _verdict_differences(case: AnswerCase, verdict: Verdict) -> Iterator[str]:
     for part in ("only_this", "words"):
         if (expected := getattr(case, part)) is not None:
             yield from _differs(part, expected, getattr(verdict, part, None))
+
+
+async def lookup_differences(preset: Preset, file: CaseFile, case: LookupCase, folder: Path) -> list[str]:
+    """Ask about the message of the first request; return how the question or what was found differs."""
+    given = merged(merged(file.given, _parts(file.request[0])), case.given)
+    body, kind = written(case)
+    headers = {**({"Content-Type": kind} if kind else {}), **case.headers}
+    async with open_gateway() as gateway:
+        gateway.respond = lambda _request: Reply(case.status, body, tuple(headers.items()))
+        async with provider(preset, given, folder, gateway) as channel:
+            found = await channel.look_up(dispatch_of(preset, given))
+        differing = [
+            *_differs("verdict", case.verdict, FOUND[type(found)]),
+            *_differs("provider_id", case.provider_id, getattr(found, "provider_id", None)),
+        ]
+        if case.expect is not None:
+            differing += _differences(case.expect, gateway.seen[0])
+    return differing

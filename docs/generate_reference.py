@@ -230,12 +230,16 @@ def channels() -> Iterator[str]:
     yield from section("after, as a table", PauseOptions)
     yield from section("[channels.NAME.providers.PROVIDER.lookup]", LookupOptions)
     yield from section("[[channels.NAME.providers.PROVIDER.lookup.answers]]", LookupAnswerOptions)
+    yield from section('adapter = "smtp"', SmtpOptions)
+
+
+def receipts() -> Iterator[str]:
+    """How providers report."""
     yield from section("[channels.NAME.receipt]", ReceiptOptions)
     yield from section("[channels.NAME.receipt.answer]", ReceiptAnswerOptions)
     yield from section("[channels.NAME.receipt.challenge]", ChallengeOptions)
     for scheme, model in SCHEMES.items():
         yield from section(f'[channels.NAME.receipt.signature] scheme = "{scheme}"', model)
-    yield from section('adapter = "smtp"', SmtpOptions)
 
 
 # Commands
@@ -246,7 +250,7 @@ def commands() -> Iterator[str]:
     program = all_commands()
     rows = []
     for group, command in program.items():
-        page_of = "command-groups.md" if isinstance(command, TyperGroup) else ""
+        page_of = page_of_group(group) if isinstance(command, TyperGroup) else ""
         for name, leaf in leaves_of(group, command):
             link = f"{page_of}#deliveryd-{name.replace(' ', '-')}"
             rows.append((f"[`deliveryd {name}`]({link})", first_line(leaf)))
@@ -256,10 +260,19 @@ def commands() -> Iterator[str]:
             yield from described(name, command)
 
 
-def command_groups() -> Iterator[str]:
-    """Each command of a group with its arguments and options."""
+ABOUT_PROVIDERS = frozenset({"channels", "receipts", "stopped"})
+"""Groups of commands that have a page of their own."""
+
+
+def page_of_group(group: str) -> str:
+    """The page on which a group is described."""
+    return "command-groups-providers.md" if group in ABOUT_PROVIDERS else "command-groups.md"
+
+
+def command_groups(page: str) -> Iterator[str]:
+    """Each command of a page's groups with its arguments and options."""
     for group, command in all_commands().items():
-        if isinstance(command, TyperGroup):
+        if isinstance(command, TyperGroup) and page_of_group(group) == page:
             yield from ("", f"## deliveryd {group}", "", *paragraphs(command))
             for name, leaf in leaves_of(group, command):
                 yield from described(name, leaf, level="###")
@@ -420,8 +433,10 @@ PAGES: Mapping[str, Callable[[], Iterator[str]]] = {
     "configuration.md": configuration,
     "configuration-customers.md": customers,
     "configuration-channels.md": channels,
+    "configuration-receipts.md": receipts,
     "commands.md": commands,
-    "command-groups.md": command_groups,
+    "command-groups.md": partial(command_groups, "command-groups.md"),
+    "command-groups-providers.md": partial(command_groups, "command-groups-providers.md"),
     "log-events.md": log_events,
     "metrics.md": metrics,
     "states.md": states,

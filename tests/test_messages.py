@@ -142,7 +142,7 @@ async def by_a_probe(host: str, port: int, secure: bool) -> str | None:
 
 async def by_mail(host: str, port: int, secure: bool) -> str | None:
     options = SmtpOptions(host=host, port=port, tls="tls" if secure else "none", sender="a@example.com")
-    channel = open_smtp("email", "email", options, 5.0)
+    channel = open_smtp("channels.email", "email", options, 5.0)
     assert isinstance(channel, SmtpChannel)
     try:
         problem = await channel.probe()

@@ -11,14 +11,14 @@ from pydantic import ValidationError
 
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.model import parse_instant
-from deliveryd.receipts.reading import LONGEST_RAW, Reading, Report, ReportReader
+from deliveryd.receipts.reading import LONGEST_RAW, ReadReports, Report, ReportReader
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 
 NOW = parse_instant("2026-06-01T00:00:00Z")
 FORM = (b"content-type", b"application/x-www-form-urlencoded")
 
 
-def read(table: dict[str, Any], request: ReceiptRequest) -> Reading:
+def read(table: dict[str, Any], request: ReceiptRequest) -> ReadReports:
     return ReportReader(ReceiptOptions.model_validate(table)).read(request.document(), NOW)
 
 
@@ -265,7 +265,7 @@ def test_a_list_that_isnt_there_is_unreadable(body: object) -> None:
 
 def test_an_empty_list_has_no_report() -> None:
     """It was read."""
-    assert read(INFOBIP, post({"results": []})) == Reading(())
+    assert read(INFOBIP, post({"results": []})) == ReadReports(())
 
 
 @pytest.mark.parametrize("body", [{"results": [infobip("m1"), infobip("m2")]}, [infobip("m1")]])
@@ -308,7 +308,7 @@ def test_lists_within_lists() -> None:
     assert [(each.provider_id, each.at) for each in read(META, post(body)).reports] == [
         ("w1", NOW - 1_000_000), ("w2", NOW - 1_000_000), ("w3", NOW - 1_000_000),
     ]  # fmt: skip
-    assert read(META, post({"entry": [customers]})) == Reading(())
+    assert read(META, post({"entry": [customers]})) == ReadReports(())
     with pytest.raises(Unreadable, match="no list at /entry"):
         read(META, post({"entry": [{"changes": [{"value": {}}]}]}))
 
@@ -355,7 +355,7 @@ def test_ignored_requests_and_items_are_read() -> None:
         "status": "/event",
         "delivered": ["delivered"],
     }
-    assert read(table, post({"event": "webhook", "timestamp": 1})) == Reading(())
+    assert read(table, post({"event": "webhook", "timestamp": 1})) == ReadReports(())
     items = [{"event": "webhook"}, {"event": "delivered", "message_token": 5}]
     assert only({**table, "each": "/*"}, post(items)).provider_id == "5"
 

@@ -13,7 +13,7 @@ from deliveryd.journal import unread_reports
 from deliveryd.journal.dead_letters import DEAD_KINDS, read_dead_letter, read_dead_letters
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
-from deliveryd.model import Progress, Receipt, Reported, UnreadReport, message_key
+from deliveryd.model import ProgressReport, Receipt, Reported, UnreadReport, message_key
 from deliveryd.testing.journal_cases.samples import (
     NOW,
     accept_all,
@@ -35,11 +35,11 @@ def key_of(journal: SqliteJournal, id_: int) -> str:
     return message_key(journal.namespace, id_, "sms", 1)
 
 
-def progress(id_: str = "p1", reference: str | None = None) -> Progress:
-    return Progress("sms", id_, "accepted", NOW + 5, reference)
+def progress(id_: str = "p1", reference: str | None = None) -> ProgressReport:
+    return ProgressReport("sms", id_, "accepted", NOW + 5, reference)
 
 
-# Progress
+# ProgressReport
 
 
 async def test_progress_is_told_once_while_the_message_is_sent(tmp_path: Path) -> None:

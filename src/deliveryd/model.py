@@ -460,7 +460,7 @@ class Receipt(NamedTuple):
     reference: str | None = None
 
 
-class Progress(NamedTuple):
+class ProgressReport(NamedTuple):
     """A provider's report that a message is under way; `status` is the service's intermediate status."""
 
     provider: str
@@ -479,7 +479,7 @@ class UnreadReport(NamedTuple):
     received_at: int
 
 
-Reported = Receipt | Progress | UnreadReport
+Reported = Receipt | ProgressReport | UnreadReport
 """What the journal records of a provider's request."""
 
 

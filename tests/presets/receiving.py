@@ -18,7 +18,7 @@ from deliveryd.channels.preset_catalogue import Preset
 from deliveryd.http.server import serve
 from deliveryd.receipts.endpoint import ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply, open_inlet
-from deliveryd.receipts.reading import Reading
+from deliveryd.receipts.reading import ReadReports
 from deliveryd.receipts.reading import Report as ReadReport
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import Forged
@@ -35,7 +35,7 @@ class Intake:
     def __init__(self, inlet: Inlet, now: int) -> None:
         self._inlet = inlet
         self._now = now
-        self.readings: list[Reading] = []
+        self.readings: list[ReadReports] = []
         self.forged = 0
 
     async def take_in(self, _provider: str, request: ReceiptRequest) -> ReceiptReply:
@@ -105,7 +105,7 @@ def _answer_differences(case: ReceiptCase, answer: httpx.Response) -> Iterator[s
         yield f"answer: expected {case.answer.body!r}, got {answer.text!r}"
 
 
-def _report_differences(case: ReceiptCase, readings: list[Reading], now: int) -> Iterator[str]:
+def _report_differences(case: ReceiptCase, readings: list[ReadReports], now: int) -> Iterator[str]:
     read = [report for reading in readings for report in reading.reports]
     if len(read) != len(case.reports):
         yield f"expected {len(case.reports)} reports, got {[_told(each) for each in read]}"

@@ -7,8 +7,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from deliveryd.channels.base import Dispatch
-from deliveryd.channels.filters import FILTERS, PHONE, Step, kind_after
-from deliveryd.channels.mapping import COMPUTED_FIELDS, Name, kind_of, names_in, split
+from deliveryd.channels.filters import FILTERS, PHONE, FilterStep, kind_after
+from deliveryd.channels.mapping import COMPUTED_FIELDS, Name, names_in, placeholder_kind, split
 from deliveryd.errors import DeliverydError
 from deliveryd.model import SECOND, format_instant
 from deliveryd.sms import SmsParts, sms_parts
@@ -209,12 +209,12 @@ def _computed(dispatch: Dispatch, of: Callable[[SmsParts], Value]) -> Value:
     return ABSENT if text is None else of(sms_parts(text))
 
 
-def _steps(name: Name, phones: PhoneReader | None) -> list[Step]:
+def _steps(name: Name, phones: PhoneReader | None) -> list[FilterStep]:
     """Return the functions that a value goes through; an instant that isn't filtered is written as text."""
-    kind = kind_of(name)
+    kind = placeholder_kind(name)
     if kind == "instant" and not name.filters:
         return [_written_instant]
-    steps: list[Step] = []
+    steps: list[FilterStep] = []
     for filter_ in name.filters:
         if filter_ == PHONE:
             if phones is None:
@@ -226,7 +226,7 @@ def _steps(name: Name, phones: PhoneReader | None) -> list[Step]:
     return steps
 
 
-def _through(steps: list[Step], value: str | int) -> str | int:
+def _through(steps: list[FilterStep], value: str | int) -> str | int:
     try:
         for step in steps:
             value = step(value)

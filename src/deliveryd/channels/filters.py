@@ -12,13 +12,13 @@ from deliveryd.model import SECOND
 Kind = Literal["text", "instant", "seconds", "number"]
 """What a value is: text, an instant in microseconds, a length of time in seconds, or any other number."""
 
-Step = Callable[[str | int], str | int]
+FilterStep = Callable[[str | int], str | int]
 
 
 class Filter(NamedTuple):
     """What a filter does to one kind of values, and what the result is."""
 
-    step: Step
+    step: FilterStep
     result: Kind
 
 

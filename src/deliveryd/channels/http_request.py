@@ -41,7 +41,7 @@ class HttpRequest(NamedTuple):
 
 
 Write = Callable[[Dispatch], HttpRequest]
-Condition = Callable[[Dispatch], bool]
+VariantTest = Callable[[Dispatch], bool]
 
 
 class RequestWriter:
@@ -53,7 +53,7 @@ class RequestWriter:
     def __init__(self, options: RequestOptions, context: MappingContext) -> None:
         base = options.parts()
         self._base = PartsWriter(base, options.basic, context)
-        self._variants: list[tuple[Condition, PartsWriter]] = []
+        self._variants: list[tuple[VariantTest, PartsWriter]] = []
         for variant in options.variants:
             writer = PartsWriter(variant.over(base), options.basic, context)
             self._variants.append((_compile_conditions(variant.when, context), writer))
@@ -115,12 +115,12 @@ class PartsWriter:
         return HttpRequest(self._method, self._target(dispatch), headers, self._body(dispatch))
 
 
-def _compile_conditions(conditions: Sequence[WhenOptions], context: MappingContext) -> Condition:
+def _compile_conditions(conditions: Sequence[WhenOptions], context: MappingContext) -> VariantTest:
     compiled = [_compile_condition(condition, context) for condition in conditions]
     return lambda dispatch: all(holds(dispatch) for holds in compiled)
 
 
-def _compile_condition(condition: WhenOptions, context: MappingContext) -> Condition:
+def _compile_condition(condition: WhenOptions, context: MappingContext) -> VariantTest:
     read = compile_tree(condition.at, context)
     if condition.is_ is not None:
         values = frozenset(condition.is_)

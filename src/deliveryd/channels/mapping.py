@@ -102,7 +102,7 @@ def keys_with_placeholders(value: object) -> Iterator[str]:
             yield from keys_with_placeholders(member)
 
 
-def kind_of(name: Name) -> Kind:
+def placeholder_kind(name: Name) -> Kind:
     """Return what the value of a known placeholder is, before its filters."""
     if name.root == "content":
         return COMPUTED_FIELDS.get(name.field, "text")
@@ -144,7 +144,7 @@ def _name_problem(name: Name, secrets: Mapping[str, object]) -> str | None:
 
 
 def _filter_problem(name: Name) -> str | None:
-    kind: Kind | None = kind_of(name)
+    kind: Kind | None = placeholder_kind(name)
     for filter_ in name.filters:
         if filter_ not in FILTER_NAMES:
             there_are = suggestion(filter_, FILTER_NAMES) or f"; there are {', '.join(FILTER_NAMES)}"

@@ -73,11 +73,11 @@ Places = Annotated[
 Word = Annotated[str, BeforeValidator(_word)]
 
 
-class _Table(BaseModel):
+class _ReceiptTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
-class ReceiptAnswerOptions(_Table):
+class ReceiptAnswerOptions(_ReceiptTable):
     """What the provider gets for a request that was read."""
 
     status: int = Field(200, ge=200, le=299, description="status")
@@ -85,7 +85,7 @@ class ReceiptAnswerOptions(_Table):
     content_type: str = Field("text/plain; charset=utf-8", description="its Content-Type")
 
 
-class ChallengeOptions(_Table):
+class ChallengeOptions(_ReceiptTable):
     """Meta's verification of an address: a GET with a token that the operator chose, and a text to return."""
 
     secret_file: SecretPaths = Field((), description="verify token; during a rotation several, all valid")
@@ -106,7 +106,7 @@ class ChallengeOptions(_Table):
         return self.model_copy(update={"secret_file": secrets[self.secret]})
 
 
-class ReceiptOptions(_Table):
+class ReceiptOptions(_ReceiptTable):
     """Where the values of a report are, and what its words mean.
 
     With `reference` a receipt also settles a message whose acceptance, and so the provider's id, is unknown.

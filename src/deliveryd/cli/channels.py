@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from deliveryd.channels.preset_catalogue import Catalogue
+from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.cli.provider_options import (
@@ -24,7 +25,7 @@ from deliveryd.inspection.adapters import adapter_lines, adapter_rows, describe_
 from deliveryd.inspection.answers import verdict_data, verdict_lines, verdict_on
 from deliveryd.inspection.offline import ProviderChoice, offline_provider
 
-channels = typer.Typer(
+channels = CommandGroup(
     no_args_is_help=True,
     help="Show what a channel can be.\n\n"
     "A preset is the http adapter with the tables of one provider filled in.",

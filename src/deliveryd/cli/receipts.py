@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.cli.provider_options import (
@@ -20,7 +21,7 @@ from deliveryd.inspection.offline import ProviderChoice, offline_provider
 from deliveryd.inspection.receipt_trial import receipt_table, trial_data, trial_lines, try_receipts
 from deliveryd.model import WallClock, parse_instant
 
-receipts = typer.Typer(no_args_is_help=True, help="Try what providers report.")
+receipts = CommandGroup(no_args_is_help=True, help="Try what providers report.")
 
 
 def _instant(text: str) -> int:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.orders import carry_out, report_reply
@@ -22,7 +23,7 @@ from deliveryd.journal.stopped import StoppedRecipient, read_stopped
 from deliveryd.model import format_instant
 from deliveryd.options.suggestion import suggestion
 
-stopped = typer.Typer(
+stopped = CommandGroup(
     no_args_is_help=True,
     help="List the recipients who stopped a channel, and change the list.\n\n"
     "A recipient is an address, or digest:HEX as in the list, which stores no addresses. Messages to a listed"

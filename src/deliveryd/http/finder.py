@@ -30,7 +30,7 @@ SEARCHED_TEXT = 16 * 1024
 _MOST_FIELDS = 1000
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
-Texts = Mapping[str, str | list[str]]
+TextFields = Mapping[str, str | list[str]]
 """A form's fields, or a query's parameters; a name that is given several times has a list."""
 
 _NOTHING: Mapping[str, str] = {}
@@ -43,7 +43,7 @@ class _Unreadable:
 _UNREADABLE = _Unreadable()
 
 
-def read_texts(encoded: bytes) -> Texts:
+def read_texts(encoded: bytes) -> TextFields:
     """Parse a form or a query. Raises ValueError: too many fields, or not UTF-8."""
     texts: dict[str, str | list[str]] = {}
     text = encoded.decode("ascii")
@@ -72,8 +72,8 @@ class Document:
         self,
         body: bytes,
         headers: Mapping[str, str] = _NOTHING,
-        query: Texts = _NOTHING,
-        form: Texts | None = None,
+        query: TextFields = _NOTHING,
+        form: TextFields | None = None,
     ) -> None:
         self.body = body
         self.headers = headers

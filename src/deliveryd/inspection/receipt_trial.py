@@ -15,7 +15,7 @@ from deliveryd.http.raw_message import RawRequest, parse_request
 from deliveryd.inspection.offline import OfflineProvider
 from deliveryd.model import format_instant
 from deliveryd.receipts.inlet import Inlet, ReceiptReply, open_inlet
-from deliveryd.receipts.reading import NOTHING, Reading, Report
+from deliveryd.receipts.reading import NOTHING, ReadReports, Report
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import CertificateMissing, Forged
 
@@ -34,7 +34,7 @@ class ReceiptTrial(NamedTuple):
 
     signature: SignatureResult
     reason: str | None
-    reading: Reading
+    reading: ReadReports
     reply: ReceiptReply
 
 

@@ -24,7 +24,7 @@ from deliveryd.journal.rows import ENTRY, entry_of, spent_of
 from deliveryd.journal.unread_reports import keep_unread
 from deliveryd.model import (
     Entry,
-    Progress,
+    ProgressReport,
     Receipt,
     Reported,
     Transition,
@@ -138,11 +138,11 @@ class Matching:
     ) -> MatchedReceipt:
         if isinstance(report, Receipt):
             return done.get(report) or self._receive(db, report)
-        if isinstance(report, Progress):
+        if isinstance(report, ProgressReport):
             return self._progress(db, report)
         return MatchedReceipt("unread")
 
-    def _progress(self, db: sqlite3.Connection, progress: Progress) -> MatchedReceipt:
+    def _progress(self, db: sqlite3.Connection, progress: ProgressReport) -> MatchedReceipt:
         """Tell the service an intermediate status once, while the message is sent under this key."""
         provider, provider_id, status, at, reference = progress
         tried = self._tried(db, Receipt(provider, provider_id, False, status, at, at, reference))

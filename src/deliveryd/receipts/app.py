@@ -12,11 +12,11 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.client import build_client
 from deliveryd.metrics import Metrics, ReceiptResult
-from deliveryd.model import Clock, OptOut, Progress, Receipt, Reported, UnreadReport, channel_of
+from deliveryd.model import Clock, OptOut, ProgressReport, Receipt, Reported, UnreadReport, channel_of
 from deliveryd.receipts.batcher import ReceiptBatcher
 from deliveryd.receipts.endpoint import ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
-from deliveryd.receipts.reading import Reading, Report
+from deliveryd.receipts.reading import ReadReports, Report
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import CertificateMissing, Forged, NoReport, Subscription, Verified
 from deliveryd.telemetry import Event, Fields, log
@@ -27,7 +27,7 @@ STRANGERS_LOG_INTERVAL = 60.0
 _FETCH_TIMEOUT = 8.0
 _LARGEST_PAGE = 64 << 10
 
-Fetch = Callable[[str], Awaitable[bytes | None]]
+FetchPage = Callable[[str], Awaitable[bytes | None]]
 """Returns what is at an address; None: it can't be had now."""
 
 _STARTING = ReceiptReply(503, "deliveryd is starting; report it again later")
@@ -48,7 +48,7 @@ class _Unreachable(Exception):
 
 
 async def fetch_page(url: str) -> bytes | None:
-    """Fetch a page of a provider."""
+    """FetchPage a page of a provider."""
     client = build_client(timeout=_FETCH_TIMEOUT, max_body=_LARGEST_PAGE)
     try:
         answer = await client.send("GET", url)
@@ -76,7 +76,7 @@ class Receipts:
         max_body: int,
         public_url: str = "",
         intermediate: Collection[str] = (),
-        fetch: Fetch = fetch_page,
+        fetch: FetchPage = fetch_page,
     ) -> None:
         self._inlets = inlets
         self._paths = paths
@@ -152,7 +152,7 @@ class Receipts:
                 missing.learn(certificate)
         return inlet.verify(request, now)
 
-    async def _record(self, provider: str, reading: Reading, now: int) -> Sequence[str] | None:
+    async def _record(self, provider: str, reading: ReadReports, now: int) -> Sequence[str] | None:
         """Record the reports of a request in one transaction; return what each did, or None if it failed."""
         reports = [
             *(UnreadReport(provider, raw, reason, now) for raw, reason in reading.unread),
@@ -173,7 +173,7 @@ class Receipts:
                 status = report.word if delivered else report.details
                 yield Receipt(provider, id_, delivered, status, report.at, now, report.reference)
             elif report.intermediate is not None and report.intermediate in self._intermediate:
-                yield Progress(provider, id_, report.intermediate, now, report.reference)
+                yield ProgressReport(provider, id_, report.intermediate, now, report.reference)
 
     def _turned_away(self, status: int, provider: str | None) -> None:
         """A request was no report to a provider, or one that is too large: perhaps a mistyped address."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptOptions
 from deliveryd.channels.signature_options import TokenSignature
-from deliveryd.receipts.reading import Reading, ReportReader
+from deliveryd.receipts.reading import ReadReports, ReportReader
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Verified
 from deliveryd.receipts.verification import Verifier, open_verifier
@@ -71,7 +71,7 @@ class Inlet:
         """Return what a genuine request holds. Raises Forged, CertificateMissing."""
         return request if self._verifier is None else self._verifier.verify(request, now)
 
-    def read(self, request: ReceiptRequest, now: int) -> Reading:
+    def read(self, request: ReceiptRequest, now: int) -> ReadReports:
         """Return the reports of a request. Raises Unreadable."""
         return self._reader.read(request.document(), now)
 

@@ -55,14 +55,14 @@ class Unread(NamedTuple):
     reason: str
 
 
-class Reading(NamedTuple):
+class ReadReports(NamedTuple):
     """The reports of a request, and those of them that can't be read."""
 
     reports: Sequence[Report]
     unread: Sequence[Unread] = ()
 
 
-NOTHING = Reading(())
+NOTHING = ReadReports(())
 
 
 class _Words(NamedTuple):
@@ -89,18 +89,18 @@ class ReportReader:
         self._reported_at = _compiled(options.reported_at)
         self._read_time = compile_time(options.time, options.zone)
 
-    def read(self, document: Document, received_at: int) -> Reading:
+    def read(self, document: Document, received_at: int) -> ReadReports:
         """Read a request. Raises Unreadable if nothing in it can be read."""
         if self._each is None:
             if _any_holds(self._ignore, document):
                 return NOTHING
-            return Reading(list(self._reports(document, received_at)))
+            return ReadReports(list(self._reports(document, received_at)))
         items = document.each(self._each)
         if not items:
             return self._without_items(document, self._each)
         return self._read_items(items, received_at)
 
-    def _read_items(self, items: Sequence[Document], received_at: int) -> Reading:
+    def _read_items(self, items: Sequence[Document], received_at: int) -> ReadReports:
         reports: list[Report] = []
         unread: list[Unread] = []
         reason: Unreadable | None = None
@@ -114,9 +114,9 @@ class ReportReader:
                 unread.append(Unread(_raw(item), str(error)))
         if reason is not None and not reports:
             raise Unreadable(f"none of {len(unread)} reports can be read: {reason}")
-        return Reading(reports, unread)
+        return ReadReports(reports, unread)
 
-    def _without_items(self, document: Document, steps: Steps) -> Reading:
+    def _without_items(self, document: Document, steps: Steps) -> ReadReports:
         """A request without any item: the list is empty, or it is one that is to be ignored.
 
         A condition that something is absent is about items: of other requests it would hold always.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import parse_qsl
 
-from deliveryd.http.finder import Document, Texts, read_texts
+from deliveryd.http.finder import Document, TextFields, read_texts
 
 _FORM = b"application/x-www-form-urlencoded"
 _MULTIPART = b"multipart/"
-_NO_TEXTS: Texts = {}
+_NO_TEXTS: TextFields = {}
 _MOST_FIELDS = 1000
 
 
@@ -17,8 +17,8 @@ class Unreadable(ValueError):
     """A report doesn't match the configuration; the text names the place, never a value."""
 
 
-class Headers(Mapping[str, str]):
-    """Headers by their lower-case names, decoded when one is looked up.
+class ReceiptHeaders(Mapping[str, str]):
+    """ReceiptHeaders by their lower-case names, decoded when one is looked up.
 
     One that is given several times is a list (RFC 9110, 5.2).
     """
@@ -67,7 +67,7 @@ class ReceiptRequest:
         self.path = path
         self.query = query
         self._raw_headers = headers
-        self.headers: Mapping[str, str] = Headers(headers)
+        self.headers: Mapping[str, str] = ReceiptHeaders(headers)
         self.body = body
         self.base = base
 
@@ -117,14 +117,14 @@ class ReceiptRequest:
             raise Unreadable("the body is neither JSON nor a form")
         return document
 
-    def _form(self) -> Texts | None:
+    def _form(self) -> TextFields | None:
         if self.is_form:
             return _texts(self.body, "form")
         if self._content_type().startswith(_MULTIPART):
             raise Unreadable("the body is multipart; only JSON and plain forms can be read")
         return None
 
-    def _query_if_any(self) -> Texts:
+    def _query_if_any(self) -> TextFields:
         """Return the query beside a body; one that can't be read has no parameters."""
         try:
             return read_texts(self.query) if self.query else _NO_TEXTS
@@ -132,7 +132,7 @@ class ReceiptRequest:
             return _NO_TEXTS
 
 
-def _texts(encoded: bytes, what: str) -> Texts:
+def _texts(encoded: bytes, what: str) -> TextFields:
     try:
         return read_texts(encoded)
     except ValueError:

@@ -433,9 +433,10 @@ def receipts_of(world: World) -> str:
     return f"{found[-1]}/receipts/sms"
 
 
-def report(url: str, reference: str, status: str = "delivered") -> str:
+def report(url: str, reference: str, status: str = "delivered") -> None:
+    """Report as the gateway; the worker has it once it answers."""
     body = {"id": "gateway-1", "status": status, "reference": reference}
-    return httpx.post(url, json=body, trust_env=False).text.strip()
+    assert httpx.post(url, json=body, trust_env=False).status_code == 200
 
 
 @pytest.fixture
@@ -453,8 +454,8 @@ def test_a_receipt_settles_what_is_held_in_doubt(reporting: World, status: str, 
     hold(world, 1)
     worker = running(world)
     url = receipts_of(world)
-    assert report(url, "1", status) == "settled"
-    assert report(url, "1", status) == "repeated"
+    report(url, "1", status)
+    report(url, "1", status)
     world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent", last], PATIENCE)
     end(worker)
     assert len(world.state.received) == 1
@@ -475,7 +476,7 @@ def test_a_receipt_takes_back_what_waits_to_be_resent(reporting: World) -> None:
     key = world.state.received[0].idempotency_key
     assert key is not None
     url = receipts_of(world)
-    assert report(url, key) in ("recalled", "unmatched")  # the latter while the attempt is still under way
+    report(url, key)
     assert worker.wait(PATIENCE) == 0
     assert world.state.statuses(1) == ["dequeued", "sent", "delivered"]
     assert len(world.state.received) == 1
@@ -491,7 +492,7 @@ def test_a_receipt_that_comes_while_the_answer_is_awaited_settles_the_doubt_as_i
     world.state.enqueue(message(1))
     worker = world.start("--until-idle", log="info")
     world.sandbox.wait_for(lambda state: state.received, PATIENCE)
-    assert report(receipts_of(world), "1") == "unmatched"
+    report(receipts_of(world), "1")
     assert worker.wait(PATIENCE) == 0
     assert world.state.statuses(1) == ["dequeued", "sent", "delivered"]
     audited(world)

@@ -37,6 +37,7 @@ def all_cases() -> Iterator[object]:
             yield pytest.param(name, file, case, id=f"{name}-{label}")
 
 
+@pytest.mark.slow  # a thousand cases, each with sockets of its own
 @pytest.mark.anyio
 @pytest.mark.parametrize(("name", "file", "case"), list(all_cases()))
 async def test_case(name: str, file: CaseFile | None, case: Case | ValueError, tmp_path: Path) -> None:

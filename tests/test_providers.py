@@ -28,6 +28,7 @@ from support.messages import message
 from support.virtual import CONFIG, VirtualChannel, VirtualWorld, live
 
 BUSY = TryAgain("provider answered 503")
+BY_A_GATEWAY = TryAgain("provider answered 503", may_have_arrived=True)
 SMS = {"content": {"en": {"sms": {"text": "hello"}}}}
 BOTH = {"content": {"en": {"sms": {"text": "hello"}, "email": {"subject": "s", "body": "b"}}}}
 A, B = "sms/a", "sms/b"
@@ -205,8 +206,9 @@ def test_the_line_shares_messages_by_weight(world: VirtualWorld) -> None:
     assert len(sent_by(world, A)) + len(sent_by(world, B)) == 1000
 
 
+@pytest.mark.parametrize("busy", [BUSY, BY_A_GATEWAY], ids=["busy", "503 of a gateway"])
 def test_while_one_answers_503_the_other_takes_all_within_seconds_and_the_shares_return(
-    world: VirtualWorld,
+    world: VirtualWorld, busy: Verdict
 ) -> None:
     """Five minutes of it, with three messages a second before, meanwhile and after; nothing is sent twice."""
     down, up, end = 120.0, 420.0, 720.0
@@ -215,7 +217,7 @@ def test_while_one_answers_503_the_other_takes_all_within_seconds_and_the_shares
 
     def answer(dispatch: Dispatch) -> Verdict:
         if down <= trio.current_time() < up:
-            return BUSY
+            return busy
         taken.setdefault(dispatch.entry.id, trio.current_time())
         return ACCEPTED
 
@@ -252,7 +254,11 @@ def test_while_one_answers_503_the_other_takes_all_within_seconds_and_the_shares
     assert 3 < len(probes) < 40
 
 
-@pytest.mark.parametrize("verdict", [BUSY, Misconfigured("provider answered 401")], ids=["503", "401"])
+@pytest.mark.parametrize(
+    "verdict",
+    [BUSY, BY_A_GATEWAY, Misconfigured("provider answered 401")],
+    ids=["busy", "503 of a gateway", "401"],
+)
 def test_what_waits_for_a_provider_goes_to_the_other_when_it_is_down(
     world: VirtualWorld, verdict: Verdict
 ) -> None:
@@ -263,6 +269,29 @@ def test_what_waits_for_a_provider_goes_to_the_other_when_it_is_down(
     seconds = live(world.run_until_idle)
     assert all_sent(world, 3000)
     assert seconds < 120
+
+
+def test_what_a_gateway_answered_503_for_does_not_come_back_to_it(world: VirtualWorld) -> None:
+    """It may have arrived after all, and would have to say the same there."""
+    enqueue(world, 100)
+    seen: set[int] = set()
+
+    def answer(dispatch: Dispatch) -> Verdict:
+        if trio.current_time() > 30:
+            return ACCEPTED
+        seen.add(dispatch.entry.id)
+        return BY_A_GATEWAY
+
+    world.channels[A].verdict = answer
+    world.channels[B].verdict = lambda dispatch: (
+        TryAgain("busy", only_this=True)
+        if dispatch.entry.id in seen and trio.current_time() < 90
+        else ACCEPTED
+    )
+    live(world.run_until_idle)
+    assert all_sent(world, 100)
+    assert seen
+    assert not [at for at, each in sent_by(world, A) if each.entry.id in seen and at > 30]
 
 
 def test_what_is_in_doubt_never_moves(world: VirtualWorld) -> None:

@@ -224,9 +224,12 @@ class Entry(NamedTuple):
         """The message as an operator has it begin anew: its keys are new ones at every provider."""
         return self._unbound()._replace(beginning=self.beginning + 1)
 
-    def moved_on(self) -> Entry:
-        """The message after a try that didn't arrive: another provider of its channel takes it."""
-        return self._unbound()
+    def moved_on(self, reason: str) -> Entry:
+        """The message after a try that its provider didn't take: another one of its channel takes it.
+
+        After an answer that isn't certain it doesn't come back, since it would have to say the same there.
+        """
+        return self._unbound() if self.content is None else self.given_up(reason)
 
     def given_up(self, reason: str) -> Entry:
         """The message after its provider failed for good."""

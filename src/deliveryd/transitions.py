@@ -121,7 +121,7 @@ def retry_later(entry: Entry, at: int, due_at: int, outcome: Outcome, waits_for:
 
 def moved_on(entry: Entry, at: int, outcome: Outcome) -> Transition:
     """The provider doesn't have the message and keeps failing; another one of the channel takes it."""
-    return Transition(entry.moved_on(), *_GIVEN_UP, at, outcome=outcome)
+    return Transition(entry.moved_on(outcome.reason or ""), *_GIVEN_UP, at, outcome=outcome)
 
 
 def given_up(entry: Entry, at: int, outcome: Outcome, reason: str) -> Transition:

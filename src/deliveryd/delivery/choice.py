@@ -142,14 +142,19 @@ class Choice:
         return any(other != name and not sender.standing.is_down for other, sender in self._enabled.items())
 
     def has_other_for(self, entry: Entry, name: str) -> bool:
-        """The same for one message, which has to be repeated where it may have arrived."""
-        return not entry.may_have_arrived and any(self._others(entry, name))
+        """The same for one message, which is repeated where it was made while it is in doubt."""
+        return not entry.doubt and any(self._others(entry, name))
 
     def can_move(self, entry: Entry, customer: Customer | None, name: str) -> bool:
         """Whether another provider takes a message that waits for this one, and reaches the customer."""
-        return not entry.may_have_arrived and any(
+        return not entry.doubt and any(
             sender.adapter.reaches(customer) for sender in self._others(entry, name)
         )
+
+    def leaves(self, entry: Entry, name: str) -> bool:
+        """Whether a message that may have arrived at a provider, but isn't in doubt, may go elsewhere."""
+        is_down = self.senders[name].standing.is_down
+        return is_down and (self.has_other_for(entry, name) or (self.is_unavailable and not entry.doubt))
 
     def _others(self, entry: Entry, name: str) -> Iterator[Sender]:
         return (

@@ -172,7 +172,10 @@ class Dispatcher:
         """The step of a message that was offered in vain."""
         entry, name = routed.entry, self.name
         # No other channel can take it: the router tries them first.
-        if self.is_open and self._choice.is_unavailable and not entry.may_have_arrived:
+        if self.is_open and self._choice.is_unavailable and not entry.doubt:
+            return wait_alone(routed, self._clock.now())
+        is_left_over = self.gives_away and entry.may_have_arrived and not entry.doubt
+        if is_left_over:  # the router found no other provider for it
             return wait_alone(routed, self._clock.now())
         if self._choice.has_other_for(entry, name) and not self._choice.can_move(
             entry, routed.customer, name
@@ -247,7 +250,7 @@ class Dispatcher:
             self._was_unavailable = False
             return
         if self._choice.is_unavailable and not self._was_unavailable:
-            self._route_again(lambda routed: not routed.entry.may_have_arrived)
+            self._route_again(lambda routed: not routed.entry.doubt)
         elif not self._provider.is_reached and self._choice.has_other(self.name):
             self._route_again(lambda routed: self._choice.can_move(routed.entry, routed.customer, self.name))
         self._was_unavailable = self._choice.is_unavailable

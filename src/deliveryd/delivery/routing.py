@@ -60,6 +60,9 @@ _Offer = tuple[str, CompiledBlock]
 _Place = tuple[str, str]
 """A language, and a channel whose block may be found there."""
 
+DOWN = "provider was down"
+"""Why a message doesn't come back to a provider that may have it."""
+
 _MOST_KEPT = 50
 """Lists of languages, of one settings id, whose offers are kept: far more than there are languages."""
 
@@ -93,8 +96,10 @@ class Router:
 
     def needs_customer(self, entry: Entry, settings: CompiledSettings, now: int) -> bool:
         """Whether a message depends on its customer: on their language, an address, or their name."""
-        if is_expired(settings.expires_at, now) or self._repeats(entry):
+        if is_expired(settings.expires_at, now):
             return False
+        if name := self._repeats(entry):
+            return self._leaves(entry, name)
         if entry.spent or entry.doubt:
             choice = self._choice(settings, self._order_for(entry))
         else:
@@ -116,6 +121,9 @@ class Router:
         if settings.expires_at is not None and is_expired(settings.expires_at, now):
             return Undeliverable.because(entry, expiry_details(settings.expires_at))
         if entry.content is not None and (name := self._repeats(entry)):
+            elsewhere = self._elsewhere(entry, name, settings, customer, now)
+            if elsewhere is not None:
+                return elsewhere
             said, values = entry.content
             return Routed(entry, name, Customer(entry.customer_id, values), said, settings.expires_at)
         try:
@@ -136,6 +144,21 @@ class Router:
         """The provider to which a message says again what may have arrived there, if it does so."""
         provider = entry.provider or entry.via
         return provider if entry.content is not None and provider in self._providers else None
+
+    def _leaves(self, entry: Entry, provider: str) -> bool:
+        return self._roads[channel_of(provider)].choice.leaves(entry, provider)
+
+    def _elsewhere(
+        self, entry: Entry, provider: str, settings: CompiledSettings, customer: Customer | None, now: int
+    ) -> Routed | None:
+        """Where a message goes whose provider is down and answered that it didn't take it, if anywhere."""
+        if not self._leaves(entry, provider):
+            return None
+        found = self.route(entry.bound(provider).moved_on(DOWN), settings, customer, now)
+        if isinstance(found, Undeliverable):
+            return None
+        sender = self._roads[channel_of(found.provider)].choice.senders[found.provider]
+        return None if sender.standing.is_down else found
 
     def _first_usable(
         self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]

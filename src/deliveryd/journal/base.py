@@ -175,7 +175,7 @@ class Journal(Protocol):
     async def release(self, provider: str, at: int, limit: int) -> int:
         """Let messages that are bound to a provider and wait be due at `at`, bound to none.
 
-        Those that may have arrived there stay. Returns how many were released, `limit` at most.
+        Those in doubt stay. Returns how many were released, `limit` at most.
         """
 
     async def largest_cause(self) -> tuple[str, int]:

@@ -69,12 +69,11 @@ WAKE = """
 UPDATE message SET due_at = ?, waits_for = NULL WHERE id IN (SELECT id FROM message
     WHERE waits_for IN (SELECT value FROM json_each(?)) AND due_at IS NOT NULL LIMIT ?)
 """
-_NOT_IN_DOUBT = "NOT doubt AND content IS NULL"
 RELEASE_FROM = f"""
 UPDATE message SET due_at = ?6, waits_for = NULL, provider = '', tries = 0 WHERE id IN (
-    SELECT id FROM message WHERE waits_for IN (?1, ?2, ?3) AND due_at IS NOT NULL AND {_NOT_IN_DOUBT}
+    SELECT id FROM message WHERE waits_for IN (?1, ?2, ?3) AND due_at IS NOT NULL AND NOT doubt
     UNION ALL SELECT id FROM message
-        WHERE state = {of.DUE.before:d} AND waits_for IS NULL AND provider = ?4 AND {_NOT_IN_DOUBT}
+        WHERE state = {of.DUE.before:d} AND waits_for IS NULL AND provider = ?4 AND NOT doubt
     LIMIT ?5)
 """
 MAKE_READY = f"UPDATE message SET state = {of.DUE.after:d}, due_at = NULL, waits_for = NULL WHERE id = ?"

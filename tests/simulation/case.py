@@ -22,6 +22,9 @@ DOUBTFUL_ANSWERS = frozenset(
 )
 """Troubles whose answer leaves in doubt what became of a request (design 5)."""
 
+FOR_GOOD = frozenset({Trouble.BAD_REQUEST, Trouble.CUT_REFUSAL, Trouble.UNPROCESSABLE})
+"""Troubles whose answer refuses a message for good."""
+
 BUSY = frozenset({Trouble.BUSY, Trouble.BUSY_AFTER})
 """Troubles after which the message wasn't taken, if the provider tells the truth."""
 

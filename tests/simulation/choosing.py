@@ -24,7 +24,7 @@ class Choices(Protocol):
 class Seeded:
     """Choices out of a seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int | str) -> None:
         self._random = random.Random(seed)
 
     def number(self, least: int, most: int) -> int:

@@ -31,6 +31,7 @@ from simulation.plan import (
     Tuning,
 )
 from simulation.scenes import ABOUT_DOUBTS, in_a_scene
+from simulation.several import with_several_providers
 
 ANY = (
     Trouble.NO_CONNECTION,
@@ -84,7 +85,12 @@ ADDRESSES = ("ann@example.org", "a.n@example.org", "an.n@example.org", None)
 
 
 def seeded_plan(seed: int) -> Plan:
-    """The plan of a seed."""
+    """The plan of a seed; about half of them have several providers for a channel."""
+    return with_several_providers(Seeded(f"providers {seed}"), plan_of_single_providers(seed))
+
+
+def plan_of_single_providers(seed: int) -> Plan:
+    """The plan of a seed as it is where each channel has one provider."""
     return draw_plan(Seeded(seed), seed)
 
 
@@ -92,7 +98,7 @@ def seeded_plan(seed: int) -> Plan:
 def plans(draw: st.DrawFn) -> Plan:
     """Plans for Hypothesis."""
     choices = Drawn(draw)
-    return draw_plan(choices, choices.number(0, 2**16))
+    return with_several_providers(choices, draw_plan(choices, choices.number(0, 2**16)))
 
 
 def draw_plan(choices: Choices, seed: int) -> Plan:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from simulation.plan import CHANNELS, Message, Person, Plan
+from simulation.ledger import channel_served_by
+from simulation.plan import CHANNELS, Life, Message, Person, Plan
 
 _BRACED = re.compile(r"\{([^{}]*)\}")
 _WORD = re.compile(r"[\w.-]+")
@@ -24,6 +25,25 @@ class Choice(NamedTuple):
     channel: str
     language: str
     person: Person
+
+
+def providers_of(plan: Plan, life: Life) -> list[str]:
+    """The providers that a life's configuration has."""
+    return [
+        provider
+        for provider in plan.weights
+        if channel_served_by(provider) in life.channels and provider not in life.removed
+    ]
+
+
+def enabled_in(plan: Plan, life: Life) -> list[str]:
+    """The providers that get new messages in a life."""
+    return [provider for provider in providers_of(plan, life) if provider not in life.disabled]
+
+
+def channels_open_in(plan: Plan, life: Life) -> set[str]:
+    """The channels with a provider that gets new messages."""
+    return {channel_served_by(provider) for provider in enabled_in(plan, life)}
 
 
 def languages(person: Person) -> list[str]:
@@ -49,12 +69,12 @@ def is_readable(channel: str, fields: Mapping[str, str]) -> bool:
     return fields.keys() >= _REQUIRED[channel] and buttons in (set(), _BUTTON)
 
 
-def choices(plan: Plan, message: Message, configured: Sequence[str]) -> Iterator[list[Choice]]:
+def choices(plan: Plan, message: Message, configured: Collection[str]) -> Iterator[list[Choice]]:
     """The channels that can be taken, the best first, for each state of the directory."""
     return (_choices(plan, message, configured, person) for person in persons_of(plan, message))
 
 
-def _choices(plan: Plan, message: Message, configured: Sequence[str], person: Person) -> list[Choice]:
+def _choices(plan: Plan, message: Message, configured: Collection[str], person: Person) -> list[Choice]:
     """By language, in each by the order of channels."""
     template = plan.templates.get(message.settings_id)
     if template is None:

@@ -59,7 +59,7 @@ class Asked(NamedTuple):
     life: int
     request: int
     trouble: Trouble | None
-    channel: str
+    provider: str
     message_id: int
     key: str
     content: Mapping[str, str]
@@ -69,15 +69,25 @@ class Asked(NamedTuple):
     journaled: bool
     """Whether the intent to send this very attempt was in the journal's file."""
 
+    @property
+    def channel(self) -> str:
+        """The channel of the provider."""
+        return channel_served_by(self.provider)
+
 
 class Accepted(NamedTuple):
     """A provider took a message for the first time under a key."""
 
     order: int
-    channel: str
+    provider: str
     message_id: int
     key: str
     provider_id: str
+
+    @property
+    def channel(self) -> str:
+        """The channel of the provider."""
+        return channel_served_by(self.provider)
 
 
 class Reported(NamedTuple):
@@ -166,6 +176,11 @@ class Ledger:
         """The place of the next record in the order of all."""
         self.length += 1
         return self.length
+
+
+def channel_served_by(provider: str) -> str:
+    """The channel whose provider this is: `sms` of `sms` and of `sms/second`."""
+    return provider.partition("/")[0]
 
 
 def read_event(body: str) -> Event:

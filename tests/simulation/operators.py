@@ -13,7 +13,7 @@ from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.runtime.threads import inline
 from simulation.ledger import Ordered
-from simulation.plan import CHANNELS, Errand
+from simulation.plan import Errand
 from simulation.world import World
 
 _IN_DOUBT = frozenset({Action.RESEND, Action.RESEND_ANEW, Action.SETTLE_SENT, Action.SETTLE_FAILED})
@@ -35,7 +35,7 @@ class Operators:
             order = self._order(errand)
             if order is not None:
                 async with open_journal(self._world.journal, blocking=inline) as journal:
-                    await journal.decide(order, self._world.clock.now(), CHANNELS)
+                    await journal.decide(order, self._world.clock.now(), list(self._world.plan.weights))
 
     def begin(self, tasks: TaskGroup) -> None:
         """A worker lives: come to its desk."""

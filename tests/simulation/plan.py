@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from deliveryd.journal.orders import Action, ItemKind
 
 CHANNELS = ("messenger", "sms", "email")
 """The channels, in the order in which they are tried."""
+
+PROVIDERS: Mapping[str, tuple[str, ...]] = {
+    name: (name, f"{name}/second", f"{name}/third") for name in CHANNELS
+}
+"""The providers that a channel can have; the first one bears the channel's own name."""
 
 HEALTHY = 1
 """The settings of the messages that need nothing that hangs, where a plan is fair."""
@@ -75,6 +80,10 @@ class Life:
     hold: tuple[str, ...]
     """Channels that hold what is in doubt; the others repeat it."""
     end: End | None
+    removed: tuple[str, ...] = ()
+    """Providers that this life's configuration doesn't have."""
+    disabled: tuple[str, ...] = ()
+    """Providers that get nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +97,12 @@ class Tuning:
     post: int
     intermediate: tuple[str, ...]
     breaker: int
-    """Failures in a row that open a channel's breaker; 0: none do."""
+    """Failures in a row that open a provider's breaker; 0: none do."""
     service_timeout: float = 2.0
     cache_ttl: float = 300.0
     """Seconds for which what the directory said of a customer is kept."""
+    unavailable_after: float = 900.0
+    """Seconds for which all providers of a channel are down until its messages go to the next one."""
 
 
 class Named(StrEnum):
@@ -185,6 +196,16 @@ class Hang:
 
 
 @dataclass(frozen=True, slots=True)
+class Outage:
+    """For some seconds of the run every request to a provider comes to the same trouble."""
+
+    provider: str
+    at: float
+    seconds: float
+    trouble: Trouble
+
+
+@dataclass(frozen=True, slots=True)
 class Renewal:
     """From some second of the run on the directory says this of its customers."""
 
@@ -242,3 +263,8 @@ class Plan:
     """What the directory takes for an answer."""
     is_fair: bool = False
     """Nothing is wrong but the hangs, so messages of `HEALTHY` settings are sent soon."""
+    weights: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(CHANNELS, 1))
+    """The providers of all channels and their weights; as a rule each channel has one, of its own name."""
+    outages: tuple[Outage, ...] = ()
+    has_spare: bool = False
+    """Nothing is wrong but the outages, and each channel has a provider without one."""

@@ -22,10 +22,20 @@ WHERE id = ? AND state = 4 AND provider = ?
 """
 
 
+def host_of(provider: str) -> str:
+    """The host at which a provider takes messages."""
+    return provider.replace("/", ".")
+
+
+def provider_at(host: str) -> str:
+    """The provider that takes messages at a host."""
+    return host.replace(".", "/")
+
+
 class Sent(NamedTuple):
     """A message whose provider will report."""
 
-    channel: str
+    provider: str
     message_id: int
     key: str
     provider_id: str
@@ -33,7 +43,7 @@ class Sent(NamedTuple):
 
 
 class Providers:
-    """All providers; the name of a channel is its host. `on_sent` hears of what will be reported."""
+    """All providers, each at a host of its own. `on_sent` is called with what will be reported."""
 
     def __init__(self, world: World, on_sent: Callable[[Sent], None]) -> None:
         self._world = world
@@ -46,6 +56,10 @@ class Providers:
         """All share one schedule of troubles."""
         return "provider"
 
+    def provider(self, target: Target) -> str | None:
+        """Each can be down for itself."""
+        return provider_at(target.host)
+
     def steps(self, _endpoint: str) -> tuple[Step, Step] | None:
         """Before and after a provider took the message."""
         return Step.SENDING, Step.SENT
@@ -56,9 +70,10 @@ class Providers:
         message_id = int(content.pop("reference"))
         key = next(value.decode() for name, value in request.headers if name == b"Idempotency-Key")
         world = self._world
+        provider = provider_at(request.host)
         journaled = any(
-            message_key(str(namespace), message_id, request.host, int(str(beginning))) == key
-            for namespace, beginning in world.ask_journal(_INTENT, message_id, request.host)
+            message_key(str(namespace), message_id, provider, int(str(beginning))) == key
+            for namespace, beginning in world.ask_journal(_INTENT, message_id, provider)
         )
         world.ledger.asked.append(
             Asked(
@@ -66,7 +81,7 @@ class Providers:
                 world.life,
                 request.number,
                 request.trouble,
-                request.host,
+                provider,
                 message_id,
                 key,
                 content,
@@ -82,12 +97,12 @@ class Providers:
         known = self._by_key.get(asked.key)
         if known is None:
             ledger = self._world.ledger
-            provider_id = f"{asked.channel}-{next(self._ids)}"
-            known = Accepted(ledger.number(), asked.channel, asked.message_id, asked.key, provider_id)
+            provider_id = f"{asked.provider}-{next(self._ids)}"
+            known = Accepted(ledger.number(), asked.provider, asked.message_id, asked.key, provider_id)
             self._by_key[asked.key] = known
             ledger.accepted.append(known)
             reports = self._reports[asked.message_id]
-            self._on_sent(Sent(asked.channel, asked.message_id, asked.key, provider_id, reports))
+            self._on_sent(Sent(asked.provider, asked.message_id, asked.key, provider_id, reports))
         return WireResponse(200, {}, json.dumps({"id": known.provider_id}).encode())
 
     def spoiled(self, request: Request, status: int) -> None:

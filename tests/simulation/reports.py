@@ -24,7 +24,7 @@ class Due(NamedTuple):
 
     number: int
     at: float
-    channel: str
+    provider: str
     provider_id: str
     status: str
     answer_lost: bool
@@ -56,7 +56,7 @@ class Reports:
                 due = Due(
                     next(self._numbers),
                     at,
-                    sent.channel,
+                    sent.provider,
                     sent.provider_id,
                     report.status,
                     report.answer_lost,
@@ -100,8 +100,8 @@ class Reports:
 
     async def _post(self, due: Due) -> bool:
         """Report; tell whether the worker answered that it has it, or never will."""
-        if self._receipts is None or due.channel not in self._world.channels:
-            return due.channel not in self._world.channels
+        if self._receipts is None or due.provider not in self._world.providers:
+            return due.provider not in self._world.providers
         reported_at = iso(START + due.number)
         report = {"id": due.provider_id, "status": due.status, "at": reported_at}
         if due.reference is not None:
@@ -110,7 +110,7 @@ class Reports:
         status = UNHEARD
         begun = self._world.ledger.number()
         try:
-            status = (await self._receipts.take_in(due.channel, {}, body)).status
+            status = (await self._receipts.take_in(due.provider, {}, body)).status
         finally:
             self._note(due, begun, reported_at, status)
         return status < 300

@@ -18,7 +18,7 @@ from simulation.case import (
     Heard,
     was_failed_by_report,
 )
-from simulation.expectation import choices, is_readable, rendered
+from simulation.expectation import channels_open_in, choices, is_readable, rendered
 from simulation.ledger import Reported
 from simulation.plan import Offers, Trouble
 from simulation.service import instant_of, iso
@@ -238,12 +238,13 @@ def _is_reason(case: Case, reason: str, told_at: float) -> bool:
         return Action.SETTLE_FAILED in case.orders
     if reason.startswith("no content") or "no address" in reason:
         lives = case.history.lives
-        found = (known for life in lives for known in choices(plan, case.message, life.channels))
+        open_channels = (channels_open_in(plan, life) for life in lives)
+        found = (known for channels in open_channels for known in choices(plan, case.message, channels))
         return bool(case.asked) or not all(found)
     if "unknown" in reason:
         return any(map(case.may_have_arrived, case.asked)) or bool(ledger.crashed)
-    tried = {asked.channel for asked in case.asked}
-    return any(reason.startswith(f"{channel}: ") for channel in tried) or _has_bad_block(case)
+    tried = {asked.provider for asked in case.asked}
+    return any(reason.startswith(f"{provider}: ") for provider in tried) or _has_bad_block(case)
 
 
 def _has_bad_block(case: Case) -> bool:

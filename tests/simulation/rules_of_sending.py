@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import combinations, groupby, pairwise
 
 from deliveryd.journal.orders import Action
 from simulation.case import (
     BUSY,
     DELIVERED,
     FAILED,
+    FOR_GOOD,
     IN_DOUBT,
     SENT,
     SET_ASIDE,
@@ -17,15 +18,16 @@ from simulation.case import (
     Case,
     was_failed_by_report,
 )
-from simulation.expectation import addresses, choices, on_the_wire, rendered
-from simulation.ledger import Accepted, Asked, Reported
+from simulation.expectation import addresses, choices, on_the_wire, providers_of, rendered
+from simulation.ledger import Accepted, Asked, Reported, channel_served_by
 from simulation.plan import HEALTHY, Named, Trouble
 from simulation.world import START
 
 KEPT_FOR_LATER = 202
 """The status with which the worker answers a report that fits nothing yet."""
 
-FOR_GOOD = frozenset({Trouble.BAD_REQUEST, Trouble.CUT_REFUSAL, Trouble.UNPROCESSABLE})
+REFUSED_BY_MISTAKE = 20
+"""Refusals of one provider after which messages wait there instead of ending (design 5)."""
 
 SOON = 5.0
 """Seconds after which a message is sent, where nothing that it needs is broken."""
@@ -36,8 +38,8 @@ def _taken_once(case: Case) -> Iterator[str]:
     if Action.RESEND_ANEW in case.orders:
         return
     for earlier, later in pairwise(case.accepted):
-        if not _was_denied(case, earlier) or earlier.channel == later.channel:
-            ways = ", ".join(f"{one.channel} as {one.key[13:]}" for one in case.accepted)
+        if not _was_denied(case, earlier) or earlier.provider == later.provider:
+            ways = ", ".join(f"{one.provider} as {one.key[13:]}" for one in case.accepted)
             yield f"was taken by providers more than once: {ways}"
 
 
@@ -48,34 +50,59 @@ def _was_denied(case: Case, accepted: Accepted) -> bool:
 
 
 def _keys_kept(case: Case) -> Iterator[str]:
-    """One key for each provider; another only with another channel, and never while there is a doubt."""
-    for earlier, later in pairwise(case.asked):
-        under_key = [asked for asked in case.under_key(earlier.key) if asked.order <= earlier.order]
-        if later.key == earlier.key:
-            yield from _repeated_rightly(case, under_key, later)
-        elif Action.RESEND_ANEW not in case.orders:
-            if later.channel == earlier.channel:
-                yield "was repeated on its channel under another key"
-            if any(map(case.is_doubtful, under_key)):
-                yield "an attempt in doubt was followed by one on another channel"
-    for channel in {asked.channel for asked in case.asked}:
-        keys = [key for key, _ in groupby(asked.key for asked in case.asked if asked.channel == channel)]
+    """One key at each provider, another one only by an operator's word; it is used at no other provider."""
+    providers_by_key: dict[str, str] = {}
+    for asked in case.asked:
+        if providers_by_key.setdefault(asked.key, asked.provider) != asked.provider:
+            yield "a key was used at two providers"
+    for provider in set(providers_by_key.values()):
+        keys = [key for key, _ in groupby(asked.key for asked in case.asked if asked.provider == provider)]
         if len(keys) != len(set(keys)):
             yield "an old key was used again"
+        if len(keys) > 1 and Action.RESEND_ANEW not in case.orders:
+            yield "was repeated at its provider under another key"
 
 
-def _repeated_rightly(case: Case, before: Sequence[Asked], again: Asked) -> Iterator[str]:
+def _repeated_rightly(case: Case) -> Iterator[str]:
+    """Under its key, with the words that may have arrived, and not once a provider has or refused it."""
+    for again in case.asked:
+        before = [asked for asked in case.under_key(again.key) if asked.order < again.order]
+        if before:
+            yield from _is_no_needless_repeat(case, before, again)
+
+
+def _is_no_needless_repeat(case: Case, before: Sequence[Asked], again: Asked) -> Iterator[str]:
     last = before[-1]
-    if again.channel != last.channel:
-        yield "a key was used on two channels"
     if last.trouble in TAKEN_FOR_SENT and not case.may_be_doubtful(last):
         yield "was repeated though a provider said that it has it"
     is_open = any(case.may_have_arrived(one) or case.may_be_doubtful(one) for one in before)
-    if last.trouble in FOR_GOOD and not is_open and not case.may_have_been_begun_before(before[0]):
+    is_known = not is_open and not case.may_have_been_begun_before(before[0])
+    if last.trouble in FOR_GOOD and is_known and not _refuses_all(case, last):
         yield "was repeated though the provider refused it"
     arrived = [asked for asked in before if case.may_have_arrived(asked)]
     if arrived and _said(again) != _said(arrived[0]):
         yield "what may have arrived was repeated with other words"
+
+
+def _refuses_all(case: Case, refused: Asked) -> bool:
+    """Whether a provider refused so much that its refusals count as its fault, not the messages'."""
+    return (
+        sum(
+            asked.trouble in FOR_GOOD and asked.provider == refused.provider and asked.order <= refused.order
+            for asked in case.history.ledger.asked
+        )
+        >= REFUSED_BY_MISTAKE
+    )
+
+
+def _stays_while_in_doubt(case: Case) -> Iterator[str]:
+    """What one provider may have goes to no other, of this channel or the next, but by an operator's word."""
+    if Action.RESEND_ANEW in case.orders:
+        return
+    for earlier, later in combinations(case.asked, 2):
+        if earlier.provider != later.provider and case.is_doubtful(earlier):
+            yield f"went to {later.provider} while it was in doubt at {earlier.provider}"
+            return
 
 
 def _said(asked: Asked) -> dict[str, str]:
@@ -116,34 +143,6 @@ def _said_right(case: Case) -> Iterator[str]:
             yield f"said {_said(asked)} instead of {expected}"
         if asked.content.get("to") not in addresses(plan, case.message, asked.channel):
             yield f"went to {asked.content.get('to')}"
-    if case.asked and case.asked[0].channel not in _best_at_first(case, case.asked[0].life):
-        yield f"went over {case.asked[0].channel} first"
-
-
-def _best_at_first(case: Case, life: int) -> set[str]:
-    """The best channel now, and in earlier lives that may have died between an intent and its request."""
-    died = [earlier for earlier in range(life) if earlier in case.history.ledger.crashed]
-    return {
-        options[0].channel
-        for one in (life, *died)
-        for options in choices(case.history.plan, case.message, case.history.lives[one].channels)
-        if options
-    }
-
-
-def _channels_changed_rightly(case: Case) -> Iterator[str]:
-    """Another channel only after the first refused for good, gave up, or is configured no more or anew."""
-    for earlier, later in pairwise(case.asked):
-        if earlier.channel == later.channel or Action.RESEND_ANEW in case.orders:
-            continue
-        channel = earlier.channel
-        before = [asked for asked in case.asked if asked.order <= earlier.order and asked.channel == channel]
-        reconfigured = case.history.lives[earlier.life].channels != case.history.lives[later.life].channels
-        tries = sum(asked.trouble is not Trouble.UNAUTHORIZED for asked in before)
-        gave_up = tries >= case.history.plan.tuning.attempts
-        known_anew = case.history.plan.renewal is not None
-        if earlier.trouble not in FOR_GOOD and not gave_up and not reconfigured and not known_anew:
-            yield f"left {channel} too early"
 
 
 def _ended_truly(case: Case) -> Iterator[str]:
@@ -167,9 +166,10 @@ def _held_rightly(case: Case) -> Iterator[str]:
     if not any(map(case.may_be_doubtful, case.asked)) and not crashes and not refused_later:
         yield "is held in doubt without any doubt"
     last = case.history.lives[-1]
-    channel = case.history.rows[case.message.id].channel
+    provider = case.history.rows[case.message.id].provider or ""
+    is_configured = provider in providers_of(case.history.plan, last)
     says_something_else = bool(crashes) and case.history.plan.renewal is not None
-    if channel in last.channels and channel not in last.hold and not says_something_else:
+    if is_configured and channel_served_by(provider) not in last.hold and not says_something_else:
         yield "is held in doubt, though its channel repeats"
 
 
@@ -207,12 +207,12 @@ def _was_kept(case: Case, report: Reported) -> bool:
 
 
 def _key_meant(case: Case, report: Reported) -> str:
-    """The key that a report names; by the message's id it means the latest one on the channel."""
+    """The key that a report names; by the message's id it means the latest one at the provider."""
     accepted = case.acceptance_of(report)
     if report.names is Named.KEY:
         return accepted.key
-    on_channel = (asked for asked in case.asked if asked.channel == accepted.channel)
-    return [asked.key for asked in on_channel if asked.order < report.order][-1]
+    at_provider = (asked for asked in case.asked if asked.provider == accepted.provider)
+    return [asked.key for asked in at_provider if asked.order < report.order][-1]
 
 
 def _sent_soon(case: Case) -> Iterator[str]:
@@ -227,9 +227,10 @@ def _sent_soon(case: Case) -> Iterator[str]:
 RULES = (
     _taken_once,
     _keys_kept,
+    _repeated_rightly,
+    _stays_while_in_doubt,
     _sent_with_leave,
     _said_right,
-    _channels_changed_rightly,
     _ended_truly,
     _not_sent_after_its_end,
     _sent_soon,

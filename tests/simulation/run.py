@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
     id: int
     state: int
-    channel: str
+    provider: str | None
 
 
 class History(NamedTuple):

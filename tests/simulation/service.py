@@ -49,6 +49,10 @@ class Service:
         """By the first word of the path."""
         return re.split(r"[/?]", target.path.decode())[1]
 
+    def provider(self, _target: Target) -> str | None:
+        """It is none."""
+        return None
+
     def steps(self, endpoint: str) -> tuple[Step, Step] | None:
         """Nothing of note happens while settings are fetched."""
         return _STEPS.get(endpoint)

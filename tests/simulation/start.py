@@ -42,7 +42,7 @@ def made_ready(plan: Plan) -> Iterator[Path]:
         _work_folder() as folder,
         patch.object(pipeline, "IDLE_CHECK", IDLE_CHECK),
         patch.object(settings, "MOST_FETCHES", FEW_FETCHES),
-        patch.object(wiring, "Metrics", lambda channels, _version: _metrics(tuple(channels))),
+        patch.object(wiring, "Metrics", lambda *_: _metrics()),
         patch.object(Metrics, "follow", lambda *_: None),
     ):
         (folder / CACHE).mkdir(mode=0o700)
@@ -89,7 +89,7 @@ def _empty_cache() -> bytes:
         return (folder / CACHE_FILE).read_bytes()
 
 
-@lru_cache(maxsize=16)
-def _metrics(channels: tuple[str, ...]) -> Metrics:
+@lru_cache(maxsize=1)
+def _metrics() -> Metrics:
     """Real ones, that all workers of this process count in."""
-    return Metrics(channels, __version__)
+    return Metrics(whole_config().channels.providers, __version__)

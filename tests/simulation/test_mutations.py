@@ -36,6 +36,8 @@ SEEN = {
     "end_without_its_doubt": 11,
     "receipt_with_a_name_taken_for_known": 29,
     "receipt_for_what_waits_ignored": 18,
+    "messages_kept_by_a_provider_that_is_down": 31,
+    "busy_answer_taken_for_a_doubt": 31,
 }
 """Where the search begins: the first seed that showed it once. It goes on when plans are drawn otherwise."""
 

@@ -70,6 +70,9 @@ class StandIn(Protocol):
     def endpoint(self, target: Target) -> str:
         """Whose troubles a request has."""
 
+    def provider(self, target: Target) -> str | None:
+        """The provider that is asked, if it is one."""
+
     def hang(self, request: Request) -> str | None:
         """What of it a plan can have hang, by its name there."""
 
@@ -109,7 +112,7 @@ class TroubledWire:
     ) -> WireResponse:
         """Send a request. Raises NotSent and OutcomeUnknown."""
         endpoint = self._stand_in.endpoint(target)
-        trouble = self._world.next_trouble(endpoint)
+        trouble = self._world.next_trouble(endpoint, self._stand_in.provider(target))
         number, path = self._world.ledger.number(), target.path.decode()
         request = Request(number, endpoint, target.host, path, headers, body, trouble)
         way = _Way(self._world, self._stand_in, request, anyio.current_time() + deadline, check)

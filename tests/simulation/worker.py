@@ -16,6 +16,7 @@ from deliveryd.channels.base import Channel
 from deliveryd.channels.http import HttpChannel, PreparedRequests
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.http_request import RequestWriter
+from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config, JournalOptions, load
 from deliveryd.directory.remote import RemoteDirectory
 from deliveryd.errors import JournalFull
@@ -31,9 +32,11 @@ from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.supervisor import Addresses, Supervisor
 from deliveryd.worker.systemd import Notifier
 from deliveryd.worker.wiring import Outside, Parts
+from simulation.expectation import providers_of
+from simulation.ledger import channel_served_by
 from simulation.operators import Operators
-from simulation.plan import CHANNELS, Life, Step, Tuning
-from simulation.providers import Providers
+from simulation.plan import CHANNELS, PROVIDERS, Life, Plan, Step, Trouble
+from simulation.providers import Providers, host_of
 from simulation.reports import Reports
 from simulation.service import Service
 from simulation.wire import TIMEOUT, TroubledWire
@@ -63,10 +66,10 @@ _BODIES = {
         ' reference = "{message.id}" }'
     ),
 }
-_CHANNEL = """
-[channels.{name}]
+_PROVIDER = """
+[channels.{channel}.providers.{name}]
 adapter = "http"
-url = "http://{name}/"
+url = "http://{host}/"
 json = {body}
 provider_id = "/id"
 {receipt}
@@ -86,33 +89,32 @@ order = [{order}]
 
 @lru_cache(maxsize=1)
 def whole_config() -> Config:
-    """A configuration with all channels, read from a file like any other."""
+    """A configuration with all providers of all channels, read from a file like any other."""
     text = _CONFIG.format(order=", ".join(f'"{name}"' for name in CHANNELS)) + "".join(
-        _CHANNEL.format(name=name, body=_BODIES[name], receipt=_RECEIPT) for name in CHANNELS
-    )
+        _PROVIDER.format(
+            channel=channel, name=each.rpartition("/")[2], host=host_of(each),
+            body=_BODIES[channel], receipt=_RECEIPT,
+        )
+        for channel in CHANNELS
+        for each in PROVIDERS[channel]
+    )  # fmt: skip
     with TemporaryDirectory() as folder:
         path = Path(folder) / "config.toml"
         path.write_text(text, encoding="utf-8")
         return load(path, environ={})
 
 
-def configure(life: Life, tuning: Tuning, folder: Path) -> Config:
+def configure(life: Life, plan: Plan, folder: Path) -> Config:
     """The configuration of one life."""
-    whole = whole_config()
+    whole, tuning = whole_config(), plan.tuning
     channels = {}
     for name in life.channels:
-        channel, provider = whole.channels.configured[name], whole.channels.providers[name]
-        common = provider.common.model_copy(
-            update={
-                "concurrency": tuning.concurrency,
-                "timeout": TIMEOUT,
-                "on_in_doubt": "hold" if name in life.hold else "resend",
-                "retry": provider.common.retry.model_copy(update={"attempts": tuning.attempts}),
-                "breaker": provider.common.breaker.model_copy(update={"failures": tuning.breaker}),
-            }
-        )
-        providers = {name: provider.model_copy(update={"common": common})}
-        channels[name] = channel.model_copy(update={"providers": providers})
+        own = [each for each in providers_of(plan, life) if channel_served_by(each) == name]
+        if own:
+            providers = {each.rpartition("/")[2]: _provider(life, plan, each) for each in own}
+            channel = whole.channels.configured[name]
+            keys = channel.common.model_copy(update={"unavailable_after": tuning.unavailable_after})
+            channels[name] = channel.model_copy(update={"common": keys, "providers": providers})
     queue = {"batch_size": tuning.take, "max_in_flight": tuning.in_flight}
     events = {"batch_size": tuning.post, "intermediate": tuning.intermediate}
     return whole.model_copy(
@@ -126,6 +128,22 @@ def configure(life: Life, tuning: Tuning, folder: Path) -> Config:
             "journal": JournalOptions(url=f"sqlite:///{folder / JOURNAL}"),
         }
     )
+
+
+def _provider(life: Life, plan: Plan, identity: str) -> ProviderConfig:
+    provider, tuning = whole_config().channels.providers[identity], plan.tuning
+    common = provider.common.model_copy(
+        update={
+            "weight": plan.weights[identity],
+            "enabled": identity not in life.disabled,
+            "concurrency": tuning.concurrency,
+            "timeout": TIMEOUT,
+            "on_in_doubt": "hold" if provider.channel in life.hold else "resend",
+            "retry": provider.common.retry.model_copy(update={"attempts": tuning.attempts}),
+            "breaker": provider.common.breaker.model_copy(update={"failures": tuning.breaker}),
+        }
+    )
+    return provider.model_copy(update={"common": common})
 
 
 class StandIns(NamedTuple):
@@ -146,7 +164,7 @@ class Worker(Supervisor):
         self._commits = 0
         self.stopped_at: float | None = None
         self.was_idle = False
-        self._watched = configure(life, world.plan.tuning, world.journal.parent)
+        self._watched = configure(life, world.plan, world.journal.parent)
         super().__init__(
             self._watched,
             clock=world.clock,
@@ -211,7 +229,7 @@ class Worker(Supervisor):
         service = ServiceClient(client, config.service.base_url)
         wire = TroubledWire(self._world, self._providers)
         client = HttpClient(wire, timeout=TIMEOUT)
-        channels = {name: _channel(config, name, client) for name in config.channels.providers}
+        channels = {name: _channel(self._world, name, client) for name in config.channels.providers}
         directory = RemoteDirectory(self._world, config.customers.terms)
         yield Outside(service, channels, directory)
 
@@ -263,20 +281,30 @@ class Worker(Supervisor):
                 self._complain(f"idle with {number} left: {name}")
 
 
-@lru_cache(maxsize=8)
+class _Gateway(HttpChannel):
+    """An adapter whose bare connections are made on the simulation's stage, too."""
+
+    world: World
+    identity: str
+
+    async def probe(self) -> str | None:
+        """Connect, unless the plan says that nobody can."""
+        silent = self.world.hangs_for(f"host {host_of(self.identity)}")
+        await anyio.sleep(min(max(silent, 0.0), TIMEOUT))
+        is_cut_off = self.world.outage(self.identity) is Trouble.NO_CONNECTION
+        return "no connection" if is_cut_off or silent > TIMEOUT else None
+
+
+@lru_cache(maxsize=16)
 def _writer(name: str) -> tuple[HttpChannelOptions, RequestWriter]:
     options = whole_config().channels.providers[name].options
     assert isinstance(options, HttpChannelOptions)
     return options, RequestWriter(options, {})
 
 
-class _InMemory(HttpChannel):
-    async def probe(self) -> str | None:
-        """A connection can be made at any time; each request has its own troubles."""
-        return None
-
-
-def _channel(config: Config, name: str, client: HttpClient) -> Channel:
+def _channel(world: World, name: str, client: HttpClient) -> Channel:
     options, writer = _writer(name)
     prepared = RenewedValue((), lambda: PreparedRequests({}, writer))
-    return _InMemory(options, TlsFiles(), client=client, prepared=prepared, masked=writer)
+    gateway = _Gateway(options, TlsFiles(), client=client, prepared=prepared, masked=writer)
+    gateway.world, gateway.identity = world, name
+    return gateway

@@ -15,6 +15,7 @@ from trio.testing import MockClock
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer, WallClock
 from simulation.disk import Disk
+from simulation.expectation import providers_of
 from simulation.ledger import Ledger
 from simulation.plan import Jump, Life, Person, Plan, Step, Trouble
 
@@ -67,7 +68,8 @@ class World:
         self.journal = folder / "journal.db"
         self.life = -1
         self.lives: list[Life] = []
-        self.channels: tuple[str, ...] = ()
+        self.providers: Collection[str] = ()
+        """Those that this life's configuration has."""
         self._life: Life | None = None
         self._steps: Counter[Step] = Counter()
         self._requests: Counter[str] = Counter()
@@ -83,7 +85,7 @@ class World:
         """A worker starts."""
         self.life += 1
         self._life = life
-        self.channels = life.channels
+        self.providers = providers_of(self.plan, life)
         self.lives.append(life)
         self._steps.clear()
         self.kill = kill
@@ -101,15 +103,27 @@ class World:
         else:
             self.stop()
 
-    def next_trouble(self, endpoint: str) -> Trouble | None:
-        """What happens to the next request there."""
-        schedule = self.plan.troubles[endpoint]
-        number = self._requests[endpoint]
-        self._requests[endpoint] += 1
+    def next_trouble(self, endpoint: str, provider: str | None) -> Trouble | None:
+        """What happens to the next request there; to a provider that is down, all come to the same."""
         self.ledger.requests[endpoint] += 1
-        trouble = schedule[number] if number < len(schedule) else None
+        trouble = self.outage(provider) if provider is not None else None
+        if trouble is None:
+            schedule = self.plan.troubles[endpoint]
+            number = self._requests[endpoint]
+            self._requests[endpoint] += 1
+            trouble = schedule[number] if number < len(schedule) else None
         self.ledger.troubles[trouble] += trouble is not None
         return trouble
+
+    def outage(self, provider: str) -> Trouble | None:
+        """What every request to a provider comes to now, if it is down."""
+        now = anyio.current_time()
+        found = (
+            outage.trouble
+            for outage in self.plan.outages
+            if outage.provider == provider and outage.at <= now < outage.at + outage.seconds
+        )
+        return next(found, None)
 
     def hangs_for(self, what: str) -> float:
         """For how many seconds more something gives no answer."""

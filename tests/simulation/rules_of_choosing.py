@@ -1,0 +1,203 @@
+"""Rules about which channel and which of its providers a message goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
+
+from deliveryd.journal.orders import Action
+from simulation.case import FOR_GOOD, TAKEN_FOR_SENT, Case
+from simulation.expectation import channels_open_in, choices, enabled_in, providers_of, rendered
+from simulation.ledger import Asked, channel_served_by
+from simulation.plan import CHANNELS, Life, Trouble
+
+OTHER_REASONS = ("missing placeholders", "no address", "unknown", "operator", "reported", "expired at")
+"""Words of the reasons that no provider gave when it was asked."""
+
+WITHIN = 20.0
+"""Seconds after which a message is sent, where one provider of each channel works."""
+
+
+def _first_by_order(case: Case) -> Iterator[str]:
+    """The first channel is the best one that has a block and an address, and isn't down for long."""
+    if case.asked and case.asked[0].channel not in _best_at_first(case, case.asked[0]):
+        yield f"went over {case.asked[0].channel} first"
+
+
+def _best_at_first(case: Case, asked: Asked) -> set[str]:
+    """The best channel now, and in earlier lives that may have died between an intent and its request."""
+    plan, lives = case.history.plan, case.history.lives
+    died = [earlier for earlier in range(asked.life) if earlier in case.history.ledger.crashed]
+    best: set[str] = set()
+    for one in (asked.life, *died):
+        for options in choices(plan, case.message, channels_open_in(plan, lives[one])):
+            channels = [option.channel for option in options]
+            last = next((each for each in channels if not _may_be_unavailable(case, each, asked)), None)
+            best.update(channels if last is None else channels[: channels.index(last) + 1])
+    return best
+
+
+def _may_be_unavailable(case: Case, channel: str, by: Asked) -> bool:
+    """Whether all providers of a channel may have been down for so long that its messages go elsewhere."""
+    plan = case.history.plan
+    asked = case.history.ledger.asked
+    failures = {
+        provider: next((one.at for one in asked if _is_failure(case, one, provider)), by.at)
+        for provider in enabled_in(plan, case.history.lives[by.life])
+        if provider in _providers(case, channel)
+    }
+    jumped = sum(max(jump.seconds, 0.0) for jump in plan.jumps)
+    return by.at - max(failures.values(), default=by.at) + jumped >= plan.tuning.unavailable_after
+
+
+def _is_failure(case: Case, asked: Asked, provider: str) -> bool:
+    is_taken = asked.trouble in TAKEN_FOR_SENT and not case.may_be_doubtful(asked)
+    return asked.provider == provider and not is_taken
+
+
+def _channel_left_rightly(case: Case) -> Iterator[str]:
+    """Another channel only after all providers refused or gave up, or configuration or address changed."""
+    if Action.RESEND_ANEW in case.orders or case.history.plan.renewal is not None:
+        return
+    for earlier, later in pairwise(case.asked):
+        is_better = _rank(case, later) <= _rank(case, earlier)  # a channel that was down is tried again
+        if is_better or _may_be_unavailable(case, earlier.channel, later):
+            continue
+        lives = case.history.lives[earlier.life : later.life + 1]
+        own = [each for each in _steadily_enabled(case, lives) if each in _providers(case, earlier.channel)]
+        before = [asked for asked in case.asked if asked.order <= earlier.order]
+        for provider in own:
+            if not _is_spent(case, [asked for asked in before if asked.provider == provider]):
+                yield f"left {earlier.channel} though {provider} could send"
+
+
+def _rank(case: Case, asked: Asked) -> int:
+    """The place of its channel among those that a message can take; without a place it is the last one."""
+    known = next(choices(case.history.plan, case.message, CHANNELS))
+    channels = [choice.channel for choice in known]
+    return channels.index(asked.channel) if asked.channel in channels else len(channels)
+
+
+def _providers(case: Case, channel: str) -> list[str]:
+    life = Life((channel,), (), None)
+    return providers_of(case.history.plan, life)
+
+
+def _steadily_enabled(case: Case, lives: Sequence[Life]) -> list[str]:
+    """The providers that get new messages in each of these lives, in none another one than in the next."""
+    each = [enabled_in(case.history.plan, life) for life in lives]
+    return each[0] if all(one == each[0] for one in each) else []
+
+
+def _is_spent(case: Case, asked: Sequence[Asked]) -> bool:
+    """Whether a provider refused a message, or had it as often as it may be tried."""
+    tries = sum(one.trouble is not Trouble.UNAUTHORIZED for one in asked)
+    return any(one.trouble in FOR_GOOD for one in asked) or tries >= case.history.plan.tuning.attempts
+
+
+def _configured_for_it(case: Case) -> Iterator[str]:
+    """Only providers of the configuration; one that isn't enabled repeats what may have arrived there."""
+    for asked in case.asked:
+        life = case.history.lives[asked.life]
+        if asked.provider not in providers_of(case.history.plan, life):
+            yield f"went to {asked.provider}, which isn't configured"
+        elif asked.provider in life.disabled and not _may_be_there(case, asked):
+            yield f"went to {asked.provider}, which isn't enabled"
+
+
+def _may_be_there(case: Case, asked: Asked) -> bool:
+    """Whether an earlier try at the provider may have arrived."""
+    before = (one for one in case.under_key(asked.key) if one.order < asked.order)
+    known = any(case.may_have_arrived(one) or case.may_be_doubtful(one) for one in before)
+    return known or case.may_have_been_begun_before(asked)
+
+
+def _weights_heeded(case: Case) -> Iterator[str]:
+    """Weight 0 is chosen only while each other provider fails, or where it had failed with the message."""
+    plan = case.history.plan
+    seen: set[str] = set()
+    for asked in case.asked:
+        if asked.provider not in seen and not plan.weights[asked.provider]:
+            lives = case.history.lives[: asked.life + 1]
+            for other in _providers(case, asked.channel):
+                has_been_out = any(other not in enabled_in(plan, life) for life in lives)
+                if plan.weights[other] and not has_been_out and not _has_failed(case, other, asked):
+                    yield f"went to {asked.provider} of weight 0, though {other} never failed"
+        seen.add(asked.provider)
+
+
+def _has_failed(case: Case, provider: str, by: Asked) -> bool:
+    """Whether a provider didn't take some message before a request, for a reason that the worker knew."""
+    ledger = case.history.ledger
+    return any(one.order < by.order and _is_failure(case, one, provider) for one in ledger.asked)
+
+
+def _ended_when_all_were_spent(case: Case) -> Iterator[str]:
+    """An error that gives providers' reasons alone comes when all that reach the customer are spent."""
+    if not case.asked or Action.RESEND_ANEW in case.orders:
+        return
+    asked_of = {
+        one.provider: [each for each in case.asked if each.provider == one.provider] for one in case.asked
+    }
+    for heard in case.heard:
+        if heard.event.status != "error" or not _is_about(heard.event.details or "", asked_of):
+            continue
+        lives = case.history.lives[case.asked[-1].life :]
+        if not any(
+            all(_is_over(case, asked_of.get(each, ())) for each in reaching)
+            for life in lives
+            for reaching in _reaching(case, life)
+        ):
+            yield f"ended in error before all providers were spent: {heard.event.details}"
+
+
+def _is_over(case: Case, asked: Sequence[Asked]) -> bool:
+    """Whether a provider is spent, or was left since it was down and may have the message all the same."""
+    return _is_spent(case, asked) or any(map(case.may_have_arrived, asked))
+
+
+def _is_about(details: str, tried: Collection[str]) -> bool:
+    """Whether an error's details say nothing but why providers didn't take the message."""
+    return all(
+        reason.partition(": ")[0] in tried and not any(words in reason for words in OTHER_REASONS)
+        for reason in details.split("; ")
+    )
+
+
+def _reaching(case: Case, life: Life) -> Iterator[list[str]]:
+    """The enabled providers of the channels that a message can take, for each state of the directory."""
+    plan = case.history.plan
+    for options in choices(plan, case.message, channels_open_in(plan, life)):
+        channels = {option.channel for option in options}
+        yield [each for each in enabled_in(plan, life) if channel_served_by(each) in channels]
+
+
+def _taken_by_the_others(case: Case) -> Iterator[str]:
+    """A provider that is down holds nothing that another one, or later another channel, could send."""
+    plan = case.history.plan
+    if not plan.has_spare or not case.asked or any(map(case.may_be_doubtful, case.asked)):
+        return
+    down = {outage.provider for outage in plan.outages}
+    working = {channel_served_by(provider) for provider in plan.weights if provider not in down}
+    for options in choices(plan, case.message, CHANNELS):
+        if options[0].channel in working:
+            yield from _held_up_for(case, WITHIN)
+        elif len(options) > 1 and not any(rendered(plan, case.message, option)[1] for option in options):
+            yield from _held_up_for(case, WITHIN + plan.tuning.unavailable_after)
+
+
+def _held_up_for(case: Case, most: float) -> Iterator[str]:
+    taken = (asked.at for asked in case.asked if asked.trouble in TAKEN_FOR_SENT)
+    seconds = next(taken, float("inf")) - case.offered_at
+    if seconds > most:
+        yield f"was held up for {seconds:.1f} s, though a provider works that could send it"
+
+
+RULES = (
+    _first_by_order,
+    _channel_left_rightly,
+    _configured_for_it,
+    _weights_heeded,
+    _ended_when_all_were_spent,
+    _taken_by_the_others,
+)

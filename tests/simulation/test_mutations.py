@@ -25,7 +25,7 @@ SEEN = {
     "ordered_resend_under_a_new_key": 11,
     "expiry_checked_once": 36,
     "expiry_checked_only_at_the_intent": 36,
-    "clock_frozen_after_a_correction": 43,
+    "clock_frozen_after_a_correction": 279,
     "answers_after_a_suspension_unread": 190,
     "names_with_blanks_left_alone": 15,
     "place_held_while_settings_hang": 23,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -10,6 +10,7 @@ from deliveryd import model
 from deliveryd.delivery import dispatcher
 from deliveryd.delivery.choice import Choice, Sender
 from deliveryd.delivery.recorder import Recorder
+from deliveryd.journal import statements
 from deliveryd.model import Entry, channel_of
 
 Patch = pytest.MonkeyPatch
@@ -56,24 +57,17 @@ def messages_kept_by_a_provider_that_is_down(patch: Patch) -> None:
     patch.setattr(Recorder, "release", nothing)
 
 
-def waiting_messages_kept_by_a_provider_that_is_down(patch: Patch) -> None:
-    """What is queued leaves a provider that is down; what waits in the journal for its next try doesn't."""
-
-    async def nothing(_self: Recorder, _provider: str) -> bool:
-        return False
-
-    patch.setattr(Recorder, "release", nothing)
-    patch.setattr(Choice, "has_other_for", lambda *_: False)
-
-
 def busy_answer_taken_for_a_doubt(patch: Patch) -> None:
     """What a provider that is down answered 503 for stays there."""
-    has_other_for = Choice.has_other_for
-    patch.setattr(
-        Choice,
-        "has_other_for",
-        lambda self, entry, name: not entry.may_have_arrived and has_other_for(self, entry, name),
-    )
+    for name in ("has_other_for", "can_move"):
+        whole = getattr(Choice, name)
+        patch.setattr(Choice, name, _only_what_never_arrived(whole))
+    release = statements.RELEASE_FROM.replace("NOT doubt", "NOT doubt AND content IS NULL")
+    patch.setattr(statements, "RELEASE_FROM", release)
+
+
+def _only_what_never_arrived(whole: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda self, entry, *rest: not entry.may_have_arrived and whole(self, entry, *rest)
 
 
 def disabled_provider_chosen(patch: Patch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Self
 
 from simulation.case import cases
@@ -29,6 +30,8 @@ class Figures:
     """Attempts of which the worker didn't hear what became of them."""
     repeats: int = 0
     """Attempts that were sent again, under the same key."""
+    moved: int = 0
+    """Attempts at another provider of the channel than the one before."""
     events: int = 0
     receipts: int = 0
     orders: int = 0
@@ -39,6 +42,8 @@ class Figures:
     clock_jumps: int = 0
     suspensions: int = 0
     hangs: int = 0
+    outages: int = 0
+    """Providers that were down for a while."""
     batches_lost: int = 0
     """Batches of which the journal says that they may have been lost."""
     lies: int = 0
@@ -62,6 +67,10 @@ class Figures:
         self.attempts += len(ledger.asked)
         self.in_doubt += sum(case.is_doubtful(asked) for case in cases(history) for asked in case.asked)
         self.repeats += len(ledger.asked) - len({asked.key for asked in ledger.asked})
+        pairs = (pair for case in cases(history) for pair in pairwise(case.asked))
+        self.moved += sum(
+            one.channel == other.channel and one.provider != other.provider for one, other in pairs
+        )
         self.events += sum(len(post.bodies) for post in ledger.posted)
         self.receipts += len(ledger.reported)
         self.orders += len(ledger.ordered)
@@ -70,6 +79,7 @@ class Figures:
         self.clock_jumps += len(history.plan.jumps)
         self.suspensions += len(history.plan.suspensions)
         self.hangs += len(history.plan.hangs)
+        self.outages += len(history.plan.outages)
         self.batches_lost += ledger.batches_lost
         self.lies += sum(asked.trouble is Trouble.BUSY_AFTER for asked in ledger.asked)
         self.accounts += ledger.accounts

@@ -144,11 +144,16 @@ def _ended_when_all_were_spent(case: Case) -> Iterator[str]:
             continue
         lives = case.history.lives[case.asked[-1].life :]
         if not any(
-            all(_is_spent(case, asked_of.get(each, ())) for each in reaching)
+            all(_is_over(case, asked_of.get(each, ())) for each in reaching)
             for life in lives
             for reaching in _reaching(case, life)
         ):
             yield f"ended in error before all providers were spent: {heard.event.details}"
+
+
+def _is_over(case: Case, asked: Sequence[Asked]) -> bool:
+    """Whether a provider is spent, or was left since it was down and may have the message all the same."""
+    return _is_spent(case, asked) or any(map(case.may_have_arrived, asked))
 
 
 def _is_about(details: str, tried: Collection[str]) -> bool:

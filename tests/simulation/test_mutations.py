@@ -25,7 +25,7 @@ SEEN = {
     "ordered_resend_under_a_new_key": 11,
     "expiry_checked_once": 36,
     "expiry_checked_only_at_the_intent": 36,
-    "clock_frozen_after_a_correction": 43,
+    "clock_frozen_after_a_correction": 279,
     "answers_after_a_suspension_unread": 190,
     "names_with_blanks_left_alone": 15,
     "place_held_while_settings_hang": 23,
@@ -36,6 +36,8 @@ SEEN = {
     "end_without_its_doubt": 11,
     "receipt_with_a_name_taken_for_known": 29,
     "receipt_for_what_waits_ignored": 18,
+    "messages_kept_by_a_provider_that_is_down": 31,
+    "busy_answer_taken_for_a_doubt": 31,
 }
 """Where the search begins: the first seed that showed it once. It goes on when plans are drawn otherwise."""
 

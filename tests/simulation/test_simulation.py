@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 
-from simulation.drawing import plans, seeded_plan
+from simulation.drawing import plan_of_single_providers, plans, seeded_plan
 from simulation.oracle import violations
 from simulation.plan import Plan
 from simulation.run import run_plan
@@ -65,8 +65,17 @@ def test_every_plan_of_a_seed_keeps_all_promises(
     assert not broken, "\n".join(broken)
 
 
+BROKE_WITH_SEVERAL_PROVIDERS = (31, 926)
+"""Seeds of plans in which a message that met a 503 stayed at its provider for as long as that was down."""
+
+
 @pytest.mark.parametrize("number", BROKE_ONCE)
 def test_a_plan_that_once_broke_a_promise_keeps_it(number: int) -> None:
+    assert not violations(run_plan(plan_of_single_providers(number)))
+
+
+@pytest.mark.parametrize("number", BROKE_WITH_SEVERAL_PROVIDERS)
+def test_a_plan_of_several_providers_that_once_broke_a_promise_keeps_it(number: int) -> None:
     assert not violations(run_plan(seeded_plan(number)))
 
 

@@ -190,6 +190,9 @@ class Dispatcher:
         # No other channel can take it: the router tries them first.
         if self.is_open and self._choice.is_unavailable and not entry.doubt:
             return wait_alone(routed, self._clock.now())
+        is_left_over = self.gives_away and entry.may_have_arrived and not entry.doubt
+        if is_left_over:  # the router found no other provider for it
+            return wait_alone(routed, self._clock.now())
         if self._choice.has_other_for(entry, name) and not self._choice.can_move(
             entry, routed.customer, name
         ):

@@ -128,7 +128,7 @@ class Matching:
     def receive(self, db: sqlite3.Connection, reports: Sequence[Reported]) -> list[MatchedReceipt]:
         """Record what providers report, and apply each receipt that can be."""
         keep_unread(db, [report for report in reports if isinstance(report, UnreadReport)])
-        done = self._bulk.receive(db, [report for report in reports if isinstance(report, Receipt)])
+        done = self._bulk.receive(db, [each for each in reports if not isinstance(each, UnreadReport)])
         matched = [self._receive_any(db, report, done) for report in reports]
         deadlines.note_reports(db, reports, matched)
         return matched

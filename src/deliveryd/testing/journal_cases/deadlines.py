@@ -116,6 +116,20 @@ class DeadlineCases:
             await journal.change([accepted_step(begun, "e1")])
             assert await outbox_bodies(journal) == [("sent", None, None), ("delivered", "sms", None)]
 
+    async def test_a_delivery_after_a_reported_failure_and_the_next_intent_is_reported_after_its_outcome(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """A provider corrects itself, by its own id, while the next channel sends."""
+        async with open_journal() as journal:
+            await send_to_confirm(journal, 1, failed_next=True)
+            await receive_all(journal, [sample_receipt(delivered=False)])
+            (entry,) = (await journal.due(NOW + 9, {"": 9})).entries
+            begun = entry.begun("email", b"87654321", NOW + 9)
+            await journal.change([Transition(begun, State.READY, State.SENDING, NOW + 9)])
+            assert await receive_all(journal, [sample_receipt()]) == ["unmatched"]
+            await journal.change([accepted_step(begun, "e1")])
+            assert await outbox_bodies(journal) == [("sent", None, None), ("delivered", "sms", None)]
+
     async def test_a_message_that_no_later_channel_takes_is_sent_as_before(
         self, open_journal: OpenJournal
     ) -> None:

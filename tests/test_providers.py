@@ -360,6 +360,17 @@ def test_a_verdict_leads_to_the_next_provider_or_ends_the_channel(
     assert all_sent(world, 1)
 
 
+def test_a_channel_without_an_enabled_provider_is_named_in_the_error(world: VirtualWorld) -> None:
+    """The settings have content for it: nothing is wrong with them."""
+    world.path.write_text(world.path.read_text().replace("weight =", "enabled = false\nweight ="))
+    enqueue(world, 1)
+    live(world.run_until_idle)
+    assert [event.get("details") for event in world.service.events_of(1)] == [
+        None,
+        "sms: no provider is enabled",
+    ]
+
+
 def test_the_error_names_the_reason_of_each_provider(world: VirtualWorld) -> None:
     world.channels[A].verdict = lambda _: Refused("not a number")
     world.channels[B].verdict = lambda _: Refused("unknown", "b")

@@ -293,6 +293,23 @@ def test_an_earlier_channel_of_the_order_is_no_later_one(world: VirtualWorld) ->
     assert columns(world, "confirm_by", "variables") == [(None, None)]
 
 
+def test_an_earlier_channel_is_no_later_one_although_that_of_the_message_is_off_by_now(
+    world: VirtualWorld,
+) -> None:
+    """A restart with the messenger turned on, and the SMS off."""
+    change_keys(world, 'receipt_deadline = "10m"\n', "enabled = false\n")
+    change_keys(world, "[channels.sms]", '[channels.sms]\nreceipt_deadline = "10m"\nenabled = true')
+    world.add('[channels.email]\nadapter = "http"\nurl = "http://x/"\njson = { t = "{content.body}" }')
+    offer(world, {**BOTH, "email": {"subject": "s", "body": "b"}})
+    lived(world, nothing, 5 * MINUTE)
+    change_keys(world, "enabled = false", "enabled = turned")
+    change_keys(world, "enabled = true", "enabled = false")
+    change_keys(world, "enabled = turned", "enabled = true")
+    lived(world, nothing, 25 * MINUTE)
+    assert (sent_at(world, "messenger"), len(sent_at(world, "email"))) == ([], 1)
+    assert told(world) == ["dequeued", "sent", "sent"]
+
+
 def test_an_expired_message_stays_sent(world: VirtualWorld) -> None:
     expires_at = format_instant(START + int(5 * MINUTE * 1e6))
     offer(world, BOTH, delivery={"expiresAt": expires_at})

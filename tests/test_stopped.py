@@ -78,6 +78,15 @@ def test_a_digest_depends_on_the_channel_and_the_key() -> None:
         ([change(1), change(5, stopped=False), change(3)], []),
         ([change(1), change(5, stopped=False), change(7, source="receipt")], [(7, "receipt")]),
         ([change(5, stopped=False)], []),
+        ([change(5, stopped=False, source="receipt"), change(1, source="receipt")], []),
+        (
+            [change(5, stopped=False, source="receipt"), change(7, source="receipt")],
+            [(7, "receipt")],
+        ),
+        (
+            [change(1), change(3, stopped=False), change(7, stopped=False, source="receipt"), change(5)],
+            [],
+        ),
     ],
 )
 async def test_the_latest_report_counts(
@@ -121,6 +130,18 @@ async def test_the_recorder_follows_reports_and_orders_and_loads_what_is_in_forc
         again = recorder_on(journal)
         await again.recover([])
         assert again.stopped.digests == recorder.stopped.digests
+
+
+@pytest.mark.anyio
+async def test_an_operator_lifts_what_a_provider_reported_with_a_clock_that_is_ahead(path: Path) -> None:
+    async with open_journal(path) as journal:
+        recorder = recorder_on(journal)
+        await recorder.receive([], [OptOut("sms", ADA, True, 3600)])
+        [stopped] = read_stopped(path, "sms")
+        assert (await ordered(journal, Action.LIFT, stopped.name)).skipped == {}
+        assert await journal.stopped() == []
+        assert (await ordered(journal, Action.STOP, stopped.name)).skipped == {}
+        assert len(await journal.stopped()) == 1
 
 
 async def ordered(journal: SqliteJournal, verb: Action, *recipients: str) -> Decided:

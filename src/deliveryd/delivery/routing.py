@@ -118,6 +118,7 @@ class Router:
         self._stopped = stopped
         self._providers = frozenset(each for road in roads.values() for each in road.choice.senders)
         self._order = [name for name in order if name in roads and roads[name].choice.is_enabled]
+        self._positions = {name: place for place, name in enumerate(order)}
         self._languages = tuple(languages)
         self._choices: WeakKeyDictionary[CompiledSettings, _Fixed | None] = WeakKeyDictionary()
         self._kept: WeakKeyDictionary[CompiledSettings, dict[tuple[str, ...], list[_Offer]]]
@@ -265,9 +266,10 @@ class Router:
 
     def _after(self, provider: str | None) -> Sequence[str]:
         """The channels behind that of a provider in the order; all of them for None."""
-        if provider is None or channel_of(provider) not in self._order:
+        if provider is None or channel_of(provider) not in self._positions:
             return self._order
-        return self._order[self._order.index(channel_of(provider)) + 1 :]
+        place = self._positions[channel_of(provider)]
+        return [name for name in self._order if self._positions[name] > place]
 
     def _offers(
         self, settings: CompiledSettings, order: Sequence[str], tags: Sequence[str]
@@ -346,7 +348,12 @@ class Router:
                 if name in offered:
                     yield self._why_unreached(name, customer, too_long.get(name))
         elif not entry.spent:
-            yield f"no content for a configured channel in {', '.join(tags)}"
+            roads = {name: road for name, road in self._roads.items() if not road.choice.is_enabled}
+            disabled = list(dict.fromkeys(name for name, _ in self._offers(settings, list(roads), tags)))
+            if disabled:
+                yield from (f"{name}: no provider is enabled" for name in disabled)
+            else:
+                yield f"no content for a configured channel in {', '.join(tags)}"
         everywhere = (*tags, *settings.languages)
         if next(self._offers(settings, order, everywhere), None) is None:
             tags = everywhere  # it was the same for all customers, so that this one wasn't looked up

@@ -85,9 +85,13 @@ SELECT message_id, key FROM unaccepted WHERE provider_id = ? AND provider = ? OR
 """Finds the message and the key that a provider accepted under an id, of messages that went on since."""
 
 _FAILURE = """
-SELECT provider, provider_id, delivered, status, reported_at, received_at, reference FROM receipt
-WHERE message_id = ? AND provider = ? AND delivered = 0 ORDER BY seq LIMIT 1
+SELECT receipt.provider, receipt.provider_id, delivered, status, reported_at, received_at, reference
+FROM message JOIN receipt ON message_id = id AND receipt.provider = message.provider
+WHERE id = ? AND delivered = 0
+    AND (message.provider_id IS NULL OR receipt.provider_id IN ('', message.provider_id))
+ORDER BY seq LIMIT 1
 """
+"""By a reference an earlier try may be meant, whose failure says nothing of the accepted one."""
 
 
 class _Known(NamedTuple):
@@ -204,5 +208,5 @@ def stay_sent(db: sqlite3.Connection, step: Transition, emptied: str) -> Receipt
         raise IllegalTransition(f"message {entry.id} wasn't sent before, or isn't {step.before.name}")
     reason = step.outcome.reason if step.outcome is not None else None
     restore(db, (entry.id, key), step.at, reason=reason or "", emptied=emptied)
-    row = db.execute(_FAILURE, (entry.id, entry.sent_by)).fetchone()
+    row = db.execute(_FAILURE, (entry.id,)).fetchone()
     return None if row is None else Receipt(*row)

@@ -1,8 +1,8 @@
 """Many receipts at once: those about messages that are sent, with a query for all instead of one for each.
 
 Only plain cases are handled here: the message is sent, its accepted try is the one meant, nobody has reported
-it before, and no other receipt of the batch is about it; or no message has the provider's id. All others go
-one by one.
+it before, and no other report of the batch may be about it; or no message has the provider's id. All others
+go one by one, afterwards: two about one message are taken in the order in which they came.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ import json
 import re
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from deliveryd import transitions
 from deliveryd.journal.base import MatchedReceipt
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
-from deliveryd.model import Receipt, ReceiptStep, StatusEvent, message_key
+from deliveryd.model import Progress, Receipt, ReceiptStep, StatusEvent, message_key
 from deliveryd.states import State
 
 FEWEST = 4
 """Receipts from which it pays."""
 
 _KEY = re.compile(r"[0-9a-f]+-(-?[0-9]{1,18})-[0-9a-z]+")
+_REFERENCE = re.compile(r"(?:[0-9a-f]+-)?(-?[0-9]{1,19})(?:-[0-9a-z]+)?")
 _ERA = "started_at / 14400000000"
 _ERAS = f"""
 WITH RECURSIVE era (n) AS (
@@ -51,10 +52,10 @@ SELECT 1 FROM json_each(?2) AS wanted CROSS JOIN receipt ON receipt.provider_id 
     AND receipt.provider = ?1 AND receipt.message_id IS NULL AND receipt.dropped_at IS NULL LIMIT 1
 """
 _WENT_ON = """
-SELECT unaccepted.provider_id FROM json_each(?2) AS wanted CROSS JOIN unaccepted
+SELECT unaccepted.provider_id, unaccepted.message_id FROM json_each(?2) AS wanted CROSS JOIN unaccepted
     ON unaccepted.provider_id = wanted.value AND unaccepted.provider = ?1
 """
-"""The ids under which messages were accepted that went on since."""
+"""The ids under which messages were accepted that went on since, with the messages."""
 
 _REPORTED = """
 SELECT receipt.message_id FROM json_each(?) AS wanted CROSS JOIN receipt ON receipt.message_id = wanted.value
@@ -74,41 +75,52 @@ class BulkMatching:
         self._outbox = outbox
         self._namespace = namespace
 
-    def receive(self, db: sqlite3.Connection, receipts: Sequence[Receipt]) -> dict[Receipt, MatchedReceipt]:
-        """Apply the receipts that can be; return what they did. The others are left as they are."""
-        if len(receipts) < FEWEST:
+    def receive(
+        self, db: sqlite3.Connection, reports: Sequence[Receipt | Progress]
+    ) -> dict[Receipt, MatchedReceipt]:
+        """Apply the receipts that can be; return what they did. The other reports are left as they are."""
+        if sum(isinstance(report, Receipt) for report in reports) < FEWEST:
             return {}
-        by_provider: defaultdict[str, list[Receipt]] = defaultdict(list)
-        for receipt in receipts:
-            by_provider[receipt.provider].append(receipt)
-        found: dict[Receipt, int | None] = {}
+        by_provider: defaultdict[str, list[Receipt | Progress]] = defaultdict(list)
+        for report in reports:
+            by_provider[report.provider].append(report)
+        meant: dict[Receipt, int] = {}
+        unmatched: list[Receipt] = []
+        went_on: list[int] = []
         for provider, group in by_provider.items():
-            found |= self._plain(db, provider, group)
-        unmatched = [receipt for receipt, id_ in found.items() if id_ is None]
+            ids = Counter(report.provider_id for report in group)
+            gone = dict(db.execute(_WENT_ON, (provider, json.dumps(list(ids)))).fetchall())
+            went_on += gone.values()
+            alone = [each for each in group if ids[each.provider_id] == 1 and each.provider_id not in gone]
+            found, unknown = self._plain(db, provider, ids, alone)
+            meant |= found
+            unmatched += unknown
+        others = [id_ for report in reports if report not in meant and (id_ := _referred(report)) is not None]
+        messages = Counter([*meant.values(), *others, *went_on])
+        wanted = json.dumps([id_ for id_ in meant.values() if messages[id_] == 1])
+        reported = {id_ for (id_,) in db.execute(_REPORTED, (wanted,))}
         db.executemany(_MATCHED, [(*receipt, None) for receipt in unmatched])
-        done = self._apply(db, {receipt: id_ for receipt, id_ in found.items() if id_ is not None})
+        done = self._apply(
+            db, {each: id_ for each, id_ in meant.items() if messages[id_] == 1 and id_ not in reported}
+        )
         return done | dict.fromkeys(unmatched, MatchedReceipt("unmatched"))
 
     def _plain(
-        self, db: sqlite3.Connection, provider: str, receipts: Sequence[Receipt]
-    ) -> dict[Receipt, int | None]:
-        """Return a provider's plain cases, each with its message, or None if there is none."""
-        ids = Counter(receipt.provider_id for receipt in receipts)
+        self,
+        db: sqlite3.Connection,
+        provider: str,
+        ids: Collection[str],
+        reports: Iterable[Receipt | Progress],
+    ) -> tuple[dict[Receipt, int], list[Receipt]]:
+        """Return the messages that a provider's reports are about, and the receipts about none.
+
+        `ids` are those of all its reports. SQLite reads text of JSON up to a NUL only.
+        """
         if "" in ids or db.execute(_KEPT, (provider, json.dumps(list(ids)))).fetchone():
-            return {}
-        went_on = {each for (each,) in db.execute(_WENT_ON, (provider, json.dumps(list(ids))))}
-        named = [
-            receipt
-            for receipt in receipts
-            if ids[receipt.provider_id] == 1 and receipt.provider_id not in went_on
-        ]
+            return {}, []
+        named = [each for each in reports if isinstance(each, Receipt) and "\0" not in each.provider_id]
         meant, unknown = _by_id(db, provider, [receipt for receipt in named if receipt.reference is None])
-        meant |= self._by_key(db, provider, named)
-        messages = Counter(meant.values())
-        wanted = json.dumps([id_ for id_, count in messages.items() if count == 1])
-        reported = {id_ for (id_,) in db.execute(_REPORTED, (wanted,))}
-        plain = {receipt: id_ for receipt, id_ in meant.items() if messages[id_] == 1 and id_ not in reported}
-        return plain | dict.fromkeys(unknown)
+        return meant | self._by_key(db, provider, named), unknown
 
     def _by_key(
         self, db: sqlite3.Connection, provider: str, receipts: Iterable[Receipt]
@@ -146,6 +158,12 @@ class BulkMatching:
             receipt: MatchedReceipt("matched", Effect(ended=(step.after,), events=1))
             for receipt, step in steps.items()
         }
+
+
+def _referred(report: Receipt | Progress) -> int | None:
+    """The message that a reference may mean: by its key, or by its id."""
+    found = _REFERENCE.fullmatch(report.reference) if report.reference is not None else None
+    return None if found is None else int(found[1])
 
 
 def _by_id(

@@ -128,7 +128,7 @@ class Matching:
     def receive(self, db: sqlite3.Connection, reports: Sequence[Reported]) -> list[MatchedReceipt]:
         """Record what providers report, and apply each receipt that can be."""
         keep_unread(db, [report for report in reports if isinstance(report, UnreadReport)])
-        done = self._bulk.receive(db, [report for report in reports if isinstance(report, Receipt)])
+        done = self._bulk.receive(db, [each for each in reports if not isinstance(each, UnreadReport)])
         matched = [self._receive_any(db, report, done) for report in reports]
         deadlines.note_reports(db, reports, matched)
         return matched
@@ -237,7 +237,7 @@ class Matching:
         outcome = transition.outcome
         if outcome is not None and outcome.provider_id is not None:
             found.update(db.execute(_BY_PROVIDER, (outcome.provider_id, entry.provider)))
-        if entry.sent_by is not None:
+        if entry.spent:  # an accepted try may be among those that failed since
             for provider_id, provider in deadlines.accepted_ids(db, entry.id):
                 found.update(db.execute(_BY_PROVIDER, (provider_id, provider)))
         return [(seq, Receipt(*values)) for seq, *values in sorted(found, key=lambda row: int(row[0]))]

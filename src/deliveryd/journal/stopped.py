@@ -34,7 +34,10 @@ _STOP = """
 INSERT INTO stopped (channel, digest, at, reason, source) VALUES (?1, ?2, ?3, ?4, ?5)
 ON CONFLICT (channel, digest) DO UPDATE SET at = ?3, lifted_at = NULL, reason = ?4, source = ?5
 """
-_LIFT = "UPDATE stopped SET lifted_at = ? WHERE channel = ? AND digest = ?"
+_LIFT = """
+INSERT INTO stopped (channel, digest, at, lifted_at, source) VALUES (?1, ?2, ?3, ?3, ?4)
+ON CONFLICT (channel, digest) DO UPDATE SET lifted_at = ?3
+"""
 
 
 class StoppedRecipient(NamedTuple):
@@ -89,7 +92,10 @@ def in_force(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
 
 
 def record_stops(db: sqlite3.Connection, changes: Iterable[StopChange]) -> list[bool]:
-    """Record changes; return for each whether it changed the list. The latest in time counts."""
+    """Record changes; return for each whether it changed the list.
+
+    The latest in time counts, whichever is reported first, and an operator's at once.
+    """
     return [_record(db, change) for change in changes]
 
 
@@ -99,13 +105,16 @@ def _record(db: sqlite3.Connection, change: StopChange) -> bool:
         "SELECT at, lifted_at FROM stopped WHERE channel = ? AND digest = ?", (channel, digest)
     ).fetchone()
     since, lifted_at = row or (at, at)
-    if at < (since if lifted_at is None else lifted_at):
+    changed_at = since if lifted_at is None else lifted_at
+    if source == "operator":
+        at = max(at, changed_at)  # a provider's clock may be ahead
+    if at < changed_at:
         return False
     was_stopped = lifted_at is None
     if stopped:
         db.execute(_STOP, (channel, digest, at, to_text(reason), source))
-    elif was_stopped:
-        db.execute(_LIFT, (at, channel, digest))
+    elif was_stopped or source == "receipt":
+        db.execute(_LIFT, (channel, digest, at, source))
     return stopped is not was_stopped
 
 

@@ -13,6 +13,8 @@ from deliveryd.testing.journal_cases.samples import (
     accepted_step,
     attempt_on,
     begin_attempts,
+    echoed_receipt,
+    key_of,
     make_ready,
     outbox_bodies,
     receive_all,
@@ -114,6 +116,20 @@ class DeadlineCases:
             await journal.change([accepted_step(begun, "e1")])
             assert await outbox_bodies(journal) == [("sent", None, None), ("delivered", "sms", None)]
 
+    async def test_a_delivery_after_a_reported_failure_and_the_next_intent_is_reported_after_its_outcome(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """A provider corrects itself, by its own id, while the next channel sends."""
+        async with open_journal() as journal:
+            await send_to_confirm(journal, 1, failed_next=True)
+            await receive_all(journal, [sample_receipt(delivered=False)])
+            (entry,) = (await journal.due(NOW + 9, {"": 9})).entries
+            begun = entry.begun("email", b"87654321", NOW + 9)
+            await journal.change([Transition(begun, State.READY, State.SENDING, NOW + 9)])
+            assert await receive_all(journal, [sample_receipt()]) == ["unmatched"]
+            await journal.change([accepted_step(begun, "e1")])
+            assert await outbox_bodies(journal) == [("sent", None, None), ("delivered", "sms", None)]
+
     async def test_a_message_that_no_later_channel_takes_is_sent_as_before(
         self, open_journal: OpenJournal
     ) -> None:
@@ -138,6 +154,18 @@ class DeadlineCases:
             (effect,) = (await journal.change([step])).effects
             assert (effect.ended, effect.events) == ((State.FAILED,), 1)
             assert await outbox_bodies(journal) == [("error", None, "sms: the provider reported UNDELIV")]
+
+    async def test_a_reported_failure_of_an_earlier_try_says_nothing_of_the_accepted_one(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            (entry,) = await sent_on(journal, 7)
+            earlier = echoed_receipt(key_of(journal), "p0", delivered=False)
+            assert await receive_all(journal, [earlier]) == ["matched"]
+            stays = Outcome("accepted", None, "no other channel")
+            await journal.change([Transition(entry, State.READY, State.SENT, NOW + 7, outcome=stays)])
+            assert (await journal.account()).ends == {State.SENT: 1}
+            assert await outbox_bodies(journal) == []
 
     async def test_a_reported_failure_leads_to_an_error_or_to_the_next_channel(
         self, open_journal: OpenJournal

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from deliveryd.journal.base import Counts
-from deliveryd.model import Outcome, Receipt, Transition
+from deliveryd.model import Outcome, Progress, Receipt, Reported, Transition
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.samples import (
@@ -46,6 +46,35 @@ class ReceiptCases:
                 "channel": "sms",
                 "reportedAt": "2023-11-14T22:13:20.000008Z",
             }
+
+    @pytest.mark.parametrize("reference", ["KEY", "7"], ids=["key", "message id"])
+    async def test_reports_of_a_message_among_many_are_taken_in_their_order(
+        self, open_journal: OpenJournal, reference: str
+    ) -> None:
+        """A delivery of a repeat, after which the provider refuses the other one, is no `error` first."""
+        async with open_journal() as journal:
+            await deliver_to_sent(journal, 7, "p7")
+            name = key_of(journal) if reference == "KEY" else reference
+            reports = [
+                echoed_receipt(name, "p6"),
+                sample_receipt("p7", delivered=False),
+                *(sample_receipt(f"u{number}") for number in range(9)),
+            ]
+            assert (await receive_all(journal, reports))[:2] == ["matched", "matched"]
+            assert await waiting_events(journal) == [(7, "delivered")]
+
+    async def test_progress_among_many_reports_is_told_before_the_delivery(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await deliver_to_sent(journal, 7, "p7")
+            reports: list[Reported] = [
+                Progress("sms", "p7", "accepted", NOW + 8),
+                sample_receipt("p7"),
+                *(sample_receipt(f"u{number}") for number in range(9)),
+            ]
+            assert [each.result for each in await journal.receive(reports)][:2] == ["told", "matched"]
+            assert await waiting_events(journal) == [(7, "accepted"), (7, "delivered")]
 
     async def test_a_receipt_that_comes_again_is_told_apart_and_reported_once(
         self, open_journal: OpenJournal

@@ -424,3 +424,29 @@ def test_what_fits_no_report_is_told(changes: dict[str, Any], problem: str) -> N
     with pytest.raises(ValidationError) as raised:
         ReceiptOptions.model_validate({**PLAIN, **changes})
     assert problem in str(raised.value)
+
+
+def deep(levels: int) -> bytes:
+    return b"[" * levels + b"]" * levels
+
+
+def test_a_report_nested_too_deep_to_be_written_again_is_kept_unread() -> None:
+    table = {"each": "/results", "provider_id": "/id", "status": "/status", "delivered": ["ok"]}
+    found = read(table, post(b'{"results": [{"id": "a", "status": "ok"}, ' + deep(500) + b"]}"))
+    assert [report.provider_id for report in found.reports] == ["a"]
+    assert [unread.raw[:3] for unread in found.unread] == ["[[["]
+
+
+def test_a_cut_emoji_spoils_no_other_report() -> None:
+    """Providers that cut texts by UTF-16 units send half a surrogate pair, which isn't valid Unicode."""
+    table = {"each": "/results", "provider_id": "/id", "status": "/status", "delivered": ["ok"]}
+    reports = b'{"id": "a", "status": "ok", "text": "hi \\ud83d"}, {"id": "\\ud83d", "status": "ok"}'
+    found = read(table, post(b'{"results": [' + reports + b"]}"))
+    assert [report.provider_id for report in found.reports] == ["a"]
+    assert [unread.raw for unread in found.unread] == ['{"id":"\\ud83d","status":"ok"}']
+
+
+def test_a_fraction_beside_what_the_slower_parser_cant_read() -> None:
+    table = {"each": "/results", "provider_id": "/id", "status": "/status", "delivered": ["ok"]}
+    with pytest.raises(Unreadable, match="/id"):
+        read(table, post(b'{"x": ' + deep(1000) + b', "results": [{"id": 1.5, "status": "ok"}]}'))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -261,4 +262,12 @@ def _shape(value: object) -> str:
 
 
 def _raw(item: Document) -> str:
-    return orjson.dumps(item.tree).decode()[:LONGEST_RAW]
+    """Return the JSON of an item, which may be nested deeper than it can be written again."""
+    try:
+        return orjson.dumps(item.tree).decode()[:LONGEST_RAW]
+    except orjson.JSONEncodeError:  # too deep; or half a surrogate pair, or an integer of more than 64 bits
+        pass
+    try:
+        return json.dumps(item.tree, separators=(",", ":"))[:LONGEST_RAW]
+    except RecursionError:
+        return f"nested too deep to be kept: {type(item.tree).__name__}"

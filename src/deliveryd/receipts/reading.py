@@ -144,7 +144,9 @@ class ReportReader:
         consent = self._words.consents.get(pair) or self._words.consents.get(status)
         recipient = _first(self._recipient, item)
         if consent is not None and recipient is None:
-            _missing("recipient", self._recipient)
+            if meaning == "none":
+                _missing("recipient", self._recipient)
+            consent = None  # what became of the message is known all the same
         ids = self._ids(item)
         reference = _first(self._reference, item)
         if not any(ids) and reference is None and meaning != "none":

@@ -450,3 +450,23 @@ def test_a_fraction_beside_what_the_slower_parser_cant_read() -> None:
     table = {"each": "/results", "provider_id": "/id", "status": "/status", "delivered": ["ok"]}
     with pytest.raises(Unreadable, match="/id"):
         read(table, post(b'{"x": ' + deep(1000) + b', "results": [{"id": 1.5, "status": "ok"}]}'))
+
+
+@pytest.mark.parametrize(
+    ("code", "details"),
+    [
+        ("30003", "bounce/30003"),
+        ("EC_UNKNOWN-1.2", "bounce/EC_UNKNOWN-1.2"),
+        ("550 5.1.1 <ada@example.com> unknown", "bounce"),
+        ("ada@example.com", "bounce"),
+        ("no such number 447700900123", "bounce"),
+        ("550 5.1.1 " + "unknown " * 20, "bounce"),
+        ("Bounced Address", "bounce/Bounced Address"),
+        (None, "bounce"),
+    ],
+)
+def test_details_have_codes_and_no_addresses(code: str | None, details: str) -> None:
+    """The reason of a mail server, which SendGrid passes on, has the address in it."""
+    table = {"provider_id": "/id", "status": "/event", "code": "/reason"}
+    report = only(table | {"failed": ["bounce"]}, post({"id": "a", "event": "bounce", "reason": code}))
+    assert (report.meaning, report.details) == ("failed", details)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -17,6 +18,9 @@ from deliveryd.receipts.times import compile_time
 
 LONGEST_RAW = 4096
 """Characters that are kept of a report that can't be read."""
+
+_LONGEST_CODE = 64
+_ADDRESS = re.compile(r"@|[0-9]{9}")
 
 EVERY_REPORT = "delivered"
 """The word of reports without a status."""
@@ -45,8 +49,10 @@ class Report(NamedTuple):
 
     @property
     def details(self) -> str:
-        """The status, and the code if there is one."""
-        return self.status if self.code is None else f"{self.status}/{self.code}"
+        """The status, and the code if there is one; not one that is a text with an address in it."""
+        if self.code is None or len(self.code) > _LONGEST_CODE or _ADDRESS.search(self.code):
+            return self.status
+        return f"{self.status}/{self.code}"
 
 
 class Unread(NamedTuple):

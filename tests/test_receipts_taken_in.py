@@ -110,7 +110,7 @@ async def test_a_request_tells_of_messages_and_recipients(tmp_path: Path) -> Non
 async def test_a_stop_in_the_future_can_be_lifted(tmp_path: Path) -> None:
     """The provider's clock is ahead, or its times are of another zone: the word after it counts."""
     async with room(tmp_path, TABLE | {"reported_at": "/at"}) as (receipts, journal):
-        stop = {"status": "stop", "to": "+447700900104", "at": "2099-01-01T00:00:00Z"}
+        stop: dict[str, object] = {"status": "stop", "to": "+447700900104", "at": "2099-01-01T00:00:00Z"}
         await receipts.take_in("sms", results(stop))
         assert len(await journal.stopped()) == 1
         await receipts.take_in("sms", results({"status": "start", "to": "+447700900104"}))

@@ -160,3 +160,10 @@ def test_conditions_that_are_none(condition: dict[str, object]) -> None:
     """One test, at a place that can be named."""
     with pytest.raises(ValidationError):
         ConditionOptions.model_validate(condition)
+
+
+def test_a_body_with_half_a_surrogate_pair_or_a_mark_of_its_encoding_is_read() -> None:
+    """A refusal that repeats a cut text still has its code."""
+    assert holds(b'{"code": 21610, "text": "\\ud83d"}', at="/code", **{"is": [21610]})
+    assert holds(b'\xef\xbb\xbf{"code": 21610}', at="/code", **{"is": [21610]})
+    assert not Document(b'{"code": NaN}').is_readable

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.preset_file import PresetKey
 from deliveryd.config import Config, load
 from deliveryd.errors import ConfigError
 from support.presets import POSTBOX
@@ -122,3 +124,8 @@ def test_a_key_beside_the_providers_is_said_to_belong_to_one(path: Path) -> None
 def test_a_folder_that_is_not_there_is_reported(path: Path) -> None:
     told = problems(path, SMS.replace('"presets"', '"absent"'))
     assert told[0] == "config.toml:channels.presets_dir: absent isn't a folder"
+
+
+def test_a_pattern_that_is_no_expression_is_told() -> None:
+    with pytest.raises(ValidationError, match=r"pattern\n.*not a regular expression: missing"):
+        PresetKey.model_validate({"description": "d", "example": "1", "pattern": "("})

@@ -424,3 +424,49 @@ def test_what_fits_no_report_is_told(changes: dict[str, Any], problem: str) -> N
     with pytest.raises(ValidationError) as raised:
         ReceiptOptions.model_validate({**PLAIN, **changes})
     assert problem in str(raised.value)
+
+
+def deep(levels: int) -> bytes:
+    return b"[" * levels + b"]" * levels
+
+
+def test_a_report_nested_too_deep_to_be_written_again_is_kept_unread() -> None:
+    table = {"each": "/results", "provider_id": "/id", "status": "/status", "delivered": ["ok"]}
+    found = read(table, post(b'{"results": [{"id": "a", "status": "ok"}, ' + deep(500) + b"]}"))
+    assert [report.provider_id for report in found.reports] == ["a"]
+    assert [unread.raw[:3] for unread in found.unread] == ["[[["]
+
+
+def test_a_cut_emoji_spoils_no_other_report() -> None:
+    """Providers that cut texts by UTF-16 units send half a surrogate pair, which isn't valid Unicode."""
+    table = {"each": "/results", "provider_id": "/id", "status": "/status", "delivered": ["ok"]}
+    reports = b'{"id": "a", "status": "ok", "text": "hi \\ud83d"}, {"id": "\\ud83d", "status": "ok"}'
+    found = read(table, post(b'{"results": [' + reports + b"]}"))
+    assert [report.provider_id for report in found.reports] == ["a"]
+    assert [unread.raw for unread in found.unread] == ['{"id":"\\ud83d","status":"ok"}']
+
+
+def test_a_fraction_beside_what_the_slower_parser_cant_read() -> None:
+    table = {"each": "/results", "provider_id": "/id", "status": "/status", "delivered": ["ok"]}
+    with pytest.raises(Unreadable, match="/id"):
+        read(table, post(b'{"x": ' + deep(1000) + b', "results": [{"id": 1.5, "status": "ok"}]}'))
+
+
+@pytest.mark.parametrize(
+    ("code", "details"),
+    [
+        ("30003", "bounce/30003"),
+        ("EC_UNKNOWN-1.2", "bounce/EC_UNKNOWN-1.2"),
+        ("550 5.1.1 <ada@example.com> unknown", "bounce"),
+        ("ada@example.com", "bounce"),
+        ("no such number 447700900123", "bounce"),
+        ("550 5.1.1 " + "unknown " * 20, "bounce"),
+        ("Bounced Address", "bounce/Bounced Address"),
+        (None, "bounce"),
+    ],
+)
+def test_details_have_codes_and_no_addresses(code: str | None, details: str) -> None:
+    """The reason of a mail server, which SendGrid passes on, has the address in it."""
+    table = {"provider_id": "/id", "status": "/event", "code": "/reason"}
+    report = only(table | {"failed": ["bounce"]}, post({"id": "a", "event": "bounce", "reason": code}))
+    assert (report.meaning, report.details) == ("failed", details)

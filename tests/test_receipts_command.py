@@ -215,6 +215,27 @@ def test_a_file_that_is_no_request_is_told(config: Path) -> None:
     assert "can't be read: No such file" in missing.err
 
 
+@pytest.mark.parametrize(
+    ("path", "host", "url", "told"),
+    [
+        ("/receipts/sms", "[::1", (), "https://[::1 is no address"),
+        ("/receipts/sms", "cb.example:99999", (), "https://cb.example:99999 is no address"),
+        ("//[x", "cb.example", (), "line 1: expected a request line"),
+        ("/receipts/sms", "cb.example", ("--url", "https://cb.example:99999/x"), "is no address"),
+    ],
+)
+def test_an_address_that_cant_be_is_told(
+    tmp_path: Path, path: str, host: str, url: tuple[str, ...], told: str
+) -> None:
+    token, file = tmp_path / "token", tmp_path / "request"
+    token.touch(mode=0o600)
+    token.write_text("tok123")
+    file.write_text(f"POST {path} HTTP/1.1\r\nHost: {host}\r\nX-Twilio-Signature: AAAA\r\n\r\nx")
+    keys = ("--set", "account=AC1", "--set", "from=+447700900999", "--secret", f"token={token}")
+    answered = command("receipts", "test", "--preset", "twilio", *keys, *url, file)
+    assert (answered.status, told in answered.err) == (1, True), answered
+
+
 def test_a_preset_alone_reads_a_request(config: Path) -> None:
     """The vector of Twilio's sheet, by the preset and its secret, without a configuration."""
     file = config.parent / "request"

@@ -107,6 +107,28 @@ async def test_a_request_tells_of_messages_and_recipients(tmp_path: Path) -> Non
         assert len(await journal.stopped()) == 1
 
 
+async def test_a_stop_in_the_future_can_be_lifted(tmp_path: Path) -> None:
+    """The provider's clock is ahead, or its times are of another zone: the word after it counts."""
+    async with room(tmp_path, TABLE | {"reported_at": "/at"}) as (receipts, journal):
+        stop: dict[str, object] = {"status": "stop", "to": "+447700900104", "at": "2099-01-01T00:00:00Z"}
+        await receipts.take_in("sms", results(stop))
+        assert len(await journal.stopped()) == 1
+        await receipts.take_in("sms", results({"status": "start", "to": "+447700900104"}))
+        assert await journal.stopped() == []
+
+
+async def test_a_failure_that_names_no_recipient_is_a_failure(tmp_path: Path) -> None:
+    """WhatsApp leaves out the number of people with user names."""
+    async with room(tmp_path, TABLE) as (receipts, journal):
+        await deliver_to_sent(journal, 1, "p1")
+        await accept_all(journal)
+        reply = await receipts.take_in("sms", results({"id": "p1", "status": "failed"}))
+        assert (reply.status, list(reply.results)) == (200, ["matched"])
+        assert await waiting_events(journal) == [(1, "error")]
+        assert await journal.stopped() == []
+        assert (await receipts.take_in("sms", results({"id": "p1", "status": "stop"}))).status == 400
+
+
 @pytest.mark.parametrize("certificate", [True, False])
 async def test_a_certificate_is_fetched_once_and_a_subscription_confirmed(
     tmp_path: Path, amazon: tuple[rsa.RSAPrivateKey, bytes], certificate: bool

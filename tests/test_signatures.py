@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -760,3 +763,34 @@ def test_a_new_secret_counts_from_the_instant_it_is_there(tmp_path: Path) -> Non
     assert renewal.LOOK_EVERY >= 1
     file.write_text("Jefe")
     assert verifier.verify(sent, NOW * SECOND) is sent
+
+
+LONG = "a-secret-that-is-long-enough-for-the-library"
+
+
+def test_signature_of_a_body_does_not_fit_a_query() -> None:
+    """A signed empty body, such as that of a trial, must not vouch for reports in any query."""
+    forged = "https://cb.example/receipts/sms?id=7&status=delivered"
+    signed = hmac.digest(b"secret", b"", "sha256").hex()
+    assert not is_genuine(
+        {"scheme": "hmac", "header": "X-Sig"}, "secret", request(method="GET", url=forged, X_Sig=signed)
+    )
+    for claims in ({"iat": NOW}, {"iat": NOW, "payload_hash": hashlib.sha256(b"{}").hexdigest()}):
+        token = jwt.encode(claims, LONG, algorithm="HS256")
+        assert not is_genuine(
+            {"scheme": "jwt"}, LONG, request(method="GET", url=forged, Authorization=f"Bearer {token}")
+        )
+
+
+def test_token_of_mailgun_vouches_for_no_query() -> None:
+    token = "t" * 50
+    signature = hmac.digest(b"secret", f"{NOW}{token}".encode(), "sha256").hex()
+    query = f"timestamp={NOW}&token={token}&signature={signature}&event=delivered"
+    for reference in ("1", "2"):
+        sent = request(method="GET", url=f"https://cb.example/receipts/sms?{query}&ref={reference}")
+        assert not is_genuine({"scheme": "mailgun"}, "secret", sent)
+
+
+def test_half_a_surrogate_pair_in_parameters_is_forged() -> None:
+    sent = request(b'{"messageId":"\\ud83d","sig":"00"}', content_type="application/json")
+    assert not is_genuine({"scheme": "vonage"}, "secret", sent)

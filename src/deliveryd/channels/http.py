@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 from deliveryd.channels.base import (
     NO_ADDRESS,
+    Accepted,
+    Attempted,
     Dispatch,
     Expired,
     Found,
@@ -25,8 +27,9 @@ from deliveryd.channels.http_answers import AnswerReader
 from deliveryd.channels.http_lookup import HttpLookup, LookupWriter
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.http_recipient import Recipient
-from deliveryd.channels.http_request import RequestWriter
+from deliveryd.channels.http_request import RequestWriter, logins
 from deliveryd.channels.mapping import customer_fields
+from deliveryd.channels.masking import MASK, mask
 from deliveryd.errors import BrokenOff, ConfigError, NotSent, OutcomeUnknown, ProxyRefused, TooLate
 from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.reachability import connect_problem, endpoint_of
@@ -37,8 +40,6 @@ from deliveryd.runtime.renewal import RenewedValue
 
 if TYPE_CHECKING:
     from deliveryd.channels.phone_numbers import PhoneReader
-
-MASK = "***"
 
 NO_CONTEXT = MappingContext()
 """What mappings without secrets, filters and receipts depend on."""
@@ -55,6 +56,11 @@ class PreparedRequests:
     secrets: Mapping[str, tuple[str, ...]] = field(repr=False)
     writer: RequestWriter = field(compare=False)
     lookup: LookupWriter | None = field(default=None, compare=False)
+    logins: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    def masked(self, text: str) -> str:
+        """Return what the provider said without the secrets, should it repeat one."""
+        return mask(text, [*self.logins, *(value for values in self.secrets.values() for value in values)])
 
 
 def prepare_requests(options: HttpChannelOptions, context: MappingContext) -> PreparedRequests:
@@ -65,7 +71,8 @@ def prepare_requests(options: HttpChannelOptions, context: MappingContext) -> Pr
         older_secrets={name: values[1:] for name, values in secrets.items()},
     )
     lookup = LookupWriter(options.lookup, context) if options.lookup is not None else None
-    return PreparedRequests(secrets, RequestWriter(options, context), lookup)
+    writer = RequestWriter(options, context)
+    return PreparedRequests(secrets, writer, lookup, logins(options.basic, context))
 
 
 def mapping_context(options: HttpChannelOptions) -> MappingContext:
@@ -148,7 +155,17 @@ class HttpChannel:
             return _not_sent(error)
         except OutcomeUnknown as error:
             return self._unknown(error)
-        return self._reader.verdict(answer)
+        return self._without_secrets(self._reader.verdict(answer))
+
+    def _without_secrets(self, verdict: Attempted) -> Attempted:
+        """Mask secrets in the provider's words, which are kept: some repeat a key that they refuse."""
+        if isinstance(verdict, Accepted) or verdict.words is None:
+            return verdict
+        return verdict._replace(words=self.masked(verdict.words))
+
+    def masked(self, text: str) -> str:
+        """Return what the provider said without the secrets, should it repeat one."""
+        return self._prepared.current().masked(text)
 
     def _unknown(self, error: OutcomeUnknown) -> Verdict:
         """Return the verdict on an incomplete answer; a status other than 2xx counts as usual."""

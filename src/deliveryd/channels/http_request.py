@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from deliveryd.channels.base import Dispatch
 from deliveryd.channels.filling import ABSENT, NOT_UNICODE, MappingContext, TextTemplate, Unfit, compile_tree
 from deliveryd.channels.http_address import compile_address, compile_pairs, fill_pairs
 from deliveryd.channels.http_signing import MaskedSigner, Signer, read_key
+from deliveryd.channels.masking import basic_login
 from deliveryd.channels.request_options import (
     BasicOptions,
     RequestOptions,
@@ -131,8 +131,17 @@ def _compile_condition(condition: WhenOptions, context: MappingContext) -> Varia
 def _basic_credentials(basic: BasicOptions, context: MappingContext) -> str:
     if context.mask is not None:
         return f"Basic {context.mask}"
+    return f"Basic {basic_login(*_filled_basic(basic, context))}"
+
+
+def _filled_basic(basic: BasicOptions, context: MappingContext) -> tuple[str, str]:
     username, password = (TextTemplate(text, context).constant for text in (basic.username, basic.password))
-    return f"Basic {b64encode(f'{username}:{password}'.encode()).decode('ascii')}"
+    return str(username), str(password)
+
+
+def logins(basic: BasicOptions | None, context: MappingContext) -> tuple[str, ...]:
+    """Return the header that `basic` becomes, which is as secret as what is in it."""
+    return () if basic is None else (basic_login(*_filled_basic(basic, context)),)
 
 
 def _filled_header(name: str, value: str) -> Header:

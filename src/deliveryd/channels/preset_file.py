@@ -6,7 +6,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    field_validator,
+    model_validator,
+)
 
 from deliveryd.options.units import Positive
 
@@ -34,6 +43,15 @@ class PresetKey(_Table):
     required: bool = Field(False, description="whether the operator must set it")
     default: KeyValue | None = Field(None, description="its value where the operator sets none")
     pattern: str | None = Field(None, description="regular expression that the whole text matches")
+
+    @field_validator("pattern")
+    @classmethod
+    def _an_expression(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from None
+        return pattern
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

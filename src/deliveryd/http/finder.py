@@ -59,6 +59,10 @@ def read_texts(encoded: bytes) -> TextFields:
     return texts
 
 
+def _no_number(name: str) -> object:
+    raise ValueError(f"{name} is no JSON")
+
+
 class Document:
     """An answer or a report, parsed when a value is first looked up.
 
@@ -113,12 +117,15 @@ class Document:
     def _part(self, element: object, exact: Callable[[], list[object]], index: int) -> Document:
         part = Document(b"null", self.headers, self.query)
         part._tree = element
-        part._exactly = lambda: exact()[index]
+        part._exactly = lambda: _at(exact(), index)
         return part
 
     def _parsed(self) -> object:
+        """Parse with the fast parser; what it refuses, such as a cut emoji, the other one may read."""
         if self._tree is None:
             self._tree = _attempt(orjson.loads, self.body)
+            if self._tree is _UNREADABLE:
+                self._tree = _attempt(_LENIENT, self.body)
         return self._tree
 
     def _parsed_exactly(self) -> object:
@@ -129,6 +136,7 @@ class Document:
 
 
 _EXACT = partial(json.loads, parse_float=str)
+_LENIENT = partial(json.loads, parse_constant=_no_number)
 
 
 def _attempt(parse: Callable[[bytes], object], body: bytes) -> object:
@@ -136,6 +144,11 @@ def _attempt(parse: Callable[[bytes], object], body: bytes) -> object:
         return parse(body)
     except (ValueError, RecursionError):
         return _UNREADABLE
+
+
+def _at(elements: list[object], index: int) -> object:
+    """Return an element, also where the slower parser can't read what the other one did."""
+    return elements[index] if index < len(elements) else _UNREADABLE
 
 
 def _elements(tree: object, steps: Steps) -> list[object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from deliveryd.http.wire import Header, WireResponse
 
@@ -28,10 +28,17 @@ def parse_request(raw: bytes) -> RawRequest:
     """Parse a request. Raises ValueError, which says what is expected."""
     first, headers, body = _parts(raw)
     match = _REQUEST.fullmatch(first)
-    if match is None:
+    target = _split(match[2]) if match is not None else None
+    if match is None or target is None:
         raise ValueError('line 1: expected a request line such as "POST /receipts/sms HTTP/1.1"')
-    target = urlsplit(match[2])
     return RawRequest(match[1], target.path, target.query.encode("latin-1"), headers, body)
+
+
+def _split(target: str) -> SplitResult | None:
+    try:
+        return urlsplit(target)
+    except ValueError:
+        return None
 
 
 def parse_answer(raw: bytes) -> WireResponse:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.errors import DeliverydError
@@ -84,15 +84,29 @@ def _tried(inlet: Inlet, request: ReceiptRequest, now: int) -> ReceiptTrial:
 def _request(raw: RawRequest, public_url: str | None, url: str | None) -> ReceiptRequest:
     """Return the request as it was sent to `url`, or to its own path below `public_url`."""
     path, query = raw.path, raw.query
-    base = public_url or f"https://{dict(raw.headers).get(b'host', b'').decode('latin-1')}"
+    host = dict(raw.headers).get(b"host", b"").decode("latin-1")
+    base = public_url or f"https://{host}"
     if url is not None:
-        called = urlsplit(url)
-        if called.scheme not in ("http", "https") or not called.netloc:
-            raise ValueError(f"{url} is no address such as https://receipts.example.com/receipts/sms")
+        called = _split(url)
         base = f"{called.scheme}://{called.netloc}"
         if called.path not in ("", "/"):
             path, query = called.path, called.query.encode() or raw.query
+    elif public_url is None and host:
+        _split(base)
     return ReceiptRequest(raw.method, path, query, raw.headers, raw.body, base=base)
+
+
+def _split(url: str) -> SplitResult:
+    """Split an address that a provider called. Raises ValueError."""
+    problem = f"{url} is no address such as https://receipts.example.com/receipts/sms"
+    try:
+        called = urlsplit(url)
+        port = called.port
+    except ValueError:
+        raise ValueError(problem) from None
+    if called.scheme not in ("http", "https") or not called.netloc or port == 0:
+        raise ValueError(problem)
+    return called
 
 
 def trial_data(trial: ReceiptTrial) -> dict[str, object]:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from deliveryd.channels.base import Accepted, Channel, Dispatch, Expired, Verdict
-from deliveryd.channels.http import MASK, HttpChannel
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http import HttpChannel
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
@@ -60,7 +59,9 @@ async def _send(channel: Channel, provider: ProviderConfig, message: Draft) -> S
         channel.note_answers(answers.append)
     request = channel.preview(dispatch)
     verdict = await channel.send(dispatch)
-    answer = _masked(_written(answers[-1]), provider) if answers else None
+    answer = _written(answers[-1]) if answers else None
+    if answer is not None and isinstance(channel, HttpChannel):
+        answer = channel.masked(answer)
     return Sent(request, answer, verdict)
 
 
@@ -86,15 +87,6 @@ def _written(answer: WireResponse) -> str:
     lines = [f"{answer.status}", *(f"{name}: {value}" for name, value in answer.headers.items())]
     body = answer.body.decode("utf-8", "replace")
     return "\n".join([*lines, "", body] if body else lines)
-
-
-def _masked(text: str, provider: ProviderConfig) -> str:
-    """Mask the provider's secrets, should an answer repeat one."""
-    if isinstance(provider.options, HttpChannelOptions):
-        for files in provider.options.secrets.values():
-            for file in files:
-                text = text.replace(file.read(), MASK)
-    return text
 
 
 def sent_lines(sent: Sent) -> Iterator[str]:

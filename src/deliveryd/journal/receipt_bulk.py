@@ -17,7 +17,7 @@ from deliveryd import transitions
 from deliveryd.journal.base import MatchedReceipt
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
-from deliveryd.model import Progress, Receipt, ReceiptStep, StatusEvent, message_key
+from deliveryd.model import ProgressReport, Receipt, ReceiptStep, StatusEvent, message_key
 from deliveryd.states import State
 
 FEWEST = 4
@@ -76,12 +76,12 @@ class BulkMatching:
         self._namespace = namespace
 
     def receive(
-        self, db: sqlite3.Connection, reports: Sequence[Receipt | Progress]
+        self, db: sqlite3.Connection, reports: Sequence[Receipt | ProgressReport]
     ) -> dict[Receipt, MatchedReceipt]:
         """Apply the receipts that can be; return what they did. The other reports are left as they are."""
         if sum(isinstance(report, Receipt) for report in reports) < FEWEST:
             return {}
-        by_provider: defaultdict[str, list[Receipt | Progress]] = defaultdict(list)
+        by_provider: defaultdict[str, list[Receipt | ProgressReport]] = defaultdict(list)
         for report in reports:
             by_provider[report.provider].append(report)
         meant: dict[Receipt, int] = {}
@@ -110,7 +110,7 @@ class BulkMatching:
         db: sqlite3.Connection,
         provider: str,
         ids: Collection[str],
-        reports: Iterable[Receipt | Progress],
+        reports: Iterable[Receipt | ProgressReport],
     ) -> tuple[dict[Receipt, int], list[Receipt]]:
         """Return the messages that a provider's reports are about, and the receipts about none.
 
@@ -160,7 +160,7 @@ class BulkMatching:
         }
 
 
-def _referred(report: Receipt | Progress) -> int | None:
+def _referred(report: Receipt | ProgressReport) -> int | None:
     """The message that a reference may mean: by its key, or by its id."""
     found = _REFERENCE.fullmatch(report.reference) if report.reference is not None else None
     return None if found is None else int(found[1])

@@ -158,7 +158,7 @@ class Receipts:
             *(UnreadReport(provider, raw, reason, now) for raw, reason in reading.unread),
             *self._reported(provider, reading.reports, now),
         ]
-        opt_outs = list(_opt_outs(channel_of(provider), reading.reports))
+        opt_outs = list(_opt_outs(channel_of(provider), reading.reports, now))
         results = await self._batcher.record(reports, opt_outs) if reports or opt_outs else ()
         for result in results or ():
             self._log_result(result, provider)
@@ -214,8 +214,8 @@ class Receipts:
             log(event, **fields)
 
 
-def _opt_outs(channel: str, reports: Sequence[Report]) -> Iterator[OptOut]:
-    """Return what reports say of recipients."""
+def _opt_outs(channel: str, reports: Sequence[Report], now: int) -> Iterator[OptOut]:
+    """Return what reports say of recipients, of now at the latest: one of the future could not be lifted."""
     for report in reports:
         if report.consent is not None and report.recipient is not None:
-            yield OptOut(channel, report.recipient, report.consent == "stopped", report.at)
+            yield OptOut(channel, report.recipient, report.consent == "stopped", min(report.at, now))

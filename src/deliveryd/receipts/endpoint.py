@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -52,7 +53,7 @@ class ReceiptEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         path = scope["path"]
-        provider = self._paths.get(path) or self._with_token.get(path.rpartition("/")[0])
+        provider = self._paths.get(path) or self._before_token(scope)
         if provider is None or scope["method"] not in _METHODS:
             await self._elsewhere(scope, receive, self._telling(provider, send))
             return
@@ -77,6 +78,13 @@ class ReceiptEndpoint:
             base=self._public_url,
         )
         await _send(send, await self._take_in(provider, request))
+
+    def _before_token(self, scope: Scope) -> str | None:
+        """Return the provider whose path ends with a token, which may have a slash in it (%2F)."""
+        if not self._with_token:
+            return None
+        path, _, _token = scope["raw_path"].rpartition(b"/")
+        return self._with_token.get(unquote(path.decode("latin-1")))
 
     def _telling(self, provider: str | None, send: Send) -> Send:
         """Return a `send` that also reports the response's status."""

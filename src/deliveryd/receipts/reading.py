@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -16,6 +18,9 @@ from deliveryd.receipts.times import compile_time
 
 LONGEST_RAW = 4096
 """Characters that are kept of a report that can't be read."""
+
+_LONGEST_CODE = 64
+_ADDRESS = re.compile(r"@|[0-9]{9}")
 
 EVERY_REPORT = "delivered"
 """The word of reports without a status."""
@@ -44,8 +49,10 @@ class Report(NamedTuple):
 
     @property
     def details(self) -> str:
-        """The status, and the code if there is one."""
-        return self.status if self.code is None else f"{self.status}/{self.code}"
+        """The status, and the code if there is one; not one that is a text with an address in it."""
+        if self.code is None or len(self.code) > _LONGEST_CODE or _ADDRESS.search(self.code):
+            return self.status
+        return f"{self.status}/{self.code}"
 
 
 class Unread(NamedTuple):
@@ -143,7 +150,9 @@ class ReportReader:
         consent = self._words.consents.get(pair) or self._words.consents.get(status)
         recipient = _first(self._recipient, item)
         if consent is not None and recipient is None:
-            _missing("recipient", self._recipient)
+            if meaning == "none":
+                _missing("recipient", self._recipient)
+            consent = None  # what became of the message is known all the same
         ids = self._ids(item)
         reference = _first(self._reference, item)
         if not any(ids) and reference is None and meaning != "none":
@@ -261,4 +270,12 @@ def _shape(value: object) -> str:
 
 
 def _raw(item: Document) -> str:
-    return orjson.dumps(item.tree).decode()[:LONGEST_RAW]
+    """Return the JSON of an item, which may be nested deeper than it can be written again."""
+    try:
+        return orjson.dumps(item.tree).decode()[:LONGEST_RAW]
+    except orjson.JSONEncodeError:  # too deep; or half a surrogate pair, or an integer of more than 64 bits
+        pass
+    try:
+        return json.dumps(item.tree, separators=(",", ":"))[:LONGEST_RAW]
+    except RecursionError:
+        return f"nested too deep to be kept: {type(item.tree).__name__}"

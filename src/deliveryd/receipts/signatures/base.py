@@ -84,6 +84,12 @@ def check_time(signed_at: int, now: int, tolerance: float) -> None:
         raise Forged(f"the time of signing is {abs(now - signed_at) // SECOND} s from now")
 
 
+def check_body(request: ReceiptRequest) -> None:
+    """Raise Forged without a body: a signature that covers only that would fit every query."""
+    if not request.body:
+        raise Forged("there is no body, and the signature covers nothing else")
+
+
 def header(request: ReceiptRequest, name: str) -> str:
     """Return a header. Raises Forged."""
     value = request.headers.get(name.lower())

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from deliveryd.channels.signature_options import EcdsaSignature
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Forged, check_time, decode, header, read_time
+from deliveryd.receipts.signatures.base import Forged, check_body, check_time, decode, header, read_time
 
 
 class Scheme:
@@ -36,6 +36,7 @@ class Scheme:
         self, request: ReceiptRequest, keys: Sequence[EllipticCurvePublicKey], now: int
     ) -> ReceiptRequest:
         """Verify the signature with each public key."""
+        check_body(request)
         signature = decode(header(request, self._options.header), "base64")
         signed_at = header(request, self._options.timestamp_header)
         check_time(read_time(signed_at), now, self._options.tolerance)

@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from deliveryd.channels.signature_options import SIGNED_PARTS, HmacSignature
 from deliveryd.http.finder import Document, Finder, compile_finder
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
-from deliveryd.receipts.signatures.base import Forged, check_time, decode, header, is_any, read_time
+from deliveryd.receipts.signatures.base import (
+    Forged,
+    check_body,
+    check_time,
+    decode,
+    header,
+    is_any,
+    read_time,
+)
 
 _SEPARATORS = re.compile(r"[,;\s]+")
 
@@ -33,6 +41,8 @@ class Scheme:
 
     def verify(self, request: ReceiptRequest, keys: Sequence[bytes], now: int) -> ReceiptRequest:
         """Compare the signature with the hash under each key."""
+        if not self._options.covers_url:
+            check_body(request)
         candidates = self._given(request)
         if not candidates:
             raise Forged("there is no usable signature")

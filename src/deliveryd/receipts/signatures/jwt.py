@@ -16,7 +16,7 @@ from jwt.algorithms import HMACAlgorithm
 from deliveryd.channels.signature_options import JwtSignature
 from deliveryd.model import SECOND
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Forged, header, is_any
+from deliveryd.receipts.signatures.base import Forged, check_body, header, is_any
 
 _BEARER = "bearer "
 _HASHES = {"HS256": HMACAlgorithm.SHA256, "HS384": HMACAlgorithm.SHA384, "HS512": HMACAlgorithm.SHA512}
@@ -51,6 +51,8 @@ class Scheme:
         self._check_times(claims, now / SECOND)
         if self._options.issuer is not None and claims.get("iss") != self._options.issuer:
             raise Forged("the claim iss is another")
+        if "url_hash" not in self._options.covers:
+            check_body(request)
         if "payload_hash" in self._options.covers and request.body:
             _check_hash(claims, "payload_hash", request.body)
         if "url_hash" in self._options.covers:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from deliveryd.channels.signature_options import MailgunSignature
 from deliveryd.http.finder import Document, compile_finder
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
-from deliveryd.receipts.signatures.base import Forged, check_time, decode, is_any, read_time
+from deliveryd.receipts.signatures.base import Forged, check_body, check_time, decode, is_any, read_time
 
 MOST_TOKENS = 50_000
 """Remembered tokens: some megabytes."""
@@ -38,6 +38,7 @@ class Scheme:
 
     def verify(self, request: ReceiptRequest, keys: Sequence[bytes], now: int) -> ReceiptRequest:
         """Compare the signature, then check the time and that the token has no other body."""
+        check_body(request)
         try:
             document = request.document()
         except Unreadable:

@@ -17,7 +17,15 @@ from standardwebhooks.webhooks import EmptyWebhookSecretError
 
 from deliveryd.channels.signature_options import StandardWebhooksSignature
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Forged, check_time, decode, header, is_any, read_time
+from deliveryd.receipts.signatures.base import (
+    Forged,
+    check_body,
+    check_time,
+    decode,
+    header,
+    is_any,
+    read_time,
+)
 
 _PUBLIC = "whpk_"
 _SECONDS = re.compile(r"[0-9]{1,12}")
@@ -41,6 +49,7 @@ class Scheme:
 
     def verify(self, request: ReceiptRequest, keys: Sequence[Check], now: int) -> ReceiptRequest:
         """Verify the listed signatures; one that fits is enough."""
+        check_body(request)
         prefix = self._options.prefix
         id_, at = header(request, f"{prefix}id"), header(request, f"{prefix}timestamp")
         if not _SECONDS.fullmatch(at):

@@ -36,7 +36,8 @@ class Scheme:
         if self._options.tolerance is not None:
             check_time(read_time(parameters.get(_TIME)), now, self._options.tolerance)
         signed = "".join(f"&{name}={value.translate(_ESCAPED)}" for name, value in sorted(parameters.items()))
-        if not is_any(given, [self._hash(key, signed.encode()) for key in keys]):
+        covered = signed.encode("utf-8", "surrogatepass")
+        if not is_any(given, [self._hash(key, covered) for key in keys]):
             raise Forged("sig doesn't fit")
         return request
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from deliveryd.journal.base import Counts
-from deliveryd.model import Outcome, Progress, Receipt, Reported, Transition
+from deliveryd.model import Outcome, ProgressReport, Receipt, Reported, Transition
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.samples import (
@@ -69,7 +69,7 @@ class ReceiptCases:
         async with open_journal() as journal:
             await deliver_to_sent(journal, 7, "p7")
             reports: list[Reported] = [
-                Progress("sms", "p7", "accepted", NOW + 8),
+                ProgressReport("sms", "p7", "accepted", NOW + 8),
                 sample_receipt("p7"),
                 *(sample_receipt(f"u{number}") for number in range(9)),
             ]

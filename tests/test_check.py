@@ -178,6 +178,25 @@ def test_what_is_told_once_is_not_told_again(world: World) -> None:
     assert told[0].startswith(f"{world.config}:channels.sms.secrets.token: ")
 
 
+@pytest.mark.parametrize("lacking", ["secret", "address"])
+def test_one_fault_of_a_preset_is_told_once(world: World, lacking: str) -> None:
+    """Twilio's token is sent and signs receipts; its requests carry the address for them."""
+    text = world.config.read_text(encoding="utf-8")
+    table = text[text.index("[channels.sms]") :]
+    token = world.config.parent / "twilio-token"
+    if lacking != "secret":
+        token.write_text("s3cret")
+        token.chmod(0o600)
+    preset = '[channels.sms]\nadapter = "twilio"\naccount = "AC0001"\nsecrets = { token = "twilio-token" }\n'
+    public = 'public_url = "https://cb.example.com"\n' if lacking != "address" else ""
+    receives = f'[receipts]\nlisten = "127.0.0.1:0"\n{public}'
+    text = text.replace(table, preset).replace('[receipts]\nlisten = ""\n', receives)
+    world.config.write_text(text, encoding="utf-8")
+    [told] = check(world, "--offline").err.splitlines()
+    expected = "channels.sms.secrets.token" if lacking == "secret" else "receipts.public_url"
+    assert told.startswith(f"{world.config}:{expected}: ")
+
+
 def in_place_of_the_file(world: World, table: str) -> None:
     world.change('source = "file"\npath = "customers.jsonl"', table)
 

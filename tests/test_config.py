@@ -763,3 +763,27 @@ def test_an_address_for_receipts_must_be_known_and_served(path: Path) -> None:
     assert (
         receipt_url(config, config.channels.providers["sms"]) == "https://cb.example.com/d/receipts/sms/sms"
     )
+
+
+def test_an_invalid_address_for_receipts_is_not_called_missing(path: Path) -> None:
+    public = '[receipts]\npublic_url = "cb.example.com"\n'
+    assert problems(path, f"{SERVICE}{public}{REPORTING}{RECEIPT_TABLE}") == [
+        "config.toml:receipts.public_url: an address must start with http:// or https:// and a host"
+    ]
+
+
+def test_a_missing_address_is_told_once_for_each_provider(path: Path) -> None:
+    """Also where the provider's signature covers it as well."""
+    (path.parent / "token").write_text("s3cret")
+    (path.parent / "token").chmod(0o600)
+    signature = 'signature = { scheme = "twilio", secret_file = "token" }\n'
+    assert problems(path, f"{SERVICE}{REPORTING}{RECEIPT_TABLE}{signature}") == [
+        "config.toml:receipts.public_url: is missing; channels.sms sends {receipt.url}"
+    ]
+
+
+def test_a_misspelt_table_of_providers_is_told(path: Path) -> None:
+    misspelt = '[channels.sms.provider.first]\nadapter = "http"\nurl = "http://h/sms"\n'
+    assert problems(path, f"{SERVICE}{misspelt}") == [
+        "config.toml:channels.sms.provider: unknown key; did you mean providers?"
+    ]

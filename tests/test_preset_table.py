@@ -196,3 +196,11 @@ def test_a_file_name_that_is_no_name_is_named(tmp_path: Path) -> None:
 def test_the_examples_of_a_preset_are_a_complete_table(only_required: bool) -> None:
     given = examples(postbox(), only_required=only_required)
     assert expand(postbox(), given, "sms", COMMON).problems == []
+
+
+def test_the_examples_have_what_is_advised_though_not_required() -> None:
+    """Twilio needs a sender: a number, or a messaging service in place of it."""
+    twilio = Catalogue().find("twilio")
+    assert twilio is not None
+    assert "from" in examples(twilio.file, only_required=True)
+    assert "messaging_service" not in examples(twilio.file, only_required=True)

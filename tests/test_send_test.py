@@ -94,3 +94,13 @@ def test_a_number_that_cannot_be_read_is_not_sent(config: Path) -> None:
     )
     assert answered.status == 1
     assert "sms/twilio: " in answered.err
+
+
+def test_an_accepted_mail_is_not_said_to_lack_an_answer(config: Path) -> None:
+    """What a mail server answers isn't kept."""
+    answered = command(
+        "send-test", "--config", config, "--channel", "email", "--to", "ann@example.com", "--text", "Hi"
+    )
+    assert answered.status == 0
+    assert "none that is complete" not in answered.out
+    assert "accepted: the message is sent" in answered.out

@@ -325,13 +325,15 @@ def _check(file: ConfigFile, config: Config) -> None:
         file.complain(*_taken_apart(problem))
     for problem in tls_problems("entities", TlsFiles(config.entities.ca_file)):
         file.complain(*_taken_apart(problem))
+    public_url_is_invalid = file.complained_of("receipts.public_url")
     for key, problem in (
         *_plain_text(config),
         *_unserved_addresses(config),
         *_lost_receipts(config),
         *_receipt_keys(config),
     ):
-        file.complain(key, problem)
+        if not (public_url_is_invalid and key == "receipts.public_url"):  # it isn't missing
+            file.complain(key, problem)
     if not config.journal.allow_shared_folder and (
         shared := shared_folder_problem(config.journal.path.parent)
     ):
@@ -350,6 +352,7 @@ def _lost_receipts(config: Config) -> Iterator[tuple[str, str]]:
             receipt.signature is not None
             and receipt.signature.covers_url
             and config.receipts.public_url is None
+            and not getattr(provider.options, "names_receipt_url", False)  # reported with the request
         ):
             text = f"is missing; {place}.signature covers the address that the provider calls"
             yield "receipts.public_url", text

@@ -13,7 +13,7 @@ from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.channels.registry import check_provider, find_adapter
 from deliveryd.model import BLOCKS, provider_identity
 from deliveryd.options.file import ConfigFile
-from deliveryd.options.suggestion import suggestion
+from deliveryd.options.suggestion import closest, suggestion
 from deliveryd.options.units import FilePath, Positive, RateLimit
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -264,6 +264,10 @@ def _provider_tables(
     place = f"channels.{name}"
     if "providers" not in table:
         own = {key: value for key, value in table.items() if key not in ChannelTable.model_fields}
+        for key, value in own.items():
+            if isinstance(value, dict) and closest(key, ["providers"]):
+                file.complain(f"{place}.{key}", "unknown key; did you mean providers?")
+                return None
         return [_Given(name, name, place, own)]
     below = table["providers"]
     example = f"[{place}.providers.NAME]"

@@ -41,6 +41,7 @@ class PresetKey(_Table):
     example: KeyValue = Field(description="a value for the configuration to copy")
     type: Literal["text", "integer", "boolean"] = Field("text", description="type of its value")
     required: bool = Field(False, description="whether the operator must set it")
+    advised: bool = Field(False, description="whether the configuration to copy sets it, though not required")
     default: KeyValue | None = Field(None, description="its value where the operator sets none")
     pattern: str | None = Field(None, description="regular expression that the whole text matches")
 

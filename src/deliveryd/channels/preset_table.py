@@ -54,8 +54,12 @@ def expand(preset: PresetFile, given: Mapping[str, Any], block: str, provider: C
 
 
 def examples(preset: PresetFile, *, only_required: bool) -> dict[str, Any]:
-    """Return an operator's table with the examples of all keys, or of the required ones."""
-    keys = {name: key.example for name, key in preset.keys.items() if key.required or not only_required}
+    """Return an operator's table with the examples of all keys, or of the required and the advised ones."""
+    keys = {
+        name: key.example
+        for name, key in preset.keys.items()
+        if key.required or key.advised or not only_required
+    }
     secrets = {
         name: f"{name.replace('_', '-')}-file"
         for name, secret in preset.secrets.items()

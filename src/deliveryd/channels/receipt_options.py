@@ -176,10 +176,11 @@ class ReceiptOptions(_ReceiptTable):
 
     @property
     def problems(self) -> list[str]:
-        """Return the problems with the files of its secrets, as `key: what`."""
-        found = [] if self.signature is None else self.signature.problems
-        problems = [f"signature.secret_file: {problem}" for problem in found]
-        if self.challenge is not None:
+        """Return the problems with the files of its own secrets, as `key: what`."""
+        signature, problems = self.signature, []
+        if signature is not None and signature.secret is None:
+            problems += [f"signature.secret_file: {problem}" for problem in signature.problems]
+        if self.challenge is not None and self.challenge.secret is None:
             files = self.challenge.secret_file
             problems += [f"challenge.secret_file: {text}" for file in files if (text := file.problem())]
         return problems

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.phone_numbers import PhoneReader
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
@@ -19,7 +21,7 @@ from deliveryd.control.protocol import ControlReply
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.explanation import moment
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.journal.stopped import StoppedRecipient, read_stopped
+from deliveryd.journal.stopped import DIGEST_PREFIX, StoppedRecipient, read_stopped
 from deliveryd.model import format_instant
 from deliveryd.options.suggestion import suggestion
 
@@ -41,7 +43,10 @@ def list_stopped(
     """List the recipients, oldest first.
 
     Each with its channel, since when, and the source: an answer, a receipt or an operator."""
-    found = read_stopped(load_as_owner(config).journal.path, channel)
+    loaded = load_as_owner(config)
+    found = read_stopped(loaded.journal.path, channel)
+    if channel is not None and not found:  # a channel that was removed may still have a list
+        _check_channel(loaded, channel)
     if as_data:
         print_json([_as_data(each) for each in found])
     else:
@@ -78,7 +83,8 @@ def import_stopped(
 ) -> None:
     """Put recipients on the list.
 
-    Blank lines are skipped, and so are recipients who are on the list already."""
+    Blank lines are skipped, and so are recipients who are on the list already. Where the channel sends to
+    phone numbers, so is anything else, which is told, with exit status 1."""
     loaded = load_as_owner(config)
     _check_channel(loaded, channel)
     recipients = list(dict.fromkeys(_recipients(file)))
@@ -115,12 +121,48 @@ def _check_channel(config: Config, channel: str) -> None:
 
 def _order(config: Config, verb: Action, channel: str, recipients: Sequence[str]) -> ControlReply:
     """Carry out an order; the reply names the recipients as they were given."""
-    answer = carry_out(config, verb, {ItemKind.RECIPIENT: [f"{channel} {each}" for each in recipients]})
+    reader = _phone_reader(config, channel)
+    given = {sent: each for each in recipients if (sent := _as_sent(each, reader)) is not None}
+    unfit = [each for each in recipients if _as_sent(each, reader) is None]
+    answer = ControlReply((), {})
+    if given:
+        answer = carry_out(config, verb, {ItemKind.RECIPIENT: [f"{channel} {each}" for each in given]})
     prefix = f"{ItemKind.RECIPIENT}:{channel} "
-    return ControlReply(
-        tuple(name.removeprefix(prefix) for name in answer.done),
-        {name.removeprefix(prefix): reason for name, reason in answer.skipped.items()},
-    )
+    done = tuple(given[name.removeprefix(prefix)] for name in answer.done)
+    skipped = {given[name.removeprefix(prefix)]: reason for name, reason in answer.skipped.items()}
+    return ControlReply(done, {**skipped, **dict.fromkeys(unfit, _NO_NUMBER)})
+
+
+_NO_NUMBER = "neither a phone number with its country code nor a digest"
+
+
+def _phone_reader(config: Config, channel: str) -> PhoneReader | None:
+    """Return what reads the channel's addresses; None: not all of its providers send to numbers in E.164."""
+    countries: set[str | None] = set()
+    known = config.channels.configured.get(channel)
+    for provider in known.providers.values() if known is not None else ():
+        options = provider.options
+        if not isinstance(options, HttpChannelOptions) or "|e164" not in (options.address() or ""):
+            return None
+        countries.add(options.country)
+    if not countries:
+        return None
+    return PhoneReader(countries.pop() if len(countries) == 1 else None)
+
+
+def _as_sent(recipient: str, reader: PhoneReader | None) -> str | None:
+    """Return a recipient as messages are addressed; None: no message could be.
+
+    A number is international, whether it begins with +, 00 or its country code, unless it begins with one 0.
+    """
+    text = recipient.strip()
+    if reader is None or text.startswith(DIGEST_PREFIX):
+        return recipient
+    if text.startswith("00"):
+        text = f"+{text.removeprefix('00')}"
+    elif not text.startswith(("+", "0")):
+        text = f"+{text}"
+    return reader.e164(text) if reader.is_readable(text) else None
 
 
 def _lines(found: Sequence[StoppedRecipient]) -> Iterator[str]:

@@ -109,6 +109,8 @@ def _unused_proxy(config: Config, environ: Mapping[str, str]) -> Iterator[Findin
 async def _channels(config: Config) -> list[Finding]:
     found = []
     for provider in config.channels.providers.values():
+        if config.receipts.public_url is None and getattr(provider.options, "names_receipt_url", False):
+            continue  # reported with the configuration
         try:
             channel = open_provider(config, provider)
         except ConfigError as error:

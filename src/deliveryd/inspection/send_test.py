@@ -91,9 +91,11 @@ def _written(answer: WireResponse) -> str:
 
 def sent_lines(sent: Sent) -> Iterator[str]:
     """Return the result for people."""
-    yield from ("request", *_indented(sent.request), "", "answer")
-    yield from _indented(sent.answer if sent.answer is not None else "none that is complete")
-    yield ""
+    yield from ("request", *_indented(sent.request), "")
+    if sent.answer is not None:
+        yield from ("answer", *_indented(sent.answer), "")
+    elif not sent.is_accepted:  # only HTTP answers are kept
+        yield from ("answer", "  none that is complete", "")
     if isinstance(sent.verdict, Expired):
         yield sent.verdict.reason
     else:

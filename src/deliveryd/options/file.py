@@ -104,6 +104,10 @@ class ConfigFile:
         culprits = [variable] if (variable := self._variable_at(key)) else self._variables_named(key, text)
         self.problems.append(f"{', '.join(culprits) or self._place(key)}: {text}")
 
+    def complained_of(self, key: str) -> bool:
+        """Whether a problem with the value at `key` was recorded."""
+        return any(problem.startswith(f"{self.place_of(key)}: ") for problem in self.problems)
+
     def _complain_of_unknown(self, key: str, known: Iterable[str]) -> None:
         text = f"unknown key{suggestion(key.rpartition('.')[2], known)}"
         if key in self._made_by:

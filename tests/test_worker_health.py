@@ -82,7 +82,7 @@ def test_an_idle_worker_is_alive_and_takes_messages(world: VirtualWorld) -> None
         alive, ages = health.alive()
         assert alive
         assert {name for name, _ in ages} == {
-            "intake", "reporting", "settling", "delivery", "due", "lane sms"
+            "intake", "reporting", "settling", "delivery", "due", "availability", "lane sms"
         }  # fmt: skip
         assert max(age for _, age in ages) <= 5
         assert health.ready() == (True, "taking messages")

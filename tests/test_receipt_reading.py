@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import nullcontext
 from typing import Any
 from urllib.parse import urlencode
 
@@ -447,9 +449,12 @@ def test_a_cut_emoji_spoils_no_other_report() -> None:
 
 
 def test_a_fraction_beside_what_the_slower_parser_cant_read() -> None:
+    """How deep that one reads depends on the interpreter: the fraction is read as written, or not usable."""
     table = {"each": "/results", "provider_id": "/id", "status": "/status", "delivered": ["ok"]}
-    with pytest.raises(Unreadable, match="/id"):
-        read(table, post(b'{"x": ' + deep(1000) + b', "results": [{"id": 1.5, "status": "ok"}]}'))
+    request = post(b'{"x": ' + deep(1000) + b', "results": [{"id": 1.5, "status": "ok"}]}')
+    reads_less = sys.version_info < (3, 12)
+    with pytest.raises(Unreadable, match="/id") if reads_less else nullcontext():
+        assert [report.provider_id for report in read(table, request).reports] == ["1.5"]
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,9 @@ def _is_reason(case: Case, reason: str, told_at: float) -> bool:
         open_channels = (channels_open_in(plan, life) for life in lives)
         found = (known for channels in open_channels for known in choices(plan, case.message, channels))
         return bool(case.asked) or not all(found)
+    if reason.endswith("no provider is enabled"):
+        channel = reason.rpartition("; ")[2].partition(":")[0]
+        return any(channel not in channels_open_in(plan, life) for life in case.history.lives)
     if "unknown" in reason:
         return any(map(case.may_have_arrived, case.asked)) or bool(ledger.crashed)
     tried = {asked.provider for asked in case.asked}

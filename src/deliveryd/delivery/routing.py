@@ -240,8 +240,8 @@ class Router:
         found = self.route(entry.bound(provider).moved_on(DOWN), settings, customer, now)
         if isinstance(found, Undeliverable):
             return None
-        sender = self._roads[channel_of(found.provider)].choice.senders[found.provider]
-        return None if sender.standing.is_down else found
+        # One that is down may have it as its probe, while another one of its channel works.
+        return None if self._roads[channel_of(found.provider)].choice.is_down else found
 
     def _offers_for(
         self, entry: Entry, settings: CompiledSettings, tags: tuple[str, ...]

@@ -124,8 +124,9 @@ class HttpChannel:
         if customer is None:
             return not self._needs_customer
         fields = customer.fields
-        if not all(map(fields.get, self.customer_fields)):
-            return False
+        for name in self.customer_fields:
+            if not fields.get(name):
+                return False
         phones = self._phones
         return phones is None or all(phones.is_readable(fields[name]) for name in self._phone_fields)
 

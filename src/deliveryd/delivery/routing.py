@@ -71,13 +71,8 @@ _Offer = tuple[str, CompiledBlock]
 """A channel, and the block that it would send."""
 
 
-class _Offered(NamedTuple):
-    """A channel, its provider that was chosen, and the block that it would send."""
-
-    channel: str
-    provider: str
-    block: CompiledBlock
-
+_Offered = tuple[str, str, CompiledBlock]
+"""A channel, its provider that was chosen, and the block that it would send."""
 
 _Place = tuple[str, str]
 """A language, and a channel whose block may be found there."""
@@ -169,10 +164,16 @@ class Router:
         """The first offer that can be sent; one of an unavailable channel only if there is no other."""
         too_long: dict[str, str] = {}
         waiting: list[_Offered] = []
-        for offered in self._open_offers(entry, settings, customer, tags):
-            if offered.channel in too_long:
+        stopped = self._stopped.digests
+        for name, block in self._offers_for(entry, settings, tags):
+            choice = self._roads[name].choice
+            provider = choice.provider_for(entry, customer)
+            if provider is None or name in too_long:
                 continue
-            if not self._roads[offered.channel].choice.claim(entry, offered.provider):
+            if name in stopped and not entry.doubt and self._has_stopped(name, provider, customer):
+                continue
+            offered = name, provider, block
+            if not choice.claim(entry, provider):
                 waiting.append(offered)
             elif (routed := self._render(entry, settings, customer, tags, offered, too_long)) is not None:
                 return routed
@@ -180,19 +181,6 @@ class Router:
             if (routed := self._render(entry, settings, customer, tags, offered, too_long)) is not None:
                 return routed
         return Undeliverable.because(entry, *self._why_none(entry, settings, customer, tags, too_long))
-
-    def _open_offers(
-        self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
-    ) -> Iterator[_Offered]:
-        """The offers with a provider that reaches the customer, who didn't stop the channel."""
-        stopped = self._stopped.digests
-        for name, block in self._offers_for(entry, settings, tags):
-            provider = self._roads[name].choice.provider_for(entry, customer)
-            if provider is None:
-                continue
-            if name in stopped and not entry.doubt and self._has_stopped(name, provider, customer):
-                continue
-            yield _Offered(name, provider, block)
 
     def _render(  # noqa: PLR0917 - what `route` knows
         self,

@@ -123,8 +123,9 @@ class Document:
     def _parsed(self) -> object:
         """Parse with the fast parser; what it refuses, such as a cut emoji, the other one may read."""
         if self._tree is None:
-            self._tree = _attempt(orjson.loads, self.body)
-            if self._tree is _UNREADABLE:
+            try:
+                self._tree = orjson.loads(self.body)
+            except (ValueError, RecursionError):
                 self._tree = _attempt(_LENIENT, self.body)
         return self._tree
 

@@ -133,6 +133,16 @@ class Case(NamedTuple):
         within = tuning.receipt_deadline
         return within is not None and later.at >= first.at + within
 
+    def was_found(self, key: str, before: int) -> bool:
+        """Whether its provider said, before a place in the order of all, that it has the message."""
+        return any(
+            one.key == key
+            and one.found
+            and one.order < before
+            and one.request in self.history.ledger.answered
+            for one in self.looked_up
+        )
+
     def stops(self, channel: str, before: int | None = None) -> list[Change]:
         """What may have been recorded of this message's recipient, before a place in the order of all."""
         if not self.history.plan.opt_outs:
@@ -151,7 +161,8 @@ class Case(NamedTuple):
         if any(one.trouble is Trouble.OPTED_OUT and one.channel == channel for one in self.asked):
             return True
         found = self.stops(channel, before)
-        lifted = max((each.begun for each in found if not each.stopped and each.known is not None), default=0)
+        lifts = [each for each in found if not each.stopped and each.known is not None]
+        lifted = max((each.begun for each in lifts if each.known_at <= self.offered_at), default=0)
         return any(each.stopped and (each.known is None or each.known > lifted) for each in found)
 
     def has_stopped(self, by: Asked) -> bool:

@@ -228,7 +228,8 @@ def test_questions_on_a_terminal(tmp_path: Path) -> None:
         ("account (", "AC1"),
         ("from (", "Acme"),
         ("File with the auth token", ""),
-        ("isn't shown): ", "s3cret")("Another channel", "n"),  # the blank comes once the echo is off,
+        ("isn't shown): ", "s3cret"),  # the blank comes once the echo is off
+        ("Another channel", "n"),
         ("File of the journal", str(tmp_path / "journal.db")),
         ("Folder of the cache", str(tmp_path / "cache")),
     ]

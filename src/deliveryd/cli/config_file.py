@@ -27,8 +27,7 @@ EXAMPLE = Path(__file__).with_name("config.example.toml")
 
 config_file = CommandGroup(
     no_args_is_help=True,
-    help="Show the configuration in force, write a new one, or print an example.\n\n"
-    'Use "deliveryd check" to check a file.',
+    help='Show or write the configuration, or print an example.\n\nUse "deliveryd check" to check a file.',
 )
 
 
@@ -42,10 +41,11 @@ def show(
     ] = False,
     as_data: AsData = False,
 ) -> None:
-    """Print the configuration in force, with defaults and the environment.
+    """Print the configuration in force.
 
-    Secrets are masked, also literal ones and passwords in addresses. Exit status 78: the configuration has
-    mistakes; the keys that have them are left out.
+    Includes defaults and the environment. Secrets are masked, also literal ones and passwords in addresses.
+
+    Exit status 78: the configuration has mistakes; keys that have one are left out.
     """
     keys, problems = read_effective(config, os.environ)
     if as_data:
@@ -69,9 +69,9 @@ def init(
         ),
     ] = None,
 ) -> None:
-    """Write a new configuration file that only its owner can read.
+    """Write a new configuration file.
 
-    Asks a few questions on a terminal. Never replaces a file.
+    Asks a few questions on a terminal. Only the owner can read the file; none is ever replaced.
     """
     if values:
         answers = given_answers(values)

@@ -88,7 +88,13 @@ def lint(
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings too.")] = False,
     form: Annotated[
-        Format, typer.Option("--format", help="Form of the output.", case_sensitive=False)
+        Format,
+        typer.Option(
+            "--format",
+            metavar="FORM",
+            case_sensitive=False,
+            help="Form of the output: table, json, sarif or github.",
+        ),
     ] = Format.TABLE,
     as_data: AsData = False,
 ) -> None:
@@ -116,20 +122,26 @@ def lint(
     raise typer.Exit(1 if worst >= (Severity.WARNING if strict else Severity.ERROR) else 0)
 
 
-def _read(name: str) -> str | OSError:
+def _read(name: str) -> str | OSError | UnicodeDecodeError:
     try:
         raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         return error
-    return raw.decode("utf-8-sig", "replace")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return error
 
 
-def _settings_of(name: str, text: str | OSError) -> Sequence[LintedSettings]:
+def _settings_of(name: str, text: str | OSError | UnicodeDecodeError) -> Sequence[LintedSettings]:
     """Parse a file; one that can't be read is a finding too, so that it doesn't hide the others."""
-    shown = "standard input" if name == "-" else name
+    if name == "-":
+        return [each._replace(file=None) for each in _settings_of("standard input", text)]
     if isinstance(text, OSError):
-        return [LintedSettings(shown, None, None, None, f"can't be read: {text.strerror}", shown)]
-    return list(settings_in(shown, text))
+        return [LintedSettings(name, None, None, None, f"can't be read: {text.strerror}", name)]
+    if isinstance(text, UnicodeDecodeError):
+        return [LintedSettings(name, None, None, None, f"isn't UTF-8 at byte {text.start}", name)]
+    return list(settings_in(name, text))
 
 
 def _given(message: Path | None, variables: str | None) -> Sequence[GivenMessage]:

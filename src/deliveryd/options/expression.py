@@ -31,9 +31,9 @@ def takes_exponential_time(expression: str) -> bool:
     """
     try:
         tree = _parser.parse(expression)
+        return _is_ambiguous(list(tree), tree.state.flags)
     except (re.error, RecursionError, OverflowError):
         return False
-    return _is_ambiguous(list(tree), tree.state.flags)
 
 
 def _is_ambiguous(items: list[Any], flags: int) -> bool:

@@ -14,6 +14,9 @@ from deliveryd.rendering.escaping import is_html
 CLIPPED = 102 * 1024
 """Bytes of a body after which Gmail shows no more of it."""
 
+_DEEPEST = 500
+"""Open elements among which the one that a tag closes is looked for."""
+
 _REMOVED = frozenset(
     {"applet", "audio", "base", "button", "canvas", "embed", "form", "frame", "iframe", "input", "math"}
     | {"object", "select", "svg", "textarea", "video"}
@@ -103,18 +106,19 @@ class _BodyParser(HTMLParser):
         self._check(tag, attrs)
 
     def handle_endtag(self, tag: str) -> None:
-        opened = [index for index, (name, _) in enumerate(self._open) if name == tag]
-        if not opened:
+        near = range(len(self._open) - 1, max(len(self._open) - _DEEPEST, 0) - 1, -1)
+        opened = next((index for index in near if self._open[index][0] == tag), None)
+        if opened is None:
             if tag not in _VOID and tag not in ("p", "br"):
                 self._note("html-unbalanced-tag", f"</{tag}> closes nothing", f"remove it, or add <{tag}>")
             return
-        for name, offset in self._open[opened[-1] + 1 :]:
+        for name, offset in self._open[opened + 1 :]:
             if name not in _OPTIONAL_END:
                 text = f"<{name}> isn't closed before </{tag}>"
                 self._found.append(
                     _finding("html-unbalanced-tag", text, f"add </{name}>", self._field, offset)
                 )
-        del self._open[opened[-1] :]
+        del self._open[opened:]
 
     def handle_data(self, data: str) -> None:
         if self._open and self._open[-1][0] == "style":

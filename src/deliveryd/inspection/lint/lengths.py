@@ -96,7 +96,7 @@ def _of_coding(
     forcing = outside_gsm(written.text)
     if not forcing:
         return
-    plain = "".join(char if char not in forcing else _substitute(char) for char in written.text)
+    plain = written.text.translate({ord(char): _substitute(char) for char in forcing})
     now, then = sms_parts(written.text), sms_parts(plain)
     places = [field, *_greetings(field, content)]
     size = f"{written.least}{now.parts} {_parts(now.parts)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from deliveryd.inspection.lint.rules import LintFinding
@@ -112,16 +112,17 @@ def _of_greeting(subject: Subject, field: Field, placeholder: Placeholder) -> It
 
 def _uneven(subject: Subject) -> Iterator[LintFinding]:
     """Compare the placeholders of a block in all languages that have it."""
-    used: dict[str, dict[str, frozenset[str]]] = {}
-    for tag, content in subject.settings.content.items():
-        for block in content.blocks:
-            used.setdefault(block, {})[tag] = _names(subject, tag, block)
+    used: dict[str, dict[str, set[str]]] = {}
+    for field in fields_of(subject):
+        if field.block != GREETINGS:
+            names = used.setdefault(field.block, {}).setdefault(field.language, set())
+            names |= {each.name for each in placeholders_in(field)} - {GREETING, CUSTOMER_NAME}
     for block, by_language in used.items():
         yield from _differences(block, by_language)
 
 
-def _differences(block: str, by_language: Mapping[str, frozenset[str]]) -> Iterator[LintFinding]:
-    for name in sorted(frozenset[str]().union(*by_language.values())):
+def _differences(block: str, by_language: Mapping[str, Collection[str]]) -> Iterator[LintFinding]:
+    for name in sorted(set[str]().union(*by_language.values())):
         lacking = [tag for tag, names in by_language.items() if name not in names]
         having = [tag for tag, names in by_language.items() if name in names]
         # Where as many lack it as have it, either may be meant.
@@ -130,12 +131,6 @@ def _differences(block: str, by_language: Mapping[str, frozenset[str]]) -> Itera
             others = ", ".join(having if tag in lacking else lacking)
             text = f"{{{name}}} {verb} here, unlike in {others}"
             yield LintFinding("uneven-placeholder", text, "compare the texts", tag, block)
-
-
-def _names(subject: Subject, tag: str, block: str) -> frozenset[str]:
-    fields = (field for field in fields_of(subject) if (field.language, field.block) == (tag, block))
-    names = {each.name for field in fields for each in placeholders_in(field)}
-    return frozenset(names - {GREETING, CUSTOMER_NAME})
 
 
 def _finding(rule: str, text: str, remedy: str, field: Field, placeholder: Placeholder) -> LintFinding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from json import JSONDecodeError
@@ -111,8 +112,12 @@ async def settings_of_service(config: Config, ids: Sequence[int]) -> list[Linted
 
 async def settings_of_cache(config: Config) -> list[LintedSettings]:
     """Read all settings of the disk cache, by ID. Raises DeliverydError if there is no cache."""
-    if not (config.settings.cache_dir / "cache.db").exists():
+    file = config.settings.cache_dir / "cache.db"
+    if not file.exists():
         raise DeliverydError(f"there is no cache in {config.settings.cache_dir}")
+    # A cache opened without write permission would count as broken and be discarded.
+    if not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
+        raise DeliverydError(f"{file} can't be used by this user; run the command as the user of deliveryd")
     problems: list[str] = []
     cache = open_cache(config, on_problem=problems.append)
     try:

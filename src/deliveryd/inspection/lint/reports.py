@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -146,11 +147,15 @@ def _sarif_location(located: Located) -> Mapping[str, object]:
         "logicalLocations": [{"fullyQualifiedName": "/".join(part for part in parts if part is not None)}]
     }
     if settings.file is not None:
-        physical: dict[str, Any] = {"artifactLocation": {"uri": quote(settings.file.replace(os.sep, "/"))}}
+        physical: dict[str, Any] = {"artifactLocation": {"uri": _uri(settings.file)}}
         if spot is not None:
             physical["region"] = {"startLine": spot.line, "startColumn": spot.column}
         location["physicalLocation"] = physical
     return location
+
+
+def _uri(file: str) -> str:
+    return Path(file).as_uri() if Path(file).is_absolute() else quote(file.replace(os.sep, "/"))
 
 
 def github_lines(run: LintRun) -> Iterator[str]:
@@ -159,7 +164,7 @@ def github_lines(run: LintRun) -> Iterator[str]:
         properties = {"title": finding.rule}
         if settings.file is not None:
             properties = {"file": settings.file, **properties}
-        if spot is not None:
+        if settings.file is not None and spot is not None:
             properties |= {"line": str(spot.line), "col": str(spot.column)}
         parts = (settings.label, finding.language, finding.block, finding.field)
         place = " ".join(part for part in parts if part is not None)

@@ -142,10 +142,10 @@ def _problems(
 ) -> Iterator[tuple[str, str]]:
     if block not in preset.channels:
         yield "adapter", f"can't send the block {block}; it sends {', '.join(preset.channels)}"
+    yield from _missing(preset, given)
     for name, key in preset.keys.items():
         if name in given and (problem := key.problem(given[name])) is not None:
             yield name, f"{problem} ({key.description})"
-    yield from _missing(preset, given)
     known = [*preset.keys, "secrets", "adapter", *beside]
     for name in given:
         if name not in known:

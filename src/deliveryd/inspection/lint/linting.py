@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from deliveryd.inspection.lint.braces import brace_findings
@@ -23,8 +24,18 @@ FAMILIES: Sequence[Callable[[Subject], Iterator[LintFinding]]] = (
 )
 
 
+MOST_ALIKE = 20
+"""Findings of one rule in one text that are reported; who mends these runs the command again."""
+
+
 def lint(subject: Subject) -> list[LintFinding]:
     """Return all findings, by language, in the order of the settings."""
-    found = [finding for family in FAMILIES for finding in family(subject)]
+    alike: Counter[tuple[str | None, ...]] = Counter()
+    found: dict[LintFinding, None] = {}
+    for finding in (finding for family in FAMILIES for finding in family(subject)):
+        kind = (finding.rule, finding.language, finding.block, finding.field)
+        alike[kind] += 1
+        if alike[kind] <= MOST_ALIKE:
+            found[finding] = None
     order = {tag: index for index, tag in enumerate(subject.settings.content, 1)}
-    return sorted(dict.fromkeys(found), key=lambda each: order.get(each.language or "", 0))
+    return sorted(found, key=lambda each: order.get(each.language or "", 0))

@@ -49,7 +49,7 @@ def _braced(field: Field, text: str, given: Collection[str]) -> Iterator[LintFin
     for index, piece in enumerate(template.pieces):
         if index in slots and piece[1:-1] not in given:
             name = slots[index]
-            if text[offset - 1 : offset] == "{" and text[offset + len(piece) :][:1] == "}":
+            if text[offset - 1 : offset] == "{" and text.startswith("}", offset + len(piece)):
                 said = f"{{{_shown(piece)}}} becomes the value between braces"
                 yield _finding("doubled-braces", said, f"write {_shown(piece)}", field, offset - 1)
             elif not naming(name) and name not in given:

@@ -26,9 +26,11 @@ from deliveryd.admin.exposition import expose
 from deliveryd.channels.http_answer_options import AnswerOptions, PauseOptions
 from deliveryd.channels.http_lookup_options import LookupAnswerOptions, LookupOptions
 from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.limit_options import LimitOptions
 from deliveryd.channels.options import BreakerOptions, ChannelTable, ProviderTable, RetryOptions
 from deliveryd.channels.preset_catalogue import Catalogue
 from deliveryd.channels.preset_file import PresetFile, PresetKey
+from deliveryd.channels.probe_options import ProbeAnswerOptions, ProbeOptions
 from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptAnswerOptions, ReceiptOptions
 from deliveryd.channels.signature_options import SCHEMES
 from deliveryd.channels.smtp_options import SmtpOptions
@@ -230,6 +232,9 @@ def channels() -> Iterator[str]:
     yield from section("after, as a table", PauseOptions)
     yield from section("[channels.NAME.providers.PROVIDER.lookup]", LookupOptions)
     yield from section("[[channels.NAME.providers.PROVIDER.lookup.answers]]", LookupAnswerOptions)
+    yield from section("[channels.NAME.providers.PROVIDER.probe]", ProbeOptions)
+    yield from section("[[channels.NAME.providers.PROVIDER.probe.answers]]", ProbeAnswerOptions)
+    yield from section("[[channels.NAME.providers.PROVIDER.limits]]", LimitOptions)
     yield from section('adapter = "smtp"', SmtpOptions)
 
 

@@ -187,7 +187,8 @@ def test_one_fault_of_a_preset_is_told_once(world: World, lacking: str) -> None:
     if lacking != "secret":
         token.write_text("s3cret")
         token.chmod(0o600)
-    preset = '[channels.sms]\nadapter = "twilio"\naccount = "AC0001"\nsecrets = { token = "twilio-token" }\n'
+    keys = 'account = "AC0001"\nfrom = "Acme"\nsecrets = { token = "twilio-token" }\n'
+    preset = f'[channels.sms]\nadapter = "twilio"\n{keys}'
     public = 'public_url = "https://cb.example.com"\n' if lacking != "address" else ""
     receives = f'[receipts]\nlisten = "127.0.0.1:0"\n{public}'
     text = text.replace(table, preset).replace('[receipts]\nlisten = ""\n', receives)

@@ -440,7 +440,10 @@ def test_secrets_that_cannot_be_used_are_told_with_their_keys_and_never_shown(pa
     auth = '[service.auth]\ntoken_file = "token"\n'
     told = problems(path, SERVICE + auth + SMS + 'secrets = { key = "absent", token = "token" }\n')
     assert told == [
-        "config.toml:channels.sms.secrets.key: absent can't be read: No such file or directory",
+        (
+            "config.toml:channels.sms.secrets.key: expected the path of a file that contains the secret:"
+            " there is no such file"
+        ),
         "config.toml:channels.sms.secrets.token: token may be read by everybody; run: chmod o-rwx token",
         "config.toml:service.auth.token_file: token may be read by everybody; run: chmod o-rwx token",
     ]

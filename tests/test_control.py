@@ -316,9 +316,10 @@ def test_what_was_malformed_once_cannot_be_retried(world: World) -> None:
     world.state.enqueue('{"id": "x"}')
     world.run_until_idle()
     [name] = names(world)
-    answered = order(world, "dead", "retry", name)
     reason = "a malformed element can't be retried: it would be malformed again; drop it instead"
-    assert (answered.status, answered.out) == (1, f"retry: 0\nskipped: 1\n  {name}: {reason}\n")
+    for said, options in (("retry", ()), ("would retry", ("--dry-run",))):
+        answered = order(world, "dead", "retry", name, *options)
+        assert (answered.status, answered.out) == (1, f"{said}: 0\nskipped: 1\n  {name}: {reason}\n")
     assert order(world, "dead", "retry", "--all").out == "retry: 0\n"
 
 

@@ -20,6 +20,7 @@ url = "sqlite:///journal.db"
 [channels.sms]
 adapter = "twilio"
 account = "AC0001"
+from = "Acme"
 secrets = { token = "token" }
 """
 

@@ -155,6 +155,10 @@ class Metrics:
                 ("receipts_overdue", "Messages that weren't confirmed for receipt_overdue."),
             )
         )
+        self._dropped = self._counted(
+            "receipt_deadlines_dropped",
+            "Receipt deadlines dropped because their provider was removed from the configuration.",
+        )
         self._channels = {each: channel_of(each) for each in providers}
         self._attempt_seconds = self._timed_at(
             "attempt_duration", "Time for one attempt.", _ATTEMPTS, providers
@@ -223,6 +227,10 @@ class Metrics:
     def unconfirmed(self, provider: str, count: int) -> None:
         """Count messages whose receipt deadline passed."""
         self._unconfirmed[channel_of(provider), provider] += count
+
+    def deadlines_dropped(self, count: int) -> None:
+        """Count messages whose receipt deadline was dropped."""
+        self._dropped[_ALONE] += count
 
     def overdue(self, provider: str, count: int) -> None:
         """Count messages that were sent long ago and never confirmed."""

@@ -149,6 +149,11 @@ class Event(StrEnum):
         INFO,
         "count messages weren't confirmed by receipt_deadline; they go to the next channel",
     )
+    RECEIPT_NOT_AWAITED = (
+        "receipt.not_awaited",
+        WARNING,
+        "count messages stay sent without a deadline: their provider isn't configured any more",
+    )
     RECEIPT_SILENT = (
         "receipt.silent",
         ERROR,

@@ -255,7 +255,7 @@ def proved_sent(message_id: int, before: State, at: int) -> ReceiptStep:
 def reported(message_id: int, before: State, receipt: Receipt, *earlier: str) -> ReceiptStep | None:
     """What a receipt says of a message that was sent; None: nothing new.
 
-    `earlier` are the reasons of channels that failed before, if the service wasn't told of them.
+    `earlier` says why other providers failed before: an error names every one that was tried.
     """
     cause = Cause.RECEIPT_DELIVERED if receipt.delivered else Cause.RECEIPT_FAILED
     if before is State.DELIVERED or (before is State.FAILED and not receipt.delivered):

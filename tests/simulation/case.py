@@ -7,7 +7,20 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from deliveryd.journal.orders import Action
-from simulation.ledger import UNHEARD, Accepted, Asked, Event, Ledger, Ordered, Posted, Reported, read_event
+from simulation.expectation import addresses
+from simulation.ledger import (
+    UNHEARD,
+    Accepted,
+    Asked,
+    Change,
+    Event,
+    Ledger,
+    LookedUp,
+    Ordered,
+    Posted,
+    Reported,
+    read_event,
+)
 from simulation.plan import Message, Named, Trouble
 from simulation.run import History
 
@@ -22,11 +35,15 @@ DOUBTFUL_ANSWERS = frozenset(
 )
 """Troubles whose answer leaves in doubt what became of a request (design 5)."""
 
-FOR_GOOD = frozenset({Trouble.BAD_REQUEST, Trouble.CUT_REFUSAL, Trouble.UNPROCESSABLE})
+FOR_GOOD = frozenset({Trouble.BAD_REQUEST, Trouble.CUT_REFUSAL, Trouble.UNPROCESSABLE, Trouble.OPTED_OUT})
 """Troubles whose answer refuses a message for good."""
 
 BUSY = frozenset({Trouble.BUSY, Trouble.BUSY_AFTER})
 """Troubles after which the message wasn't taken, if the provider tells the truth."""
+
+
+UNDER_WAY = 3.0
+"""Seconds that a request may take from its intent to its first byte."""
 
 
 class Heard(NamedTuple):
@@ -50,6 +67,7 @@ class Case(NamedTuple):
     reported: tuple[Reported, ...]
     refused: tuple[Event, ...]
     ordered: tuple[Ordered, ...]
+    looked_up: tuple[LookedUp, ...]
     last_heard: str | None
     """The status that the service heard last, new or not."""
     acknowledged: frozenset[str]
@@ -86,6 +104,75 @@ class Case(NamedTuple):
         for report in self.reported:
             if report.status != "enroute" and report.names is not Named.NOTHING:
                 yield report
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a message that was sent may go on to the next channel."""
+        tuning = self.history.plan.tuning
+        return tuning.receipt_deadline is not None or tuning.failed_next
+
+    @property
+    def heard_taken(self) -> list[Asked]:
+        """The requests of which the worker knows, and has recorded, that the provider took the message."""
+        return [one for one in self.asked if one.trouble in TAKEN_FOR_SENT and not self.may_be_doubtful(one)]
+
+    def went_on(self, key: str, later: Asked) -> bool:
+        """Whether a message could leave the provider that took it under a key before another request.
+
+        Nobody had confirmed it in time, or it was reported as failed and that leads to the next channel.
+        """
+        tuning = self.history.plan.tuning
+        first = self.under_key(key)[0]
+        if tuning.failed_next and any(
+            report.status == "failed"
+            and report.begun < later.order
+            and self.acceptance_of(report).provider == first.provider
+            for report in self.reported
+        ):
+            return True
+        within = tuning.receipt_deadline
+        return within is not None and later.at >= first.at + within
+
+    def was_found(self, key: str, before: int) -> bool:
+        """Whether its provider said, before a place in the order of all, that it has the message."""
+        return any(
+            one.key == key
+            and one.found
+            and one.order < before
+            and one.request in self.history.ledger.answered
+            for one in self.looked_up
+        )
+
+    def stops(self, channel: str, before: int | None = None) -> list[Change]:
+        """What may have been recorded of this message's recipient, before a place in the order of all."""
+        if not self.history.plan.opt_outs:
+            return []
+        known = addresses(self.history.plan, self.message, channel)
+        return [
+            change
+            for change in _changes(self.history)
+            if change.channel == channel
+            and change.address in known
+            and (before is None or change.begun < before)
+        ]
+
+    def may_be_stopped(self, channel: str, before: int | None = None) -> bool:
+        """Whether the recipient may count as one who stopped a channel, or the provider answered so."""
+        if any(one.trouble is Trouble.OPTED_OUT and one.channel == channel for one in self.asked):
+            return True
+        found = self.stops(channel, before)
+        lifts = [each for each in found if not each.stopped and each.known is not None]
+        lifted = max((each.begun for each in lifts if each.known_at <= self.offered_at), default=0)
+        return any(each.stopped and (each.known is None or each.known > lifted) for each in found)
+
+    def has_stopped(self, by: Asked) -> bool:
+        """Whether the recipient had stopped a channel long before a request, beyond all doubt."""
+        found = [each for each in self.stops(by.channel, by.order) if each.address == by.content.get("to")]
+        stops = [each for each in found if each.stopped and each.known is not None]
+        latest = max(stops, key=lambda each: each.begun, default=None)
+        if latest is None or latest.known_at + UNDER_WAY > by.at:
+            return False
+        return not any(not each.stopped and (each.known or by.order) > latest.begun for each in found)
 
     def acceptance_of(self, report: Reported) -> Accepted:
         """What a report is about."""
@@ -139,6 +226,9 @@ def cases(history: History) -> Iterator[Case]:
         about = {message_of[id_] for id_ in order.provider_ids if id_ in message_of}
         for message_id in about.union(order.message_ids):
             ordered[message_id].append(order)
+    looked_up: dict[int, list[LookedUp]] = defaultdict(list)
+    for question in ledger.looked_up:
+        looked_up[question.message_id].append(question)
     last = {event.message_id: event.status for event in map(read_event, _all_bodies(ledger.posted))}
     acknowledged = _acknowledged(ledger)
     for message in history.plan.messages:
@@ -153,10 +243,24 @@ def cases(history: History) -> Iterator[Case]:
             tuple(reported[message.id]),
             tuple(refused[message.id]),
             tuple(ordered[message.id]),
+            tuple(looked_up[message.id]),
             last.get(message.id),
             frozenset(acknowledged[message.id]),
             None if row is None else row.state,
         )
+
+
+def _changes(history: History) -> Iterator[Change]:
+    """What providers reported of recipients, operators ordered, and answers said."""
+    ledger = history.ledger
+    yield from ledger.changes
+    for asked in ledger.asked:
+        address = asked.content.get("to")
+        if asked.trouble is Trouble.OPTED_OUT and address is not None:
+            is_kept = asked.life not in ledger.crashed
+            yield Change(
+                asked.order, asked.channel, address, True, asked.order if is_kept else None, asked.at
+            )
 
 
 def was_failed_by_report(case: Case) -> bool:

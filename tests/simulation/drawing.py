@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 
 from hypothesis import strategies as st
 
 from deliveryd.journal.orders import Action, ItemKind
 from simulation.choosing import Choices, Drawn, Seeded
+from simulation.confirming import with_receipt_deadlines
 from simulation.contents import CONTENTS, MALFORMED, VARIABLES
+from simulation.looking_up import with_lookups
+from simulation.opting_out import with_opt_outs
 from simulation.plan import (
     CHANNELS,
     End,
@@ -84,13 +88,27 @@ PHONES = ("+447700900101", "+447700900102", "+447700900103", "+447700900104", No
 ADDRESSES = ("ann@example.org", "a.n@example.org", "an.n@example.org", None)
 
 
-def seeded_plan(seed: int) -> Plan:
-    """The plan of a seed; about half of them have several providers for a channel."""
-    return with_several_providers(Seeded(f"providers {seed}"), plan_of_single_providers(seed))
+LAYERS: Mapping[str, Callable[[Choices, Plan], Plan]] = {
+    "providers": with_several_providers,
+    "deadlines": with_receipt_deadlines,
+    "opt-outs": with_opt_outs,
+    "lookups": with_lookups,
+}
+"""What is added to some of the plans, one after the other. Each layer has choices of its own, so that a new
+one leaves the plans alone to which it adds nothing.
+"""
+
+
+def seeded_plan(seed: int, layers: int = len(LAYERS)) -> Plan:
+    """The plan of a seed, with what the first so many layers add to it."""
+    plan = plan_of_single_providers(seed)
+    for name, layer in list(LAYERS.items())[:layers]:
+        plan = layer(Seeded(f"{name} {seed}"), plan)
+    return plan
 
 
 def plan_of_single_providers(seed: int) -> Plan:
-    """The plan of a seed as it is where each channel has one provider."""
+    """The plan of a seed as it is without any layer: each channel has one provider."""
     return draw_plan(Seeded(seed), seed)
 
 
@@ -98,7 +116,10 @@ def plan_of_single_providers(seed: int) -> Plan:
 def plans(draw: st.DrawFn) -> Plan:
     """Plans for Hypothesis."""
     choices = Drawn(draw)
-    return with_several_providers(choices, draw_plan(choices, choices.number(0, 2**16)))
+    plan = draw_plan(choices, choices.number(0, 2**16))
+    for layer in LAYERS.values():
+        plan = layer(choices, plan)
+    return plan
 
 
 def draw_plan(choices: Choices, seed: int) -> Plan:

@@ -134,7 +134,6 @@ def _without_invisible(text: str) -> str:
 
 
 _WIRE_NAMES = {"button.text": "label", "button.url": "link"}
-_ADDRESSES = {"sms": "phone", "email": "email"}
 
 
 def on_the_wire(fields: Mapping[str, str]) -> dict[str, str]:
@@ -144,5 +143,9 @@ def on_the_wire(fields: Mapping[str, str]) -> dict[str, str]:
 
 def addresses(plan: Plan, message: Message, channel: str) -> set[str | None]:
     """Where a channel may send it to."""
-    field = _ADDRESSES.get(channel)
-    return {None if field is None else getattr(person, field) for person in persons_of(plan, message)}
+    return {address_of(person, channel) for person in persons_of(plan, message)}
+
+
+def address_of(person: Person, channel: str) -> str | None:
+    """Where a channel sends what is for somebody; None: nowhere, or it needs no address."""
+    return {"sms": person.phone, "email": person.email}.get(channel)

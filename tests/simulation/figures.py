@@ -34,6 +34,12 @@ class Figures:
     """Attempts at another provider of the channel than the one before."""
     events: int = 0
     receipts: int = 0
+    went_on: int = 0
+    """Messages that a later channel got although an earlier one had accepted them."""
+    lookups: int = 0
+    """Questions whether a provider has a message in doubt."""
+    stops: int = 0
+    """What was told of recipients who stop a channel or resume it."""
     orders: int = 0
     """What operators ordered."""
     commits: int = 0
@@ -73,6 +79,11 @@ class Figures:
         )
         self.events += sum(len(post.bodies) for post in ledger.posted)
         self.receipts += len(ledger.reported)
+        self.went_on += sum(
+            len({one.channel for one in case.accepted}) > 1 for case in cases(history) if case.may_go_on
+        )
+        self.lookups += len(ledger.looked_up)
+        self.stops += len(ledger.changes) + sum(one.trouble is Trouble.OPTED_OUT for one in ledger.asked)
         self.orders += len(ledger.ordered)
         self.commits += ledger.commits
         self.without_room += ledger.without_room

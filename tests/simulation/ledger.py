@@ -118,6 +118,35 @@ class Ordered(NamedTuple):
     provider_ids: tuple[str, ...]
 
 
+class LookedUp(NamedTuple):
+    """A provider was asked whether it has a message. `found`: what it knows when the question arrives."""
+
+    order: int
+    life: int
+    request: int
+    provider: str
+    message_id: int
+    key: str
+    found: bool
+    trouble: Trouble | None
+    at: float
+
+
+class Change(NamedTuple):
+    """A recipient stopped a channel or resumed it, as somebody told the worker, begun as `begun`.
+
+    `known` is the order of all and `known_at` the second of the run at which the worker said that it had
+    recorded it; None: it didn't.
+    """
+
+    begun: int
+    channel: str
+    address: str
+    stopped: bool
+    known: int | None
+    known_at: float
+
+
 class Polled(NamedTuple):
     """The queue was asked for messages."""
 
@@ -149,6 +178,8 @@ class Ledger:
     accepted: list[Accepted] = field(default_factory=list)
     reported: list[Reported] = field(default_factory=list)
     ordered: list[Ordered] = field(default_factory=list)
+    looked_up: list[LookedUp] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     polled: list[Polled] = field(default_factory=list)
     answered: set[int] = field(default_factory=set)
     """Numbers of the requests whose answer reached the worker."""

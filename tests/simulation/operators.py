@@ -7,12 +7,21 @@ import socket
 import anyio
 from anyio.abc import TaskGroup
 
-from deliveryd.control.protocol import LONGEST_LINE, read_reply, socket_address, socket_of, write_order
+from deliveryd.control.protocol import (
+    LONGEST_LINE,
+    ControlReply,
+    read_reply,
+    socket_address,
+    socket_of,
+    write_order,
+)
 from deliveryd.journal.dead_letters import read_dead_letters, read_in_doubt
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.runtime.threads import inline
-from simulation.ledger import Ordered
+from simulation.expectation import address_of
+from simulation.ledger import Change, Ordered
+from simulation.opting_out import ADDRESSED
 from simulation.plan import Errand
 from simulation.world import World
 
@@ -32,10 +41,12 @@ class Operators:
         """Run the errands before a life begins, as a command does that finds no worker."""
         errands = [errand for errand in self._world.plan.errands if errand.life == life]
         for errand in (errand for errand in errands if errand.after is None):
+            begun = self._world.ledger.number()
             order = self._order(errand)
             if order is not None:
                 async with open_journal(self._world.journal, blocking=inline) as journal:
                     await journal.decide(order, self._world.clock.now(), list(self._world.plan.weights))
+                self._note_changes(order, begun, is_carried_out=True)
 
     def begin(self, tasks: TaskGroup) -> None:
         """A worker runs: send it orders."""
@@ -50,14 +61,32 @@ class Operators:
 
     async def _run(self, errand: Errand, after: float) -> None:
         await anyio.sleep(after)
+        begun = self._world.ledger.number()
         order = self._order(errand)
         if order is not None:
-            await self._ask(order)
+            is_carried_out = False
+            try:
+                is_carried_out = await self._ask(order)
+            finally:
+                self._note_changes(order, begun, is_carried_out=is_carried_out)
         self.waiting -= 1
+
+    def _note_changes(self, order: Order, begun: int, *, is_carried_out: bool) -> None:
+        """Note what was ordered about recipients."""
+        if order.kind is not ItemKind.RECIPIENT:
+            return
+        ledger = self._world.ledger
+        known = ledger.number() if is_carried_out else None
+        for key in order.keys:
+            channel, _, address = key.partition(" ")
+            stopped = order.verb is Action.STOP
+            ledger.changes.append(Change(begun, channel, address, stopped, known, anyio.current_time()))
 
     def _order(self, errand: Errand) -> Order | None:
         """An order about all that lies aside; noted before it is given, since no answer may come."""
         world = self._world
+        if errand.kind is ItemKind.RECIPIENT:
+            return Order(errand.verb, errand.kind, self._recipients())
         if errand.verb in _IN_DOUBT:
             ids = [doubtful.message_id for doubtful in read_in_doubt(world.journal, None, None)]
             keys = tuple(map(str, ids))
@@ -73,12 +102,21 @@ class Operators:
         ledger.ordered.append(Ordered(ledger.number(), errand.verb, errand.kind, tuple(ids), provider_ids))
         return Order(errand.verb, errand.kind, keys)
 
-    async def _ask(self, order: Order) -> None:
-        """Over the control socket: what is sent there is there at once, also for a clock that jumps."""
+    def _recipients(self) -> tuple[str, ...]:
+        """Everybody whose address is known, on each channel that needs one."""
+        people = self._world.plan.people.values()
+        found = ((channel, address_of(person, channel)) for channel in ADDRESSED for person in people)
+        return tuple(dict.fromkeys(f"{channel} {address}" for channel, address in found if address))
+
+    async def _ask(self, order: Order) -> bool:
+        """Over the control socket: what is sent there is there at once, also for a clock that jumps.
+
+        Tells whether the order was carried out.
+        """
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.setblocking(False)
             with socket_address(socket_of(self._world.journal)) as address:
                 connection.connect(address)
             connection.send(write_order(order))
             await anyio.wait_readable(connection)
-            read_reply(connection.recv(LONGEST_LINE))
+            return isinstance(read_reply(connection.recv(LONGEST_LINE)), ControlReply)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deliveryd.journal.orders import Action
-from simulation import rules_of_choosing, rules_of_reporting, rules_of_sending
+from simulation import rules_of_choosing, rules_of_confirming, rules_of_reporting, rules_of_sending
 from simulation.case import DELIVERED, FAILED, IN_DOUBT, SENT, SET_ASIDE, cases, first_heard
 from simulation.ledger import Posted, read_event
 from simulation.plan import Offers, Trouble
@@ -13,7 +13,12 @@ from simulation.run import History
 from simulation.service import id_of
 from simulation.wire import BROKEN_OFF
 
-RULES = (*rules_of_reporting.RULES, *rules_of_sending.RULES, *rules_of_choosing.RULES)
+RULES = (
+    *rules_of_reporting.RULES,
+    *rules_of_sending.RULES,
+    *rules_of_choosing.RULES,
+    *rules_of_confirming.RULES,
+)
 UNANSWERED = BROKEN_OFF | {
     Trouble.RESET_BEFORE,
     Trouble.RESET_AFTER,

@@ -48,6 +48,7 @@ class Trouble(StrEnum):
     NOT_FOUND = "404"
     CONFLICT = "409"
     UNPROCESSABLE = "422"
+    OPTED_OUT = "410: the recipient stopped the channel"
 
 
 class Step(StrEnum):
@@ -103,6 +104,12 @@ class Tuning:
     """Seconds for which what the directory said of a customer is kept."""
     unavailable_after: float = 900.0
     """Seconds for which all providers of a channel are down until its messages go to the next one."""
+    receipt_deadline: float | None = None
+    """Seconds within which what was sent has to be confirmed; then the next channel takes it."""
+    failed_next: bool = False
+    """Whether a failure that a provider reports leads to the next channel."""
+    lookup_after: float | None = None
+    """Seconds after a doubt at which a provider is asked whether it has the message; None: none can be."""
 
 
 class Named(StrEnum):
@@ -214,8 +221,20 @@ class Renewal:
 
 
 @dataclass(frozen=True, slots=True)
+class OptOut:
+    """At some second of the run a provider reports that a customer stopped its channel, or resumed it."""
+
+    at: float
+    provider: str
+    customer_id: int
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Errand:
     """An operator comes in some life of the worker, and decides about everything of a kind that lies aside.
+
+    Of recipients: about all whose address is known.
 
     After so many seconds, over the worker's control socket; None: before that life, with the journal at rest.
     """
@@ -266,5 +285,6 @@ class Plan:
     weights: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(CHANNELS, 1))
     """The providers of all channels and their weights; as a rule each channel has one, of its own name."""
     outages: tuple[Outage, ...] = ()
+    opt_outs: tuple[OptOut, ...] = ()
     has_spare: bool = False
     """Nothing is wrong but the outages, and each channel has a provider without one."""

@@ -11,10 +11,13 @@ import anyio
 
 from deliveryd.http.wire import Target, WireResponse
 from deliveryd.model import message_key
-from simulation.ledger import Accepted, Asked
+from simulation.ledger import Accepted, Asked, LookedUp
 from simulation.plan import Report, Step
 from simulation.wire import Request
 from simulation.world import World
+
+LOOKUP = b"/lookup"
+"""Where a provider is asked about messages."""
 
 _INTENT = """
 SELECT (SELECT value FROM meta WHERE key = 'namespace'), beginning FROM message
@@ -30,6 +33,10 @@ def host_of(provider: str) -> str:
 def provider_at(host: str) -> str:
     """The provider that takes messages at a host."""
     return host.replace(".", "/")
+
+
+def _key_asked_for(request: Request) -> str:
+    return request.path.rpartition("=")[2]
 
 
 class Sent(NamedTuple):
@@ -52,20 +59,23 @@ class Providers:
         self._ids = count(1)
         self._reports = {message.id: message.reports for message in world.plan.messages}
 
-    def endpoint(self, _target: Target) -> str:
-        """All share one schedule of troubles."""
-        return "provider"
+    def endpoint(self, target: Target) -> str:
+        """All share one schedule of troubles, and another one for questions about messages in doubt."""
+        return "lookup" if target.path.startswith(LOOKUP) else "provider"
 
     def provider(self, target: Target) -> str | None:
         """Each can be down for itself."""
         return provider_at(target.host)
 
-    def steps(self, _endpoint: str) -> tuple[Step, Step] | None:
+    def steps(self, endpoint: str) -> tuple[Step, Step] | None:
         """Before and after a provider took the message."""
-        return Step.SENDING, Step.SENT
+        return (Step.SENDING, Step.SENT) if endpoint == "provider" else None
 
     def arrives(self, request: Request) -> None:
-        """Record the attempt, and whether the journal's file knows of it already."""
+        """Record the attempt, and whether the journal's file knows of it already; or the question."""
+        if request.endpoint == "lookup":
+            self._note_question(request)
+            return
         content = json.loads(request.body)
         message_id = int(content.pop("reference"))
         key = next(value.decode() for name, value in request.headers if name == b"Idempotency-Key")
@@ -91,8 +101,31 @@ class Providers:
             )
         )
 
+    def _note_question(self, request: Request) -> None:
+        world, key = self._world, _key_asked_for(request)
+        world.ledger.looked_up.append(
+            LookedUp(
+                world.ledger.number(),
+                world.life,
+                request.number,
+                provider_at(request.host),
+                int(key.split("-")[1]),
+                key,
+                key in self._by_key,
+                request.trouble,
+                anyio.current_time(),
+            )
+        )
+
+    def _answer(self, request: Request) -> WireResponse:
+        known = self._by_key.get(_key_asked_for(request))
+        found = {"found": "no"} if known is None else {"found": "yes", "id": known.provider_id}
+        return WireResponse(200, {}, json.dumps(found).encode())
+
     def work(self, request: Request) -> WireResponse:
-        """Take the message, once per key."""
+        """Take the message, once per key; or say whether it is there."""
+        if request.endpoint == "lookup":
+            return self._answer(request)
         asked = next(asked for asked in reversed(self._world.ledger.asked) if asked.request == request.number)
         known = self._by_key.get(asked.key)
         if known is None:

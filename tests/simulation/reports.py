@@ -11,8 +11,9 @@ from anyio.abc import TaskGroup
 
 from deliveryd.receipts.app import Receipts
 from deliveryd.receipts.request import ReceiptRequest
-from simulation.ledger import KEPT_FOR_LATER, UNHEARD, Reported
-from simulation.plan import Named
+from simulation.expectation import address_of
+from simulation.ledger import KEPT_FOR_LATER, UNHEARD, Change, Reported, channel_served_by
+from simulation.plan import Named, OptOut
 from simulation.providers import Sent
 from simulation.service import iso
 from simulation.world import START, World
@@ -39,6 +40,7 @@ class Reports:
     def __init__(self, world: World) -> None:
         self._world = world
         self._due: dict[int, Due] = {}
+        self._opt_outs = dict(enumerate(world.plan.opt_outs))
         self._numbers = count()
         self._tasks: TaskGroup | None = None
         self._receipts: Receipts | None = None
@@ -47,7 +49,7 @@ class Reports:
     @property
     def waiting(self) -> int:
         """How many reports are still to be made."""
-        return len(self._due)
+        return len(self._due) + len(self._opt_outs)
 
     def expect(self, sent: Sent) -> None:
         """A provider took a message, and will report."""
@@ -72,6 +74,8 @@ class Reports:
         self._tasks = tasks
         for due in self._due.values():
             tasks.start_soon(self._make, due)
+        for number in self._opt_outs:
+            tasks.start_soon(self._tell, number, self._opt_outs[number].at)
 
     def end(self) -> None:
         """The worker's life is over."""
@@ -98,6 +102,37 @@ class Reports:
             self._done = anyio.Event()
         else:
             self._begin(due._replace(at=anyio.current_time() + AGAIN, answer_lost=False))
+
+    async def _tell(self, number: int, at: float) -> None:
+        """Report what a customer decided, until the worker answers that it has it."""
+        await anyio.sleep_until(at)
+        if await self._post_opt_out(self._opt_outs[number]):
+            del self._opt_outs[number]
+        elif self._tasks is not None:
+            self._tasks.start_soon(self._tell, number, anyio.current_time() + AGAIN)
+
+    async def _post_opt_out(self, opt_out: OptOut) -> bool:
+        world, ledger = self._world, self._world.ledger
+        channel = channel_served_by(opt_out.provider)
+        address = address_of(world.plan.people[opt_out.customer_id], channel)
+        if address is None or opt_out.provider not in world.providers or self._receipts is None:
+            return True
+        report = {
+            "status": "stopped" if opt_out.stopped else "resumed",
+            "recipient": address,
+            "at": iso(world.wall.at(anyio.current_time())),
+        }
+        begun, known = ledger.number(), None
+        request = ReceiptRequest(
+            "POST", f"/receipts/{opt_out.provider}", b"", [], json.dumps(report).encode()
+        )
+        try:
+            reply = await self._receipts.take_in(opt_out.provider, request)
+            known = ledger.number() if reply.status < 300 else None
+        finally:
+            now = anyio.current_time()
+            ledger.changes.append(Change(begun, channel, address, opt_out.stopped, known, now))
+        return known is not None
 
     async def _post(self, due: Due) -> bool:
         """Report; tell whether the worker answered that it has it, or never will."""

@@ -11,7 +11,16 @@ from simulation.expectation import channels_open_in, choices, enabled_in, provid
 from simulation.ledger import Asked, channel_served_by
 from simulation.plan import CHANNELS, Life, Trouble
 
-OTHER_REASONS = ("missing placeholders", "no address", "unknown", "operator", "reported", "expired at")
+OTHER_REASONS = (
+    "missing placeholders",
+    "no address",
+    "unknown",
+    "operator",
+    "reported",
+    "expired at",
+    "not confirmed",
+    "stopped",
+)
 """Words of the reasons that no provider gave when it was asked."""
 
 WITHIN = 20.0
@@ -32,9 +41,13 @@ def _best_at_first(case: Case, asked: Asked) -> set[str]:
     for one in (asked.life, *died):
         for options in choices(plan, case.message, channels_open_in(plan, lives[one])):
             channels = [option.channel for option in options]
-            last = next((each for each in channels if not _may_be_unavailable(case, each, asked)), None)
+            last = next((each for each in channels if not _may_be_passed_over(case, each, asked)), None)
             best.update(channels if last is None else channels[: channels.index(last) + 1])
     return best
+
+
+def _may_be_passed_over(case: Case, channel: str, by: Asked) -> bool:
+    return _may_be_unavailable(case, channel, by) or case.may_be_stopped(channel, by.order)
 
 
 def _may_be_unavailable(case: Case, channel: str, by: Asked) -> bool:
@@ -61,7 +74,9 @@ def _channel_left_rightly(case: Case) -> Iterator[str]:
         return
     for earlier, later in pairwise(case.asked):
         is_better = _rank(case, later) <= _rank(case, earlier)  # a channel that was down is tried again
-        if is_better or _may_be_unavailable(case, earlier.channel, later):
+        if is_better or _may_be_passed_over(case, earlier.channel, later):
+            continue
+        if case.may_go_on and case.went_on(earlier.key, later):
             continue
         lives = case.history.lives[earlier.life : later.life + 1]
         own = [each for each in _steadily_enabled(case, lives) if each in _providers(case, earlier.channel)]
@@ -168,7 +183,7 @@ def _reaching(case: Case, life: Life) -> Iterator[list[str]]:
     """The enabled providers of the channels that a message can take, for each state of the directory."""
     plan = case.history.plan
     for options in choices(plan, case.message, channels_open_in(plan, life)):
-        channels = {option.channel for option in options}
+        channels = {option.channel for option in options if not case.may_be_stopped(option.channel)}
         yield [each for each in enabled_in(plan, life) if channel_served_by(each) in channels]
 
 

@@ -37,6 +37,12 @@ FOLLOWS = {
 }
 """What may be reported after a status. `error` isn't the end when the provider says later that it arrived."""
 
+NO_WAY = ("no address of the customer", "no provider is enabled")
+"""How reasons end by which a channel can't be taken."""
+
+ANEW = {"sending", "accepted", "sent"}
+"""What may follow `sent` where a message that isn't confirmed goes on to the next channel."""
+
 DUE = {
     IN_DOUBT: frozenset({"dequeued"}),
     SENT: frozenset({"dequeued", "sent"}),
@@ -65,11 +71,13 @@ def _events_in_order(case: Case) -> Iterator[str]:
     """In the order in which they happened, except for what was refused and later retried by an operator."""
     refused = {event.status for event in case.refused}
     statuses = [heard.event.status for heard in _not_retried(case)]
+    follows = {**FOLLOWS, "sent": FOLLOWS["sent"] | ANEW} if case.may_go_on else FOLLOWS
     for earlier, later in pairwise(statuses):
-        if later not in FOLLOWS[earlier] and not refused & FOLLOWS[earlier]:
+        if later not in follows[earlier] and not refused & follows[earlier]:
             yield f"{later} was reported after {earlier}"
+    most = {"sent": len({accepted.channel for accepted in case.accepted})} if case.may_go_on else {}
     for status in ("dequeued", "sent", "delivered", "error"):
-        if case.statuses.count(status) > 1:
+        if case.statuses.count(status) > max(most.get(status, 1), 1):
             yield f"{status} was reported as several events"
     if statuses and statuses[0] != "dequeued" and "dequeued" not in refused:
         yield f"the first event was {statuses[0]}"
@@ -108,6 +116,8 @@ def _events_complete(case: Case) -> Iterator[str]:
     if case.state is not None and (missing := DUE.get(case.state, frozenset()) - heard - refused):
         yield f"never reported: {', '.join(sorted(missing))}"
     ends = {"sent", "delivered", "error"} & (heard | refused)
+    if case.state == IN_DOUBT and case.may_go_on:
+        ends -= {"sent"}
     if case.state in {IN_DOUBT, SET_ASIDE} and ends:
         yield f"{', '.join(sorted(ends))} was reported of a message that hasn't ended"
     if case.state == SENT and ("delivered" in heard or "error" in heard):
@@ -236,18 +246,25 @@ def _is_reason(case: Case, reason: str, told_at: float) -> bool:
         return was_failed_by_report(case)
     if "settled by an operator" in reason:
         return Action.SETTLE_FAILED in case.orders
-    if reason.startswith("no content") or "no address" in reason:
-        lives = case.history.lives
-        open_channels = (channels_open_in(plan, life) for life in lives)
-        found = (known for channels in open_channels for known in choices(plan, case.message, channels))
-        return bool(case.asked) or not all(found)
-    if reason.endswith("no provider is enabled"):
-        channel = reason.rpartition("; ")[2].partition(":")[0]
-        return any(channel not in channels_open_in(plan, life) for life in case.history.lives)
+    if reason.startswith(("no content", "the recipient stopped ")) or reason.endswith(NO_WAY):
+        return _is_about_channels(case, reason)
     if "unknown" in reason:
         return any(map(case.may_have_arrived, case.asked)) or bool(ledger.crashed)
     tried = {asked.provider for asked in case.asked}
     return any(reason.startswith(f"{provider}: ") for provider in tried) or _has_bad_block(case)
+
+
+def _is_about_channels(case: Case, reason: str) -> bool:
+    """Whether it is true that no channel can be taken, or one of them."""
+    plan, lives = case.history.plan, case.history.lives
+    if reason.startswith("the recipient stopped "):
+        return case.may_be_stopped(reason.rpartition(" ")[2])
+    open_channels = [channels_open_in(plan, life) for life in lives]
+    if reason.endswith("no provider is enabled"):
+        channel = reason.partition(":")[0]
+        return any(channel not in channels for channels in open_channels)
+    found = (known for channels in open_channels for known in choices(plan, case.message, channels))
+    return bool(case.asked) or not all(found)
 
 
 def _has_bad_block(case: Case) -> bool:

@@ -36,9 +36,16 @@ def _taken_once(case: Case) -> Iterator[str]:
     if Action.RESEND_ANEW in case.orders:
         return
     for earlier, later in pairwise(case.accepted):
+        if case.may_go_on and case.went_on(earlier.key, _request_of(case, later)):
+            continue
         if not _was_denied(case, earlier) or earlier.provider == later.provider:
             ways = ", ".join(f"{one.provider} as {one.key[13:]}" for one in case.accepted)
             yield f"was taken by providers more than once: {ways}"
+
+
+def _request_of(case: Case, accepted: Accepted) -> Asked:
+    """The request by which a provider took it."""
+    return [asked for asked in case.under_key(accepted.key) if asked.order < accepted.order][-1]
 
 
 def _was_denied(case: Case, accepted: Accepted) -> bool:
@@ -86,7 +93,9 @@ def _refuses_all(case: Case, refused: Asked) -> bool:
     """Whether a provider refused so much that its refusals count as its fault, not the messages'."""
     return (
         sum(
-            asked.trouble in FOR_GOOD and asked.provider == refused.provider and asked.order <= refused.order
+            asked.trouble in FOR_GOOD - {Trouble.OPTED_OUT}
+            and asked.provider == refused.provider
+            and asked.order <= refused.order
             for asked in case.history.ledger.asked
         )
         >= REFUSED_BY_MISTAKE
@@ -98,6 +107,8 @@ def _stays_while_in_doubt(case: Case) -> Iterator[str]:
     if Action.RESEND_ANEW in case.orders:
         return
     for earlier, later in combinations(case.asked, 2):
+        if case.was_found(earlier.key, later.order) and case.went_on(earlier.key, later):
+            continue
         if earlier.provider != later.provider and case.is_doubtful(earlier):
             yield f"went to {later.provider} while it was in doubt at {earlier.provider}"
             return
@@ -144,15 +155,16 @@ def _said_right(case: Case) -> Iterator[str]:
 
 
 def _ended_truly(case: Case) -> Iterator[str]:
-    known = [
-        asked for asked in case.asked if asked.trouble in TAKEN_FOR_SENT and not case.may_be_doubtful(asked)
-    ]
+    known = case.heard_taken
+    if case.may_go_on:
+        known = [asked for asked in known if not case.went_on(asked.key, case.asked[-1])]
     if known and case.state in {FAILED, IN_DOUBT} and not was_failed_by_report(case):
         yield "a provider said that it has the message, yet it ended otherwise"
     if case.state in {SENT, DELIVERED} and Action.SETTLE_SENT not in case.orders:
         if not case.accepted:
             yield "ended as sent, and no provider has it"
-        if not any(asked.trouble in TAKEN_FOR_SENT for asked in case.asked) and not case.has_arrived:
+        is_known = any(asked.trouble in TAKEN_FOR_SENT for asked in case.asked) or case.has_arrived
+        if not is_known and not any(question.found for question in case.looked_up):
             yield "ended as sent without an answer that says so"
     if case.state == IN_DOUBT:
         yield from _held_rightly(case)
@@ -173,7 +185,8 @@ def _held_rightly(case: Case) -> Iterator[str]:
 
 def _not_sent_after_its_end(case: Case) -> Iterator[str]:
     """Neither after the service heard of its end, nor after a report that showed that it had arrived."""
-    ends = [heard.order for heard in case.heard if heard.event.status in {"sent", "delivered", "error"}]
+    final = {"delivered", "error"} if case.may_go_on else {"sent", "delivered", "error"}
+    ends = [heard.order for heard in case.heard if heard.event.status in final]
     if case.asked and ends and case.asked[-1].order > ends[0]:
         yield "was sent after its end was reported"
     if case.has_dropped_reports:

@@ -29,6 +29,7 @@ STATUSES = {
     Trouble.NOT_FOUND: 404,
     Trouble.CONFLICT: 409,
     Trouble.UNPROCESSABLE: 422,
+    Trouble.OPTED_OUT: 410,
 }
 DENIALS = {
     Trouble.GATEWAY_AFTER: 502,

@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from deliveryd.channels.base import Channel
 from deliveryd.channels.filling import MappingContext
 from deliveryd.channels.http import HttpChannel, PreparedRequests
+from deliveryd.channels.http_lookup import LookupWriter
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.http_request import RequestWriter
 from deliveryd.channels.options import ProviderConfig
@@ -36,6 +37,7 @@ from deliveryd.worker.wiring import Outside, Parts
 from simulation.expectation import providers_of
 from simulation.ledger import channel_served_by
 from simulation.operators import Operators
+from simulation.opting_out import ADDRESSED
 from simulation.plan import CHANNELS, PROVIDERS, Life, Plan, Step, Trouble
 from simulation.providers import Providers, host_of
 from simulation.reports import Reports
@@ -54,7 +56,14 @@ LOOK_EVERY = 8
 
 _RECEIPT = (
     'receipt = { provider_id = "/id", status = "/status", delivered = ["delivered"], failed = ["failed"],'
-    ' reported_at = "/at", reference = "/reference" }'
+    ' reported_at = "/at", reference = "/reference", stopped = ["stopped"], resumed = ["resumed"],'
+    ' recipient = "/recipient" }'
+)
+_LOOKUP = (
+    '{{ url = "http://{host}/lookup?key={{message.key}}", provider_id = "/id", answers = ['
+    '{{ status = [200], where = [{{ at = "/found", is = ["yes"] }}], verdict = "taken" }},'
+    ' {{ status = [200], where = [{{ at = "/found", is = ["no"] }}], verdict = "not_taken" }},'
+    ' {{ status = [200], verdict = "unknown" }}] }}'
 )
 _BODIES = {
     "sms": '{ to = "{customer.phone}", text = "{content.text}", reference = "{message.id}" }',
@@ -67,6 +76,7 @@ _BODIES = {
         ' reference = "{message.id}" }'
     ),
 }
+_ANSWERS = dict.fromkeys(ADDRESSED, '[{ status = [410], verdict = "stopped" }]')
 _PROVIDER = """
 [channels.{channel}.providers.{name}]
 adapter = "http"
@@ -74,6 +84,8 @@ url = "http://{host}/"
 json = {body}
 provider_id = "/id"
 {receipt}
+lookup = {lookup}
+answers = {answers}
 retry = {{ base = "500ms", max = "4s" }}
 breaker = {{ pause = "500ms", max_pause = "4s" }}
 """
@@ -94,7 +106,8 @@ def whole_config() -> Config:
     text = _CONFIG.format(order=", ".join(f'"{name}"' for name in CHANNELS)) + "".join(
         _PROVIDER.format(
             channel=channel, name=each.rpartition("/")[2], host=host_of(each),
-            body=_BODIES[channel], receipt=_RECEIPT,
+            body=_BODIES[channel], receipt=_RECEIPT, answers=_ANSWERS.get(channel, "[]"),
+            lookup=_LOOKUP.format(host=host_of(each)),
         )
         for channel in CHANNELS
         for each in PROVIDERS[channel]
@@ -114,7 +127,13 @@ def configure(life: Life, plan: Plan, folder: Path) -> Config:
         if own:
             providers = {each.rpartition("/")[2]: _provider(life, plan, each) for each in own}
             channel = whole.channels.configured[name]
-            keys = channel.common.model_copy(update={"unavailable_after": tuning.unavailable_after})
+            keys = channel.common.model_copy(
+                update={
+                    "unavailable_after": tuning.unavailable_after,
+                    "receipt_deadline": tuning.receipt_deadline,
+                    "receipt_failed_then": "next" if tuning.failed_next else "error",
+                }
+            )
             channels[name] = channel.model_copy(update={"common": keys, "providers": providers})
     queue = {"batch_size": tuning.take, "max_in_flight": tuning.in_flight}
     events = {"batch_size": tuning.post, "intermediate": tuning.intermediate}
@@ -144,7 +163,13 @@ def _provider(life: Life, plan: Plan, identity: str) -> ProviderConfig:
             "breaker": provider.common.breaker.model_copy(update={"failures": tuning.breaker}),
         }
     )
-    return provider.model_copy(update={"common": common})
+    assert isinstance(provider.options, HttpChannelOptions)
+    assert provider.options.lookup is not None
+    lookup = None
+    if tuning.lookup_after is not None:
+        lookup = provider.options.lookup.model_copy(update={"after": tuning.lookup_after})
+    options = provider.options.model_copy(update={"lookup": lookup})
+    return provider.model_copy(update={"common": common, "options": options})
 
 
 class StandIns(NamedTuple):
@@ -230,7 +255,10 @@ class Worker(Supervisor):
         service = ServiceClient(client, config.service.base_url)
         wire = TroubledWire(self._world, self._providers)
         client = HttpClient(wire, timeout=TIMEOUT)
-        channels = {name: _channel(self._world, name, client) for name in config.channels.providers}
+        channels = {
+            name: _channel(self._world, name, client, provider.options)
+            for name, provider in config.channels.providers.items()
+        }
         directory = RemoteDirectory(self._world, config.customers.terms)
         yield Outside(service, channels, directory)
 
@@ -257,12 +285,18 @@ class Worker(Supervisor):
 
     async def _go_on(self, parts: Parts) -> None:
         await parts.pipeline.until_idle()
-        while self._reports.waiting or self._operators.waiting:
+        while self._reports.waiting or self._operators.waiting or self._has_deadlines():
             await anyio.sleep(IDLE_PAUSE)
             await parts.pipeline.until_idle()
         self._check_idle(parts)
         self.was_idle = True
         self.stop()
+
+    def _has_deadlines(self) -> bool:
+        """Whether a message waits for its receipt deadline, which the worker doesn't end for."""
+        if self._world.plan.tuning.receipt_deadline is None:
+            return False
+        return bool(self._world.ask_journal("SELECT 1 FROM message WHERE confirm_by IS NOT NULL LIMIT 1"))
 
     def _check_idle(self, parts: Parts) -> None:
         """Nothing is left in memory when there is nothing to do."""
@@ -297,15 +331,17 @@ class _Gateway(HttpChannel):
 
 
 @lru_cache(maxsize=16)
-def _writer(name: str) -> tuple[HttpChannelOptions, RequestWriter]:
+def _writers(name: str) -> tuple[RequestWriter, LookupWriter]:
     options = whole_config().channels.providers[name].options
     assert isinstance(options, HttpChannelOptions)
-    return options, RequestWriter(options, MappingContext())
+    assert options.lookup is not None
+    return RequestWriter(options, MappingContext()), LookupWriter(options.lookup, MappingContext())
 
 
-def _channel(world: World, name: str, client: HttpClient) -> Channel:
-    options, writer = _writer(name)
-    prepared = RenewedValue((), lambda: PreparedRequests({}, writer))
+def _channel(world: World, name: str, client: HttpClient, options: object) -> Channel:
+    assert isinstance(options, HttpChannelOptions)
+    writer, lookup = _writers(name)
+    prepared = RenewedValue((), lambda: PreparedRequests({}, writer, lookup))
     gateway = _Gateway(options, TlsFiles(), client=client, prepared=prepared, masked=writer)
     gateway.world, gateway.identity = world, name
     return gateway

@@ -108,7 +108,7 @@ class World:
         self.ledger.requests[endpoint] += 1
         trouble = self.outage(provider) if provider is not None else None
         if trouble is None:
-            schedule = self.plan.troubles[endpoint]
+            schedule = self.plan.troubles.get(endpoint, ())
             number = self._requests[endpoint]
             self._requests[endpoint] += 1
             trouble = schedule[number] if number < len(schedule) else None

@@ -26,6 +26,7 @@ from deliveryd.channels.filling import UNREADABLE_PHONE, MappingContext, Unfit, 
 from deliveryd.channels.http_answers import AnswerReader
 from deliveryd.channels.http_lookup import HttpLookup, LookupWriter
 from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http_probe import ProbeResult, read_probe, write_probe
 from deliveryd.channels.http_recipient import Recipient
 from deliveryd.channels.http_request import RequestWriter, logins
 from deliveryd.channels.mapping import customer_fields
@@ -56,6 +57,7 @@ class PreparedRequests:
     secrets: Mapping[str, tuple[str, ...]] = field(repr=False)
     writer: RequestWriter = field(compare=False)
     lookup: LookupWriter | None = field(default=None, compare=False)
+    context: MappingContext = field(default=NO_CONTEXT, compare=False, repr=False)
     logins: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def masked(self, text: str) -> str:
@@ -72,7 +74,7 @@ def prepare_requests(options: HttpChannelOptions, context: MappingContext) -> Pr
     )
     lookup = LookupWriter(options.lookup, context) if options.lookup is not None else None
     writer = RequestWriter(options, context)
-    return PreparedRequests(secrets, writer, lookup, logins(options.basic, context))
+    return PreparedRequests(secrets, writer, lookup, context, logins(options.basic, context))
 
 
 def mapping_context(options: HttpChannelOptions) -> MappingContext:
@@ -116,6 +118,7 @@ class HttpChannel:
         self._phones = context.phones
         self._phone_fields = [name.field for name in options.phone_fields if name.root == "customer"]
         self._endpoint = endpoint_of(options.url, tls, options.proxy)
+        self._account_probe, self._basic = options.probe, options.basic
         host = urlsplit(options.url).netloc.rpartition("@")[2]
         self._reader = AnswerReader(options.answers, options.provider_id, host)
 
@@ -206,6 +209,20 @@ class HttpChannel:
     async def probe(self) -> str | None:
         """Connect, with TLS for https, and disconnect without a request."""
         return await connect_problem(*self._endpoint)
+
+    async def ask_account(self) -> ProbeResult | None:
+        """Ask as `probe` says; None: the provider can't be asked. Sends no message."""
+        options = self._account_probe
+        if options is None:
+            return None
+        try:
+            request = write_probe(options, self._basic, self._prepared.current().context)
+            answer = await self._client.exchange(*request, None)
+        except Unfit as error:
+            return ProbeResult("rejected", str(error))
+        except (NotSent, OutcomeUnknown) as error:
+            return ProbeResult("unknown", str(error))
+        return read_probe(options, answer)
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -17,7 +17,9 @@ from pydantic import (
 from deliveryd.channels.http_answer_options import AnswerFinder, AnswerOptions, answer_problems
 from deliveryd.channels.http_lookup_options import LookupOptions
 from deliveryd.channels.http_recipient import address_in
+from deliveryd.channels.limit_options import LimitOptions
 from deliveryd.channels.mapping import content_problems, names_in
+from deliveryd.channels.probe_options import ProbeOptions
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.channels.request_options import RequestOptions, header_problems
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
@@ -46,6 +48,10 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
         None, description="how to ask whether the provider has a message in doubt; left out: it isn't asked"
     )
     receipt: ReceiptOptions | None = Field(None, description="how to read receipts; left out: none")
+    probe: ProbeOptions | None = Field(
+        None, description="how deliveryd check asks about the account; left out: it only connects"
+    )
+    limits: list[LimitOptions] = Field([], description="how long texts may be, for deliveryd lint")
     tls: TlsOptions | None = Field(None, description="certificates")
 
     @field_validator("receipt")
@@ -61,6 +67,14 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
         if problems:
             raise ValueError("; ".join(problems))
         return lookup
+
+    @field_validator("probe")
+    @classmethod
+    def _known_in_probe(cls, probe: ProbeOptions, info: ValidationInfo) -> ProbeOptions:
+        problems = [*probe.problems(info.data.get("secrets", {})), *header_problems(probe.headers)]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return probe
 
     @field_validator("answers")
     @classmethod
@@ -115,6 +129,9 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
         requests = [("url", url, self.mapped(), headers) for url in urls]
         if self.lookup is not None:
             requests.append(("lookup.url", self.lookup.url, self.lookup.mapped(), [*self.lookup.headers]))
+        if self.probe is not None:
+            mapped = {**self.probe.mapped(), "channel": self.mapped()["basic"]}
+            requests.append(("probe.url", self.probe.url, mapped, [*self.probe.headers]))
         for key, url, mapped, names in requests:
             if goes_out_plain(url, self.proxy) and (sent := _secret_in(mapped, names)):
                 yield f"{key}: {plain_text_problem(sent, urlsplit(url).netloc, SECURE_ADDRESS)}"

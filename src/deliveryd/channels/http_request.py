@@ -103,7 +103,7 @@ class PartsWriter:
         self._body = _compile_body(parts, context)
         self._fixed, self._filled = _compile_headers(parts, context)
         if basic is not None:
-            self._fixed.append(raw_header("Authorization", _basic_credentials(basic, context)))
+            self._fixed.append(raw_header("Authorization", basic_credentials(basic, context)))
 
     def write(self, dispatch: Dispatch) -> HttpRequest:
         """Return the request for one attempt. Raises Unfit."""
@@ -128,7 +128,8 @@ def _compile_condition(condition: WhenOptions, context: MappingContext) -> Varia
     return lambda dispatch: (read(dispatch) not in (ABSENT, "")) is condition.present
 
 
-def _basic_credentials(basic: BasicOptions, context: MappingContext) -> str:
+def basic_credentials(basic: BasicOptions, context: MappingContext) -> str:
+    """Return the header Authorization."""
     if context.mask is not None:
         return f"Basic {context.mask}"
     return f"Basic {basic_login(*_filled_basic(basic, context))}"

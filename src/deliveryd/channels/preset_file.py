@@ -158,6 +158,9 @@ class PresetFile(_Table):
     notes: list[str] = Field([], description="what an operator must know, one sentence each")
     promises: Promises
     keys: dict[KeyName, PresetKey] = Field({}, description="keys of the operator")
+    any_of: list[Annotated[list[KeyName], Field(min_length=2)]] = Field(
+        [], description="lists of keys of which at least one must be set"
+    )
     secrets: dict[KeyName, PresetSecret] = Field({}, description="secrets of the operator")
     table: dict[str, Any] = Field(description="keys of the http adapter and of the provider")
     blocks: dict[str, dict[str, Any]] = Field({}, description="further keys of `table`, per block")
@@ -172,6 +175,8 @@ class PresetFile(_Table):
         problems += [f"blocks.{name}: not in channels" for name in self.blocks if name not in self.channels]
         reserved = sorted(set(self.keys) & {"adapter", "secrets"})
         problems += [f"keys.{name}: the name is taken" for name in reserved]
+        alternatives = {name for names in self.any_of for name in names}
+        problems += [f"any_of: {name} isn't declared in keys" for name in alternatives - self.keys.keys()]
         signature = self.sandbox.signature if self.sandbox is not None else None
         if signature is not None and signature.secret not in self.secrets:
             problems.append(f"sandbox.signature.secret: {signature.secret} isn't declared in secrets")

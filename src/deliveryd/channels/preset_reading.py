@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from deliveryd.channels.preset_catalogue import PACKAGED, Catalogue, Preset, check_tables
-from deliveryd.channels.preset_table import Expansion, expand
+from deliveryd.channels.preset_table import Expansion, expand, missing_alternatives
 from deliveryd.channels.registry import find_adapter, is_adapter
 from deliveryd.errors import ConfigError
 from deliveryd.options.file import ConfigFile, Elsewhere
@@ -54,10 +54,11 @@ class PresetReader:
             self._file.problems += [each for each in error.problems if each not in self._file.problems]
             return None
         made = expand(preset.file, table, block, self._common.model_fields)
-        for key, text in made.problems:
+        problems = [*made.problems, *missing_alternatives(preset.file, table)]
+        for key, text in problems:
             self._file.complain(f"{place}.{key}", text)
         self._file.report_at(dict(_places(preset, made, table, place)))
-        return None if made.problems else made.table
+        return None if problems else made.table
 
 
 def _places(

@@ -124,17 +124,28 @@ def _written_at(raw: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[tupl
             yield place, given[0]
 
 
+def _missing(preset: PresetFile, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, key in preset.keys.items():
+        if key.required and name not in given:
+            yield name, f"is missing: {key.description}, such as {key.example!r}"
+
+
+def missing_alternatives(preset: PresetFile, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the lists of keys of which a configuration must set one, and doesn't, by their first key."""
+    for names in preset.any_of:
+        if not any(name in given for name in names):
+            yield names[0], f"is missing: set {' or '.join(names)}"
+
+
 def _problems(
     preset: PresetFile, given: Mapping[str, Any], block: str, beside: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     if block not in preset.channels:
         yield "adapter", f"can't send the block {block}; it sends {', '.join(preset.channels)}"
+    yield from _missing(preset, given)
     for name, key in preset.keys.items():
-        if name in given:
-            if (problem := key.problem(given[name])) is not None:
-                yield name, f"{problem} ({key.description})"
-        elif key.required:
-            yield name, f"is missing: {key.description}, such as {key.example!r}"
+        if name in given and (problem := key.problem(given[name])) is not None:
+            yield name, f"{problem} ({key.description})"
     known = [*preset.keys, "secrets", "adapter", *beside]
     for name in given:
         if name not in known:

@@ -24,7 +24,7 @@ from deliveryd.errors import DeliverydError
 from deliveryd.inspection.explanation import moment
 from deliveryd.journal.dead_letters import DEAD_KINDS, DeadLetter, read_dead_letter
 from deliveryd.journal.dead_letters import read_dead_letters as dead_in
-from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.orders import NOT_RETRIED, Action, ItemKind
 from deliveryd.model import format_instant
 
 dead = CommandGroup(
@@ -159,11 +159,7 @@ def drop(
     _decide(loaded, Action.DROP, chosen, dry_run=dry_run, as_data=as_data)
 
 
-_RETRIED = (
-    ItemKind.EVENT,
-    ItemKind.MESSAGE,
-    ItemKind.RECEIPT,
-)  # a malformed element stays malformed
+_RETRIED = tuple(kind for kind in DEAD_KINDS if kind not in NOT_RETRIED)
 
 
 def _choose(
@@ -183,7 +179,8 @@ def _decide(
     config: Config, verb: Action, chosen: Mapping[ItemKind, Sequence[str]], *, dry_run: bool, as_data: bool
 ) -> None:
     there = {name_of(each.kind, each.key) for each in NO_FILTER.apply(config)}
-    answer = expected_reply(chosen, there) if dry_run else carry_out(config, verb, chosen)
+    refused = NOT_RETRIED if verb is Action.RETRY else {}
+    answer = expected_reply(chosen, there, refused) if dry_run else carry_out(config, verb, chosen)
     report_reply(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
 
 

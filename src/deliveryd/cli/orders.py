@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import typer
 
@@ -63,11 +64,23 @@ def carry_out(config: Config, verb: Action, wanted: Mapping[ItemKind, Sequence[s
     return ControlReply(tuple(done), skipped)
 
 
-def expected_reply(wanted: Mapping[ItemKind, Sequence[str]], there: Collection[str]) -> ControlReply:
-    """Return the reply that an order would get now."""
-    names = [name_of(kind, key) for kind, keys in wanted.items() for key in keys]
-    absent = {name: "nothing to decide: not held and not set aside" for name in names if name not in there}
-    return ControlReply(tuple(name for name in names if name in there), absent)
+def expected_reply(
+    wanted: Mapping[ItemKind, Sequence[str]],
+    there: Collection[str],
+    refused: Mapping[ItemKind, str] = MappingProxyType({}),
+) -> ControlReply:
+    """Return the reply that an order would get now; `refused` says why it is refused for some kinds."""
+    done: list[str] = []
+    skipped: dict[str, str] = {}
+    for kind, keys in wanted.items():
+        for name in (name_of(kind, key) for key in keys):
+            if kind in refused:
+                skipped[name] = refused[kind]
+            elif name in there:
+                done.append(name)
+            else:
+                skipped[name] = "nothing to decide: not held and not set aside"
+    return ControlReply(tuple(done), skipped)
 
 
 def report_reply(heading: str, answer: ControlReply, *, as_data: bool) -> None:

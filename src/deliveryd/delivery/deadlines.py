@@ -49,8 +49,14 @@ class ReceiptDeadlines:
         return {name: name in self.silent for name in self._providers}
 
     async def recover(self) -> None:
-        """Go on with the listening time of an earlier run; after its messages, before any is accepted."""
+        """Go on with the listening time of an earlier run; after its messages, before any is accepted.
+
+        The deadlines of providers that were removed since are dropped.
+        """
         found = await self._recorder.pass_deadlines(0, self._providers, PORTION)
+        while found.dropped and not found.is_complete:
+            self._tell(found)
+            found = await self._recorder.pass_deadlines(0, self._providers, PORTION)
         self._time.start(found.listened)
         if _is_over(found):
             self._time.nothing_waits()
@@ -87,6 +93,9 @@ class ReceiptDeadlines:
         for provider, count in found.passed.items():
             self._metrics.unconfirmed(provider, count)
             log(Event.RECEIPT_UNCONFIRMED, channel=channel_of(provider), provider=provider, count=count)
+        for provider, count in found.dropped.items():
+            self._metrics.deadlines_dropped(count)
+            log(Event.RECEIPT_NOT_AWAITED, channel=channel_of(provider), provider=provider, count=count)
         for provider in found.silent - self.silent:
             log(Event.RECEIPT_SILENT, channel=channel_of(provider), provider=provider)
         for provider in self.silent - found.silent:

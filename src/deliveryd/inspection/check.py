@@ -16,7 +16,9 @@ import anyio.to_thread
 import orjson
 from pydantic import BaseModel
 
+from deliveryd.channels.http import HttpChannel
 from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http_probe import ProbeResult
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.config import Config, Examined
@@ -38,6 +40,7 @@ from deliveryd.http.addresses import bind, parse_listen
 from deliveryd.http.client import target_of
 from deliveryd.http.wire import WireResponse
 from deliveryd.inspection.cautions import cautions, fields_without_values
+from deliveryd.inspection.channel_cautions import channel_cautions, left_behind
 from deliveryd.inspection.findings import Finding, Level, of_problems
 from deliveryd.journal.files import check_writable
 from deliveryd.journal.lock_owner import lock_owner
@@ -88,6 +91,8 @@ async def check_files(config: Config) -> list[Finding]:
         _cache(config.settings.cache_dir),
         *_unused_proxy(config, os.environ),
         *cautions(config),
+        *channel_cautions(config),
+        *left_behind(config),
     ]
 
 
@@ -233,8 +238,23 @@ async def _provider(config: Config, provider: ProviderConfig, found: list[Findin
     except ConfigError:
         return
     problem = await channel.probe()
+    asked = await channel.ask_account() if problem is None and isinstance(channel, HttpChannel) else None
     await channel.aclose()
-    found.append(_reached(provider.place, _place(provider.options), problem))
+    reached = _reached(provider.place, _place(provider.options), problem)
+    found.append(reached if asked is None else _account(reached, asked))
+
+
+def _account(reached: Finding, asked: ProbeResult) -> Finding:
+    """Judge a provider by what it says of the account."""
+    match asked.verdict:
+        case "good":
+            return reached._replace(text=f"{reached.text}, and accepts the account")
+        case "rejected":
+            return Finding(reached.key, Level.FAILED, f"the provider {asked.text}")
+        case _:
+            return Finding(
+                reached.key, Level.WARNING, f"{reached.text}; asked about the account: {asked.text}"
+            )
 
 
 async def _remote_directory(config: Config, found: list[Finding]) -> None:

@@ -45,7 +45,7 @@ class PreviewMessage(NamedTuple):
 
 async def gather(config: Config, request: PreviewRequest) -> PreviewMessage:
     """Read all parts. Raises DeliverydError with a text for the operator."""
-    variables = _variables(request.variables)
+    variables = {} if request.variables is None else read_variables(request.variables)
     if _NUMBER.fullmatch(request.settings):
         source, settings = await _settings_by_id(config, _id_in(request.settings))
     else:
@@ -63,9 +63,8 @@ def _id_in(number: str) -> int:
     return int(number)
 
 
-def _variables(given: str | None) -> dict[str, str]:
-    if given is None:
-        return {}
+def read_variables(given: str) -> dict[str, str]:
+    """Read variables, given as JSON or as a file. Raises DeliverydError."""
     if given.lstrip().startswith(("{", "[", '"')):
         name, text = "--variables", given
     else:
@@ -86,6 +85,11 @@ def _settings_in(path: Path) -> Settings:
         return ServiceClient.parse_settings(0, body)
     except ServiceUnreadable as error:
         raise DeliverydError(f"{path}: {str(error).removeprefix('settings 0: ')}") from None
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file; numbers become texts, as they are written. Raises DeliverydError."""
+    return _json(str(path), _read(path).decode("utf-8-sig", "replace"))
 
 
 def _read(path: Path) -> bytes:

@@ -52,13 +52,15 @@ class PassedDeadlines(NamedTuple):
     """What became of receipt deadlines.
 
     `listened` is the listening time, `passed` the number of messages that go on to the next channel, by
-    provider, and `silent` names the providers whose deadlines stand still. `next_by` is the next deadline;
-    None: none waits. `is_complete` False: there was more than one portion.
+    provider, and `silent` names the providers whose deadlines stand still. `dropped` is the number of
+    messages, by provider, whose deadline was dropped since nobody would report on them. `next_by` is the next
+    deadline; None: none waits. `is_complete` False: there was more than one portion.
     """
 
     listened: int
     passed: Mapping[str, int]
     silent: frozenset[str]
+    dropped: Mapping[str, int]
     next_by: int | None
     is_complete: bool
 
@@ -242,6 +244,8 @@ class Journal(Protocol):
         They wait, due `at` once, at no provider and under a new key, with their accepted try kept. At most
         `limit` of each of the providers. If a provider reported on no message since, up to
         `MOST_UNREPORTED` go on; if more are due, its deadlines stand still until it reports, and begin anew.
+        `providers` are all that report: messages of another one, which was removed, stay sent without a
+        deadline, and their variables are emptied.
         """
 
     async def count_overdue(self, provider: str, since: int | None, until: int) -> int:

@@ -9,7 +9,7 @@ restored if no later channel takes the message.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from deliveryd import transitions
@@ -50,6 +50,12 @@ _NEXT = "SELECT min(confirm_by) FROM message WHERE provider = ? AND confirm_by >
 _RENEW = """
 UPDATE message SET confirm_by = ?1 + confirm_within WHERE id IN (SELECT id FROM message
     WHERE provider = ?2 AND confirm_by < ?1 + confirm_within ORDER BY confirm_by LIMIT ?3)
+"""
+
+_NEXT_PROVIDER = "SELECT min(provider) FROM message WHERE confirm_by IS NOT NULL AND provider > ?"
+_DROP = """
+UPDATE message SET confirm_by = NULL, confirm_within = NULL, failed_next = NULL{emptied}
+WHERE id IN (SELECT id FROM message WHERE provider = ? AND confirm_by IS NOT NULL LIMIT ?)
 """
 
 _SENT_ROW = f"id = ? AND state = {transitions.UNCONFIRMED.before:d}"
@@ -130,19 +136,36 @@ def note_reports(
 
 
 def pass_deadlines(
-    db: sqlite3.Connection, listened: int, at: int, providers: Iterable[str], limit: int
+    db: sqlite3.Connection, listened: int, at: int, providers: Collection[str], limit: int, *, emptied: str
 ) -> PassedDeadlines:
-    """Add to the listening time; send on what wasn't confirmed in time, up to `limit` of each provider."""
+    """Add to the listening time; send on what wasn't confirmed in time, up to `limit` of each provider.
+
+    Drop the deadlines of all other providers. `emptied` is as in `rows`.
+    """
     row = db.execute(_ADD_LISTENED, (str(listened),)) if listened else db.execute(_LISTENED)
     (now,) = row.fetchone() or (0,)
     done = {name: _pass_of(db, name, now, at, limit) for name in providers}
+    drop = _DROP.format(emptied=emptied)
+    dropped = {name: db.execute(drop, (name, limit)).rowcount for name in _awaited(db) - {*providers}}
     return PassedDeadlines(
         now,
         {name: each.passed for name, each in done.items() if each.passed},
         frozenset(name for name, each in done.items() if each.silent),
+        dropped,
         min((each.next_by for each in done.values() if each.next_by is not None), default=None),
-        all(each.is_complete for each in done.values()),
+        all(each.is_complete for each in done.values()) and all(each < limit for each in dropped.values()),
     )
+
+
+def _awaited(db: sqlite3.Connection) -> set[str]:
+    """Return the providers with deadlines: one index seek for each, however many messages have one."""
+    providers: set[str] = set()
+    name = ""
+    while True:
+        (name,) = db.execute(_NEXT_PROVIDER, (name,)).fetchone()
+        if name is None:
+            return providers
+        providers.add(name)
 
 
 def _pass_of(db: sqlite3.Connection, name: str, now: int, at: int, limit: int) -> _Passed:

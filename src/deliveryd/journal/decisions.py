@@ -11,7 +11,7 @@ from typing import NamedTuple
 from deliveryd import transitions
 from deliveryd.journal.erasure import erase_malformed, erase_message, erase_receipt
 from deliveryd.journal.operations import Operations
-from deliveryd.journal.orders import Action, Decided, Effect, ItemKind, Order
+from deliveryd.journal.orders import NOT_RETRIED, Action, Decided, Effect, ItemKind, Order
 from deliveryd.journal.outbox import HAPPENED, WATERMARK, Outbox
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import ENTRY, entry_of
@@ -70,7 +70,6 @@ class Decisions:
             (Action.RETRY, ItemKind.MESSAGE): self._retry_message,
             (Action.RETRY, ItemKind.EVENT): self._retry_event,
             (Action.RETRY, ItemKind.RECEIPT): self._retry_receipt,
-            (Action.RETRY, ItemKind.REPORT): _retry_report,
             (Action.DROP, ItemKind.MESSAGE): _drop_message,
             (Action.DROP, ItemKind.EVENT): _drop_event,
             (Action.DROP, ItemKind.RECEIPT): _drop_receipt,
@@ -175,8 +174,8 @@ class Decisions:
 
 
 def _refuse(order: Order, _case: _Case) -> _Done:
-    if (order.verb, order.kind) == (Action.RETRY, ItemKind.MALFORMED):
-        raise _Skip("a malformed element can't be retried: it would be malformed again; drop it instead")
+    if order.verb is Action.RETRY and order.kind in NOT_RETRIED:
+        raise _Skip(NOT_RETRIED[order.kind])
     raise _Skip(f'there is no order "{order.verb}" for the kind {order.kind}')
 
 
@@ -211,10 +210,6 @@ def _drop_malformed(case: _Case) -> _Done:
     [(digest, message_id)] = found
     _drop(case, "UPDATE malformed SET dropped_at = ? WHERE digest = ?", digest)
     return _Done(message_id)
-
-
-def _retry_report(_case: _Case) -> _Done:
-    raise _Skip("it can't be read; correct the receipt table, and have the provider report it once more")
 
 
 def _drop_report(case: _Case) -> _Done:

@@ -35,6 +35,17 @@ class Action(StrEnum):
     ERASE = "erase"  # a message that has ended, or what was set aside: remove it
 
 
+NOT_RETRIED: Mapping[ItemKind, str] = {
+    ItemKind.MALFORMED: (
+        "a malformed element can't be retried: it would be malformed again; drop it instead"
+    ),
+    ItemKind.REPORT: (
+        "it can't be read; correct the receipt table, and have the provider report it once more"
+    ),
+}
+"""Why things of these kinds are never retried."""
+
+
 class Order(NamedTuple):
     """One thing to do with everything that these keys name.
 

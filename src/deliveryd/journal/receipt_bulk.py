@@ -37,7 +37,7 @@ SELECT n FROM era WHERE n IS NOT NULL
 _SENT = f"""
 SELECT message.id, message.provider_id, message.beginning, message.state = {State.SENT:d}
     AND message.accepted_at IS NOT NULL AND message.confirm_by IS NULL AND message.failed_next IS NULL
-    AND message.sent_by IS NULL
+    AND message.spent = '[]'
 """
 _BY_IDS = f"""
 {_SENT} FROM json_each(?3) AS wanted CROSS JOIN message

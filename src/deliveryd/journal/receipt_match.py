@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from deliveryd import transitions
@@ -74,9 +74,7 @@ UPDATE message SET state = ?1, due_at = NULL, provider = ?2, key = ?3, doubt = 0
 WHERE id = ?4
 """
 
-_MATCHED = (
-    "SELECT id, state, key, accepted_at, provider_id, failed_next, sent_by, spent FROM message WHERE id = ?"
-)
+_MATCHED = "SELECT id, state, key, accepted_at, provider_id, failed_next, spent FROM message WHERE id = ?"
 _ENDED = "UPDATE message SET state = ?, ended_at = ? WHERE id = ?"
 _CONFIRM = """
 UPDATE message SET state = ?, ended_at = ?,
@@ -103,15 +101,13 @@ class _Matched(NamedTuple):
     accepted_at: int | None
     provider_id: str | None
     failed_next: int | None
-    sent_by: str | None
     spent: str
 
-    @property
-    def earlier(self) -> Sequence[str]:
-        """Why providers failed before one more accepted the message, if the service wasn't told."""
-        if self.sent_by is None:
-            return ()
-        return [f"{each.provider}: {each.reason}" for each in spent_of(self.spent)]
+    def failed_before(self, provider: str) -> Iterator[str]:
+        """Why the other providers failed that were tried before this one accepted the message."""
+        for each in spent_of(self.spent):
+            if each.provider != provider:
+                yield f"{each.provider}: {each.reason}"
 
 
 class Matching:
@@ -354,7 +350,8 @@ class Matching:
         if message.failed_next and state is State.SENT and not receipt.delivered:
             deadlines.go_on(db, transitions.failed_to_next(_entry(db, message.id), receipt))
             return Effect(waiting=1)
-        step = transitions.reported(message.id, state, receipt, *message.earlier)
+        earlier = () if receipt.delivered else message.failed_before(receipt.provider)
+        step = transitions.reported(message.id, state, receipt, *earlier)
         if step is None:
             return _NOTHING
         statement = _ENDED if message.failed_next is None else self._confirmed

@@ -97,6 +97,7 @@ class SqliteJournal:
         self.stop_key = stop_key
         self.last_at = last_at
         self._db = db
+        self._emptied = emptied
         self._matching = Matching(outbox, namespace, emptied)
         self._operations = Operations(outbox, self._matching, emptied)
         self._decisions = Decisions(self._operations, self._matching, outbox)
@@ -180,7 +181,9 @@ class SqliteJournal:
         self, listened: int, at: int, providers: Collection[str], limit: int
     ) -> PassedDeadlines:
         """Add to the listening time; send messages on whose deadline passed."""
-        return await self._commit(lambda db: deadlines.pass_deadlines(db, listened, at, providers, limit))
+        return await self._commit(
+            lambda db: deadlines.pass_deadlines(db, listened, at, providers, limit, emptied=self._emptied)
+        )
 
     async def count_overdue(self, provider: str, since: int | None, until: int) -> int:
         """Count what a provider accepted and nobody confirmed; read beside the writer."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -118,6 +119,33 @@ class ConfigFile:
     def place_of(self, key: str) -> str:
         """Return where the value at `key` was set: the variable, or the file with the key."""
         return self._variable_at(key) or self._place(key)
+
+    def origin_of(self, key: str) -> str:
+        """Return where the value at `key` is from: `file:line`, a variable, or `default`."""
+        if (variable := self._variable_at(key)) is not None:
+            return variable
+        steps = key.split(".")
+        if steps[-1] not in self.table_at(steps[:-1]):
+            return "default"
+        keys = (".".join(steps[:count]) for count in range(len(steps), 0, -1))
+        line = next((self._lines[known] for known in keys if known in self._lines), None)
+        return str(self._path) if line is None else f"{self._path}:{line}"
+
+    def table_at(self, steps: Sequence[str]) -> Mapping[str, Any]:
+        """Return the table at this path as it is given; an empty one if there is none."""
+        table: Any = self.tables
+        for step in steps:
+            table = table.get(step, {}) if isinstance(table, Mapping) else {}
+        return table if isinstance(table, Mapping) else {}
+
+    @cached_property
+    def _lines(self) -> Mapping[str, int]:
+        """The line of each key of the file."""
+        try:
+            text = self._path.read_text(encoding="utf-8-sig")
+        except OSError:  # it was there a moment ago
+            return {}
+        return {key.replace('"', ""): line for line, key in _keys_with_lines(text.splitlines())}
 
     def _place(self, key: str) -> str:
         return f"{self._path}:{key}" if key else str(self._path)

@@ -80,7 +80,7 @@ def resolve_path(value: object, info: ValidationInfo) -> Path:
 
 
 def _secret(value: object, info: ValidationInfo) -> SecretFile:
-    return value if isinstance(value, SecretFile) else SecretFile(resolve_path(value, info))
+    return value if isinstance(value, SecretFile) else SecretFile(resolve_path(value, info), str(value))
 
 
 def _secrets(value: object, info: ValidationInfo) -> tuple[SecretFile, ...]:

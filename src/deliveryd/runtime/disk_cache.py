@@ -157,6 +157,10 @@ class DiskCache:
         """Remove a name."""
         await self._use(lambda cache: cache.delete(name))
 
+    async def names(self) -> list[str]:
+        """Return the names of all values; none if they can't be read."""
+        return await self._use(_names) or []
+
     async def extent(self) -> Extent | None:
         """Return the size of the cache, or None if it can't be determined."""
         return await self._use(lambda cache: Extent(len(cache), cache.volume()))
@@ -252,6 +256,10 @@ class DiskCache:
                     path.unlink()
             except OSError as error:
                 self._on_problem(f"the broken cache can't be removed: {error.strerror}")
+
+
+def _names(cache: Any) -> list[str]:
+    return [name for name in cache if isinstance(name, str)]
 
 
 def _found(value: object, expires: object) -> Cached | None:

@@ -7,15 +7,40 @@ from pathlib import Path
 
 from deliveryd.runtime.rights import READ, WRITE, foreign_group, may_others
 
+_LONG_WORD = 20
+"""Letters and digits from which a name may be a key rather than a file's name."""
+
+
+def may_be_a_secret(given: str) -> bool:
+    """Whether a path may be the secret itself, written where its file is expected."""
+    if "/" not in given:
+        return True
+    return any(
+        len(name) >= _LONG_WORD
+        and any(map(str.isdecimal, name))
+        and any(map(str.isupper, name))
+        and any(map(str.islower, name))
+        for name in given.split("/")
+    )
+
 
 class SecretFile:
-    """A file that contains a secret. Only the path is ever shown."""
+    """A file that contains a secret. Only the path is ever shown, unless it may be the secret itself.
 
-    def __init__(self, path: Path) -> None:
+    `given` is the path as the configuration has it.
+    """
+
+    def __init__(self, path: Path, given: str | None = None) -> None:
         self.path = path
+        self._given = str(path) if given is None else given
+
+    @property
+    def shown(self) -> str | None:
+        """Return the path; None if there is no such file and the text may be the secret itself."""
+        return None if may_be_a_secret(self._given) and not os.path.lexists(self.path) else str(self.path)
 
     def __repr__(self) -> str:
-        return f"SecretFile({str(self.path)!r})"
+        return f"SecretFile({self.shown!r})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SecretFile) and other.path == self.path
@@ -44,6 +69,10 @@ class SecretFile:
         except UnicodeDecodeError:
             raise ValueError(f"{self.path} is not UTF-8 text") from None
         except OSError as error:
+            if self.shown is None:
+                raise ValueError(
+                    "expected the path of a file that contains the secret: there is no such file"
+                ) from None
             raise ValueError(f"{self.path} can't be read: {error.strerror}") from None
         if problem := _open_to_others(self.path, status):
             raise ValueError(problem)

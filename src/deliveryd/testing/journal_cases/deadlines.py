@@ -199,6 +199,37 @@ class DeadlineCases:
             last = await journal.pass_deadlines(WITHIN - 1, NOW + 9, ["sms"], 1000)
             assert last.passed == {"sms": 100}
 
+    async def test_deadlines_of_a_provider_that_was_removed_are_dropped_in_portions(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """Its messages stay sent, whatever time passes, and a failure it reports after all is an error."""
+        async with open_journal() as journal:
+            await send_to_confirm(journal, 1, 2, 3, failed_next=True)
+        async with open_journal() as journal:
+            first = await journal.pass_deadlines(0, NOW + 6, ["email"], 2)
+            assert (first.dropped, first.is_complete) == ({"sms": 2}, False)
+            last = await journal.pass_deadlines(0, NOW + 6, ["email"], 2)
+            assert (last.dropped, last.is_complete) == ({"sms": 1}, True)
+            later = await journal.pass_deadlines(2 * WITHIN, NOW + 6, ["email", "sms"], 9)
+            assert (later.passed, later.dropped, later.next_by) == ({}, {}, None)
+            assert (await journal.account()).ends == {State.SENT: 3}
+            assert await receive_all(journal, [sample_receipt(delivered=False)]) == ["matched"]
+            assert await outbox_bodies(journal) == [("error", None, "sms: the provider reported UNDELIV")]
+
+    async def test_a_failure_after_another_channel_failed_names_both(self, open_journal: OpenJournal) -> None:
+        """Also where the earlier one was left since it had reported a failure."""
+        async with open_journal() as journal:
+            await send_to_confirm(journal, 1, failed_next=True)
+            await receive_all(journal, [sample_receipt(delivered=False)])
+            (entry,) = (await journal.due(NOW + 9, {"": 9})).entries
+            begun = entry.begun("email", b"87654321", NOW + 9)
+            await journal.change([Transition(begun, State.READY, State.SENDING, NOW + 9)])
+            await journal.change([accepted_step(begun, "e1")])
+            failed = sample_receipt("e1", delivered=False)._replace(provider="email")
+            assert await receive_all(journal, [failed]) == ["matched"]
+            error = "sms: the provider reported UNDELIV; email: the provider reported UNDELIV"
+            assert (await outbox_bodies(journal))[-1] == ("error", None, error)
+
     async def test_overdue_messages_are_counted_once(self, open_journal: OpenJournal) -> None:
         """By when they were sent; a delivered one isn't among them, and a restart changes nothing."""
         async with open_journal() as journal:

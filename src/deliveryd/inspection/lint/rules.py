@@ -1,0 +1,97 @@
+"""All rules of `lint` by their ids, and the findings that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Severity(IntEnum):
+    """How bad a finding is, ascending."""
+
+    NOTE = 0  # works as written; worth a look
+    WARNING = 1  # works for some customers only, costs more, or is displayed wrongly
+    ERROR = 2  # messages fail
+
+
+class Rule(NamedTuple):
+    """One rule: its severity, and what it reports, in one sentence."""
+
+    severity: Severity
+    about: str
+
+
+_NOTE, _WARNING, _ERROR = Severity
+
+RULES: Mapping[str, Rule] = {
+    # structure
+    "unreadable-settings": Rule(_ERROR, "The settings can't be read, so each of their messages fails."),
+    "unreadable-block": Rule(_ERROR, "A block or the greetings can't be read, and are skipped."),
+    "no-channel": Rule(_ERROR, "No language has a block that a configured channel sends."),
+    "expired": Rule(_ERROR, "The expiry is in the past, so nothing is sent."),
+    "unknown-language": Rule(_WARNING, "The key of a language isn't a language tag, so nobody has it."),
+    "unknown-field": Rule(_WARNING, "A block or a field isn't part of the interface, and is ignored."),
+    "empty-field": Rule(_WARNING, "A field holds no text."),
+    "missing-block": Rule(_WARNING, "A language lacks a block that another language has."),
+    "missing-default-language": Rule(_WARNING, "None of content.languages is among the languages."),
+    # placeholders
+    "unknown-placeholder": Rule(_ERROR, "Nothing provides a value for a placeholder."),
+    "missing-greeting": Rule(_ERROR, "{greeting} is used, and there is no greeting."),
+    "nested-greeting": Rule(_ERROR, "A greeting contains {greeting}, which has no value there."),
+    "half-greeting": Rule(_WARNING, "{greeting} has no value for customers with a name, or without one."),
+    "optional-placeholder": Rule(_WARNING, "Only some messages have a value for a placeholder."),
+    "customer-name": Rule(_WARNING, "{customer.name} is used in a text for customers without a name too."),
+    "uneven-placeholder": Rule(_NOTE, "A placeholder is used in one language and not in another."),
+    # braces
+    "unbalanced-brace": Rule(_WARNING, "A brace has no counterpart, and is sent as it is."),
+    "doubled-braces": Rule(_WARNING, "Of {{name}} only the inner braces are replaced."),
+    "literal-braces": Rule(_WARNING, "Braces hold no name, and are sent as they are."),
+    "foreign-placeholder": Rule(_WARNING, "A placeholder of another template language is sent as it is."),
+    "invisible-character": Rule(_WARNING, "A placeholder holds invisible characters."),
+    "padded-placeholder": Rule(_NOTE, "A placeholder has blanks inside its braces, which don't count."),
+    # length
+    "too-many-parts": Rule(_ERROR, "An SMS has more parts than max_parts of its channel."),
+    "too-long": Rule(_ERROR, "A text is longer than a provider accepts."),
+    "forced-ucs2": Rule(_WARNING, "Few characters force an SMS into UCS-2, which costs further parts."),
+    "ucs2-text": Rule(_NOTE, "An SMS is sent in UCS-2."),
+    # links
+    "bad-link": Rule(_ERROR, "The address of a button or a picture isn't one."),
+    "insecure-link": Rule(_WARNING, "A link begins with http:// instead of https://."),
+    "link-without-scheme": Rule(_WARNING, "A link in a text has no https://."),
+    # e-mail
+    "subject-line-break": Rule(_ERROR, "The subject of an e-mail holds a line break."),
+    "html-removed-element": Rule(_WARNING, "Mail clients remove an element."),
+    "html-script": Rule(_WARNING, "Mail clients remove scripts, also those in attributes and links."),
+    "html-data-image": Rule(_WARNING, "Many mail clients don't show pictures inside the mail's own text."),
+    "html-relative-link": Rule(_WARNING, "An address isn't absolute, so it leads nowhere in a mail."),
+    "html-unbalanced-tag": Rule(_WARNING, "A tag isn't closed, or is closed without having been opened."),
+    "html-unquoted-placeholder": Rule(_WARNING, "A placeholder is the value of an attribute without quotes."),
+    "html-clipped": Rule(_WARNING, "The body is so large that Gmail cuts it."),
+    "tags-in-text": Rule(_WARNING, "Tags in a text that isn't HTML are sent as they are."),
+    "entity-in-text": Rule(_WARNING, "Entities in a text that isn't HTML are sent as they are."),
+    "html-image-without-text": Rule(_NOTE, "A picture has no alternative text."),
+    "html-unsupported-style": Rule(_NOTE, "Some mail clients ignore a style."),
+}  # fmt: skip
+
+
+class LintFinding(NamedTuple):
+    """One finding: what is wrong, what to do, and where.
+
+    `block` is a block of the settings or `greetings`; `offset` counts characters of the field. None: the
+    finding concerns all of what is left out. `provider` is the one that it concerns alone.
+    """
+
+    rule: str
+    text: str
+    remedy: str
+    language: str | None = None
+    block: str | None = None
+    field: str | None = None
+    offset: int | None = None
+    provider: str | None = None
+
+    @property
+    def severity(self) -> Severity:
+        """The severity of its rule."""
+        return RULES[self.rule].severity

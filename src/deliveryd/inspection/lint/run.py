@@ -1,0 +1,92 @@
+"""One run of `lint`: settings in, located findings out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.config import Config
+from deliveryd.inspection.lint.linting import lint
+from deliveryd.inspection.lint.reading import LintedSettings
+from deliveryd.inspection.lint.rules import LintFinding
+from deliveryd.inspection.lint.source_map import JsonPath, Spot
+from deliveryd.inspection.lint.subject import LintedChannel, ProviderLimits, Sample, Setup, Subject
+
+
+class Located(NamedTuple):
+    """A finding with its settings, and its place in the file if they are from one."""
+
+    settings: LintedSettings
+    finding: LintFinding
+    spot: Spot | None
+
+
+class LintRun(NamedTuple):
+    """All findings of a run. `unsampled` are the settings whose placeholders had nothing to compare with."""
+
+    settings: Sequence[LintedSettings]
+    found: Sequence[Located]
+    unsampled: Sequence[str]
+
+
+def run_lint(
+    settings: Sequence[LintedSettings],
+    setup: Setup,
+    sample_for: Callable[[LintedSettings], Sample | None],
+    now: int,
+) -> LintRun:
+    """Lint settings."""
+    found, unsampled = [], []
+    for each in settings:
+        if each.settings is None:
+            text = each.problem or "can't be read"
+            problem = LintFinding("unreadable-settings", text, "correct them: nothing of them is sent")
+            found.append(Located(each, problem, each.problem_at or _spot(each, problem)))
+            continue
+        sample = sample_for(each)
+        if sample is None:
+            unsampled.append(each.label)
+        subject = Subject(each.settings, each.raw, sample, setup, now)
+        found += [Located(each, finding, _spot(each, finding)) for finding in lint(subject)]
+    return LintRun(settings, found, unsampled)
+
+
+def _spot(settings: LintedSettings, finding: LintFinding) -> Spot | None:
+    if settings.places is None:
+        return None
+    return settings.places.spot((*settings.at, *path_of(finding)), finding.offset)
+
+
+def path_of(finding: LintFinding) -> JsonPath:
+    """Return the path of a finding's value in its settings."""
+    field = tuple(finding.field.split(".")) if finding.field is not None else ()
+    if finding.language is None:
+        return field
+    block = (finding.block,) if finding.block is not None else ()
+    return ("content", finding.language, *block, *field)
+
+
+def setup_of(config: Config) -> Setup:
+    """Return what a configuration adds."""
+    channels = [
+        LintedChannel(
+            channel.name,
+            channel.block,
+            channel.common.max_parts,
+            channel.common.transliterate,
+            [
+                ProviderLimits(provider.identity, provider.options.limits)
+                for provider in channel.providers.values()
+                if isinstance(provider.options, HttpChannelOptions)
+            ],
+        )
+        for channel in config.channels.configured.values()
+    ]
+    return Setup(
+        channels,
+        config.content.languages,
+        config.content.email_format,
+        config.content.greeting_fallback,
+        config.customers.source != "none",
+    )

@@ -1,0 +1,96 @@
+"""What `check` says of channels that have no mistake, and yet won't do what is meant."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from support.check_command import check, line
+from support.messages import message, sms_settings
+from support.world import World, open_world
+
+RECEIPT = 'receipt = { provider_id = "/id", status = "/status", delivered = ["ok"], failed = [] }\n'
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    for world in open_world(tmp_path):
+        world.customers([{"id": 1, "name": "Ann", "phone": "+447700900101", "email": "ann@example.com"}])
+        yield world
+
+
+def two_providers(world: World, more: str = "", own: str = "") -> None:
+    """A channel with two providers."""
+    text = world.config.read_text(encoding="utf-8")
+    providers = "".join(
+        f'[channels.sms.providers.{name}]\nadapter = "http"\nurl = "{world.sandbox.base_url}/sms"\n'
+        f'provider_id = "/id"\njson = {{ to = "{{customer.phone}}", text = "{{content.text}}" }}\n{own}'
+        for name in ("one", "two")
+    )
+    text = text[: text.index("[channels.sms]")] + f"[channels.sms]\n{more}{providers}"
+    world.config.write_text(
+        text.replace('[receipts]\nlisten = ""', '[receipts]\nlisten = "127.0.0.1:0"'), "utf-8"
+    )
+
+
+def test_a_deadline_on_the_last_channel_has_no_effect(world: World) -> None:
+    two_providers(world, 'receipt_deadline = "10m"\n', RECEIPT)
+    answered = check(world, "--offline")
+    assert line(answered, "channels.sms.receipt_deadline").startswith("hint ")
+    assert answered.status == 0
+
+
+def test_weights_that_are_all_0_are_equal(world: World) -> None:
+    two_providers(world, own="weight = 0\n")
+    assert "equal weights" in line(check(world, "--offline"), "channels.sms.providers")
+    two_providers(world, own="enabled = false\n")
+    assert "none of its providers is enabled" in line(check(world, "--offline"), "channels.sms")
+
+
+def test_an_expression_that_may_take_exponential_time_is_named(world: World) -> None:
+    """At its key; it isn't run."""
+    where = '[{ at = "/text", matches = "(a+)+$" }]'
+    answers = f'answers = [{{ status = [400], where = {where}, verdict = "refused" }}]\n'
+    two_providers(world, own=answers)
+    answered = check(world, "--offline")
+    assert "exponential" in line(answered, "channels.sms.providers.one.answers.0.where.0.matches")
+    assert (answered.status, check(world, "--offline", "--strict").status) == (0, 78)
+
+
+def test_twilio_needs_a_sender(world: World) -> None:
+    """A number or a messaging service, one of both."""
+    text = world.config.read_text(encoding="utf-8")
+    token = world.folder / "token"
+    token.touch(mode=0o600)
+    token.write_text("s3cret", encoding="utf-8")
+    table = '[channels.sms]\nadapter = "twilio"\naccount = "AC1"\nsecrets = { token = "token" }\n'
+    receipts = '[receipts]\nlisten = "127.0.0.1:0"\npublic_url = "https://cb.example.com"\n'
+    text = text[: text.index("[channels.sms]")].replace('[receipts]\nlisten = ""\n', receipts) + table
+    world.config.write_text(text, encoding="utf-8")
+    answered = check(world, "--offline")
+    assert answered.status == 78
+    assert answered.err == f"{world.config}:channels.sms.from: is missing: set from or messaging_service\n"
+    world.config.write_text(text + 'messaging_service = "MG1"\n', encoding="utf-8")
+    assert check(world, "--offline").status == 0
+
+
+@pytest.mark.slow
+def test_messages_of_a_provider_that_was_removed_are_told(world: World) -> None:
+    """The journal is only read; with the provider there, nothing is said."""
+    world.state.settings[1] = sms_settings()
+    world.state.enqueue(message(1))
+    world.run_until_idle()
+    with closing(sqlite3.connect(world.folder / "journal.db")) as db:
+        db.execute("UPDATE message SET provider = 'sms/gone', confirm_by = 9000000000000000")
+        db.commit()
+    found = line(check(world, "--offline"), "channels")
+    assert found.startswith("warning ")
+    assert "messages of sms/gone, which isn't configured: 1 with a receipt deadline" in found
+    with closing(sqlite3.connect(world.folder / "journal.db")) as db:
+        db.execute("UPDATE message SET provider = 'sms'")
+        db.commit()
+    assert "isn't configured" not in check(world, "--offline").out

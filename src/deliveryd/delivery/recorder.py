@@ -29,6 +29,7 @@ from deliveryd.model import (
     OptOut,
     QueuedMessage,
     Reported,
+    SignedToken,
     StopChange,
     Transition,
     channel_of,
@@ -286,6 +287,15 @@ class Recorder:
         results = await self._journal.receive(reports, [self._as_stop(each) for each in opt_outs])
         self._apply([effect for _result, effect in results if effect is not None])
         return results
+
+    async def use_token(self, token: SignedToken, at: int) -> bool:
+        """Whether a signature's token wasn't used for another report before; it is kept with this one.
+
+        Raises JournalFull as `receive` does.
+        """
+        if not self._journal.has_room():
+            raise JournalFull(DISK_FULL)
+        return await self._journal.use_token(token, at)
 
     @property
     def takes_receipts(self) -> bool:

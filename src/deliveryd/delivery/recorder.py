@@ -15,7 +15,7 @@ from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.failures import Failures
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
-from deliveryd.delivery.stopped import StoppedRecipients
+from deliveryd.delivery.stopped import StopCounts, StoppedRecipients
 from deliveryd.errors import JournalFull
 from deliveryd.journal.base import Journal, MatchedReceipt, OutboxRow, PassedDeadlines, Recovery
 from deliveryd.journal.orders import Decided, Effect, Order
@@ -89,7 +89,8 @@ class Recorder:
         self.outbox = outbox
         self.backlog = backlog
         self.failures = Failures()
-        self.stopped = StoppedRecipients(journal.stop_key)
+        self.stops = StopCounts()
+        self.stopped = StoppedRecipients(journal.stop_key, self._note_stop)
         """The recipients who can't be reached on a channel any more."""
 
         self._clock = clock
@@ -313,6 +314,10 @@ class Recorder:
     def _as_stop(self, report: OptOut) -> StopChange:
         digest = self.stopped.digest(report.channel, report.address)
         return StopChange(report.channel, digest, report.at, report.stopped, None, "receipt")
+
+    def _note_stop(self, channel: str, stopped: bool) -> None:
+        self.stops.add(channel, stopped)
+        self._metrics.stop_changed(channel, stopped)
 
     async def decide(self, order: Order, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""

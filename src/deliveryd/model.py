@@ -484,14 +484,6 @@ class UnreadReport(NamedTuple):
     received_at: int
 
 
-class SignedToken(NamedTuple):
-    """A signature that covers a token and not the report: digests of both, and until when it is accepted."""
-
-    digest: bytes
-    body: bytes
-    until: int
-
-
 Reported = Receipt | ProgressReport | UnreadReport
 """What the journal records of a provider's request."""
 

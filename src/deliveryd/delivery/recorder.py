@@ -19,6 +19,7 @@ from deliveryd.delivery.stopped import StopCounts, StoppedRecipients
 from deliveryd.errors import JournalFull
 from deliveryd.journal.base import Journal, MatchedReceipt, OutboxRow, PassedDeadlines, Recovery
 from deliveryd.journal.orders import Decided, Effect, Order
+from deliveryd.journal.used_tokens import SignedToken
 from deliveryd.metrics import Metrics
 from deliveryd.model import (
     SECOND,
@@ -29,7 +30,6 @@ from deliveryd.model import (
     OptOut,
     QueuedMessage,
     Reported,
-    SignedToken,
     StopChange,
     Transition,
     channel_of,

@@ -71,8 +71,9 @@ def wrong_shapes(document: object, steps: Steps) -> Iterator[object]:
         if document is None:
             return
         if step == EVERY and isinstance(document, list):
-            for element in document:
-                yield from wrong_shapes(element, steps[position + 1 :])
+            if rest := steps[position + 1 :]:
+                for element in document:
+                    yield from wrong_shapes(element, rest)
             return
         if isinstance(document, list) and _INDEX.fullmatch(step):
             document = document[int(step)] if int(step) < len(document) else None

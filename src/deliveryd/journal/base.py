@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from deliveryd.journal.orders import Decided, Effect, Order
-from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, SignedToken, StopChange, Transition
+from deliveryd.journal.used_tokens import SignedToken
+from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.states import State
 
 

@@ -43,8 +43,8 @@ from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import EMPTIED
 from deliveryd.journal.sqlite_file import BUSY_TIMEOUT, checked, checkpoint_pages, open_database
 from deliveryd.journal.stopped import in_force, stop_key_of, stops_reported
-from deliveryd.journal.used_tokens import use_token
-from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, SignedToken, StopChange, Transition
+from deliveryd.journal.used_tokens import SignedToken, use_token
+from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry import Event, log
 

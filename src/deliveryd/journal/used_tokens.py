@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import NamedTuple
 
-from deliveryd.model import SignedToken
+
+class SignedToken(NamedTuple):
+    """A signature that covers a token and not the report: digests of both, and until when it is accepted."""
+
+    digest: bytes
+    body: bytes
+    until: int
+
 
 _FORGET = """
 DELETE FROM used_token WHERE token IN (SELECT token FROM used_token WHERE until < ? ORDER BY until LIMIT 10)

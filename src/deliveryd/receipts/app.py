@@ -10,6 +10,7 @@ import anyio
 
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import JournalError
+from deliveryd.journal.used_tokens import SignedToken
 from deliveryd.metrics import Metrics, ReceiptResult
 from deliveryd.model import (
     Clock,
@@ -17,7 +18,6 @@ from deliveryd.model import (
     ProgressReport,
     Receipt,
     Reported,
-    SignedToken,
     UnreadReport,
     channel_of,
 )

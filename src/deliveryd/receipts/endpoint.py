@@ -28,16 +28,17 @@ _PATHS = ("/receipts/{channel}", "/receipts/{channel}/{provider}")
 SMALL_BODY = 64 << 10
 """Bytes of a body that always have room: of as many requests as there may be connections."""
 
-LARGE_BODIES = 24 << 20
-"""Bytes that all bodies together may have beyond that."""
+LARGE_BODIES = 8 << 20
+"""Bytes that all bodies together may have beyond that, or as many as the largest request."""
 
 _CROWDED = ReceiptReply(503, "too many large reports at once; report it again later")
 
 
 class LargeBodies:
-    """Room for what bodies have beyond `SMALL_BODY`."""
+    """Room for what bodies have beyond `SMALL_BODY`: so many bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self.size = size
         self.taken = 0
 
 
@@ -55,7 +56,7 @@ class _Held:
         more = size - SMALL_BODY - self._own
         if more <= 0:
             return True
-        if self._room.taken + more > LARGE_BODIES:
+        if self._room.taken + more > self._room.size:
             return False
         self._room.taken += more
         self._own += more
@@ -90,7 +91,7 @@ class ReceiptEndpoint:
         self._take_in = take_in
         self._turned_away = turned_away
         self._largest = largest
-        self._room = LargeBodies()
+        self._room = LargeBodies(max(LARGE_BODIES, *largest.values()))
         self._public_url = public_url
         self._elsewhere = Starlette(routes=[Route(path, _unknown, methods=_METHODS) for path in _PATHS])
 

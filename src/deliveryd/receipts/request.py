@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import parse_qsl
 
 from deliveryd.http.finder import Document, TextFields, read_texts
-from deliveryd.model import SignedToken
+from deliveryd.journal.used_tokens import SignedToken
 
 _FORM = b"application/x-www-form-urlencoded"
 _MULTIPART = b"multipart/"

@@ -99,9 +99,7 @@ class ProviderVoice:
 
     def order(self, channel: StandInChannel, call: Call) -> SendOrder:
         """Parse a request. Raises UnreadableError."""
-        path = call.params["path"]
-        if not any(pattern.fullmatch(path) for pattern in self._provider.paths):
-            raise UnknownAddressError(f"{self._provider.name} has no address {path}")
+        self._check_path(call)
         payload = read_payload(call)
         to = text_at(payload, self._provider.to)
         if to is None:
@@ -112,13 +110,22 @@ class ProviderVoice:
         return SendOrder(channel, to, reference, key, payload if isinstance(payload, dict) else {"": payload})
 
     def found(self, call: Call) -> Response | None:
-        """Return the response to a lookup of this provider; None: the request is no lookup."""
+        """Return the response to a lookup of this provider; None: the request is no lookup.
+
+        Raises UnreadableError.
+        """
         lookup = self._provider.lookup
         if lookup is None or call.method != "GET":
             return None
+        self._check_path(call)
         reference = text_at(dict(call.query), lookup.reference)
         message = self._state.accepted_as(self._provider.channel, reference)
         return _response(*self._provider.found(lookup, message))
+
+    def _check_path(self, call: Call) -> None:
+        path = call.params["path"]
+        if not any(pattern.fullmatch(path) for pattern in self._provider.paths):
+            raise UnknownAddressError(f"{self._provider.name} has no address {path}")
 
     def rejects_repeats(self) -> bool:
         """Whether the provider has an answer for a reference that came before."""

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from deliveryd.channels.signature_options import MailgunSignature
 from deliveryd.http.finder import Document, compile_finder
-from deliveryd.model import SECOND, SignedToken
+from deliveryd.journal.used_tokens import SignedToken
+from deliveryd.model import SECOND
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import Forged, check_body, check_time, decode, is_any, read_time
 

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from deliveryd.journal.base import Counts
-from deliveryd.model import Outcome, ProgressReport, Receipt, Reported, SignedToken, Transition
+from deliveryd.journal.used_tokens import SignedToken
+from deliveryd.model import Outcome, ProgressReport, Receipt, Reported, Transition
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.samples import (

@@ -121,7 +121,7 @@ async def test_large_requests_have_room_for_some_of_them_and_small_ones_always(
             await go_on.wait()
         return ReceiptReply(200, "")
 
-    post = reporting({"sms": 3 << 20}, take_in, lambda *_told: None)
+    post = reporting({"sms": size}, take_in, lambda *_told: None)
 
     async def note(length: int) -> None:
         answers.append(await post("/receipts/sms", length))

@@ -77,7 +77,7 @@ def test_a_message_goes_out_as_a_template_and_is_delivered(folder: Path) -> None
 
 def test_the_configuration_of_the_page_is_accepted(folder: Path) -> None:
     """With the service's address, and the files of the secrets."""
-    (table,) = re.findall(r"```toml\n(\[channels\]\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (table,) = re.findall(r"```text\n(\[channels\]\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     config = folder / "config.toml"
     config.touch(mode=0o600)
     config.write_text(f"{REST}\n{table}", encoding="utf-8")

@@ -16,7 +16,7 @@ from deliveryd.http.client import build_client
 FetchPage = Callable[[str], Awaitable[bytes | None]]
 """Returns what is at an address; None: it can't be had now."""
 
-MOST_FETCHES = 10
+FETCHES_AT_ONCE = 10
 """Fetches that may follow each other at once."""
 
 FETCH_INTERVAL = 10.0
@@ -50,7 +50,7 @@ class Pages:
     def __init__(self, fetch: FetchPage = fetch_page) -> None:
         self._fetch = fetch
         self._one = anyio.Lock()
-        self._allowed = float(MOST_FETCHES)
+        self._allowed = float(FETCHES_AT_ONCE)
         self._counted_at = 0.0
         self._missing: OrderedDict[str, float] = OrderedDict()
 
@@ -73,7 +73,7 @@ class Pages:
     def _take(self) -> bool:
         """Whether one more fetch is within the rate."""
         now = anyio.current_time()
-        self._allowed = min(MOST_FETCHES, self._allowed + (now - self._counted_at) / FETCH_INTERVAL)
+        self._allowed = min(FETCHES_AT_ONCE, self._allowed + (now - self._counted_at) / FETCH_INTERVAL)
         self._counted_at = now
         if self._allowed < 1:
             return False

@@ -157,6 +157,7 @@ def test_an_answer_is_read_by_a_configured_provider(tmp_path: Path, answer: Path
     )
     given = ["channels", "test", "--config", str(path), "--answer", str(answer), "--json", "--channel"]
     assert command(*given, "sms", "--provider", "two").data["verdict"] == "refused"
+    assert command(*given, "sms/two").data["verdict"] == "refused"
     assert command(*given, "sms").err == (
         "deliveryd: name one of sms's providers with --provider: one, two\n"
     )
@@ -186,3 +187,23 @@ def test_a_file_that_is_no_answer_is_an_error(twilio: list[str], tmp_path: Path)
     tried = command("channels", "test", *twilio, "--answer", str(path))
     assert tried.err == f'deliveryd: {path}: line 1: expected a status line such as "HTTP/1.1 200 OK"\n'
     assert "can't be read" in command("channels", "test", *twilio, "--answer", str(tmp_path / "x")).err
+
+
+def test_a_pause_until_an_instant_is_counted_from_the_instant_given(tmp_path: Path) -> None:
+    """And what a status means by itself names the host that answered."""
+    key = tmp_path / "key"
+    key.touch(mode=0o600)
+    key.write_text("k", encoding="utf-8")
+    answer = tmp_path / "answer.http"
+    answer.write_text("HTTP/2 429\nx-ratelimit-reset: 1795286402\n\n{}", encoding="utf-8")
+    preset = ["--preset", "sendgrid", "--set", "from=news@example.com", "--secret", f"key={key}",
+              "--secret", f"webhook_key={key}"]  # fmt: skip
+    tried = command(
+        "channels", "test", *preset, "--answer", str(answer), "--json", "--at", "2026-11-21T18:40:00Z",
+        "--url", "https://api.eu.sendgrid.com/v3/mail/send",
+    )  # fmt: skip
+    assert (tried.status, tried.data["verdict"], tried.data["after"]) == (0, "try_again", 2.0)
+    wrong = command("channels", "test", *preset, "--answer", str(answer), "--url", "nowhere")
+    assert wrong.err == "deliveryd: nowhere is no address such as https://api.example.com/messages\n"
+    late = command("channels", "test", *preset, "--answer", str(answer), "--at", "yesterday")
+    assert late.status == 2

@@ -15,6 +15,7 @@ from deliveryd.config import load
 from deliveryd.network.plain_text import is_loopback
 from deliveryd.runtime.rights import group_name
 from deliveryd.runtime.secret_file import SecretFile
+from deliveryd.worker.wiring import largest_requests
 from support.check_command import check, warned
 from support.terminal import command
 from support.world import World, open_world
@@ -373,3 +374,33 @@ def test_a_validity_that_changes_with_each_try_is_warned_of_where_keys_are_heede
             " use {message.expiresAt}, or leave the validity out"
         )
     }
+
+
+WEBHOOKS = """
+[channels.messenger]
+adapter = "whatsapp"
+phone_number_id = "1"
+secrets = { token = "hook", app_secret = "hook", verify_token = "hook" }
+"""
+
+
+@pytest.mark.parametrize(("limit", "told"), [("", None), ("1MiB", "3MiB for messenger"), ("4MiB", None)])
+def test_a_limit_that_was_set_below_what_a_provider_sends_is_told(
+    world: World, limit: str, told: str | None
+) -> None:
+    """The provider's own counts then; the default is no mistake."""
+    secret = world.folder / "hook"
+    secret.touch(mode=0o600)
+    secret.write_text("s3cret")
+    text = world.config.read_text(encoding="utf-8")
+    given = f'\nmax_body = "{limit}"' if limit else ""
+    assert text.count("[receipts]") == 1
+    text = text.replace('[receipts]\nlisten = ""', f'[receipts]\nlisten = "127.0.0.1:0"{given}')
+    world.config.write_text(text + WEBHOOKS, encoding="utf-8")
+    found = warned(check(world, "--offline")).get("receipts.max_body")
+    if told is None:
+        assert found is None
+    else:
+        assert found == f"{limit} is less than what is accepted of providers that send more: {told}"
+    config = load(world.config)
+    assert largest_requests(config)["messenger"] == max(3 << 20, config.receipts.max_body)

@@ -50,3 +50,11 @@ def test_what_can_not_be_read_is_named(raw: bytes, told: str) -> None:
 def test_an_answer_is_no_request() -> None:
     with pytest.raises(ValueError, match="expected a request line"):
         parse_request(b"HTTP/1.1 200 OK\n\n")
+
+
+@pytest.mark.parametrize("version", ["HTTP/2", "HTTP/2.0", "HTTP/3"])
+def test_heads_as_tools_print_them_for_later_versions_are_read(version: str) -> None:
+    """A status line without words, and the names in lower case."""
+    raw = f"{version} 200 \r\ncontent-type: application/json\r\n\r\n{{}}".encode()
+    assert parse_answer(raw) == WireResponse(200, {"content-type": "application/json"}, b"{}")
+    assert parse_request(f"POST /receipts/sms {version}\n\n".encode()).method == "POST"

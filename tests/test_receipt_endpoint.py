@@ -1,14 +1,18 @@
-"""Paths of receipts that end with a token."""
+"""The address of receipts: tokens in its path, and how large requests may be, one and together."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import anyio
 import httpx
 import pytest
+from starlette.types import Message
 
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.receipts.endpoint import ReceiptEndpoint
+from deliveryd.receipts import endpoint
+from deliveryd.receipts.endpoint import ReceiptEndpoint, TakeIn, TurnedAway
 from deliveryd.receipts.inlet import ReceiptReply, open_inlet
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged
@@ -43,7 +47,92 @@ async def test_a_token_may_have_a_slash_in_it(tmp_path: Path, path: str, status:
         return inlet.reply
 
     app = ReceiptEndpoint(
-        {"/receipts/sms": "sms"}, {"sms": inlet}, take_in, lambda _status, _provider: None, max_body=100
-    )
+        {"/receipts/sms": "sms"}, {"sms": inlet}, take_in, lambda _status, _provider: None,
+        largest={"sms": 100},
+    )  # fmt: skip
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
         assert (await client.post(path)).status_code == status
+
+
+Post = Callable[[str, int], Awaitable[int]]
+
+
+def reporting(limits: dict[str, int], take_in: TakeIn, turned_away: TurnedAway) -> Post:
+    """Posts so many bytes to an endpoint whose providers may send requests of these sizes."""
+    inlet = open_inlet(ReceiptOptions.model_validate({"provider_id": "/id"}))
+    app = ReceiptEndpoint(
+        {f"/receipts/{name}": name for name in limits}, dict.fromkeys(limits, inlet), take_in, turned_away,
+        largest=limits,
+    )  # fmt: skip
+
+    async def post(path: str, size: int) -> int:
+        pieces = [bytes(50_000)] * (size // 50_000) + [bytes(size % 50_000)]
+        statuses: list[int] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+
+        scope = {
+            "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
+            "query_string": b"", "headers": [],
+        }  # fmt: skip
+        await app(scope, receive, send)
+        return statuses[0]
+
+    return post
+
+
+async def test_each_provider_has_its_own_largest_request() -> None:
+    turned_away: list[tuple[int, str | None]] = []
+
+    async def take_in(_provider: str, _request: ReceiptRequest) -> ReceiptReply:
+        return ReceiptReply(200, "")
+
+    post = reporting(
+        {"small": 100, "large": 1000}, take_in, lambda *told: turned_away.append((told[0], told[1]))
+    )
+    answers = [
+        await post(f"/receipts/{name}", size)
+        for name, size in (("small", 100), ("small", 101), ("large", 1000), ("large", 1001))
+    ]
+    assert answers == [200, 413, 200, 413]
+    assert turned_away == [(413, "small"), (413, "large")]
+
+
+async def test_large_requests_have_room_for_some_of_them_and_small_ones_always(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who comes too many is told to come again; what a request held is free when it is answered."""
+    monkeypatch.setattr(endpoint, "LARGE_BODIES", 2 * 200_000)
+    size = endpoint.SMALL_BODY + 200_000
+    both_held, go_on = anyio.Event(), anyio.Event()
+    held: list[int] = []
+    answers: list[int] = []
+
+    async def take_in(_provider: str, request: ReceiptRequest) -> ReceiptReply:
+        if len(request.body) == size:
+            held.append(size)
+            if len(held) == 2:
+                both_held.set()
+            await go_on.wait()
+        return ReceiptReply(200, "")
+
+    post = reporting({"sms": size}, take_in, lambda *_told: None)
+
+    async def note(length: int) -> None:
+        answers.append(await post("/receipts/sms", length))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(note, size)
+        tasks.start_soon(note, size)
+        await both_held.wait()
+        await note(size)
+        await note(endpoint.SMALL_BODY)
+        assert answers == [503, 200]
+        go_on.set()
+    await note(size)
+    assert answers == [503, 200, 200, 200, 200]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,9 +19,10 @@ from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.metrics import Metrics
-from deliveryd.model import WallClock
+from deliveryd.model import SECOND, WallClock
 from deliveryd.receipts.app import Receipts
 from deliveryd.receipts.inlet import open_inlet
+from deliveryd.receipts.pages import FETCHES_AT_ONCE
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.testing.journal_cases.samples import accept_all, deliver_to_sent, waiting_events
 from test_signatures import (
@@ -73,8 +75,8 @@ async def room(
         metrics = Metrics([], "1")
         yield (
             Receipts(
-                inlets, paths, recorder, StandingClock(), metrics, max_body=65536, intermediate=["accepted"],
-                **others,
+                inlets, paths, recorder, StandingClock(), metrics, largest={"sms": 65536},
+                intermediate=["accepted"], **others,
             ),
             journal,
         )  # fmt: skip
@@ -164,3 +166,82 @@ async def test_a_certificate_is_fetched_once_and_a_subscription_confirmed(
         assert (await receipts.take_in("sms", subscription)).status == 200
         assert fetched == [CERTIFICATE, CONFIRM]
         assert (await receipts.take_in("sms", enveloped(key, signed))).status == 401
+
+
+def sns_table() -> dict[str, Any]:
+    return {
+        "provider_id": "/mail/messageId", "status": "/eventType", "delivered": ["Delivery"],
+        "signature": {"scheme": "sns", "topics": [TOPIC]},
+    }  # fmt: skip
+
+
+async def test_requests_that_anybody_sends_provoke_few_fetches(
+    tmp_path: Path, amazon: tuple[rsa.RSAPrivateKey, bytes]
+) -> None:
+    """An address that gives nothing is asked once, different ones at a rate, for what can't fit none."""
+    fetched: list[str] = []
+
+    async def fetch(url: str) -> None:
+        fetched.append(url)
+
+    host = "https://sns.eu-west-1.amazonaws.com"
+    async with room(tmp_path, sns_table(), fetch=fetch) as (receipts, _journal):
+        for _ in range(20):
+            sent = enveloped(amazon[0], SIGNED_NOTIFICATION)
+            assert (await receipts.take_in("sms", sent)).status == 503
+        assert fetched == [CERTIFICATE]
+        for changes in (
+            {"Timestamp": "2020-01-01T00:00:00.000Z"},
+            {"SignatureVersion": "3"},
+            {"SigningCertURL": "https://evil.example/SimpleNotificationService-1.pem"},
+        ):
+            sent = enveloped(amazon[0], SIGNED_NOTIFICATION, **changes)
+            assert (await receipts.take_in("sms", sent)).status == 401
+        assert fetched == [CERTIFICATE]
+        for number in range(1000):
+            url = f"{host}/SimpleNotificationService-{number}.pem"
+            sent = enveloped(amazon[0], SIGNED_NOTIFICATION, SigningCertURL=url)
+            assert (await receipts.take_in("sms", sent)).status == 503
+        assert len(fetched) in (FETCHES_AT_ONCE, FETCHES_AT_ONCE + 1)
+
+
+async def test_what_is_no_certificate_is_not_fetched_again(
+    tmp_path: Path, amazon: tuple[rsa.RSAPrivateKey, bytes]
+) -> None:
+    fetched: list[str] = []
+
+    async def fetch(url: str) -> bytes:
+        fetched.append(url)
+        return b"<html>"
+
+    async with room(tmp_path, sns_table(), fetch=fetch) as (receipts, _journal):
+        sent = enveloped(amazon[0], SIGNED_NOTIFICATION)
+        statuses = [(await receipts.take_in("sms", sent)).status for _ in range(3)]
+    assert statuses == [401, 503, 503]
+    assert fetched == [CERTIFICATE]
+
+
+async def test_a_token_of_mailgun_counts_for_one_report_also_after_a_restart(tmp_path: Path) -> None:
+    """The same report may come again. Another one under its token is forged, and so at another address."""
+    secret = tmp_path / "key"
+    secret.touch(mode=0o600)
+    secret.write_text("key123")
+    table = {
+        "reference": "/event-data/ref", "status": "/event-data/event",
+        "delivered": ["delivered"], "failed": ["failed"],
+        "signature": {"scheme": "mailgun", "secret_file": str(secret)},
+    }  # fmt: skip
+
+    def report(event: str) -> ReceiptRequest:
+        told = {"signature": signature, "event-data": {"event": event, "ref": "1"}}
+        return ReceiptRequest("POST", "/receipts/sms", b"", [], json.dumps(told).encode())
+
+    stamp = str(SNS_NOW // SECOND)
+    made = hmac.digest(b"key123", f"{stamp}tok1".encode(), "sha256").hex()
+    signature = {"timestamp": stamp, "token": "tok1", "signature": made}
+    statuses = []
+    for _run in range(2):
+        async with room(tmp_path, table) as (receipts, _journal):
+            answers = [await receipts.take_in("sms", report(event)) for event in ("delivered", "failed")]
+            statuses += [answer.status for answer in answers]
+    assert statuses == [200, 401, 200, 401]

@@ -322,3 +322,61 @@ def test_the_address_for_receipts_is_the_providers_own(world: World) -> None:
     world.add(f"[channels.sms.receipt]\n{receipt}")
     answered = render(world, "--variables", VARIABLES, "--customer", 1, "--channel", "sms")
     assert '"cb":"https://cb.example.com/receipts/sms/sms"' in answered.out
+
+
+PROVIDERS = """
+[channels.messenger.providers.one]
+adapter = "http"
+url = "BASE_URL/messenger"
+json = { to = "{customer.phone}", text = "{content.text}" }
+weight = 80
+[channels.messenger.providers.two]
+adapter = "http"
+url = "BASE_URL/messenger"
+json = { to = "{customer.phone}", text = "{content.text}" }
+weight = 20
+"""
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Iterator[World]:
+    """A channel with two providers."""
+    for world in open_world(tmp_path):
+        world.add(PROVIDERS)
+        world.customers([ANN])
+        (tmp_path / "settings.json").write_text(json.dumps(SETTINGS))
+        yield world
+
+
+def test_the_message_id_decides_between_providers_by_their_weights(several: World) -> None:
+    """As it does in the worker: the same ID leads to the same provider."""
+    chosen = []
+    for number in range(1, 41):
+        data = render(
+            several, "--customer", 1, "--variables", VARIABLES, "--message-id", number, "--json"
+        ).data
+        (one,) = [each for each in data["previews"] if each["chosen"]]
+        chosen.append(one["provider"])
+        assert (one["weight"], one["weights"]) in {(80, 100), (20, 100)}
+    assert 24 <= chosen.count("messenger/one") <= 39
+    answered = render(several, "--customer", 1, "--variables", VARIABLES, "--message-id", 1)
+    (heading,) = [line for line in headings(answered) if "chosen" in line]
+    weight = 80 if chosen[0] == "messenger/one" else 20
+    assert heading == f"{chosen[0]}, en, weight {weight} of 100 (chosen for message 1)"
+
+
+def test_a_provider_is_shown_alone_by_its_identity(several: World) -> None:
+    answered = render(several, "--customer", 1, "--variables", VARIABLES, "--channel", "messenger/two")
+    assert [line.partition(",")[0] for line in headings(answered)] == ["messenger/two"]
+    wrong = render(several, "--channel", "messenger/tow")
+    assert (wrong.status, "messenger has no provider tow; did you mean two?" in wrong.err) == (1, True)
+
+
+def test_a_recipient_who_stopped_the_channel_is_not_reached_there(several: World) -> None:
+    file = several.folder / "opted-out.txt"
+    file.write_text(str(ANN["phone"]))
+    stopped = command("stopped", "import", "--config", several.config, "--channel", "messenger", file)
+    assert stopped.status == 0, stopped
+    answered = render(several, "--customer", 1, "--variables", VARIABLES)
+    assert "can't be sent: the recipient stopped messenger" in answered.out
+    assert "sms, en (chosen)" in headings(answered)

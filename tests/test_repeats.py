@@ -82,6 +82,34 @@ def test_all_tries_at_one_provider_have_one_key(world: VirtualWorld, failure: Ve
     assert world.service.statuses(1) == ["dequeued", "sent"]
 
 
+def test_a_provider_that_keeps_the_key_of_what_it_rejected_is_given_a_new_one(world: VirtualWorld) -> None:
+    """It would reject the repeat as a duplicate, which reads as accepted. The journal has each try's key."""
+    channel = world.channels["sms"]
+    rejected = TryAgain("flooded", new_key=True)
+    answers: list[Verdict] = [rejected, rejected, Accepted("p1")]
+    channel.verdict = lambda _dispatch: answers.pop(0)
+    live(world.run_until_idle)
+    keys = [dispatch.key for _, dispatch in channel.attempts]
+    assert len(set(keys)) == 3
+    assert [dispatch.entry.number for _, dispatch in channel.attempts] == [1, 2, 3]
+    assert rows(world, "SELECT number, beginning FROM unaccepted ORDER BY number") == [(1, 1), (2, 2)]
+    assert rows(world, "SELECT number, beginning FROM message") == [(3, 3)]
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+@pytest.mark.parametrize("before", [InDoubt("cut off"), TryAgain("busy", may_have_arrived=True)])
+def test_what_may_have_arrived_keeps_its_key_whatever_the_provider_keeps(
+    world: VirtualWorld, before: Verdict
+) -> None:
+    """A new one would send it a second time."""
+    channel = world.channels["sms"]
+    answers: list[Verdict] = [before, TryAgain("flooded", new_key=True), Accepted("p1")]
+    channel.verdict = lambda _dispatch: answers.pop(0)
+    live(world.run_until_idle)
+    assert len(channel.attempts) == 3
+    assert len({dispatch.key for _, dispatch in channel.attempts}) == 1
+
+
 def test_the_next_channel_has_a_key_of_its_own(world: VirtualWorld) -> None:
     """Two providers know nothing of one another, and receipts must tell them apart."""
     world.add(f"retry = {{ attempts = 2 }}\n{EMAIL}")

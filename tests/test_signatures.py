@@ -21,7 +21,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from deliveryd.channels.signature_options import SCHEMES, Signature, SignatureOptions
 from deliveryd.model import SECOND, parse_instant
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures import mailgun
 from deliveryd.receipts.signatures.base import CertificateMissing, Forged, NoReport, Subscription
 from deliveryd.receipts.signatures.sns import Scheme as SnsScheme
 from deliveryd.receipts.verification import open_scheme, open_verifier, read_keys
@@ -494,15 +493,20 @@ def mailgun_request(**event: object) -> ReceiptRequest:
     return request(json.dumps({"signature": MAILGUN, "event-data": event}).encode())
 
 
-def test_mailgun_signs_a_token_which_counts_for_one_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sheet's vector: the same report may come again, another one under its token is forged."""
-    monkeypatch.setattr(mailgun, "MOST_TOKENS", 1)
+def test_mailgun_signs_a_token_which_counts_for_one_report() -> None:
+    """The sheet's vector: the request is returned with the token and with what it is used for."""
     scheme = open_scheme(options(scheme="mailgun", secret_file="/unused"))
     keys = read_keys(scheme, ["key123"])
-    for _ in range(2):
-        scheme.verify(mailgun_request(event="delivered"), keys, NOW * SECOND)
-    with pytest.raises(Forged, match="token"):
-        scheme.verify(mailgun_request(event="failed"), keys, NOW * SECOND)
+    found = []
+    for event in ("delivered", "delivered", "failed"):
+        verified = scheme.verify(mailgun_request(event=event), keys, NOW * SECOND)
+        assert isinstance(verified, ReceiptRequest)
+        assert verified.token is not None
+        found.append(verified.token)
+    assert found[0] == found[1]
+    assert found[0].digest == found[2].digest
+    assert found[0].body != found[2].body
+    assert found[0].until == (1795286402 + 43_200) * SECOND
 
 
 def test_mailgun_by_form_and_out_of_time() -> None:

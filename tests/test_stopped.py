@@ -15,14 +15,15 @@ from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.delivery.stopped import StoppedRecipients
+from deliveryd.delivery.stopped import StopCounts, StoppedRecipients
 from deliveryd.journal.orders import Action, Decided, ItemKind, Order
 from deliveryd.journal.read_transaction import read
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.journal.stopped import digest_of_address, read_stopped
-from deliveryd.metrics import Metrics
+from deliveryd.metrics import MetricCounts, Metrics
 from deliveryd.model import Customer, OptOut, StopChange, WallClock
 from deliveryd.testing.samples import opened
+from support.logs import log_lines
 
 KEY = b"0123456789abcdef"
 ADA = "+44 7700 900101"
@@ -250,3 +251,33 @@ async def test_the_recipient_of_a_mail() -> None:
         assert mail.recipient(Customer(1, {"email": "Ada <ada@example.com>"})) == "ada@example.com"
         assert mail.recipient(Customer(1, {"email": "nobody"})) is None
         assert mail.recipient(Customer(1, {})) is None
+
+
+def test_changes_of_the_list_are_counted_once_each() -> None:
+    """By a metric, and in the log by one line for each channel and each report of the sums."""
+    metrics, counts = Metrics(["sms", "email"], "1"), StopCounts()
+
+    def tell(channel: str, stopped: bool) -> None:
+        counts.add(channel, stopped)
+        metrics.stop_changed(channel, stopped)
+
+    stopped = StoppedRecipients(KEY, tell)
+    stops = [stopped.stop("sms", f"+44770090010{number}", 1, "blocked") for number in range(5)]
+    stopped.stop("sms", "+447700900100", 2, "blocked")
+    stopped.stop("fax", "+447700900100", 2, "of a channel that was removed")
+    for change_ in stops[:2]:
+        stopped.apply(change_._replace(stopped=False))
+    (family,) = [each for each in metrics.families if each.name.endswith("recipients_stopped")]
+    assert isinstance(family, MetricCounts)
+    assert {labels: count for labels, count in family.series.items() if count} == {
+        ("sms", "stopped"): 5,
+        ("sms", "resumed"): 2,
+    }
+    with log_lines("info") as lines:
+        counts.report()
+        counts.report()
+    assert [(line["event"], line["channel"], line["count"]) for line in lines()] == [
+        ("recipients.stopped", "fax", 1),
+        ("recipients.resumed", "sms", 2),
+        ("recipients.stopped", "sms", 5),
+    ]

@@ -61,3 +61,14 @@ def test_a_misspelt_channel_has_no_empty_list(config: Path) -> None:
     assert imported(config, "+447700900101")[0] == 0
     listed = command("stopped", "list", "--config", config, "--channel", "smss")
     assert (listed.status, "did you mean sms?" in listed.err) == (2, True)
+
+
+def test_a_provider_stands_for_its_channel(config: Path) -> None:
+    """The list is that of the channel, whichever provider sends."""
+    assert imported(config, "+447700900101")[0] == 0
+    listed = command("stopped", "list", "--config", config, "--channel", "sms/sms", "--json")
+    assert [each["channel"] for each in listed.data] == ["sms"]
+    lifted = command("stopped", "lift", "--config", config, "--channel", "sms/sms", "+447700900101")
+    assert lifted.status == 0
+    unknown = command("stopped", "list", "--config", config, "--channel", "sms/other")
+    assert (unknown.status, "sms has no provider other" in unknown.err) == (1, True)

@@ -232,7 +232,9 @@ class ReceiptsOptions(Section):
     """The server for providers' delivery reports."""
 
     listen: Listen = Field("127.0.0.1:9471", description="address; port 0: any free one; empty: off")
-    max_body: Size = Field(64 << 10, ge=1, description="largest report accepted")
+    max_body: Size = Field(
+        64 << 10, ge=1, description="largest request accepted, unless a provider's table says more"
+    )
     public_url: PublicUrl | None = Field(
         None, description="address that providers call, in front of /receipts/…"
     )

@@ -35,6 +35,7 @@ ReceiptResult = Literal["accepted", "repeated", "unmatched", "forged", "malforme
 
 Labels = tuple[str, ...]
 
+_STOPS = {True: "stopped", False: "resumed"}
 _VERDICTS: dict[type[Verdict], str] = {
     Accepted: "accepted",
     Refused: "refused",
@@ -160,6 +161,12 @@ class Metrics:
             "Receipt deadlines dropped because their provider was removed from the configuration.",
         )
         self._channels = {each: channel_of(each) for each in providers}
+        self._stops = self._tally(
+            "recipients_stopped",
+            "Recipients who stopped a channel, and those who may be sent to again.",
+            ("channel", "change"),
+            [(each, word) for each in dict.fromkeys(self._channels.values()) for word in _STOPS.values()],
+        )
         self._attempt_seconds = self._timed_at(
             "attempt_duration", "Time for one attempt.", _ATTEMPTS, providers
         )
@@ -186,6 +193,11 @@ class Metrics:
         """Count an attempt with its verdict and its duration."""
         self._attempts[self._channels[provider], provider, _VERDICTS[type(verdict)]] += 1
         self._attempt_seconds[provider].observe(seconds)
+
+    def stop_changed(self, channel: str, stopped: bool) -> None:
+        """Count a recipient who stopped a channel, or who may be sent to again."""
+        if (channel, _STOPS[stopped]) in self._stops:  # the channel may have been removed
+            self._stops[channel, _STOPS[stopped]] += 1
 
     def accepted_after(self, seconds: float) -> None:
         """Record the time from a message's take to its acceptance by a channel."""

@@ -155,8 +155,9 @@ class Entry(NamedTuple):
     for `retry.attempts`, and `spent` the providers that failed for good with their reasons.
     `key` counts the providers that took it up: its stay at one is the tries with one number. `number` counts
     the tries of this stay, `begun_at` is the instant of the first of them, and `via` the provider that
-    they were made at where the message isn't bound to one any more. `beginning` counts how often an operator
-    had it begin anew, and belongs to its idempotency key (see `message_key`).
+    they were made at where the message isn't bound to one any more. `beginning` counts how often it began
+    under a new key, by an operator's order or since a provider rejected it for sure and keeps the key of what
+    it rejected; it belongs to its idempotency key (see `message_key`).
     `doubt`: the outcome of a try under this key is unknown. `content` is what a try under this key said that
     may have arrived, and `digest` that of the latest try; see `Journal`.
     `taken_at` is the instant at which it was recorded. `sent_by` is the provider that accepted it before, and
@@ -233,6 +234,10 @@ class Entry(NamedTuple):
             provider=None, tries=0, key=self.key + 1, number=0, doubt=False, content=None, digest=None,
             begun_at=0, via=None,
         )  # fmt: skip
+
+    def under_a_new_key(self) -> Entry:
+        """The message after a try that its provider rejected for sure, and whose key it keeps."""
+        return self._replace(beginning=self.beginning + 1)
 
     def anew(self) -> Entry:
         """The message as an operator has it begin anew: its keys are new ones at every provider."""

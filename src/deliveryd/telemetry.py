@@ -139,6 +139,9 @@ class Event(StrEnum):
         "the customer file, or a row of it, is wrong",
     )
 
+    RECIPIENTS_STOPPED = "recipients.stopped", INFO, "count recipients stopped a channel"
+    RECIPIENTS_RESUMED = "recipients.resumed", INFO, "count recipients may be sent to on a channel again"
+
     RECEIPT_ACCEPTED = "receipt.accepted", DEBUG, "a receipt changed a message"
     RECEIPT_REPEATED = "receipt.repeated", DEBUG, "a receipt was recorded before"
     RECEIPT_UNMATCHED = "receipt.unmatched", INFO, "a receipt matches no message yet; it is kept"

@@ -78,6 +78,14 @@ NEVER_PASSED: Mapping[str, str] = {
         "nobody stops a channel: see test_stopped.py",
     ),
     **dict.fromkeys(
+        (
+            *(f"{owner}.use_token" for owner in ("COMMIT", "Recorder", "SqliteJournal")),
+            "ReceiptRequest.with_token",
+            *(f"Pages.{step}" for step in ("get", "note_useless")),
+        ),
+        "the scenario's reports are signed by a keyed hash: see test_receipts_taken_in.py",
+    ),
+    **dict.fromkeys(
         (f"ReceiptRequest.{step}" for step in ("form_pairs", "parameters", "query_pairs", "with_body")),
         "only reads; the scenario's reports are JSON",
     ),

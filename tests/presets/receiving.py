@@ -59,7 +59,7 @@ class Intake:
 async def receipts_server(inlet: Inlet, intake: Intake, path: str, public: str) -> AsyncIterator[str]:
     """Serve one provider's address; yield the origin of the server."""
     endpoint = ReceiptEndpoint(
-        {path: "x"}, {"x": inlet}, intake.take_in, lambda *_: None, max_body=LARGEST, public_url=public
+        {path: "x"}, {"x": inlet}, intake.take_in, lambda *_: None, largest={"x": LARGEST}, public_url=public
     )
     bound = socket.create_server(("127.0.0.1", 0))
     stop = anyio.Event()

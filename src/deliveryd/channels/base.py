@@ -66,7 +66,8 @@ class TryAgain(NamedTuple):
 
     `only_this`: the reason concerns only this message or its recipient, such as a full mailbox; the provider
     works for others. `may_have_arrived`: the answer isn't certain, so a repeat there has the same content;
-    another channel may still take the message after the last attempt.
+    another channel may still take the message after the last attempt. `new_key`: the provider rejects what
+    comes again under the same key, though it doesn't have the message.
     """
 
     reason: str
@@ -74,6 +75,7 @@ class TryAgain(NamedTuple):
     only_this: bool = False
     may_have_arrived: bool = False
     words: str | None = None
+    new_key: bool = False
 
 
 class InDoubt(NamedTuple):

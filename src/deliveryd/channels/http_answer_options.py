@@ -130,6 +130,9 @@ class AnswerOptions(RowOptions):
     only_this: bool = Field(
         False, description="the answer concerns this recipient alone; with try_again and refused"
     )
+    new_key: bool = Field(
+        False, description="the next attempt has a new key, as the provider keeps that of what it rejected"
+    )
     after: Pause | None = Field(
         None, description="pause before the next attempt; left out: what Retry-After says"
     )
@@ -141,6 +144,8 @@ class AnswerOptions(RowOptions):
     def _fitting_keys(self) -> Self:
         if self.only_this and self.verdict not in _ABOUT_ONE:
             raise ValueError(f"only_this needs the verdict {' or '.join(_ABOUT_ONE)}")
+        if self.new_key and self.verdict != "try_again":
+            raise ValueError("new_key needs the verdict try_again")
         if self.after is not None and self.verdict not in _WITH_PAUSE:
             raise ValueError(f"after needs the verdict {' or '.join(_WITH_PAUSE)}")
         if self.reason is not None and self.verdict == "accepted":

@@ -11,6 +11,7 @@ from deliveryd.channels.http_pauses import PauseReader, compile_pause
 from deliveryd.channels.http_verdicts import SAID_BY_OTHERS, failure
 from deliveryd.http.conditions import Condition, all_hold, compile_condition
 from deliveryd.http.finder import Document, Finder, compile_finder
+from deliveryd.http.retry_after import Now, utc_now
 from deliveryd.http.wire import WireResponse
 
 LONGEST_WORDS = 500
@@ -20,10 +21,13 @@ LONGEST_WORDS = 500
 class AnswerReader:
     """Reads the answers of one provider, whose `host` is named with its refusals."""
 
-    def __init__(self, rows: Sequence[AnswerOptions], provider_id: str | None, host: str) -> None:
+    def __init__(
+        self, rows: Sequence[AnswerOptions], provider_id: str | None, host: str, now: Now = utc_now
+    ) -> None:
         self._host = host
+        self._now = now
         self._provider_id = compile_finder(provider_id) if provider_id else None
-        compiled = [_compile(position, row) for position, row in enumerate(rows)]
+        compiled = [_compile(position, row, now) for position, row in enumerate(rows)]
         self._tables = {
             status: _table([row for row in compiled if status in row.statuses])
             for status in frozenset[int]().union(*(row.statuses for row in compiled))
@@ -40,7 +44,7 @@ class AnswerReader:
                     return self._of_row(*fit, answer.status, document)
         if answer.status in ACCEPTING:
             return self._accepted(answer)
-        return failure(answer.status, answer.headers.get("retry-after"), self._host)
+        return failure(answer.status, answer.headers.get("retry-after"), self._host, self._now)
 
     def _accepted(self, answer: WireResponse) -> Accepted:
         if self._provider_id is None:
@@ -60,7 +64,8 @@ class AnswerReader:
                 return Stopped(reason, words)
             case "try_again":
                 said_by_others = status == SAID_BY_OTHERS and not row.conditions
-                return TryAgain(reason, row.pause(document), row.only_this, said_by_others, words)
+                pause = row.pause(document)
+                return TryAgain(reason, pause, row.only_this, said_by_others, words, row.new_key)
             case "misconfigured":
                 return Misconfigured(reason, self._host, words)
         if status in ACCEPTING and code is None:
@@ -83,6 +88,7 @@ class _Row(NamedTuple):
     conditions: tuple[Condition, ...]
     verdict: str
     only_this: bool
+    new_key: bool
     pause: PauseReader
     words: Finder | None
 
@@ -121,14 +127,15 @@ class _Switch:
         return next((fit for fit in found if all_hold(fit.row.conditions[1:], document)), None)
 
 
-def _compile(position: int, row: AnswerOptions) -> _Row:
+def _compile(position: int, row: AnswerOptions, now: Now) -> _Row:
     return _Row(
         position,
         row.statuses,
         tuple(map(compile_condition, row.where)),
         row.verdict,
         row.only_this,
-        compile_pause(row.after),
+        row.new_key,
+        compile_pause(row.after, now),
         None if row.reason is None else compile_finder(row.reason),
     )
 

@@ -122,15 +122,26 @@ class SandboxShape(_Table):
 class SandboxSignature(_Table):
     """How the sandbox signs reports; the scheme knows the rest."""
 
-    scheme: Literal["hmac", "twilio", "plivo", "jwt", "standard-webhooks", "mailgun"]
-    secret: str = Field(description="name of the secret")
+    scheme: Literal[
+        "hmac", "twilio", "plivo", "vonage", "jwt", "standard-webhooks", "mailgun", "ecdsa", "basic", "token"
+    ]
+    secret: str = Field(description="name of the secret; with token it ends the address for reports")
     header: str = ""
+    username: str = Field("", description="user name of the scheme basic")
     algorithm: str = "sha256"
     encoding: Literal["hex", "base64"] = "hex"
     prefix: str = ""
     signed: str = "{body}"
     headers: dict[str, str] = {}
     claims: dict[str, Any] = {}
+
+
+class SandboxLookup(_Table):
+    """How the sandbox answers whether it has a message: a GET of one of the provider's addresses."""
+
+    reference: str = Field(description="JSON Pointer to the reference in the query")
+    found: SandboxShape
+    missing: SandboxShape
 
 
 class PresetSandbox(_Table):
@@ -140,10 +151,13 @@ class PresetSandbox(_Table):
     reference: str | None = Field(None, description="JSON Pointer to the reference")
     callback: str | None = Field(None, description="JSON Pointer to the address for reports")
     id: str = Field("{hex}", description="IDs, with {hex}, {number} or {reference}")
+    key_header: str = Field("idempotency-key", description="header with the key, in lower case")
     accepted: SandboxShape
     refused: SandboxShape
     busy: SandboxShape | None = Field(None, description="left out: 503")
     stopped: SandboxShape | None = Field(None, description="the recipient opted out; left out: refused")
+    repeated: SandboxShape | None = Field(None, description="the reference came before; left out: accepted")
+    lookup: SandboxLookup | None = Field(None, description="left out: it can't be asked")
     delivered: SandboxShape | None = Field(None, description="left out: no reports")
     failed: SandboxShape | None = None
     signature: SandboxSignature | None = None

@@ -21,7 +21,7 @@ from deliveryd.http.conditions import ConditionOptions
 from deliveryd.http.finder import HEADER, QUERY, compile_finder
 from deliveryd.http.json_pointer import parse_pointer
 from deliveryd.options.pointer import Pointer
-from deliveryd.options.units import SecretPaths
+from deliveryd.options.units import SecretPaths, Size
 
 IntermediateStatus = Literal["sending", "accepted"]
 ISO, UNIX, UNIX_MS = "iso", "unix", "unix_ms"
@@ -112,6 +112,9 @@ class ReceiptOptions(_ReceiptTable):
     With `reference` a receipt also settles a message whose acceptance, and so the provider's id, is unknown.
     """
 
+    largest_request: Size | None = Field(
+        None, ge=1, description="largest request of the provider; receipts.max_body, if that is larger"
+    )
     each: Pointer | None = Field(None, description="list of reports; left out: a request is one report")
     ignore: list[ConditionOptions] = Field(
         [], description="requests or items that are no report, if one of these holds"

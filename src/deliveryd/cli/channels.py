@@ -12,11 +12,13 @@ from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.cli.provider_options import (
+    AtOption,
     KeysOption,
     PresetOption,
     ProviderOption,
     SecretsOption,
     TriedChannel,
+    instant_of,
     read_message,
 )
 from deliveryd.config import examine
@@ -91,6 +93,11 @@ def try_answer(
             help='A raw HTTP answer of the provider, its body up to the end; "-": standard input.',
         ),
     ],
+    at: AtOption = None,
+    url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Address that answered; left out: that of the provider."),
+    ] = None,
     as_data: AsData = False,
 ) -> None:
     """Show what an answer of a provider means.
@@ -98,7 +105,7 @@ def try_answer(
     Sends and records nothing.
     """
     choice = ProviderChoice(config, channel, provider, preset, keys or (), secrets or ())
-    verdict = verdict_on(offline_provider(choice), read_message(answer), answer)
+    verdict = verdict_on(offline_provider(choice), read_message(answer), answer, instant_of(at), url)
     if as_data:
         print_json(verdict_data(verdict))
     else:

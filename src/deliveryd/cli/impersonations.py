@@ -2,49 +2,50 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from deliveryd.channels.preset_catalogue import Catalogue, Preset
-from deliveryd.channels.preset_file import PresetSandbox, SandboxShape, texts_in
+from deliveryd.channels.preset_file import PresetSandbox, SandboxLookup, SandboxShape, texts_in
 from deliveryd.channels.preset_table import examples
-from deliveryd.errors import DeliverydError
+from deliveryd.errors import ConfigError, DeliverydError
 from deliveryd.options.suggestion import suggestion
 from deliveryd.options.toml_text import toml_value
-from deliveryd.sandbox.impersonation import Impersonation
+from deliveryd.sandbox.impersonation import Impersonation, LookupForm
 from deliveryd.sandbox.providers import Mood
 from deliveryd.sandbox.records import StandInChannel
 from deliveryd.sandbox.shapes import Shape
-from deliveryd.sandbox.signing import SigningForm
+from deliveryd.sandbox.signing import SigningForm, public_key
 
-SECRET = "whsec_" + base64.b64encode(b"sandbox-secret-of-32-characters!").decode()
+SECRET = "whsec_sandboxSecretOf32CharactersLong0"  # noqa: S105 - a stand-in's secret guards nothing
 """The secret of every provider of the sandbox; Standard Webhooks ask for this form."""
 
-_PLACEHOLDER = re.compile(r"\{[^{}]+\}")
-_MOODS: tuple[Mood, ...] = ("accepted", "refused", "busy", "stopped")
+_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+_MOODS: tuple[Mood, ...] = ("accepted", "refused", "busy", "stopped", "repeated")
 
 
-def chosen_presets(names: str) -> list[Preset]:
-    """Return the presets of a list such as `twilio,whatsapp`. Raises DeliverydError."""
-    catalogue = Catalogue()
+def chosen_presets(names: str, folder: Path | None = None) -> list[Preset]:
+    """Return the presets of a list such as `twilio,whatsapp`; `folder` has those of an operator.
+
+    Raises ConfigError, DeliverydError.
+    """
+    catalogue = Catalogue(folder)
+    if problems := [f"--presets-dir: {problem}" for problem in catalogue.problems()]:
+        raise ConfigError(problems)
     found = []
     for name in filter(None, (each.strip() for each in names.split(","))):
         preset = catalogue.find(name)
         if preset is None:
             raise DeliverydError(f"--as: there is no preset {name}{suggestion(name, catalogue.names())}")
         if preset.file.sandbox is None:
-            played = [each for each in catalogue.names() if _is_played(catalogue, each)]
-            raise DeliverydError(f"--as: the sandbox can't speak as {name}; it can as {', '.join(played)}")
+            raise DeliverydError(f"--as: {preset.path} has no table [sandbox], so {name} can't be played")
+        if "base_url" not in preset.file.keys:
+            raise DeliverydError(f"--as: {preset.path} has no key base_url, so {name} can't be played")
         found.append(preset)
     return found
-
-
-def _is_played(catalogue: Catalogue, name: str) -> bool:
-    preset = catalogue.find(name)
-    return preset is not None and preset.file.sandbox is not None
 
 
 def impersonation(preset: Preset) -> Impersonation:
@@ -68,7 +69,16 @@ def impersonation(preset: Preset) -> Impersonation:
         secret=SECRET,
         path=f"/receipts/{channel}/{preset.name}",
         heeds_keys=preset.file.promises.key == "heeded",
+        key_header=table.key_header,
+        lookup=_lookup(table.lookup),
     )
+
+
+def _lookup(lookup: SandboxLookup | None) -> LookupForm | None:
+    if lookup is None:
+        return None
+    found, missing = (cast("Shape", _shape(each)) for each in (lookup.found, lookup.missing))
+    return LookupForm(lookup.reference, found, missing)
 
 
 def _shape(shape: SandboxShape | None) -> Shape | None:
@@ -85,8 +95,17 @@ def _paths(preset: Preset) -> Iterator[re.Pattern[str]]:
     for place, text in texts_in({"table": preset.file.table, "blocks": preset.file.blocks}):
         if place.rpartition(".")[2] == "url" and text.startswith("{key.base_url}"):
             path = start + text.removeprefix("{key.base_url}").partition("?")[0]
-            pieces = (re.escape(piece) for piece in _PLACEHOLDER.split(path.lstrip("/")))
-            yield re.compile("[^/]+".join(pieces))
+            yield re.compile("".join(_path_pieces(preset, path)))
+
+
+def _path_pieces(preset: Preset, path: str) -> Iterator[str]:
+    """Yield the pieces of a pattern for a path; a key stands for one part of it, or for all that follows."""
+    for place, piece in enumerate(_PLACEHOLDER.split(path.removeprefix("/"))):
+        if place % 2 == 0:
+            yield re.escape(piece)
+        else:
+            key = preset.file.keys.get(piece.removeprefix("key."))
+            yield ".+" if key is not None and str(key.example).startswith("/") else "[^/]+"
 
 
 def base_address(preset: Preset, sandbox: str) -> str:
@@ -103,6 +122,14 @@ def provider_table(preset: Preset, sandbox: str) -> tuple[list[str], Mapping[str
     }
     files = {name: f"{preset.name}-{name}" for name in preset.file.secrets}
     given["secrets"] = files
+    secrets = {file: _secret(preset, name) for name, file in files.items()}
     lines = [f"[channels.{preset.file.channels[0]}.providers.{preset.name}]", f'adapter = "{preset.name}"']
     lines += [f"{key} = {toml_value(value)}" for key, value in given.items() if value]
-    return lines, dict.fromkeys(files.values(), SECRET)
+    return lines, secrets
+
+
+def _secret(preset: Preset, name: str) -> str:
+    """Return the content of a secret's file: the public key for what the sandbox signs with a private one."""
+    signing = cast("PresetSandbox", preset.file.sandbox).signature
+    is_public = signing is not None and signing.scheme == "ecdsa" and signing.secret == name
+    return public_key(SECRET) if is_public else SECRET

@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 
 from deliveryd.errors import DeliverydError
+from deliveryd.model import WallClock, parse_instant
 
 TriedChannel = Annotated[
-    str | None, typer.Option("--channel", metavar="NAME", help="A channel of the configuration.")
+    str | None,
+    typer.Option("--channel", metavar="NAME", help="A channel, or one of its providers as CHANNEL/PROVIDER."),
 ]
 ProviderOption = Annotated[
     str | None,
@@ -30,6 +32,24 @@ SecretsOption = Annotated[
     list[str] | None,
     typer.Option("--secret", metavar="NAME=FILE", help="A secret of the preset; can be repeated."),
 ]
+
+
+def _instant(text: str) -> int:
+    try:
+        return parse_instant(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+AtOption = Annotated[
+    int | None,
+    typer.Option("--at", parser=_instant, metavar="TIME", help="Judge as of this instant, not now."),
+]
+
+
+def instant_of(at: int | None) -> int:
+    """Return the instant that was given, or now."""
+    return WallClock().now() if at is None else at
 
 
 def read_message(file: str) -> bytes:

@@ -10,25 +10,19 @@ from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.cli.provider_options import (
+    AtOption,
     KeysOption,
     PresetOption,
     ProviderOption,
     SecretsOption,
     TriedChannel,
+    instant_of,
     read_message,
 )
 from deliveryd.inspection.offline import ProviderChoice, offline_provider
 from deliveryd.inspection.receipt_trial import receipt_table, trial_data, trial_lines, try_receipts
-from deliveryd.model import WallClock, parse_instant
 
 receipts = CommandGroup(no_args_is_help=True, help="Try what providers report.")
-
-
-def _instant(text: str) -> int:
-    try:
-        return parse_instant(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 @receipts.command("test")
@@ -44,10 +38,7 @@ def try_request(
         str,
         typer.Argument(metavar="FILE", help="The request as it was sent: request line, headers, body; or -."),
     ],
-    at: Annotated[
-        int | None,
-        typer.Option(parser=_instant, metavar="TIME", help="Verify signatures as of this instant, not now."),
-    ] = None,
+    at: AtOption = None,
     url: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Address that the provider called; left out: receipts.public_url."),
@@ -62,8 +53,8 @@ def try_request(
     Exit status 1: the answer isn't 2xx.
     """
     choice = ProviderChoice(config, channel, provider, preset, keys or (), secrets or ())
-    now = WallClock().now() if at is None else at
-    trial = try_receipts(receipt_table(offline_provider(choice)), read_message(file), now, url)
+    table = receipt_table(offline_provider(choice))
+    trial = try_receipts(table, read_message(file), instant_of(at), url)
     if as_data:
         print_json(trial_data(trial))
     else:

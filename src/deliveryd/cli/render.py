@@ -17,6 +17,7 @@ from deliveryd.cli.options import (
     language_tag,
 )
 from deliveryd.cli.output import print_json, print_lines
+from deliveryd.inspection.offline import configured_provider, split_identity
 from deliveryd.inspection.preview import PreviewResult, Scope, preview, preview_data, preview_lines
 from deliveryd.inspection.preview_request import PreviewRequest, gather
 from deliveryd.model import WallClock
@@ -45,7 +46,10 @@ def render(
             metavar="TAG", parser=language_tag, help="Show only this language, regardless of the customer's."
         ),
     ] = None,
-    channel: Annotated[str | None, typer.Option(metavar="NAME", help="Show only this channel.")] = None,
+    channel: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Show only this channel, or its provider as CHANNEL/PROVIDER."),
+    ] = None,
     message_id: Annotated[
         int, typer.Option(metavar="N", parser=identifier, help="ID of the previewed message.")
     ] = 1,
@@ -53,18 +57,24 @@ def render(
 ) -> None:
     """Preview a message without sending it.
 
-    Shows every channel and which one would be chosen. Secrets are masked.
+    Shows every channel with its providers, and which one would be chosen: where there are several, the
+    message's ID decides by their weights. Recipients who stopped a channel aren't reached there. Secrets are
+    masked.
 
     Exit status 1: the message can't be sent, for example because a placeholder has no value.
     """
     loaded = load_as_owner(config)
+    provider = None
     if channel is not None:
         channels = loaded.channels
+        channel, provider = split_identity(channel)
         insist_on_a_channel(channel, [name for name in channels.order if name in channels.configured])
+        if provider is not None:
+            provider = configured_provider(loaded, channel, provider).identity
 
     async def look() -> PreviewResult:
         message = await gather(loaded, PreviewRequest(settings, variables, customer, message_id))
-        return await preview(loaded, message, Scope(channel, language), WallClock().now())
+        return await preview(loaded, message, Scope(channel, language, provider), WallClock().now())
 
     result = anyio.run(look)
     if as_data:

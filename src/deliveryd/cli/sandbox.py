@@ -50,6 +50,10 @@ def sandbox(
             "--as", metavar="NAMES", help="Speak as these providers too: names of presets, with commas."
         ),
     ] = "",
+    presets_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder with presets of your own, for --as."),
+    ] = None,
     receipts_port: Annotated[
         int,
         typer.Option(
@@ -65,7 +69,7 @@ def sandbox(
     With --as, providers answer and report in their own forms.
     """
     scenario = demo_scenario()
-    played = chosen_presets(presets)
+    played = chosen_presets(presets, presets_dir)
     impersonated = [impersonation(each) for each in played]
 
     async def serve() -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Template
 
-from deliveryd.channels.preset_catalogue import Preset
+from deliveryd.channels.preset_catalogue import PACKAGED, Preset
 from deliveryd.cli.impersonations import provider_table
+from deliveryd.options.toml_text import toml_value
 from deliveryd.sandbox.scenario import Scenario
 from deliveryd.sandbox.server import Sandbox
 
@@ -33,7 +34,7 @@ cache_dir = "settings-cache"
 [receipts]
 listen = "127.0.0.1:$receipts_port"       # where providers report what was delivered
 $public_url
-$channels""")
+$presets_dir$channels""")
 
 CHANNEL_TABLES = {
     "sms": """\
@@ -116,11 +117,15 @@ def configuration(
     smtp_port: int,
     receipts_port: int,
     providers: Mapping[str, Sequence[str]] = NO_PROVIDERS,
+    *,
+    presets_dir: Path | None = None,
 ) -> str:
     """Return a complete configuration for a worker beside a sandbox at these addresses.
 
-    `providers` are the tables of the providers that the sandbox plays, by their blocks.
+    `providers` are the tables of the providers that the sandbox plays, by their blocks. `presets_dir` has
+    the presets of them that aren't in the package.
     """
+    own = None if presets_dir is None else f"[channels]\npresets_dir = {toml_value(str(presets_dir))}\n\n"
     filled = {"base_url": base_url, "smtp_host": smtp_host, "smtp_port": smtp_port, "receipt": RECEIPT}
     tables = [
         "\n\n".join(providers[block]) + "\n" if block in providers else Template(channel).substitute(filled)
@@ -130,6 +135,7 @@ def configuration(
         base_url=base_url,
         receipts_port=receipts_port,
         public_url=f'public_url = "http://127.0.0.1:{receipts_port}"\n' if providers else "",
+        presets_dir=own or "",
         channels="\n".join(tables),
     )
 
@@ -147,11 +153,15 @@ def write_files(
     """Write the files that don't exist, the configuration last; yield each file written."""
     secrets: dict[str, str] = {}
     providers: dict[str, list[str]] = {}
+    own_folders = {each.path.parent.resolve() for each in presets if each.path.parent != PACKAGED}
     for preset in presets:
         lines, own = provider_table(preset, sandbox.base_url)
         secrets |= own
         providers.setdefault(preset.file.channels[0], []).append("\n".join(lines))
-    config = configuration(sandbox.base_url, sandbox.host, sandbox.smtp_port, receipts_port, providers)
+    config = configuration(
+        sandbox.base_url, sandbox.host, sandbox.smtp_port, receipts_port, providers,
+        presets_dir=next(iter(own_folders), None),
+    )  # fmt: skip
     files = {
         **secrets,
         "customers.jsonl": scenario.customers_jsonl,

@@ -19,7 +19,9 @@ from deliveryd.inspection.send_test import Draft, send_test_message, sent_data, 
 def send_test(
     *,
     config: ConfigOption = USUAL_CONFIG,
-    channel: Annotated[str, typer.Option(metavar="NAME", help="A channel of the configuration.")],
+    channel: Annotated[
+        str, typer.Option(metavar="NAME", help="A channel, or one of its providers as CHANNEL/PROVIDER.")
+    ],
     provider: ProviderOption = None,
     to: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where to: a phone number, an e-mail address or an ID.")

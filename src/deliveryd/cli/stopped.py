@@ -20,6 +20,7 @@ from deliveryd.config import Config
 from deliveryd.control.protocol import ControlReply
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.explanation import moment
+from deliveryd.inspection.offline import configured_provider, split_identity
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.stopped import DIGEST_PREFIX, StoppedRecipient, read_stopped
 from deliveryd.model import format_instant
@@ -32,7 +33,13 @@ stopped = CommandGroup(
     " recipient take the next channel. A running worker acts at once.",
 )
 
-ChannelName = Annotated[str, typer.Option("--channel", metavar="NAME", help="The channel.")]
+ChannelName = Annotated[
+    str,
+    typer.Option(
+        "--channel", metavar="NAME",
+        help="The channel, or one of its providers as CHANNEL/PROVIDER: the list is that of the channel.",
+    ),
+]  # fmt: skip
 AnyChannel = Annotated[str | None, typer.Option("--channel", metavar="NAME", help="Only this channel.")]
 
 
@@ -44,6 +51,7 @@ def list_stopped(
 
     Each with its channel, since when, and the source: an answer, a receipt or an operator."""
     loaded = load_as_owner(config)
+    channel = None if channel is None else _channel(loaded, channel)
     found = read_stopped(loaded.journal.path, channel)
     if channel is not None and not found:  # a channel that was removed may still have a list
         _check_channel(loaded, channel)
@@ -67,6 +75,7 @@ def lift(
 
     The channel is used for them again."""
     loaded = load_as_owner(config)
+    channel = _channel(loaded, channel)
     answer = _order(loaded, Action.LIFT, channel, list(dict.fromkeys(recipients)))
     report_reply(str(Action.LIFT), answer, as_data=as_data)
 
@@ -86,6 +95,7 @@ def import_stopped(
     Blank lines are skipped, and so are recipients who are on the list already. Where the channel sends to
     phone numbers, so is anything else, which is told, with exit status 1."""
     loaded = load_as_owner(config)
+    channel = _channel(loaded, channel)
     _check_channel(loaded, channel)
     recipients = list(dict.fromkeys(_recipients(file)))
     answer = _order(loaded, Action.STOP, channel, recipients)
@@ -99,7 +109,8 @@ def export(*, config: ConfigOption = USUAL_CONFIG, channel: ChannelName) -> None
     """Print the digests of a channel's recipients, one per line.
 
     `import` reads them back into the same journal; another journal has another key for its digests."""
-    print_lines(*(each.name for each in read_stopped(load_as_owner(config).journal.path, channel)))
+    loaded = load_as_owner(config)
+    print_lines(*(each.name for each in read_stopped(loaded.journal.path, _channel(loaded, channel))))
 
 
 def _recipients(file: str) -> Iterator[str]:
@@ -109,6 +120,14 @@ def _recipients(file: str) -> Iterator[str]:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise DeliverydError(f"{file} can't be read: {reason}") from None
     return (stripped for line in text.splitlines() if (stripped := line.strip()))
+
+
+def _channel(config: Config, given: str) -> str:
+    """Return the channel that was named, perhaps by one of its providers. Raises DeliverydError."""
+    channel, provider = split_identity(given)
+    if provider is not None:
+        configured_provider(config, channel, provider)
+    return channel
 
 
 def _check_channel(config: Config, channel: str) -> None:

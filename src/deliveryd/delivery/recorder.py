@@ -15,10 +15,11 @@ from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.failures import Failures
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
-from deliveryd.delivery.stopped import StoppedRecipients
+from deliveryd.delivery.stopped import StopCounts, StoppedRecipients
 from deliveryd.errors import JournalFull
 from deliveryd.journal.base import Journal, MatchedReceipt, OutboxRow, PassedDeadlines, Recovery
 from deliveryd.journal.orders import Decided, Effect, Order
+from deliveryd.journal.used_tokens import SignedToken
 from deliveryd.metrics import Metrics
 from deliveryd.model import (
     SECOND,
@@ -88,7 +89,8 @@ class Recorder:
         self.outbox = outbox
         self.backlog = backlog
         self.failures = Failures()
-        self.stopped = StoppedRecipients(journal.stop_key)
+        self.stops = StopCounts()
+        self.stopped = StoppedRecipients(journal.stop_key, self._note_stop)
         """The recipients who can't be reached on a channel any more."""
 
         self._clock = clock
@@ -287,6 +289,15 @@ class Recorder:
         self._apply([effect for _result, effect in results if effect is not None])
         return results
 
+    async def use_token(self, token: SignedToken, at: int) -> bool:
+        """Whether a signature's token wasn't used for another report before; it is kept with this one.
+
+        Raises JournalFull as `receive` does.
+        """
+        if not self._journal.has_room():
+            raise JournalFull(DISK_FULL)
+        return await self._journal.use_token(token, at)
+
     @property
     def takes_receipts(self) -> bool:
         """Whether receipts are recorded now: the start is over, and the disk has more than its reserve."""
@@ -303,6 +314,10 @@ class Recorder:
     def _as_stop(self, report: OptOut) -> StopChange:
         digest = self.stopped.digest(report.channel, report.address)
         return StopChange(report.channel, digest, report.at, report.stopped, None, "receipt")
+
+    def _note_stop(self, channel: str, stopped: bool) -> None:
+        self.stops.add(channel, stopped)
+        self._metrics.stop_changed(channel, stopped)
 
     async def decide(self, order: Order, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 from deliveryd.journal.stopped import digest_of_address
 from deliveryd.model import StopChange
+from deliveryd.telemetry import Event, log
+
+Told = Callable[[str, bool], None]
+"""Called for each change of the list: the channel, and whether it is a stop; else it is the end of one."""
+
+
+def _untold(_channel: str, _stopped: bool) -> None:
+    """Nobody asks."""
+
+
+class StopCounts:
+    """How many recipients were put on the list or taken off it, so that the log needs no line for each."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, bool]] = Counter()
+
+    def add(self, channel: str, stopped: bool) -> None:
+        """Count one change."""
+        self._counts[channel, stopped] += 1
+
+    def report(self) -> None:
+        """Log the sums of each channel, and begin anew."""
+        counts, self._counts = self._counts, Counter()
+        for (channel, stopped), count in sorted(counts.items()):
+            event = Event.RECIPIENTS_STOPPED if stopped else Event.RECIPIENTS_RESUMED
+            log(event, channel=channel, count=count)
 
 
 class StoppedRecipients:
     """The list that the journal keeps; empty until it is loaded. `key` is that of the digests."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, tell: Told = _untold) -> None:
         self._key = key
+        self._tell = tell
         self.digests: dict[str, set[bytes]] = {}
         """By channel, only those on which somebody is stopped: where there are none, nothing is computed."""
 
@@ -23,12 +51,16 @@ class StoppedRecipients:
 
     def apply(self, change: StopChange) -> None:
         """Follow a change that the journal recorded."""
+        there = self.digests.get(change.channel, set())
+        if (change.digest in there) is change.stopped:
+            return
+        self._tell(change.channel, change.stopped)
         if change.stopped:
-            self.digests.setdefault(change.channel, set()).add(change.digest)
-        elif (there := self.digests.get(change.channel)) is not None:
-            there.discard(change.digest)
-            if not there:
-                del self.digests[change.channel]
+            self.digests.setdefault(change.channel, there).add(change.digest)
+            return
+        there.discard(change.digest)
+        if not there:
+            del self.digests[change.channel]
 
     def stop(self, channel: str, address: str, at: int, reason: str) -> StopChange:
         """Put a recipient on the list by an answer; return the change to record."""

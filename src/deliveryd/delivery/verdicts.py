@@ -90,6 +90,8 @@ class VerdictHandler:
         if isinstance(verdict, Accepted):
             return self.accepted(entry, verdict)
         now = self._clock.now()
+        if isinstance(verdict, TryAgain) and verdict.new_key and not entry.may_have_arrived:
+            entry = entry.under_a_new_key()
         if isinstance(verdict, Refused) and self._counts(entry, verdict):
             if self._refused(entry.settings_id, verdict):
                 return self._postponed(entry, verdict, now)

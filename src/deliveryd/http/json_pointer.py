@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 Steps = tuple[str, ...]
@@ -59,6 +59,29 @@ def values_at(document: object, steps: Steps) -> Sequence[object]:
     if isinstance(around, dict):
         return values_at(around.get(EVERY), rest)
     return ()
+
+
+def wrong_shapes(document: object, steps: Steps) -> Iterator[object]:
+    """Yield what stands on the way to the steps' values and has another shape than the steps need.
+
+    A name needs an object, "*" an array; a number needs an array, or an object with that name. What is
+    missing, or null, has no shape.
+    """
+    for position, step in enumerate(steps):
+        if document is None:
+            return
+        if step == EVERY and isinstance(document, list):
+            if rest := steps[position + 1 :]:
+                for element in document:
+                    yield from wrong_shapes(element, rest)
+            return
+        if isinstance(document, list) and _INDEX.fullmatch(step):
+            document = document[int(step)] if int(step) < len(document) else None
+        elif isinstance(document, dict) and (step in document or not (step == EVERY or step.isdecimal())):
+            document = document.get(step)
+        else:
+            yield document
+            return
 
 
 def value_text(value: object) -> str | None:

@@ -9,8 +9,8 @@ from urllib.parse import SplitResult, urlsplit
 from deliveryd.http.wire import Header, WireResponse
 
 _BLANK = re.compile(rb"\r?\n\r?\n")
-_REQUEST = re.compile(r"([A-Z]+) (\S+) HTTP/1\.[01]")
-_STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: .*)?")
+_REQUEST = re.compile(r"([A-Z]+) (\S+) HTTP/(?:1\.[01]|2(?:\.0)?|3)")
+_STATUS = re.compile(r"HTTP/(?:1\.[01]|2(?:\.0)?|3) ([1-5][0-9]{2})(?: .*)?")
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*")
 
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+Now = Callable[[], datetime]
+"""Returns the instant from which pauses count."""
 
-def retry_after(value: str | None, longest: float) -> float | None:
+
+def utc_now() -> datetime:
+    """Return the time of the machine."""
+    return datetime.now(UTC)
+
+
+def retry_after(value: str | None, longest: float, now: Now = utc_now) -> float | None:
     """Return the seconds from now, at most `longest`; None for a missing or invalid value."""
     text = (value or "").strip()
     if text.isascii() and text.isdigit():
@@ -15,7 +24,7 @@ def retry_after(value: str | None, longest: float) -> float | None:
         moment = parsedate_to_datetime(text)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        seconds = (moment - datetime.now(UTC)).total_seconds()
+        seconds = (moment - now()).total_seconds()
     except (ValueError, TypeError, IndexError, OverflowError):  # OverflowError: for years out of range
         return None
     return min(max(seconds, 0.0), longest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from deliveryd.channels.base import Accepted, Attempted, InDoubt, Misconfigured, Refused, Stopped, TryAgain
@@ -10,6 +11,7 @@ from deliveryd.channels.http_answers import AnswerReader
 from deliveryd.errors import DeliverydError
 from deliveryd.http.raw_message import parse_answer
 from deliveryd.inspection.offline import OfflineProvider
+from deliveryd.model import SECOND
 
 VERDICT_NAMES: Mapping[type, str] = {
     Accepted: "accepted",
@@ -29,15 +31,31 @@ CONSEQUENCES: Mapping[type, str] = {
 }
 
 
-def verdict_on(provider: OfflineProvider, raw: bytes, source: str) -> Attempted:
-    """Return the verdict on a saved answer. Raises DeliverydError if `source` isn't one."""
+def verdict_on(
+    provider: OfflineProvider, raw: bytes, source: str, now: int, url: str | None = None
+) -> Attempted:
+    """Return the verdict on a saved answer, which came from `url`, or else from the provider's address.
+
+    Raises DeliverydError if `source` isn't an answer, or `url` no address.
+    """
     try:
         answer = parse_answer(raw)
     except ValueError as error:
         raise DeliverydError(f"{source}: {error}") from None
     options = provider.options
-    host = urlsplit(options.url).netloc.rpartition("@")[2]
-    return AnswerReader(options.answers, options.provider_id, host).verdict(answer)
+    host = _host(options.url if url is None else url)
+    at = datetime.fromtimestamp(now / SECOND, UTC)
+    return AnswerReader(options.answers, options.provider_id, host, lambda: at).verdict(answer)
+
+
+def _host(url: str) -> str:
+    try:
+        host = urlsplit(url).netloc.rpartition("@")[2]
+    except ValueError:
+        host = ""
+    if not host:
+        raise DeliverydError(f"{url} is no address such as https://api.example.com/messages")
+    return host
 
 
 def verdict_data(verdict: Attempted) -> Mapping[str, object]:

@@ -20,6 +20,7 @@ from deliveryd.http.addresses import parse_listen
 from deliveryd.inspection.findings import Finding, Level
 from deliveryd.network.plain_text import is_loopback
 from deliveryd.options.suggestion import closest
+from deliveryd.options.units import format_size
 from deliveryd.runtime.rights import READ, WRITE, exposure
 
 _SECRET_NAME = re.compile(
@@ -34,6 +35,7 @@ def cautions(config: Config) -> list[Finding]:
     return [
         *_open_pages(config),
         *_unverified_receipts(config),
+        *_small_limit(config),
         *_secrets_in_addresses(config),
         *_changing_repeats(config),
         *_exposed_files(config),
@@ -65,6 +67,20 @@ def _unverified_receipts(config: Config) -> Iterator[Finding]:
                 f" add [{provider.place}.receipt.signature], or listen on a loopback address"
             )
             yield Finding(f"{provider.place}.receipt", Level.WARNING, text)
+
+
+def _small_limit(config: Config) -> Iterator[Finding]:
+    """Yield a limit that was set and doesn't count, since requests of providers are larger."""
+    limit = config.receipts.max_body
+    larger = {
+        name: options.largest_request
+        for name, options in config.channels.reporting.items()
+        if options.largest_request is not None and options.largest_request > limit
+    }
+    if larger and "max_body" in config.receipts.model_fields_set:
+        sizes = ", ".join(f"{format_size(size)} for {name}" for name, size in larger.items())
+        text = f"{format_size(limit)} is less than what is accepted of providers that send more: {sizes}"
+        yield Finding("receipts.max_body", Level.WARNING, text)
 
 
 def _secrets_in_addresses(config: Config) -> Iterator[Finding]:

@@ -57,8 +57,20 @@ def offline_provider(choice: ProviderChoice) -> OfflineProvider:
     return OfflineProvider(provider, options, public_url)
 
 
+def split_identity(channel: str, name: str | None = None) -> tuple[str, str | None]:
+    """Return the channel and the provider that CHANNEL or CHANNEL/PROVIDER names. Raises DeliverydError."""
+    channel, slash, named = channel.partition("/")
+    if slash and name not in (None, named):
+        raise DeliverydError(f"--channel {channel}/{named} and --provider {name} name two providers")
+    return channel, named if slash else name
+
+
 def configured_provider(config: Config, channel: str, name: str | None) -> ProviderConfig:
-    """Return a provider of a channel; without a name, its only one. Raises DeliverydError."""
+    """Return a provider of a channel; without a name, its only one. `channel` may be an identity.
+
+    Raises DeliverydError.
+    """
+    channel, name = split_identity(channel, name)
     channels = config.channels.configured
     if channel not in channels:
         raise DeliverydError(f"there is no channel {channel}{_known(channel, channels)}")

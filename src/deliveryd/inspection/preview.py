@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from deliveryd.channels.base import Channel, Dispatch
+from deliveryd.channels.options import ChannelConfig
 from deliveryd.config import Config
 from deliveryd.delivery.choice import Idle
 from deliveryd.delivery.routing import Routed, Undeliverable, is_expired
@@ -13,6 +14,8 @@ from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.preview_request import PreviewMessage
+from deliveryd.journal.read_transaction import JournalAbsent
+from deliveryd.journal.stopped import read_stop_list
 from deliveryd.model import Rendered, WallClock, channel_of, first_of, format_instant, message_key
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, standard_tag
@@ -22,10 +25,11 @@ from deliveryd.worker.wiring import build_choices, build_router, compiler, open_
 
 
 class Scope(NamedTuple):
-    """The channel and the language to show; None: all that delivery would try."""
+    """The channel, the language and the provider to show; None: all that delivery would try."""
 
     channel: str | None
     language: str | None
+    provider: str | None = None
 
 
 WHOLE_SCOPE = Scope(None, None)
@@ -44,8 +48,9 @@ class Preview(NamedTuple):
     """What one provider would send in one language.
 
     `problem` is why nothing can be sent; `missing` are the placeholders without a value. `reached`: whether
-    the customer has an address there, else `unreached` is why not. Only then there is a `request`, with
-    secrets masked.
+    the customer has an address there and didn't stop the channel, else `unreached` is why not. Only then
+    there is a `request`, with secrets masked. `weight` is that of a provider among several, `weights` their
+    sum.
     """
 
     provider: str
@@ -57,6 +62,8 @@ class Preview(NamedTuple):
     sms: SmsSize | None = None
     request: str | None = None
     unreached: str | None = None
+    weight: int | None = None
+    weights: int | None = None
 
 
 class PreviewResult(NamedTuple):
@@ -93,20 +100,26 @@ def _preview_result(
     if not blocks:
         nothing = f"settings {message.entry.settings_id} have no such content in {', '.join(tags)}"
         raise DeliverydError("; ".join((nothing, *first_of(settings.unreadable))))
+    stopped = _stop_list(config)
     previews = [
-        _preview(
-            provider.identity,
-            providers[provider.identity],
-            block,
-            sms_rules(config.channels.configured[name]),
-            message,
-            now=now,
+        _weighed(
+            _preview(
+                provider.identity,
+                providers[provider.identity],
+                block,
+                sms_rules(config.channels.configured[name]),
+                message,
+                now=now,
+                has_stopped=_has_stopped(stopped, name, providers[provider.identity], message),
+            ),
+            config.channels.configured[name],
         )
         for name, block in blocks
         for provider in config.channels.configured[name].providers.values()
+        if scope.provider in (None, provider.identity)
     ]
     choices = build_choices(config, providers, dict.fromkeys(providers, Idle()))
-    router = build_router(config, choices, StoppedRecipients(b""))
+    router = build_router(config, choices, stopped)
     customer = message.customer if router.needs_customer(message.entry, settings, now) else None
     route = router.route(message.entry, settings, customer, now)
     return PreviewResult(
@@ -117,6 +130,30 @@ def _preview_result(
         settings.unreadable,
         _why_not(message, previews, route, scope, now),
     )
+
+
+def _stop_list(config: Config) -> StoppedRecipients:
+    """Read the recipients who stopped a channel; before the first run there are none. Raises JournalError."""
+    try:
+        key, rows = read_stop_list(config.journal.path)
+    except JournalAbsent:
+        return StoppedRecipients(b"")
+    stopped = StoppedRecipients(key)
+    stopped.load(rows)
+    return stopped
+
+
+def _has_stopped(stopped: StoppedRecipients, name: str, channel: Channel, message: PreviewMessage) -> bool:
+    return message.customer is not None and stopped.includes(name, channel.recipient(message.customer))
+
+
+def _weighed(preview: Preview, channel: ChannelConfig) -> Preview:
+    """Return a preview with its provider's weight, where the channel has several."""
+    if len(channel.providers) < 2:
+        return preview
+    enabled = [each for each in channel.providers.values() if each.common.enabled]
+    weights = {each.identity: each.common.weight for each in enabled}
+    return preview._replace(weight=weights.get(preview.provider, 0), weights=sum(weights.values()))
 
 
 def _languages(
@@ -156,9 +193,12 @@ def _preview(
     message: PreviewMessage,
     *,
     now: int,
+    has_stopped: bool,
 ) -> Preview:
-    reached = channel.reaches(message.customer)
+    reached = channel.reaches(message.customer) and not has_stopped
     unreached = None if reached else channel.unreached(message.customer)
+    if has_stopped:
+        unreached = f"the recipient stopped {channel_of(name)}"
     rendered = block.render(message.entry.variables, message.customer)
     if isinstance(rendered, Missing):
         return Preview(name, block.language, reached, rendered.reason, rendered.names, unreached=unreached)
@@ -230,12 +270,20 @@ def preview_lines(result: PreviewResult) -> Iterator[str]:
     yield from (f"unreadable and skipped: {reason}" for reason in result.unreadable)
     for preview in result.previews:
         yield ""
-        yield f"{preview.provider}, {preview.language}{' (chosen)' if preview is result.chosen else ''}"
+        yield _headline(preview, message, preview is result.chosen)
         for line in _facts(preview, message):
             yield f"  {line}".rstrip()
     if result.problem is not None:
         yield ""
         yield f"can't be sent: {result.problem}"
+
+
+def _headline(preview: Preview, message: PreviewMessage, is_chosen: bool) -> str:
+    place = f"{preview.provider}, {preview.language}"
+    if preview.weight is None:
+        return f"{place} (chosen)" if is_chosen else place
+    chosen = f" (chosen for message {message.entry.id})" if is_chosen else ""
+    return f"{place}, weight {preview.weight} of {preview.weights}{chosen}"
 
 
 def _customer(message: PreviewMessage) -> str:

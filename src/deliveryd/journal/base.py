@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from deliveryd.journal.orders import Decided, Effect, Order
+from deliveryd.journal.used_tokens import SignedToken
 from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.states import State
 
@@ -262,6 +263,12 @@ class Journal(Protocol):
 
         Waiting messages whose provider isn't among `providers` lose it; those with an attempt in doubt there
         are held in doubt. Those that waited for settings or a customer are due: nothing is asked for yet.
+        """
+
+    async def use_token(self, token: SignedToken, at: int) -> bool:
+        """Note what a token was used for; return whether it wasn't used for another report before.
+
+        It is kept until its signature isn't accepted any more.
         """
 
     async def note_down(self, since: Mapping[str, int]) -> None:

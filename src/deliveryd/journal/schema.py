@@ -128,6 +128,12 @@ CREATE TABLE unread (                     -- reports in providers' requests that
 ) WITHOUT ROWID;
 CREATE INDEX unread_last ON unread (last_at);
 
+CREATE TABLE used_token (                 -- of signatures that cover a token and not the report
+    token BLOB PRIMARY KEY, body BLOB NOT NULL,  -- digests; the report that it was used for
+    until INTEGER NOT NULL                -- when the signature is too old to be accepted
+) WITHOUT ROWID;
+CREATE INDEX used_token_until ON used_token (until);
+
 CREATE TABLE stopped (                    -- recipients who can't be reached on a channel any more
     channel TEXT NOT NULL,
     digest BLOB NOT NULL,                 -- of the address, with the key meta.stop_key

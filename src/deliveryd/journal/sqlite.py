@@ -43,6 +43,7 @@ from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import EMPTIED
 from deliveryd.journal.sqlite_file import BUSY_TIMEOUT, checked, checkpoint_pages, open_database
 from deliveryd.journal.stopped import in_force, stop_key_of, stops_reported
+from deliveryd.journal.used_tokens import SignedToken, use_token
 from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry import Event, log
@@ -198,6 +199,10 @@ class SqliteJournal:
     async def recover(self, now: int, providers: Collection[str]) -> Recovery:
         """Put in order what an earlier run left."""
         return await self._commit(lambda db: upkeep.recover(db, now, providers))
+
+    async def use_token(self, token: SignedToken, at: int) -> bool:
+        """Note what a token was used for; return whether it wasn't used for anything else before."""
+        return await self._commit(lambda db: use_token(db, token, at))
 
     async def note_down(self, since: Mapping[str, int]) -> None:
         """Keep since when all providers of these channels are down."""

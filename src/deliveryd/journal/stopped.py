@@ -126,6 +126,14 @@ def stops_reported(db: sqlite3.Connection, changes: Sequence[StopChange]) -> lis
     ]
 
 
+def read_stop_list(path: Path) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """Read the key of the digests, and the channel and the digest of everybody on the list.
+
+    Raises JournalError; JournalAbsent if there is no journal yet.
+    """
+    return read(path, lambda db: (stop_key_of(db), in_force(db)))
+
+
 def read_stopped(path: Path, channel: str | None) -> Sequence[StoppedRecipient]:
     """Read the list, of one channel if given, oldest first. Raises JournalError."""
 

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
 
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.errors import NotSent, OutcomeUnknown
-from deliveryd.http.client import build_client
+from deliveryd.errors import JournalError
+from deliveryd.journal.used_tokens import SignedToken
 from deliveryd.metrics import Metrics, ReceiptResult
-from deliveryd.model import Clock, OptOut, ProgressReport, Receipt, Reported, UnreadReport, channel_of
+from deliveryd.model import (
+    Clock,
+    OptOut,
+    ProgressReport,
+    Receipt,
+    Reported,
+    UnreadReport,
+    channel_of,
+)
 from deliveryd.receipts.batcher import ReceiptBatcher
 from deliveryd.receipts.endpoint import ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
+from deliveryd.receipts.pages import FetchPage, Pages, fetch_page
 from deliveryd.receipts.reading import ReadReports, Report
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import CertificateMissing, Forged, NoReport, Subscription, Verified
@@ -23,12 +32,6 @@ from deliveryd.telemetry import Event, Fields, log
 
 STRANGERS_LOG_INTERVAL = 60.0
 """Seconds between two log lines of one kind about requests that anybody may send in any number."""
-
-_FETCH_TIMEOUT = 8.0
-_LARGEST_PAGE = 64 << 10
-
-FetchPage = Callable[[str], Awaitable[bytes | None]]
-"""Returns what is at an address; None: it can't be had now."""
 
 _STARTING = ReceiptReply(503, "deliveryd is starting; report it again later")
 _LATER = ReceiptReply(503, "can't be recorded now; report it again later")
@@ -47,22 +50,11 @@ class _Unreachable(Exception):
     """An address of the provider that verification needs can't be fetched."""
 
 
-async def fetch_page(url: str) -> bytes | None:
-    """FetchPage a page of a provider."""
-    client = build_client(timeout=_FETCH_TIMEOUT, max_body=_LARGEST_PAGE)
-    try:
-        answer = await client.send("GET", url)
-    except (NotSent, OutcomeUnknown, ValueError):
-        return None
-    finally:
-        await client.aclose()
-    return answer.body if answer.status == 200 else None
-
-
 class Receipts:
     """Verifies, reads, records and answers what providers report.
 
-    `paths` are their addresses, `intermediate` the intermediate statuses that the service is told.
+    `paths` are their addresses, `largest` the sizes of their largest requests, `intermediate` the
+    intermediate statuses that the service is told.
     """
 
     def __init__(
@@ -73,7 +65,7 @@ class Receipts:
         clock: Clock,
         metrics: Metrics,
         *,
-        max_body: int,
+        largest: Mapping[str, int],
         public_url: str = "",
         intermediate: Collection[str] = (),
         fetch: FetchPage = fetch_page,
@@ -84,11 +76,10 @@ class Receipts:
         self._batcher = ReceiptBatcher(recorder)
         self._clock = clock
         self._metrics = metrics
-        self._max_body = max_body
+        self._largest = largest
         self._public_url = public_url
         self._intermediate = intermediate
-        self._fetch = fetch
-        self._fetching = anyio.Lock()
+        self._pages = Pages(fetch)
         self._quiet: defaultdict[tuple[str | None, Event, int | None], _Quiet] = defaultdict(_Quiet)
 
     def app(self) -> ReceiptEndpoint:
@@ -98,7 +89,7 @@ class Receipts:
             self._inlets,
             self.take_in,
             self._turned_away,
-            max_body=self._max_body,
+            largest=self._largest,
             public_url=self._public_url,
         )
 
@@ -112,11 +103,15 @@ class Receipts:
         now = self._clock.now()
         try:
             verified = await self._verified(inlet, request, now)
+            if isinstance(verified, ReceiptRequest) and verified.token is not None:
+                await self._use(verified.token, now)
         except Forged:
             self._log_seldom("forged", Event.RECEIPT_FORGED, provider)
             return inlet.refusal
         except _Unreachable:
             return _UNREACHABLE
+        except (JournalError, OSError):
+            return _LATER
         if isinstance(verified, NoReport):
             return inlet.reply
         try:
@@ -127,30 +122,39 @@ class Receipts:
         results = await self._record(provider, reading, now)
         return _LATER if results is None else inlet.reply._replace(results=results)
 
+    async def _use(self, token: SignedToken, now: int) -> None:
+        """Note what a token was used for, durably. Raises Forged if that was another report."""
+        if not await self._recorder.use_token(token, now):
+            raise Forged("the token was used for another report")
+
     async def _verified(self, inlet: Inlet, request: ReceiptRequest, now: int) -> ReceiptRequest | NoReport:
         """Return a genuine request, after a subscription of it is confirmed. Raises Forged, _Unreachable."""
         verified: Verified
         try:
             verified = inlet.verify(request, now)
-        except CertificateMissing:
-            verified = await self._with_certificate(inlet, request, now)
+        except CertificateMissing as missing:
+            verified = await self._with_certificate(inlet, request, now, missing)
         if not isinstance(verified, Subscription):
             return verified
-        if await self._fetch(verified.url) is None:
+        if await self._pages.get(verified.url, lambda: True) is None:
             raise _Unreachable
         return NoReport()
 
-    async def _with_certificate(self, inlet: Inlet, request: ReceiptRequest, now: int) -> Verified:
+    async def _with_certificate(
+        self, inlet: Inlet, request: ReceiptRequest, now: int, missing: CertificateMissing
+    ) -> Verified:
         """Verify once more with the certificate; requests that wait for one fetch it once."""
-        async with self._fetching:
+        certificate = await self._pages.get(missing.url, missing.is_missing)
+        if certificate is not None:
             try:
-                return inlet.verify(request, now)
-            except CertificateMissing as missing:
-                certificate = await self._fetch(missing.url)
-                if certificate is None:
-                    raise _Unreachable from None
                 missing.learn(certificate)
-        return inlet.verify(request, now)
+            except Forged:
+                self._pages.note_useless(missing.url)
+                raise
+        try:
+            return inlet.verify(request, now)
+        except CertificateMissing:
+            raise _Unreachable from None
 
     async def _record(self, provider: str, reading: ReadReports, now: int) -> Sequence[str] | None:
         """Record the reports of a request in one transaction; return what each did, or None if it failed."""

@@ -25,11 +25,55 @@ _METHODS = ("POST", "GET")
 _PATHS = ("/receipts/{channel}", "/receipts/{channel}/{provider}")
 
 
+SMALL_BODY = 64 << 10
+"""Bytes of a body that always have room: of as many requests as there may be connections."""
+
+LARGE_BODIES = 8 << 20
+"""Bytes that all bodies together may have beyond that, or as many as the largest request."""
+
+_CROWDED = ReceiptReply(503, "too many large reports at once; report it again later")
+
+
+class LargeBodies:
+    """Room for what bodies have beyond `SMALL_BODY`: so many bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.taken = 0
+
+
+class _Held:
+    """What one request holds of that room."""
+
+    __slots__ = ("_own", "_room")
+
+    def __init__(self, room: LargeBodies) -> None:
+        self._room = room
+        self._own = 0
+
+    def grow(self, size: int) -> bool:
+        """Take room for a body of this size; whether there is enough."""
+        more = size - SMALL_BODY - self._own
+        if more <= 0:
+            return True
+        if self._room.taken + more > self._room.size:
+            return False
+        self._room.taken += more
+        self._own += more
+        return True
+
+    def release(self) -> None:
+        """Give the room back."""
+        self._room.taken -= self._own
+        self._own = 0
+
+
 class ReceiptEndpoint:
     """The ASGI application: POST and GET of `paths`, such as /receipts/CHANNEL/PROVIDER, by providers.
 
     Reports bypass Starlette, whose routing costs as much as verifying, parsing and recording a report. It
-    handles all other requests. `public_url` is what providers call, in front of the path.
+    handles all other requests. `largest` are the sizes of providers' largest requests, `public_url` is what
+    they call, in front of the path.
     """
 
     def __init__(
@@ -39,14 +83,15 @@ class ReceiptEndpoint:
         take_in: TakeIn,
         turned_away: TurnedAway,
         *,
-        max_body: int,
+        largest: Mapping[str, int],
         public_url: str = "",
     ) -> None:
         self._paths = paths
         self._with_token = {path: name for path, name in paths.items() if inlets[name].has_token_in_path}
         self._take_in = take_in
         self._turned_away = turned_away
-        self._max_body = max_body
+        self._largest = largest
+        self._room = LargeBodies(max(LARGE_BODIES, *largest.values()))
         self._public_url = public_url
         self._elsewhere = Starlette(routes=[Route(path, _unknown, methods=_METHODS) for path in _PATHS])
 
@@ -57,17 +102,31 @@ class ReceiptEndpoint:
         if provider is None or scope["method"] not in _METHODS:
             await self._elsewhere(scope, receive, self._telling(provider, send))
             return
+        held = _Held(self._room)
+        try:
+            reply = await self._answer(provider, scope, receive, held)
+        finally:
+            held.release()
+        if reply is not None:
+            await _send(send, reply)
+
+    async def _answer(
+        self, provider: str, scope: Scope, receive: Receive, held: _Held
+    ) -> ReceiptReply | None:
+        """Read and take in a request of a provider; None: the client is gone."""
         body = bytearray()
         more = True
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
-                return
+                return None
             body += message["body"]
-            if len(body) > self._max_body:
+            if len(body) > self._largest[provider]:
                 self._turned_away(413, provider)
-                await _send(send, ReceiptReply(413, f"a report must have at most {self._max_body} bytes"))
-                return
+                return ReceiptReply(413, f"a report must have at most {self._largest[provider]} bytes")
+            if not held.grow(len(body)):
+                self._turned_away(503, provider)
+                return _CROWDED
             more = message["more_body"]
         request = ReceiptRequest(
             scope["method"],
@@ -77,7 +136,7 @@ class ReceiptEndpoint:
             bytes(body),
             base=self._public_url,
         )
-        await _send(send, await self._take_in(provider, request))
+        return await self._take_in(provider, request)
 
     def _before_token(self, scope: Scope) -> str | None:
         """Return the provider whose path ends with a token, which may have a slash in it (%2F)."""

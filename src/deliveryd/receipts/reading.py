@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import orjson
 
 from deliveryd.channels.receipt_options import IntermediateStatus, ReceiptOptions
-from deliveryd.http.conditions import Condition, compile_conditions
+from deliveryd.http.conditions import Condition, ConditionOptions, compile_condition, compile_conditions
 from deliveryd.http.finder import Document, compile_finder
-from deliveryd.http.json_pointer import EVERY, Steps, follow, parse_pointer, scalar_text
+from deliveryd.http.json_pointer import (
+    EVERY,
+    Steps,
+    follow,
+    parse_pointer,
+    scalar_text,
+    wrong_shapes,
+)
 from deliveryd.receipts.request import Unreadable
 from deliveryd.receipts.times import compile_time
 
@@ -84,7 +91,7 @@ class ReportReader:
 
     def __init__(self, options: ReceiptOptions) -> None:
         self._each = None if options.each is None else _elements(parse_pointer(options.each))
-        self._ignore = compile_conditions(options.ignore)
+        self._ignore = tuple((compile_condition(each), _absence(each)) for each in options.ignore)
         self._ignore_requests = compile_conditions(each for each in options.ignore if not each.absent)
         self._provider_id = _compiled(options.provider_id)
         self._reference = _compiled(options.reference)
@@ -99,26 +106,42 @@ class ReportReader:
     def read(self, document: Document, received_at: int) -> ReadReports:
         """Read a request. Raises Unreadable if nothing in it can be read."""
         if self._each is None:
-            if _any_holds(self._ignore, document):
+            if self._is_ignored(document):
                 return NOTHING
             return ReadReports(list(self._reports(document, received_at)))
         items = document.each(self._each)
         if not items:
             return self._without_items(document, self._each)
-        return self._read_items(items, received_at)
+        return self._read_items(items, received_at, _no_lists(document, self._each))
 
-    def _read_items(self, items: Sequence[Document], received_at: int) -> ReadReports:
+    def _is_ignored(self, document: Document) -> bool:
+        """Whether a request or an item is no report. Raises Unreadable for a shape that wasn't read.
+
+        Where a value is absent because what should hold it has another shape, it isn't known to be absent.
+        """
+        if not self._ignore:
+            return False
+        _check_object(document.tree)
+        for condition, absent in self._ignore:
+            if condition.holds(document):
+                if absent is not None:
+                    _check_shapes(document, absent)
+                return True
+        return False
+
+    def _read_items(
+        self, items: Sequence[Document], received_at: int, unread: Iterable[Unread]
+    ) -> ReadReports:
         reports: list[Report] = []
-        unread: list[Unread] = []
-        reason: Unreadable | None = None
+        unread = list(unread)
+        reason = Unreadable(unread[0].reason) if unread else None
         for item in items:
-            if _any_holds(self._ignore, item):
-                continue
             try:
-                reports += self._reports(item, received_at)
+                if not self._is_ignored(item):
+                    reports += self._reports(item, received_at)
             except Unreadable as error:
                 reason = error
-                unread.append(Unread(_raw(item), str(error)))
+                unread.append(Unread(_raw(item.tree), str(error)))
         if reason is not None and not reports:
             raise Unreadable(f"none of {len(unread)} reports can be read: {reason}")
         return ReadReports(reports, unread)
@@ -128,6 +151,7 @@ class ReportReader:
 
         A condition that something is absent is about items: of other requests it would hold always.
         """
+        _check_shapes(document, (*steps, EVERY))
         if _any_holds(self._ignore_requests, document):
             return NOTHING
         if EVERY not in steps and follow(document.tree, steps) == []:
@@ -136,8 +160,7 @@ class ReportReader:
 
     def _reports(self, item: Document, received_at: int) -> Iterator[Report]:
         """Read one item: a report, or one for each of several ids."""
-        if not isinstance(item.tree, dict):
-            raise Unreadable(_shape(item.tree))
+        _check_object(item.tree)
         for steps in self._singular:
             if isinstance(several := follow(item.tree, steps), list) and len(several) > 1:
                 raise Unreadable(f"there are {len(several)} reports at {_pointer(steps)}; set each")
@@ -176,6 +199,28 @@ class ReportReader:
         except (ValueError, OverflowError):
             places = ", ".join(place.expression for place in self._reported_at)
             raise Unreadable(f"there is no time at {places}") from None
+
+
+def _check_object(tree: object) -> None:
+    if not isinstance(tree, dict):
+        raise Unreadable(_shape(tree))
+
+
+def _check_shapes(document: Document, steps: Steps) -> None:
+    """Raise Unreadable if the values at the steps can't be reached since something has another shape."""
+    if any(True for _ in wrong_shapes(document.tree, steps)):
+        raise Unreadable(f"the shape isn't that of {_pointer(steps)}")
+
+
+def _no_lists(document: Document, steps: Steps) -> Iterator[Unread]:
+    """Yield what isn't a list where one should be, beside others that are."""
+    reason = f"the shape isn't that of {_pointer((*steps, EVERY))}"
+    return (Unread(_raw(value), reason) for value in wrong_shapes(document.tree, (*steps, EVERY)))
+
+
+def _absence(options: ConditionOptions) -> Steps | None:
+    """Return the steps to what a condition says is absent; None: it is another condition."""
+    return parse_pointer(options.at) if options.absent and options.at.startswith("/") else None
 
 
 def _any_holds(conditions: Sequence[Condition], document: Document) -> bool:
@@ -269,13 +314,13 @@ def _shape(value: object) -> str:
     return "the report is no object"
 
 
-def _raw(item: Document) -> str:
+def _raw(tree: object) -> str:
     """Return the JSON of an item, which may be nested deeper than it can be written again."""
     try:
-        return orjson.dumps(item.tree).decode()[:LONGEST_RAW]
+        return orjson.dumps(tree).decode()[:LONGEST_RAW]
     except orjson.JSONEncodeError:  # too deep; or half a surrogate pair, or an integer of more than 64 bits
         pass
     try:
-        return json.dumps(item.tree, separators=(",", ":"))[:LONGEST_RAW]
+        return json.dumps(tree, separators=(",", ":"))[:LONGEST_RAW]
     except RecursionError:
-        return f"nested too deep to be kept: {type(item.tree).__name__}"
+        return f"nested too deep to be kept: {type(tree).__name__}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import parse_qsl
 
 from deliveryd.http.finder import Document, TextFields, read_texts
+from deliveryd.journal.used_tokens import SignedToken
 
 _FORM = b"application/x-www-form-urlencoded"
 _MULTIPART = b"multipart/"
@@ -49,9 +50,12 @@ class ReceiptHeaders(Mapping[str, str]):
 
 
 class ReceiptRequest:
-    """One request. `base` is `receipts.public_url`, in front of the path that the provider called."""
+    """One request. `base` is `receipts.public_url`, in front of the path that the provider called.
 
-    __slots__ = ("_raw_headers", "base", "body", "headers", "method", "path", "query")
+    `token`: its signature covers this token and not the report, so the token counts for this report only.
+    """
+
+    __slots__ = ("_raw_headers", "base", "body", "headers", "method", "path", "query", "token")
 
     def __init__(
         self,
@@ -70,6 +74,7 @@ class ReceiptRequest:
         self.headers: Mapping[str, str] = ReceiptHeaders(headers)
         self.body = body
         self.base = base
+        self.token: SignedToken | None = None
 
     @property
     def url(self) -> str:
@@ -98,6 +103,14 @@ class ReceiptRequest:
         """Return the request with the content of an envelope, which is JSON."""
         others = [(name, value) for name, value in self._raw_headers if name != b"content-type"]
         return ReceiptRequest(self.method, self.path, self.query, others, body, base=self.base)
+
+    def with_token(self, token: SignedToken) -> ReceiptRequest:
+        """Return the request with the token of its signature."""
+        request = ReceiptRequest(
+            self.method, self.path, self.query, self._raw_headers, self.body, base=self.base
+        )
+        request.token = token
+        return request
 
     def _content_type(self) -> bytes:
         for name, value in self._raw_headers:

@@ -7,9 +7,10 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from zoneinfo import ZoneInfo
 
 from deliveryd.sandbox.answers import UnreadableError
 from deliveryd.sandbox.providers import Mood
@@ -20,11 +21,21 @@ from deliveryd.sandbox.wire import Call
 
 
 @dataclass(frozen=True, slots=True)
+class LookupForm:
+    """How a provider is asked for a message: a GET. `reference` is a JSON Pointer into its query."""
+
+    reference: str
+    found: Shape
+    missing: Shape
+
+
+@dataclass(frozen=True, slots=True)
 class Impersonation:
     """One provider. `to`, `reference` and `callback` are JSON Pointers into a request, a form or a query.
 
     `answers` has at least accepted and refused; without `reports` the provider sends none. `path` is where
     its reports go if the request names no `callback`. `id` has one of {hex}, {number} and {reference}.
+    `key_header` is the header with the key of a repeat.
     """
 
     name: str
@@ -40,20 +51,32 @@ class Impersonation:
     secret: str = ""
     path: str = ""
     heeds_keys: bool = False
+    key_header: str = "idempotency-key"
+    lookup: LookupForm | None = None
 
     def new_id(self, reference: str | None) -> str:
         """Return an ID as the provider makes them; some take over the message's reference."""
         made: Values = {
             "hex": secrets.token_hex(16),
-            "number": secrets.randbelow(10**9),
+            "number": secrets.randbelow(10**15),
             "reference": reference or "",
         }
         return str(fill(self.id, made))
 
-    def answer(self, mood: Mood, provider_id: str, to: str) -> tuple[int, dict[str, str], bytes]:
+    def answer(
+        self, mood: Mood, provider_id: str, to: str, reference: str | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
         """Return status, headers and body of an answer."""
         shape = self.answers.get(mood) or (_BUSY if mood == "busy" else self.answers["refused"])
-        return shape.status, *shape.written(values_of(provider_id, to, None, datetime.now().astimezone()))
+        return shape.status, *shape.written(values_of(provider_id, to, reference, datetime.now(UTC)))
+
+    def found(self, lookup: LookupForm, message: ReceivedMessage | None) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers and body of the answer to a lookup."""
+        now = datetime.now(UTC)
+        if message is None:
+            return lookup.missing.status, *lookup.missing.written(values_of("", "", None, now))
+        values = values_of(message.provider_id, message.to, message.reference, now)
+        return lookup.found.status, *lookup.found.written(values)
 
     def report(self, message: ReceivedMessage, word: str, receipts: str, at: datetime) -> Outgoing | None:
         """Return a report to the receipts server at `receipts`; None: the provider sends none."""
@@ -64,12 +87,17 @@ class Impersonation:
         if self.signature is not None:
             values |= body_values(self.signature, self.secret, at)
         named = None if self.callback is None else text_at(message.payload, self.callback)
-        report = written_report(shape, values, named or self.path, receipts, at)
-        if self.signature is not None:
-            sign(self.signature, self.secret, report)
-        return report
+        report = written_report(shape, values, named or self._path(), receipts, at)
+        return report if self.signature is None else sign(self.signature, self.secret, report)
+
+    def _path(self) -> str:
+        """Return the address that stands in the provider's settings."""
+        if self.signature is None or self.signature.scheme != "token":
+            return self.path
+        return f"{self.path}/{quote(self.secret, safe='')}"
 
 
+_LONDON = ZoneInfo("Europe/London")
 _BUSY = Shape(status=503, body="try again later")
 
 
@@ -91,6 +119,7 @@ def written_report(shape: Shape, values: Values, target: str, receipts: str, at:
 def values_of(provider_id: str, to: str, reference: str | None, at: datetime) -> dict[str, str | int]:
     """Return the values of the placeholders that every shape has."""
     values: dict[str, str | int] = {
+        "hex": secrets.token_hex(16),
         "id": provider_id,
         "to": to,
         "to.digits": "".join(filter(str.isdecimal, to)),
@@ -99,6 +128,9 @@ def values_of(provider_id: str, to: str, reference: str | None, at: datetime) ->
         "at.unix": int(at.timestamp()),
         "at.text": str(int(at.timestamp())),
         "at.ms": int(at.timestamp() * 1000),
+        "at.utc": f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z",
+        "at.plain": f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
+        "at.london": f"{at.astimezone(_LONDON):%Y-%m-%d %H:%M:%S}",
     }
     numbers = {"id": provider_id, "to": to}
     return values | {f"{name}.number": int(text) for name, text in numbers.items() if text.isdecimal()}

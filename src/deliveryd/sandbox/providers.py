@@ -17,7 +17,7 @@ from deliveryd.sandbox.signing import Outgoing
 from deliveryd.sandbox.state import SandboxState, now_text
 from deliveryd.sandbox.wire import Call, Handler
 
-Mood = Literal["accepted", "refused", "busy", "stopped"]
+Mood = Literal["accepted", "refused", "busy", "stopped", "repeated"]
 """How a gateway answers a request."""
 
 
@@ -32,6 +32,12 @@ class Voice(Protocol):
 
     def accepted(self, message: ReceivedMessage) -> Response:
         """Return the response for an accepted message."""
+
+    def found(self, call: Call) -> Response | None:
+        """Return the response to a question about a message; None: the request sends one."""
+
+    def rejects_repeats(self) -> bool:
+        """Whether a message with a reference that came before is answered as repeated."""
 
     def refused(self, mood: Mood, error: str, to: str) -> Response:
         """Return the response for a message that isn't accepted."""
@@ -68,6 +74,8 @@ class Providers:
 
         async def handle(call: Call) -> Response:
             try:
+                if (found := voice.found(call)) is not None:
+                    return found
                 order = voice.order(channel, call)
             except UnknownAddressError as error:
                 return problem(404, str(error))
@@ -78,6 +86,8 @@ class Providers:
         return handle
 
     async def _answer(self, order: SendOrder, call: Call, voice: Voice) -> Response:
+        if voice.rejects_repeats() and self._state.accepted_as(order.channel, order.reference) is not None:
+            return self._refuse(order, voice, "repeated", "the reference came before")
         temper = temper_of(order.channel, order.to)
         if temper is Temper.PERMANENT:
             return self._refuse(order, voice, "refused", "invalid recipient")

@@ -52,8 +52,13 @@ class ReceiptSender:
 
     def report(self, message: ReceivedMessage, voice: Voice) -> None:
         """Send a receipt for this message, if there is where to send it."""
-        if voice.report(message, _word(message), datetime.now(UTC)) is None:
+        temper = temper_of(message.channel, message.to)
+        if temper is Temper.SILENT or voice.report(message, _word(message), datetime.now(UTC)) is None:
             return
+        for _ in range(2 if temper is Temper.TWICE else 1):
+            self._plan(message, voice)
+
+    def _plan(self, message: ReceivedMessage, voice: Voice) -> None:
         if self._state.receipt_delay <= 0:
             self._due.put_nowait((message, voice))
             return

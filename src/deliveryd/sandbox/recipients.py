@@ -19,6 +19,8 @@ class Temper(Enum):
     FAILED = "accepted, and later reported as failed"
     DOWN = "refused every time, as if the provider were down"
     STOPPED = "refused, since the recipient opted out"
+    SILENT = "accepted, and never reported"
+    TWICE = "accepted, and reported twice"
 
 
 _NUMBERS = {
@@ -28,6 +30,8 @@ _NUMBERS = {
     "15550103": Temper.FAILED,
     "15550104": Temper.DOWN,
     "15550105": Temper.STOPPED,
+    "15550106": Temper.SILENT,
+    "15550107": Temper.TWICE,
 }
 
 _PREFIXES = {
@@ -37,6 +41,8 @@ _PREFIXES = {
     "failed": Temper.FAILED,
     "down": Temper.DOWN,
     "stopped": Temper.STOPPED,
+    "silent": Temper.SILENT,
+    "twice": Temper.TWICE,
 }
 
 

@@ -8,18 +8,32 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
+from urllib.parse import urlencode
+
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    ECDSA,
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    derive_private_key,
+)
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from deliveryd.sandbox.shapes import Values, fill
 
-SigningScheme = Literal["hmac", "twilio", "plivo", "jwt", "standard-webhooks", "mailgun"]
+SigningScheme = Literal[
+    "hmac", "twilio", "plivo", "vonage", "jwt", "standard-webhooks", "mailgun", "ecdsa", "basic", "token"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class SigningForm:
     """How a provider signs. `header` and the others are used by the schemes that leave them open.
+
+    With `token` the secret is the last part of the address, which whoever writes the report adds.
 
     `signed` is the text that the scheme hmac signs, with {body}, {nonce} and {timestamp}. `prefix` stands
     before a hash; with Standard Webhooks the names of the headers begin with it.
@@ -31,6 +45,7 @@ class SigningForm:
     encoding: Literal["hex", "base64"] = "hex"
     prefix: str = ""
     signed: str = "{body}"
+    username: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[str, Any] = field(default_factory=dict)
 
@@ -48,10 +63,13 @@ class Outgoing:
     at: datetime
 
 
-def sign(how: SigningForm, secret: str, report: Outgoing) -> None:
-    """Add the headers of the signature; the scheme mailgun has none, its values are in the body."""
-    if (headers := _SCHEMES.get(how.scheme)) is not None:
-        report.headers.update(headers(how, secret, report))
+def sign(how: SigningForm, secret: str, report: Outgoing) -> Outgoing:
+    """Return the report with its signature; those of mailgun and of token are in it already."""
+    if how.scheme == "vonage":
+        return _with_sig(secret, report)
+    if (headers := _SCHEMES.get(how.scheme)) is None:
+        return report
+    return replace(report, headers=report.headers | headers(how, secret, report))
 
 
 def body_values(how: SigningForm, secret: str, at: datetime) -> Values:
@@ -113,10 +131,42 @@ def _standard_webhooks(how: SigningForm, secret: str, report: Outgoing) -> dict[
     return {f"{prefix}id": id_, f"{prefix}timestamp": stamp, f"{prefix}signature": f"v1,{made}"}
 
 
+def _ecdsa(how: SigningForm, secret: str, report: Outgoing) -> dict[str, str]:
+    stamp = str(int(report.at.timestamp()))
+    made = _private_key(secret).sign(stamp.encode() + report.body, ECDSA(SHA256()))
+    headers = {name: str(fill(value, {"timestamp": stamp})) for name, value in how.headers.items()}
+    return headers | {how.header: base64.b64encode(made).decode()}
+
+
+def _private_key(secret: str) -> EllipticCurvePrivateKey:
+    return derive_private_key(int.from_bytes(hashlib.sha256(secret.encode()).digest()), SECP256R1())
+
+
+def public_key(secret: str) -> str:
+    """Return the public key for what is signed by ecdsa with a secret: base64 of its DER."""
+    key = _private_key(secret).public_key()
+    der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return base64.b64encode(der).decode()
+
+
+def _basic(how: SigningForm, secret: str, _report: Outgoing) -> dict[str, str]:
+    return {"Authorization": f"Basic {base64.b64encode(f'{how.username}:{secret}'.encode()).decode()}"}
+
+
+def _with_sig(secret: str, report: Outgoing) -> Outgoing:
+    """Vonage's SMS API has its signature among the fields."""
+    pairs = sorted(report.fields.items())
+    text = "".join(f"&{name}={value.replace('&', '_').replace('=', '_')}" for name, value in pairs)
+    fields = {**report.fields, "sig": _digest(secret.encode(), text.encode(), "sha256", "hex")}
+    return replace(report, fields=fields, body=urlencode(fields).encode())
+
+
 _SCHEMES: Mapping[str, Callable[[SigningForm, str, Outgoing], dict[str, str]]] = {
     "hmac": _hmac,
     "twilio": _twilio,
     "plivo": _plivo,
     "jwt": _jwt,
     "standard-webhooks": _standard_webhooks,
+    "ecdsa": _ecdsa,
+    "basic": _basic,
 }

@@ -90,6 +90,7 @@ class SandboxState:
         self._sequence = itertools.count(1)
         self._events_of: defaultdict[int, list[ReportedEvent]] = defaultdict(list)
         self._by_key: dict[tuple[str, str], ReceivedMessage] = {}
+        self._by_reference: dict[tuple[str, str], ReceivedMessage] = {}
         self._tries: Counter[tuple[str, ...]] = Counter()
 
     # -- what tests and the demo put in
@@ -180,8 +181,15 @@ class SandboxState:
                 if first is not message:
                     message = replace(message, provider_id=first.provider_id, duplicate_of=first.seq)
             self.received.append(message)
+            if message.reference is not None:
+                self._by_reference.setdefault((message.channel, message.reference), message)
             self._notify()
             return message
+
+    def accepted_as(self, channel: StandInChannel, reference: str | None) -> ReceivedMessage | None:
+        """Return the message that was accepted on this channel under this reference, or None."""
+        with self.changed:
+            return None if reference is None else self._by_reference.get((channel, reference))
 
     def is_duplicate(self, channel: StandInChannel, key: str | None) -> bool:
         """Whether a message was accepted on this channel under this idempotency key."""

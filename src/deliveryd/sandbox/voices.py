@@ -21,7 +21,7 @@ from deliveryd.sandbox.state import SandboxState
 from deliveryd.sandbox.wire import Call
 
 FORM = "application/x-www-form-urlencoded"
-MOOD_STATUSES: Mapping[Mood, int] = {"refused": 400, "stopped": 400, "busy": 503}
+MOOD_STATUSES: Mapping[Mood, int] = {"refused": 400, "stopped": 400, "repeated": 400, "busy": 503}
 
 _SIGNATURE = SigningForm("hmac", header="X-Signature")
 
@@ -55,6 +55,14 @@ class JsonVoice:
         """Return the response for an accepted message."""
         return json_answer({"id": message.provider_id})
 
+    def found(self, _call: Call) -> Response | None:
+        """Every request sends a message."""
+        return None
+
+    def rejects_repeats(self) -> bool:
+        """A repeat is accepted again; its key says that it is one."""
+        return False
+
     def refused(self, mood: Mood, error: str, _to: str) -> Response:
         """Return the response for a message that isn't accepted."""
         return problem(MOOD_STATUSES[mood], error)
@@ -67,8 +75,7 @@ class JsonVoice:
         told = {"id": message.provider_id, "status": word, "at": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
         headers = {"content-type": "application/json"}
         report = Outgoing("POST", target, target, headers, json.dumps(told).encode(), {}, at)
-        sign(_SIGNATURE, self._state.receipt_secret, report)
-        return report
+        return sign(_SIGNATURE, self._state.receipt_secret, report)
 
 
 class PlainVoice(JsonVoice):
@@ -92,17 +99,37 @@ class ProviderVoice:
 
     def order(self, channel: StandInChannel, call: Call) -> SendOrder:
         """Parse a request. Raises UnreadableError."""
-        path = call.params["path"]
-        if not any(pattern.fullmatch(path) for pattern in self._provider.paths):
-            raise UnknownAddressError(f"{self._provider.name} has no address {path}")
+        self._check_path(call)
         payload = read_payload(call)
         to = text_at(payload, self._provider.to)
         if to is None:
             raise UnreadableError(f"missing recipient: {self._provider.to}")
         named = self._provider.reference
         reference = None if named is None else text_at(payload, named)
-        key = call.headers.get("idempotency-key") if self._provider.heeds_keys else None
+        key = call.headers.get(self._provider.key_header) if self._provider.heeds_keys else None
         return SendOrder(channel, to, reference, key, payload if isinstance(payload, dict) else {"": payload})
+
+    def found(self, call: Call) -> Response | None:
+        """Return the response to a lookup of this provider; None: the request is no lookup.
+
+        Raises UnreadableError.
+        """
+        lookup = self._provider.lookup
+        if lookup is None or call.method != "GET":
+            return None
+        self._check_path(call)
+        reference = text_at(dict(call.query), lookup.reference)
+        message = self._state.accepted_as(self._provider.channel, reference)
+        return _response(*self._provider.found(lookup, message))
+
+    def _check_path(self, call: Call) -> None:
+        path = call.params["path"]
+        if not any(pattern.fullmatch(path) for pattern in self._provider.paths):
+            raise UnknownAddressError(f"{self._provider.name} has no address {path}")
+
+    def rejects_repeats(self) -> bool:
+        """Whether the provider has an answer for a reference that came before."""
+        return "repeated" in self._provider.answers
 
     def new_id(self, order: SendOrder) -> str:
         """Return an ID for an accepted message."""
@@ -110,7 +137,9 @@ class ProviderVoice:
 
     def accepted(self, message: ReceivedMessage) -> Response:
         """Return the response for an accepted message."""
-        return _response(*self._provider.answer("accepted", message.provider_id, message.to))
+        return _response(
+            *self._provider.answer("accepted", message.provider_id, message.to, message.reference)
+        )
 
     def refused(self, mood: Mood, _error: str, to: str) -> Response:
         """Return the response for a message that isn't accepted."""

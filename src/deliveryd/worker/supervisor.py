@@ -126,7 +126,7 @@ class Supervisor:
                 self._on_ready(addresses)
                 await self._stop.wait()
                 await self._drain(parts, health)
-                parts.recorder.failures.report()
+                await _log_failures(parts)
                 self.account = await _reconcile(parts.journal)
                 loops.cancel_scope.cancel()
             close_servers.set()
@@ -260,6 +260,7 @@ async def _reconcile(journal: Journal) -> Account:
 
 async def _log_failures(parts: Parts) -> None:
     parts.recorder.failures.report()
+    parts.recorder.stops.report()
 
 
 async def _every(seconds: float, chore: Callable[..., Awaitable[object]], *args: object) -> None:

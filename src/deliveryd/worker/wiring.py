@@ -420,6 +420,14 @@ def _longest_pause(config: Config) -> float:
     return max(LONGEST_ASKED, *(max(each.retry.max, each.breaker.max_pause) for each in tables))
 
 
+def largest_requests(config: Config) -> Mapping[str, int]:
+    """The size of the largest request with reports that is accepted of each provider that reports."""
+    floor = config.receipts.max_body
+    return {
+        name: max(floor, options.largest_request or 0) for name, options in config.channels.reporting.items()
+    }
+
+
 def _receipts(config: Config, recorder: Recorder, clock: Clock, metrics: Metrics) -> Receipts | None:
     reporting = config.channels.reporting
     if not reporting or not config.receipts.listen:
@@ -433,7 +441,7 @@ def _receipts(config: Config, recorder: Recorder, clock: Clock, metrics: Metrics
         recorder,
         clock,
         metrics,
-        max_body=config.receipts.max_body,
+        largest=largest_requests(config),
         public_url=config.receipts.public_url or "",
         intermediate=config.events.intermediate,
     )

@@ -21,12 +21,16 @@ class Forged(Exception):
 
 
 class CertificateMissing(Exception):
-    """The signature can be verified only with the certificate at `url`, which `learn` has to be given."""
+    """The signature can be verified only with the certificate at `url`, which `learn` has to be given.
 
-    def __init__(self, url: str, learn: Callable[[bytes], None]) -> None:
+    `is_missing` tells whether it still isn't known.
+    """
+
+    def __init__(self, url: str, learn: Callable[[bytes], None], is_missing: Callable[[], bool]) -> None:
         super().__init__("the certificate of the signature isn't known")
         self.url = url
         self.learn = learn
+        self.is_missing = is_missing
 
 
 class Subscription(NamedTuple):

@@ -1,23 +1,21 @@
 """`mailgun`: a signature in the body, over a time and a token.
 
 It doesn't cover the rest of the body. So a token counts for one body only: the same report may come again,
-another one under the same token is forged. The tokens of the latest reports are remembered.
+another one under the same token is forged. The journal keeps the tokens until their times are too old.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from deliveryd.channels.signature_options import MailgunSignature
 from deliveryd.http.finder import Document, compile_finder
+from deliveryd.journal.used_tokens import SignedToken
+from deliveryd.model import SECOND
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import Forged, check_body, check_time, decode, is_any, read_time
-
-MOST_TOKENS = 50_000
-"""Remembered tokens: some megabytes."""
 
 _PLACES = {
     name: (compile_finder(f"/signature/{name}"), compile_finder(f"/{name}"))  # JSON, and the older form
@@ -26,18 +24,17 @@ _PLACES = {
 
 
 class Scheme:
-    """The scheme with its options, and the tokens seen."""
+    """The scheme with its options."""
 
     def __init__(self, options: MailgunSignature) -> None:
         self._options = options
-        self._seen: OrderedDict[str, bytes] = OrderedDict()
 
     def read_key(self, secret: str) -> bytes:
         """Return the webhook signing key."""
         return secret.encode()
 
     def verify(self, request: ReceiptRequest, keys: Sequence[bytes], now: int) -> ReceiptRequest:
-        """Compare the signature, then check the time and that the token has no other body."""
+        """Compare the signature, then check the time; the token of what is returned may have been used."""
         check_body(request)
         try:
             document = request.document()
@@ -48,15 +45,14 @@ class Scheme:
         signed = f"{signed_at}{token}".encode()
         if not is_any(signature, [hmac.digest(key, signed, "sha256") for key in keys]):
             raise Forged("the signature doesn't fit")
-        check_time(read_time(signed_at), now, self._options.tolerance)
-        self._remember(token, hashlib.sha256(request.body).digest())
-        return request
+        at = read_time(signed_at)
+        check_time(at, now, self._options.tolerance)
+        until = at + int(self._options.tolerance * SECOND)
+        return request.with_token(SignedToken(_digest(signed), _digest(request.body), until))
 
-    def _remember(self, token: str, body: bytes) -> None:
-        if self._seen.setdefault(token, body) != body:
-            raise Forged("the token was used for another report")
-        while len(self._seen) > MOST_TOKENS:
-            self._seen.popitem(last=False)
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=16).digest()
 
 
 def _value(document: Document, name: str) -> str:

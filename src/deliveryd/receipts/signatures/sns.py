@@ -1,7 +1,7 @@
 """`sns`: Amazon SNS. The message names the certificate that its signature fits, on Amazon's own hosts only.
 
-A certificate is fetched once and remembered. A genuine signature only shows that Amazon sent the message:
-whose topic it is, `topics` says.
+A certificate is fetched once and remembered, and only for a message that could be genuine. A genuine
+signature only shows that Amazon sent the message: whose topic it is, `topics` says.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class Scheme:
         if not _CERTIFICATE.fullmatch(url):
             raise Forged("the certificate isn't on a host of Amazon SNS")
         if url not in self._certificates:
-            raise CertificateMissing(url, partial(self.learn, url))
+            _check_readable(envelope, kind)
+            self._check_time(_text(envelope, "Timestamp"), now)
+            raise CertificateMissing(url, partial(self.learn, url), lambda: url not in self._certificates)
         self._check(self._certificates[url], envelope, _signed(envelope, kind))
         self._check_time(_text(envelope, "Timestamp"), now)
         return _content(request, envelope, kind)
@@ -122,6 +124,14 @@ def _text(envelope: dict[str, Any], name: str) -> str:
 def _signed(envelope: dict[str, Any], kind: str) -> bytes:
     lines = [(name, _text(envelope, name)) for name in _SIGNED[kind] if envelope.get(name) is not None]
     return "".join(f"{name}\n{value}\n" for name, value in lines).encode("utf-8", "surrogatepass")
+
+
+def _check_readable(envelope: dict[str, Any], kind: str) -> None:
+    """Raise Forged for what no certificate would make genuine, before one is fetched."""
+    _signed(envelope, kind)
+    signature = decode(_text(envelope, "Signature"), "base64")
+    if _text(envelope, "SignatureVersion") not in ("1", "2") or not signature:
+        raise Forged("the signature can't be read")
 
 
 def _content(request: ReceiptRequest, envelope: dict[str, Any], kind: str) -> Verified:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from deliveryd.journal.base import Counts
+from deliveryd.journal.used_tokens import SignedToken
 from deliveryd.model import Outcome, ProgressReport, Receipt, Reported, Transition
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
@@ -140,6 +141,19 @@ class ReceiptCases:
             both = [sample_receipt(delivered=first), sample_receipt(delivered=not first)]
             assert await receive_all(journal, both) == ["matched", "matched"]
             assert await waiting_events(journal) == [(1, status) for status in told]
+
+    async def test_a_token_counts_for_one_report_until_its_signature_is_too_old(
+        self, open_journal: OpenJournal
+    ) -> None:
+        token = SignedToken(b"t" * 16, b"a" * 16, NOW + 10)
+        other = token._replace(body=b"b" * 16)
+        async with open_journal() as journal:
+            assert await journal.use_token(token, NOW)
+            assert await journal.use_token(token, NOW + 10)
+            assert not await journal.use_token(other, NOW + 10)
+        async with open_journal() as journal:
+            assert not await journal.use_token(other, NOW + 10)
+            assert await journal.use_token(other, NOW + 11)
 
     async def test_where_a_provider_uses_an_id_again_its_receipt_is_for_the_latest_message(
         self, open_journal: OpenJournal

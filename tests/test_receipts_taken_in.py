@@ -23,7 +23,7 @@ from deliveryd.receipts.app import Receipts
 from deliveryd.receipts.inlet import open_inlet
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.testing.journal_cases.samples import accept_all, deliver_to_sent, waiting_events
-from test_signatures import (
+from test_signature_keys import (
     CERTIFICATE,
     CONFIRM,
     NOTIFICATION,

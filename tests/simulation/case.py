@@ -135,8 +135,10 @@ class Case(NamedTuple):
 
     def was_settled(self, key: str, before: int) -> bool:
         """Whether a doubt under a key was settled before a place in the order of all: the provider has it."""
-        found = (one for one in self.looked_up if one.found and one.request in self.history.ledger.answered)
-        return any(one.key == key and one.order < before for one in (*self.heard_taken, *found))
+        heard = self.history.ledger.answered
+        found = [(one.key, one.order) for one in self.looked_up if one.found and one.request in heard]
+        found += [(one.key, one.order) for one in self.heard_taken]
+        return any(one == key and order < before for one, order in found)
 
     def stops(self, channel: str, before: int | None = None) -> list[Change]:
         """What may have been recorded of this message's recipient, before a place in the order of all."""

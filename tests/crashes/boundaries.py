@@ -65,6 +65,9 @@ NEVER_PASSED: Mapping[str, str] = {
 }
 """Steps that the scenario doesn't take, and why that is no loss."""
 
+IF_FAST = "ListeningTime.until"
+"""A step that is taken only if the worker looks for deadlines before they are over."""
+
 SIDES = ("before", "after")
 
 
@@ -79,6 +82,12 @@ class Boundary(NamedTuple):
         """As `Class.step`."""
         return f"{self.owner.__name__}.{self.step}"
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether others have their turns within the step."""
+        step = vars(self.owner)[self.step]
+        return inspect.iscoroutinefunction(step.__func__ if isinstance(step, staticmethod) else step)
+
 
 def boundaries() -> list[Boundary]:
     """The public steps of the worker's parts, the journal's operations and the adapters' sending."""
@@ -92,6 +101,16 @@ def boundaries() -> list[Boundary]:
 def commits() -> list[str]:
     """Operations of the journal's protocol that end in a commit."""
     return [name for name, step in _functions(base.Journal) if inspect.iscoroutinefunction(step)]
+
+
+def telling_names() -> list[str]:
+    """The failpoints of which none leaves behind what another one leaves.
+
+    A step that isn't awaited commits nothing and sends nothing: a process killed at its beginning leaves the
+    same files and the same peers as at its end. What another thread commits meanwhile has its own failpoints.
+    """
+    within = {each.name for each in boundaries() if not each.is_awaited}
+    return [name for name in names() if name.endswith("/before") or name.rpartition("/")[0] not in within]
 
 
 def names() -> list[str]:

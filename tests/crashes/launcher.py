@@ -27,7 +27,7 @@ from deliveryd.cli.app import main as deliveryd
 from deliveryd.delivery import availability, deadlines
 from deliveryd.runtime.threads import Blocking, in_thread
 
-OFTEN = 0.02
+OFTEN = 0.1
 """Seconds between two looks for what passes unnoticed otherwise."""
 
 LOADED_LATER = (

@@ -24,7 +24,7 @@ class ListeningTime:
     def __init__(self) -> None:
         self._total = 0
         self._since: float | None = None  # the event loop's time up to which it is counted; None: it stands
-        self._accepted_at = 0.0  # the event loop's time of the last acceptance
+        self._accepted_at = float("-inf")  # the event loop's time of the last acceptance
         self.begun = AutoResetEvent()
         """Set when it goes on after it stood still."""
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import SMTPUTF8
@@ -15,7 +14,6 @@ from typing import Any
 import anyio
 import pytest
 import trustme
-from aiosmtpd.smtp import AuthResult
 from pydantic import ValidationError
 
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
@@ -23,16 +21,13 @@ from deliveryd.channels.html_text import html_to_text
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
-from deliveryd.runtime import renewal
 from deliveryd.testing.gateway import closed_port
-from deliveryd.testing.samples import dispatch, opened
-from support.mail_server import HANG_UP, STALL, MailServer, accept_only, open_mail_server
+from deliveryd.testing.samples import opened
+from support.mail_server import HANG_UP, STALL, MailServer, open_mail_server
+from support.smtp_letters import NAME, TEXT, mail_to, options_for, send
 from support.verdicts import nameless
 
 pytestmark = pytest.mark.anyio
-
-TEXT = {"subject": "Grüße, Ada", "body": "Привіт!\n.\n..dots\nbye", "format": "text"}
-NAME = "<a-1@shop.example>"
 
 
 @pytest.fixture(scope="module", params=["asyncio", "uvloop"])
@@ -45,23 +40,6 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 async def server() -> AsyncIterator[MailServer]:
     async with open_mail_server() as mail_server:
         yield mail_server
-
-
-def options_for(server: MailServer | int, **more: Any) -> dict[str, Any]:
-    port = server if isinstance(server, int) else server.port
-    return {"host": "127.0.0.1", "port": port, "tls": "none", "sender": "Shop <news@shop.example>", **more}
-
-
-async def send(
-    server: MailServer | int, fields: Mapping[str, str] = TEXT, to: str = "ada@example.com", **more: Any
-) -> Verdict:
-    async with opened("smtp", options_for(server, **more), block="email") as channel:
-        return await channel.send(mail_to(to, fields))
-
-
-def mail_to(address: str, fields: Mapping[str, str] = TEXT, key: str = "a-1") -> Any:
-    customer = Customer(7, {"email": address})
-    return dispatch("email", fields, customer=customer, key=key)
 
 
 def received(server: MailServer, index: int = -1) -> EmailMessage:
@@ -339,74 +317,6 @@ def ca_file(authority: trustme.CA, tmp_path: Path) -> Path:
     return path
 
 
-def server_tls(authority: trustme.CA, name: str = "127.0.0.1") -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(name).configure_cert(context)
-    return context
-
-
-@pytest.fixture
-def password(tmp_path: Path) -> Path:
-    path = tmp_path / "password"
-    path.write_text("w0rd\n")
-    path.chmod(0o600)
-    return path
-
-
-async def test_starttls_with_log_in(authority: trustme.CA, ca_file: Path, password: Path) -> None:
-    """The connection is secured before the password travels, and kept for the next mail."""
-    async with open_mail_server(
-        tls_context=server_tls(authority),
-        require_starttls=True,
-        authenticator=accept_only("shop", "w0rd"),
-        auth_required=True,
-    ) as server:
-        access: dict[str, Any] = {
-            "tls": "starttls",
-            "ca_file": ca_file,
-            "username": "shop",
-            "password_file": password,
-        }
-        async with opened("smtp", options_for(server, **access), block="email") as channel:
-            assert await channel.probe() is None
-            assert await channel.send(mail_to("ada@example.com")) == Accepted(NAME)
-            assert await channel.send(mail_to("ada@example.com")) == Accepted(NAME)
-        assert len(server.connections) == 2
-        await anyio.Path(password).write_text("wrong")
-        assert nameless(await send(server, **access)) == Misconfigured("535 at AUTH")
-        async with opened("smtp", options_for(server, **access), block="email") as channel:
-            assert await channel.probe() == "535 at AUTH"
-
-
-async def test_tls_from_the_start(authority: trustme.CA, ca_file: Path) -> None:
-    """With `tls` the connection is secure from its first byte."""
-    async with open_mail_server(implicit_tls=server_tls(authority)) as server:
-        assert await send(server, tls="tls", ca_file=ca_file) == Accepted(NAME)
-
-
-@pytest.mark.parametrize("tls", ["tls", "starttls"])
-@pytest.mark.parametrize("name", ["127.0.0.1", "other.example"])
-async def test_a_certificate_that_is_not_trusted(
-    authority: trustme.CA, ca_file: Path, tls: str, name: str
-) -> None:
-    """Neither a stranger's certificate nor one for another name is accepted; nothing is sent."""
-    issuer = trustme.CA() if name == "127.0.0.1" else authority
-    context = server_tls(issuer, name)
-    options: dict[str, Any] = {"implicit_tls": context} if tls == "tls" else {"tls_context": context}
-    async with open_mail_server(**options) as server:
-        verdict = await send(server, tls=tls, ca_file=ca_file)
-        assert isinstance(verdict, Misconfigured)
-        assert verdict.reason.startswith(f"the certificate of 127.0.0.1:{server.port} isn't trusted: ")
-        is_unknown = name == "127.0.0.1"  # else it is valid, for another name: no authority mends that
-        assert verdict.reason.endswith("in channels.test.ca_file") is is_unknown
-        assert server.data_seen == []
-
-
-async def test_no_starttls_no_mail(server: MailServer) -> None:
-    """STARTTLS is required where it is configured, never left out because the server doesn't offer it."""
-    assert await send(server, tls="starttls") == Misconfigured("the server offers no STARTTLS", "127.0.0.1")
-
-
 async def test_a_preview_is_readable_and_a_probe_sends_nothing(server: MailServer) -> None:
     """A preview shows envelope, headers and bodies decoded; neither it nor a probe sends a mail."""
     async with opened("smtp", options_for(server), block="email") as channel:
@@ -502,55 +412,3 @@ def test_broken_markup_takes_no_longer_than_good_and_hides_nothing_around_it(pie
     assert time.thread_time() - started < 20
     assert text.startswith("Dear Ann\n")
     assert text.endswith("\nSee you")
-
-
-class Accounts:
-    """An authenticator of a mail server whose password a test changes."""
-
-    def __init__(self) -> None:
-        self.password = "w0rd"
-
-    def __call__(self, _server: Any, _session: Any, _envelope: Any, _mechanism: str, data: Any) -> AuthResult:
-        return AuthResult(success=data.password == self.password.encode(), handled=False)
-
-
-async def test_a_replaced_password_is_used_at_once_after_a_refusal(password: Path) -> None:
-    """A 535 is no failure of the mail: the same attempt goes on with the new password."""
-    accounts = Accounts()
-    async with open_mail_server(authenticator=accounts, auth_require_tls=False) as server:
-        access = options_for(server, username="shop", password_file=password)
-        async with opened("smtp", access, block="email") as channel:
-            accounts.password = "n3w"
-            await anyio.Path(password).write_text("n3w")
-            assert await channel.send(mail_to("ada@example.com")) == Accepted(NAME)
-            assert (len(server.mails), len(server.connections)) == (1, 2)
-
-
-async def test_without_a_new_password_a_refusal_is_not_repeated(password: Path) -> None:
-    """The mail waits for somebody to mend it."""
-    accounts = Accounts()
-    async with open_mail_server(authenticator=accounts, auth_require_tls=False) as server:
-        access = options_for(server, username="shop", password_file=password)
-        async with opened("smtp", access, block="email") as channel:
-            accounts.password = "n3w"
-            verdict = await channel.send(mail_to("ada@example.com"))
-            assert nameless(verdict) == Misconfigured("535 at AUTH")
-            assert (len(server.mails), len(server.connections)) == (0, 1)
-
-
-async def test_no_mail_goes_over_a_connection_of_the_password_before(
-    password: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kept connection is parted from when the file is replaced."""
-    monkeypatch.setattr(renewal, "LOOK_EVERY", 0)
-    accounts = Accounts()
-    async with open_mail_server(authenticator=accounts, auth_require_tls=False) as server:
-        access = options_for(server, username="shop", password_file=password)
-        async with opened("smtp", access, block="email") as channel:
-            for _ in range(2):
-                assert await channel.send(mail_to("ada@example.com")) == Accepted(NAME)
-            assert len(server.connections) == 1
-            accounts.password = "n3w"
-            await anyio.Path(password).write_text("n3w")
-            assert await channel.send(mail_to("ada@example.com")) == Accepted(NAME)
-            assert len(server.connections) == 2

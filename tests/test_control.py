@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
 import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import Popen
 
-import httpx
 import pytest
 
-from deliveryd.sandbox.faults import ApplyThenDelay, ApplyThenHangUp
 from support.messages import message, sms_settings
-from support.terminal import Answered, command
+from support.ordering import ANN, audited, end, hold, order, running
+from support.terminal import command
 from support.world import PATIENCE, World, open_world
 
 pytestmark = pytest.mark.slow
-
-ANN = {"id": 1, "name": "Ann", "phone": "+447700900101"}
 
 
 @pytest.fixture
@@ -33,38 +27,6 @@ def world(tmp_path: Path) -> Iterator[World]:
         world.state.settings[1] = sms_settings()
         world.add('on_in_doubt = "hold"\n')
         yield world
-
-
-def order(world: World, group: str, verb: str, *arguments: object) -> Answered:
-    return command(group, verb, "--config", world.config, *arguments)
-
-
-def hold(world: World, *ids: int) -> None:
-    """Have messages in doubt: the gateway took each, and hung up instead of answering."""
-    for id_ in ids:
-        world.state.fail("provider.sms", ApplyThenHangUp())
-        world.state.enqueue(message(id_))
-        worker = world.start("--until-idle")
-        assert worker.wait(PATIENCE) == 1, world.log()
-
-
-def running(world: World) -> Popen[bytes]:
-    """A worker that takes work, and orders."""
-    asked = world.state.requests["queue"]
-    worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.requests["queue"] > asked, PATIENCE)
-    return worker
-
-
-def end(worker: Popen[bytes]) -> None:
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait(PATIENCE) == 0
-
-
-def audited(world: World) -> Answered:
-    answered = command("audit", "--config", world.config)
-    assert answered.status == 0, answered.out
-    return answered
 
 
 # in doubt
@@ -420,86 +382,8 @@ def test_where_no_socket_can_be_the_worker_works_and_the_command_says_why(
     end(worker)
 
 
-# receipts that settle what is in doubt
-
-RECEIPT = """
-receipt = { provider_id = "/id", status = "/status", delivered = ["delivered"], failed = ["failed"], \
-reference = "/reference" }
-"""
-
-
-def receipts_of(world: World) -> str:
-    """Where the worker takes receipts of the channel sms."""
-    found = re.findall(r'"listen": "(http://[^"]+)"', world.log())
-    return f"{found[-1]}/receipts/sms"
-
-
-def report(url: str, reference: str, status: str = "delivered") -> None:
-    """Report as the gateway; the worker has it once it answers."""
-    body = {"id": "gateway-1", "status": status, "reference": reference}
-    assert httpx.post(url, json=body, trust_env=False).status_code == 200
-
-
-@pytest.fixture
-def reporting(world: World) -> World:
-    """A world whose gateway echoes the message's id in its receipts."""
-    world.change('[receipts]\nlisten = ""', '[receipts]\nlisten = "127.0.0.1:0"')
-    world.add(RECEIPT)
-    return world
-
-
-@pytest.mark.parametrize(("status", "last"), [("delivered", "delivered"), ("failed", "error")])
-def test_a_receipt_settles_what_is_held_in_doubt(reporting: World, status: str, last: str) -> None:
-    """The provider's answer never came, so the receipt is known by the reference that it echoes."""
-    world = reporting
-    hold(world, 1)
-    worker = running(world)
-    url = receipts_of(world)
-    report(url, "1", status)
-    report(url, "1", status)
-    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent", last], PATIENCE)
-    end(worker)
-    assert len(world.state.received) == 1
-    assert order(world, "in-doubt", "list", "--json").data == []
-    assert "settled by the provider's receipt" in command("explain", "--config", world.config, 1).out
-    audited(world)
-
-
-def test_a_receipt_takes_back_what_waits_to_be_resent(reporting: World) -> None:
-    """Known by the attempt's id; the worker doesn't wait for the message any more, and becomes idle."""
-    world = reporting
-    world.change('on_in_doubt = "hold"', 'on_in_doubt = "resend"')
-    world.change('base = "50ms", max = "200ms"', 'base = "1h", max = "1h"')
-    world.state.fail("provider.sms", ApplyThenHangUp())
-    world.state.enqueue(message(1))
-    worker = world.start("--until-idle", log="info")
-    world.sandbox.wait_for(lambda state: state.received, PATIENCE)
-    key = world.state.received[0].idempotency_key
-    assert key is not None
-    url = receipts_of(world)
-    report(url, key)
-    assert worker.wait(PATIENCE) == 0
-    assert world.state.statuses(1) == ["dequeued", "sent", "delivered"]
-    assert len(world.state.received) == 1
-    audited(world)
-
-
-def test_a_receipt_that_comes_while_the_answer_is_awaited_settles_the_doubt_as_it_arises(
-    reporting: World,
-) -> None:
-    world = reporting
-    world.change('timeout = "3s"', 'timeout = "1s"')
-    world.state.fail("provider.sms", ApplyThenDelay(30.0))
-    world.state.enqueue(message(1))
-    worker = world.start("--until-idle", log="info")
-    world.sandbox.wait_for(lambda state: state.received, PATIENCE)
-    report(receipts_of(world), "1")
-    assert worker.wait(PATIENCE) == 0
-    assert world.state.statuses(1) == ["dequeued", "sent", "delivered"]
-    audited(world)
-
-
 # who may give orders
+
 
 ANOTHER_USER = """
 import os, socket

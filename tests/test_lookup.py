@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from anyio.from_thread import start_blocking_portal
 from pydantic import ValidationError
 
@@ -123,7 +124,8 @@ async def test_a_provider_that_cannot_be_asked_now() -> None:
 @pytest.mark.parametrize(
     ("lookup", "problem"),
     [
-        ({"query": {"status": "sent"}}, "a provider is asked by {message.key} or {message.id}"),
+        ({"query": {"status": "sent"}}, "a provider is asked by {message.key}, {message.id} or"),
+        ({"query": {"id": "{message.providerId}"}}, "provider_id has to say where it stands"),
         ({"query": {"k": "{message.key}", "to": "{customer.phone}"}}, "settled without {customer.phone}"),
         ({"query": {"k": "{message.key}", "t": "{secret.none}"}}, "isn't defined in secrets"),
         ({"json": {"k": "{message.key}"}}, "needs query instead of json"),
@@ -140,6 +142,61 @@ def test_lookups_that_cannot_be_configured(lookup: dict[str, Any], problem: str)
     with pytest.raises(ValidationError) as error:
         options(**lookup)
     assert problem in str(error.value)
+
+
+def test_the_providers_id_is_known_in_lookup_only() -> None:
+    """Before the message was sent there is none."""
+    with pytest.raises(ValidationError, match="known before the message was sent"):
+        HttpChannelOptions.model_validate({"url": "http://h/", "json": {"id": "{message.providerId}"}})
+
+
+BY_ID = {
+    "url": "http://127.0.0.1:1/{message.providerId}",
+    "answers": [{"status": [200], "verdict": "taken"}],
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (Reply(500, b'{"id": "m-1"}'), "m-1"),
+        (Reply(202, b'{"id": "m-2", "state": "?"}'), "m-2"),
+        (Reply(502, b"<html>"), None),
+    ],
+)
+async def test_an_answer_in_doubt_may_have_the_providers_id(answer: Reply, found: str | None) -> None:
+    """A 5xx, or one whose row says in_doubt; the provider is asked by it, and can't be without one."""
+    async with open_gateway() as gateway:
+        gateway.respond = lambda request: answer if request.method == "POST" else Reply(200, b"{}")
+        given = {
+            "url": gateway.url, "json": SMS, "provider_id": "/id",
+            "answers": [{"status": [202], "verdict": "in_doubt"}],
+            "lookup": {**BY_ID, "url": f"{gateway.url}/messages/{{message.providerId}}"},
+        }  # fmt: skip
+        async with opened("http", given, block="sms") as channel:
+            verdict = await channel.send(HI)
+            assert isinstance(verdict, InDoubt)
+            assert verdict.provider_id == found
+            answered = await channel.look_up(HI._replace(provider_id=found))
+        if found is None:
+            assert answered == Unknown("the provider gave no id by which it can be asked")
+        else:
+            assert answered == Taken()
+            assert gateway.seen[-1].target == f"/messages/{found}"
+
+
+@pytest.mark.anyio
+async def test_the_head_of_an_answer_that_breaks_off_may_have_the_providers_id() -> None:
+    """An answer whose body is lost is in doubt all the same."""
+    async with open_gateway() as gateway:
+        head = b"HTTP/1.1 201 Created\r\nX-Id: m-3\r\nContent-Length: 99\r\n\r\n{"
+        gateway.respond = lambda _request: Disconnect(head)
+        given = {"url": gateway.url, "json": SMS, "provider_id": "header:X-Id"}
+        async with opened("http", given, block="sms") as channel:
+            verdict = await channel.send(HI)
+    assert isinstance(verdict, InDoubt)
+    assert verdict.provider_id == "m-3"
 
 
 def test_a_secret_of_the_question_needs_tls(token: str) -> None:
@@ -197,6 +254,22 @@ def test_what_the_provider_has_is_sent_without_a_repeat(virtual: VirtualWorld) -
         ("in_doubt", None, "cut off"),
         ("accepted", "first", "settled by asking the provider, which has it"),
     ]
+
+
+def test_a_question_has_the_id_that_the_provider_gave_in_its_doubtful_answer(virtual: VirtualWorld) -> None:
+    """As the journal keeps it, over a restart too."""
+    channel = virtual.channels["sms"]
+    channel.verdict = lambda _: InDoubt("500", provider_id="m-9")
+    channel.found = lambda _: Taken("m-9")
+
+    async def story() -> None:
+        with trio.move_on_after(30):
+            await virtual.run_until_idle()
+        await virtual.run_until_idle()
+
+    live(story)
+    assert [question.provider_id for _, question in channel.asked] == ["m-9"]
+    assert virtual.service.statuses(1) == ["dequeued", "sent"]
 
 
 @pytest.mark.parametrize("found", [NotTaken(), Unknown("who knows")])

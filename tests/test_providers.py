@@ -13,7 +13,6 @@ import pytest
 import trio
 
 from deliveryd.channels.base import (
-    Accepted,
     Dispatch,
     InDoubt,
     Misconfigured,
@@ -25,19 +24,23 @@ from deliveryd.channels.base import (
 from deliveryd.delivery.choice import Choice, Idle, Sender
 from deliveryd.model import Customer, Entry, Spent
 from support.messages import message
-from support.virtual import CONFIG, VirtualChannel, VirtualWorld, live
+from support.two_providers import (
+    ACCEPTED,
+    BOTH,
+    BUSY,
+    EMAIL,
+    A,
+    B,
+    Provider,
+    all_sent,
+    enqueue,
+    ids_of,
+    sent_by,
+    world_of_two,
+)
+from support.virtual import VirtualChannel, VirtualWorld, live
 
-BUSY = TryAgain("provider answered 503")
 BY_A_GATEWAY = TryAgain("provider answered 503", may_have_arrived=True)
-SMS = {"content": {"en": {"sms": {"text": "hello"}}}}
-BOTH = {"content": {"en": {"sms": {"text": "hello"}, "email": {"subject": "s", "body": "b"}}}}
-A, B = "sms/a", "sms/b"
-EMAIL = """\
-[channels.email]
-adapter = "http"
-url = "http://mail/"
-json = { text = "{content.body}" }
-"""
 
 
 # the choice
@@ -140,62 +143,9 @@ def test_only_providers_that_reach_the_customer_are_chosen() -> None:
     assert not of.can_move(entry(1, provider=B), Customer(1, {"app": "x"}), B)
 
 
-# the line
-
-
-class Provider(VirtualChannel):
-    """A provider that a test takes down; `reachable` says whether connections to it can be made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reachable = True
-        self.connections = 0
-
-    async def probe(self) -> str | None:
-        self.connections += 1
-        return None if self.reachable else "no connection"
-
-    def accepted(self) -> list[int]:
-        return [dispatch.entry.id for _, dispatch in self.attempts if self.verdict(dispatch) == ACCEPTED]
-
-
-ACCEPTED = Accepted()
-
-
 @pytest.fixture
 def world(tmp_path: Path) -> VirtualWorld:
-    """Two providers of the channel sms: a with 80 of 100 messages, b with 20."""
-    world = VirtualWorld(tmp_path)
-    head = CONFIG[: CONFIG.index("[channels.sms]")]
-    tables = (
-        f'[channels.sms.providers.{name}]\nadapter = "http"\nurl = "http://{name}/"\n'
-        f'json = {{ text = "{{content.text}}" }}\nweight = {weight}\nbreaker.failures = 5\n'
-        for name, weight in (("a", 80), ("b", 20))
-    )
-    queue = '[queue]\npoll_interval = "100ms"\nmax_poll_interval = "1s"\n'
-    world.path.write_text("".join((head, queue, *tables)))
-    world.service.settings[1] = json.dumps(SMS)
-    for name in (A, B):
-        world.channels[name] = Provider()
-        world.channels[name].verdict = lambda _: ACCEPTED
-    return world
-
-
-def sent_by(world: VirtualWorld, name: str) -> list[tuple[float, Dispatch]]:
-    """The attempts at a provider."""
-    return world.channels[name].attempts
-
-
-def ids_of(attempts: list[tuple[float, Dispatch]]) -> set[int]:
-    return {dispatch.entry.id for _, dispatch in attempts}
-
-
-def all_sent(world: VirtualWorld, count: int) -> bool:
-    return all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, count + 1))
-
-
-def enqueue(world: VirtualWorld, count: int) -> None:
-    world.service.enqueue(*(message(id_) for id_ in range(1, count + 1)))
+    return world_of_two(tmp_path)
 
 
 def test_the_line_shares_messages_by_weight(world: VirtualWorld) -> None:
@@ -391,111 +341,3 @@ def test_a_provider_that_comes_back_knows_the_message_by_its_first_key(world: Vi
     for _, each in sent_by(world, A):
         by_message.setdefault(each.entry.id, set()).add(each.key)
     assert all(len(keys) == 1 for keys in by_message.values())
-
-
-# when all are down
-
-
-@pytest.fixture
-def fallback(world: VirtualWorld) -> VirtualWorld:
-    """Behind sms stands email."""
-    world.add(EMAIL)
-    world.service.settings[1] = json.dumps(BOTH)
-    world.channels["email"] = Provider()
-    return world
-
-
-def down_until(world: VirtualWorld, seconds: float, verdict: Verdict = BUSY) -> None:
-    for name in (A, B):
-        world.channels[name].verdict = lambda _: verdict if trio.current_time() < seconds else ACCEPTED
-
-
-def test_a_channel_that_is_down_for_too_long_leaves_its_messages_to_the_next_one(
-    fallback: VirtualWorld,
-) -> None:
-    """Those that wait and those that come; when a provider answers, the channel takes them again."""
-    down_until(fallback, 3000)
-    enqueue(fallback, 100)
-
-    async def scene() -> None:
-        async with anyio.create_task_group() as tasks:
-            supervisor = fallback.supervisor()
-            tasks.start_soon(supervisor.run)
-            await anyio.sleep(890)
-            assert not sent_by(fallback, "email")
-            await anyio.sleep(100)
-            assert ids_of(sent_by(fallback, "email")) >= set(range(1, 80))
-            fallback.service.enqueue(*(message(id_) for id_ in range(101, 151)))
-            await anyio.sleep(100)
-            assert len(ids_of(sent_by(fallback, "email")) & set(range(101, 151))) > 45
-            await anyio.sleep(2500)
-            for some in (range(151, 152), range(152, 200)):
-                fallback.service.enqueue(*map(message, some))
-                await anyio.sleep(100)
-            supervisor.stop()
-
-    live(scene)
-    assert all_sent(fallback, 199)
-    assert not ids_of(sent_by(fallback, "email")) & set(range(151, 200))
-
-
-def test_the_time_that_a_channel_is_down_goes_on_over_a_restart(fallback: VirtualWorld) -> None:
-    """A probe comes first, and finds it still down."""
-    down_until(fallback, 3600)
-    enqueue(fallback, 50)
-
-    async def scene() -> None:
-        for seconds in (600, 400):
-            async with anyio.create_task_group() as tasks:
-                supervisor = fallback.supervisor()
-                tasks.start_soon(supervisor.run)
-                await anyio.sleep(seconds)
-                if seconds == 600:
-                    assert not sent_by(fallback, "email")
-                supervisor.stop()
-
-    live(scene)
-    assert len(ids_of(sent_by(fallback, "email"))) >= 40
-
-
-def test_a_channel_that_works_after_a_restart_takes_its_messages(fallback: VirtualWorld) -> None:
-    """Though it was down for long before: the probe that comes first is accepted."""
-    down_until(fallback, 1200)
-    fallback.path.write_text(fallback.path.read_text().replace(EMAIL, ""))
-    enqueue(fallback, 50)
-
-    async def scene() -> None:
-        async with anyio.create_task_group() as tasks:
-            supervisor = fallback.supervisor()
-            tasks.start_soon(supervisor.run)
-            await anyio.sleep(1000)
-            supervisor.stop()
-        fallback.add(EMAIL)
-        await anyio.sleep(300)
-        async with anyio.create_task_group() as tasks:
-            supervisor = fallback.supervisor()
-            tasks.start_soon(supervisor.run)
-            await anyio.sleep(300)
-            supervisor.stop()
-
-    live(scene)
-    assert all_sent(fallback, 50)
-    assert not sent_by(fallback, "email")
-
-
-def test_without_another_channel_messages_wait_for_as_long_as_it_takes(world: VirtualWorld) -> None:
-    down_until(world, 7200)
-    enqueue(world, 200)
-    live(world.run_until_idle)
-    assert all_sent(world, 200)
-    before = [at for name in (A, B) for at, _ in sent_by(world, name) if at < 7200]
-    assert len(before) < 500
-
-
-def test_what_is_in_doubt_stays_although_its_channel_is_down_for_long(fallback: VirtualWorld) -> None:
-    down_until(fallback, 2400, InDoubt("cut off"))
-    enqueue(fallback, 100)
-    live(fallback.run_until_idle)
-    assert all_sent(fallback, 100)
-    doubtful = {id_ for name in (A, B) for id_ in ids_of([x for x in sent_by(fallback, name) if x[0] < 2400])}
-    assert not doubtful & ids_of(sent_by(fallback, "email"))

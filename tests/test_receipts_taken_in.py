@@ -25,7 +25,7 @@ from deliveryd.receipts.inlet import open_inlet
 from deliveryd.receipts.pages import FETCHES_AT_ONCE
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.testing.journal_cases.samples import accept_all, deliver_to_sent, waiting_events
-from test_signatures import (
+from test_signature_keys import (
     CERTIFICATE,
     CONFIRM,
     NOTIFICATION,

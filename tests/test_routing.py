@@ -4,78 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from deliveryd.channels.base import NO_ADDRESS, Dispatch, Found, Unknown, Verdict
 from deliveryd.delivery.choice import Choice, Idle, Sender
 from deliveryd.delivery.routing import Road, Routed, Router, Undeliverable, is_expired
 from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
-from deliveryd.model import Customer, Entry, LanguageContent, Settings, Spent, parse_instant
+from deliveryd.model import Customer, Entry, LanguageContent, Settings, Spent
 from deliveryd.rendering.content import compile_settings
-from deliveryd.rendering.greeting import GreetingPolicy, general_stands_in, strict
 from deliveryd.transitions import expiry_details
-
-EXPIRY = parse_instant("2030-01-01T00:00:00Z")
-MESSAGE = Entry(1, 2, 3, {"city": "Graz"})
-
-
-class Reaching:
-    """A channel that needs an address of the customer, or none."""
-
-    def __init__(self, needs: str | None) -> None:
-        self._needs = needs
-        self.customer_fields = frozenset([needs] if needs else [])
-
-    lookup_after: float | None = None
-
-    async def look_up(self, dispatch: Dispatch) -> Found:
-        """Nothing was found."""
-        return Unknown("not asked")
-
-    def recipient(self, customer: Customer) -> str | None:
-        return customer.fields.get("phone")
-
-    def reaches(self, customer: Customer | None) -> bool:
-        return self._needs is None or (customer is not None and bool(customer.fields.get(self._needs)))
-
-    def unreached(self, customer: Customer | None) -> str:
-        return NO_ADDRESS
-
-    async def send(self, dispatch: Dispatch) -> Verdict:
-        raise AssertionError("routing sends nothing")
-
-    def preview(self, dispatch: Dispatch) -> str:
-        raise AssertionError("routing shows nothing")
-
-    async def probe(self) -> str | None:
-        return None
-
-    async def aclose(self) -> None:
-        return
-
-
-ROADS = {
-    "inApp": Road("inApp", Choice({"inApp": Sender(Reaching(None), Idle())})),
-    "sms": Road("sms", Choice({"sms": Sender(Reaching("phone"), Idle())})),
-    "sms2": Road("sms", Choice({"sms2": Sender(Reaching("phone"), Idle())})),
-    "email": Road("email", Choice({"email": Sender(Reaching("email"), Idle())})),
-}
-NOBODY = StoppedRecipients(b"key")
-ORDER = ("inApp", "messenger", "sms", "sms2", "email")
-
-
-def content(**blocks: str) -> LanguageContent:
-    """A language whose blocks say one text each."""
-    names = {"sms": "text", "email": "body", "inApp": "name", "messenger": "text"}
-    extra = {"email": {"subject": "s"}}
-    return LanguageContent(
-        "Hello", None, {block: {**extra.get(block, {}), names[block]: text} for block, text in blocks.items()}
-    )
+from support.roads import (
+    DOUBT,
+    EXPIRY,
+    MESSAGE,
+    NOBODY,
+    ORDER,
+    ROADS,
+    Case,
+    Reaching,
+    content,
+    customer,
+    route,
+)
 
 
 def flawed(language: LanguageContent, **reasons: str) -> LanguageContent:
@@ -83,26 +35,14 @@ def flawed(language: LanguageContent, **reasons: str) -> LanguageContent:
     return replace(language, unreadable=reasons)
 
 
-def customer(**fields: str) -> Customer:
-    return Customer(3, fields)
-
-
 ALL = {"phone": "1", "email": "a@b"}
 
 
-class Case(NamedTuple):
-    """What there is; over which lane and in which language the message goes, or the details of its error."""
-
-    languages: Mapping[str, LanguageContent]
-    customer: Customer | None
-    goes: tuple[str, str] | str
-    entry: Entry = MESSAGE
-    configured: tuple[str, ...] = ("en", "uk")
-
-
 EN = content(sms="en")
+
+
 EVERYTHING = content(sms="a", email="b", inApp="c", messenger="d")
-DOUBT = MESSAGE._replace(provider="sms", doubt=True, number=1, tries=1)
+
 
 CASES = {
     # languages
@@ -284,12 +224,6 @@ CASES = {
 }
 
 
-def route(case: Case, *, expires_at: int | None = None, now: int = 0) -> Routed | Undeliverable:
-    router = Router(ROADS, ORDER, case.configured, NOBODY)
-    settings = compile_settings(Settings(2, expires_at, case.languages))
-    return router.route(case.entry, settings, case.customer, now)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_where_a_message_goes(name: str) -> None:
     """Language and lane, or the details of the error event."""
@@ -359,176 +293,12 @@ def test_the_order_names_only_what_is_configured() -> None:
     assert found.provider == "email"
 
 
-# whether it matters who the customer is
-
-NAME = "customer.name"
-NEEDS: Mapping[str, tuple[Mapping[str, LanguageContent], Mapping[str, str], bool]] = {
-    "nothing": ({"en": content(inApp="fine")}, {}, False),
-    "an address": ({"en": content(sms="fine")}, {}, True),
-    "an address of a channel that comes first": ({"en": content(inApp="a", sms="b")}, {}, False),
-    "a name": ({"en": content(inApp="{customer.name}")}, {}, True),
-    "a name that the message says": ({"en": content(inApp="{customer.name}")}, {NAME: "Ann"}, False),
-    "a greeting": ({"en": content(inApp="{greeting}")}, {}, True),
-    "a greeting that the message says": ({"en": content(inApp="{greeting}")}, {"greeting": "Hi"}, False),
-    "a greeting that nobody has": (
-        {"en": LanguageContent(blocks={"inApp": {"name": "{greeting}"}})}, {}, False,
-    ),
-    "a name in a channel that isn't chosen": (
-        {"en": content(inApp="fine", email="{customer.name}")}, {}, False,
-    ),
-    "a language": ({"en": content(inApp="a"), "de": content(inApp="b")}, {}, True),
-    "a language with another channel": ({"en": content(inApp="a"), "de": content(email="b")}, {}, True),
-    "a language that can't be sent": ({"en": content(inApp="a"), "de": content(messenger="b")}, {}, False),
-    "a language of nobody": ({"en": content(inApp="a"), "!": content(inApp="b")}, {}, False),
-    "only another language than the configured": ({"de": content(inApp="a")}, {}, True),
-    "nothing that could be sent to anybody": ({"en": content(messenger="a")}, {}, False),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", NEEDS)
-def test_whether_it_matters_who_the_customer_is(name: str) -> None:
-    """Only for a name, a greeting, an address, or a choice of languages."""
-    languages, variables, needs = NEEDS[name]
-    settings = compile_settings(Settings(2, None, languages))
-    router = Router(ROADS, ORDER, ("en", "uk"), NOBODY)
-    for _ in range(2):  # the second time it is remembered
-        assert router.needs_customer(MESSAGE._replace(variables=variables), settings, 0) is needs
-
-
-def test_an_expired_message_needs_no_customer() -> None:
-    """That it is over can be said without them."""
-    settings = compile_settings(Settings(2, EXPIRY, {"en": content(sms="{customer.name}")}))
-    router = Router(ROADS, ORDER, ("en",), NOBODY)
-    assert router.needs_customer(MESSAGE, settings, EXPIRY)
-    assert not router.needs_customer(MESSAGE, settings, EXPIRY + 1)
-
-
-def test_the_general_greeting_for_everybody_needs_a_customer_only_for_a_name_in_it() -> None:
-    """With `content.greeting_fallback` and no personal greeting, all are greeted alike."""
-    router = Router(ROADS, ORDER, ("en",), NOBODY)
-    for text, needs in (("Hello", False), ("Hello {customer.name}", True)):
-        language = LanguageContent(text, None, {"inApp": {"name": "{greeting}"}})
-        settings = compile_settings(Settings(2, None, {"en": language}), greetings=general_stands_in)
-        assert router.needs_customer(MESSAGE, settings, 0) is needs
-
-
-def test_what_is_left_after_failures_decides() -> None:
-    """A channel that is spent, or an attempt in doubt, leaves others that may need an address."""
-    settings = compile_settings(Settings(2, None, {"en": content(inApp="a", sms="b")}))
-    router = Router(ROADS, ORDER, ("en",), NOBODY)
-    assert not router.needs_customer(MESSAGE, settings, 0)
-    assert router.needs_customer(MESSAGE._replace(spent=(Spent("inApp", "no"),)), settings, 0)
-    assert router.needs_customer(DOUBT, settings, 0)
-    assert not router.needs_customer(DOUBT._replace(provider="inApp"), settings, 0)
-    assert not router.needs_customer(DOUBT._replace(provider="fax"), settings, 0)
-
-
-UNREADABLE = "can't be read"
-TAGS = ("en", "de", "de-at", "pt", "pt-br", "uk")
-texts = st.sampled_from(("fine", "{customer.name}", "{greeting}", "{city}", "{other}", "{a{customer.name}b}"))
-blocks = st.dictionaries(st.sampled_from(("sms", "email", "inApp", "messenger")), texts, max_size=3)
-unreadable = st.dictionaries(st.sampled_from(("sms", "inApp", "greetings")), st.just(UNREADABLE), max_size=2)
-greeting_texts = st.sampled_from((None, "Hello", "Hello {customer.name}", "{city}"))
-
-
-@st.composite
-def contents(draw: st.DrawFn) -> Mapping[str, LanguageContent]:
-    tags = draw(st.lists(st.sampled_from((*TAGS, "!")), max_size=4, unique=True))
-    return {
-        tag: LanguageContent(
-            draw(greeting_texts), draw(greeting_texts), content(**draw(blocks)).blocks, draw(unreadable)
-        )
-        for tag in tags
-    }
-
-
-entries = st.builds(
-    lambda variables, spent, doubt: MESSAGE._replace(
-        variables=variables, spent=tuple(Spent(name, "no") for name in spent), **doubt
-    ),
-    st.dictionaries(st.sampled_from((NAME, "greeting", "city", "a{customer.name}b")), st.just("v")),
-    st.lists(st.sampled_from(ORDER), max_size=2, unique=True),
-    st.sampled_from(({}, {"provider": "sms", "doubt": "a-1"}, {"provider": "inApp", "doubt": "a-1"})),
-)
-customers = st.none() | st.builds(
-    lambda fields: Customer(3, fields),
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "name": st.sampled_from(("Ann", " ")),
-            "language": st.sampled_from((*TAGS, "DE-AT-1996", "fr", "")),
-            "phone": st.just("1"),
-            "email": st.just("a@b"),
-        },
-    ),
-)
-
-
-@pytest.mark.slow
-@given(
-    contents(), entries, st.tuples(customers, customers), st.sampled_from((strict, general_stands_in)),
-    st.lists(st.sampled_from(TAGS), min_size=1, max_size=3, unique=True),
-)  # fmt: skip
-def test_a_message_that_needs_no_customer_is_the_same_whoever_they_are(
-    languages: Mapping[str, LanguageContent],
-    entry: Entry,
-    people: tuple[Customer | None, Customer | None],
-    greetings: GreetingPolicy,
-    configured: list[str],
-) -> None:
-    """The same lane, language and text, or the same end, save for what was tried and couldn't be read."""
-    router = Router(ROADS, ORDER, configured, NOBODY)
-    settings = compile_settings(Settings(2, None, languages), greetings=greetings)
-    first, second = (router.route(entry, settings, customer, 0) for customer in people)
-    if router.needs_customer(entry, settings, 0):
-        return
-    if isinstance(first, Routed):
-        assert first._replace(customer=None) == (
-            second._replace(customer=None) if isinstance(second, Routed) else second
-        )
-    else:
-        assert isinstance(second, Undeliverable)
-        assert _said(first) == _said(second)
-
-
-@pytest.mark.slow
-@given(contents(), entries, st.lists(st.sampled_from(TAGS), min_size=1, max_size=3, unique=True))
-def test_a_customer_is_not_asked_for_in_vain(
-    languages: Mapping[str, LanguageContent], entry: Entry, configured: list[str]
-) -> None:
-    """Where one is needed, two of them get different messages; or nobody gets any."""
-    router = Router(ROADS, ORDER, configured, NOBODY)
-    settings = compile_settings(Settings(2, None, languages))
-    if not router.needs_customer(entry, settings, 0) or any("{" in key for key in entry.variables):
-        return
-    everything = {"phone": "1", "email": "a@b", "name": "Ann"}
-    people = [
-        Customer(
-            3, {key: value for key, value in {**everything, "language": tag}.items() if key not in left_out}
-        )
-        for tag in ("", *TAGS)
-        for left_out in (
-            (),
-            ("phone",),
-            ("email",),
-            ("phone", "email"),
-            ("name",),
-            ("phone", "email", "name"),
-        )
-    ]
-    routes = [router.route(entry, settings, each, 0) for each in people]
-    assert len(set(map(_said, routes))) > 1 or not any(isinstance(route, Routed) for route in routes)
-
-
-def _said(route: Routed | Undeliverable) -> tuple[object, ...]:
-    if isinstance(route, Undeliverable):
-        readable = [reason for reason in route.details.split("; ") if reason != UNREADABLE]
-        return ("; ".join(readable).partition(" in ")[0],)
-    return (route.provider, route.rendered.language, *route.rendered.fields.values())
-
-
 LONG = "x" * 161
+
+
 SMS_ONLY = {"en": content(sms=LONG)}
+
+
 SMS_FIRST = {"en": content(sms=LONG, email="hi"), "de": content(sms="kurz")}
 
 

@@ -93,7 +93,7 @@ MADE: Mapping[tuple[State, Cause], Transition | ReceiptStep | Edge | None] = {
     (State.SENDING, Cause.GIVEN_UP): transitions.given_up(ENTRY, AT, BUSY, "busy"),
     (State.SENDING, Cause.RETRY): transitions.retry_later(ENTRY, AT, LATER, BUSY, None),
     (State.SENDING, Cause.REPEATED): transitions.repeated(DOUBTFUL, State.SENDING, AT, LATER, BUSY),
-    (State.SENDING, Cause.HELD): transitions.held_in_doubt(ENTRY, AT, "cut off"),
+    (State.SENDING, Cause.HELD): transitions.held_in_doubt(ENTRY, AT, Outcome("in_doubt", None, "cut off")),
     (State.SENDING, Cause.ACCEPTED): transitions.accepted(ENTRY, AT, "p1", SENDING),
     (State.SENDING, Cause.FOUND): transitions.found_taken(ENTRY, AT, "p1", SENDING),
     (State.SENDING, Cause.EXHAUSTED): transitions.exhausted(DOUBTFUL, State.SENDING, AT, "sms: x", BUSY),
@@ -186,7 +186,10 @@ def test_a_due_time_is_brought_forward_to_the_expiry_and_never_put_off() -> None
     waiting = transitions.retry_later(ENTRY, AT, LATER, BUSY, None)
     assert transitions.no_later_than(waiting, AT).due_at == AT
     assert transitions.no_later_than(waiting, LATER + 1) == waiting
-    assert transitions.no_later_than(transitions.held_in_doubt(ENTRY, AT, "x"), AT).due_at is None
+    assert (
+        transitions.no_later_than(transitions.held_in_doubt(ENTRY, AT, Outcome("in_doubt")), AT).due_at
+        is None
+    )
 
 
 # What was sent and wasn't confirmed

@@ -182,9 +182,8 @@ def exhausted(entry: Entry, before: State, at: int, details: str, outcome: Outco
     return _failed(entry, edge(before, Cause.EXHAUSTED), at, entry.ending(details), outcome)
 
 
-def held_in_doubt(entry: Entry, at: int, reason: str, words: str | None = None) -> Transition:
+def held_in_doubt(entry: Entry, at: int, outcome: Outcome) -> Transition:
     """The outcome is unknown, and an operator or a receipt has to settle it."""
-    outcome = Outcome("in_doubt", None, reason, words)
     return Transition(entry._replace(doubt=True), *_HELD, at, outcome=outcome)
 
 

@@ -24,7 +24,11 @@ import anyio.to_thread
 import deliveryd.journal.sqlite as journals
 from crashes.failpoints import Failpoint, Watch, install
 from deliveryd.cli.app import main as deliveryd
+from deliveryd.delivery import availability, deadlines
 from deliveryd.runtime.threads import Blocking, in_thread
+
+OFTEN = 0.1
+"""Seconds between two looks for what passes unnoticed otherwise."""
 
 LOADED_LATER = (
     "anyio._backends._asyncio",
@@ -61,6 +65,7 @@ def live(arguments: Sequence[str], failpoint: Failpoint | None, counts: str | No
     """Be a worker, to the end of this process."""
     watch = Watch(failpoint)
     install(watch)
+    look_often()
     sys.argv = ["deliveryd", *arguments]
     status = 0
     try:
@@ -73,6 +78,13 @@ def live(arguments: Sequence[str], failpoint: Failpoint | None, counts: str | No
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def look_often() -> None:
+    """Have the worker look often for deadlines and channels that are down, so that lives stay short."""
+    deadlines.LENIENCE = 0.0
+    for module, name in ((deadlines, "TICK"), (availability, "HEARTBEAT_INTERVAL")):
+        setattr(module, name, OFTEN)
 
 
 def serve() -> None:

@@ -77,7 +77,11 @@ class Case:
             return Due(due.statuses[:-1], due.states, asked)
         if self.fate is Fate.REPORTED and self.state is State.SENT:
             return due._replace(statuses=due.statuses[:-1])
-        if self.fate is Fate.FALLBACK and self.state is State.FAILED and self.was_disturbed:
+        if self.fate is Fate.UNCONFIRMED and len({asked.channel for _, asked in self.asked}) == 1:
+            return Due(due.statuses[:-1], due.states, due.channels[:1])
+        if self.fate is Fate.STOPPED and all(asked.channel == "email" for _, asked in self.asked):
+            return due._replace(channels=("email",))
+        if self.fate in (Fate.FALLBACK, Fate.STOPPED) and self.state is State.FAILED and self.was_disturbed:
             return Due(("dequeued", "error"), FAILED, due.channels[:1])
         return due
 
@@ -245,7 +249,7 @@ def _sent_the_right_way(case: Case) -> Iterator[str]:
 
 def _sent_once(case: Case) -> Iterator[str]:
     keys = {taken.key for _, taken in case.taken}
-    if len(keys) > 1:
+    if len(keys) > (2 if case.fate is Fate.UNCONFIRMED else 1):
         yield f"was taken by providers under {len(keys)} keys"
     for channel in {taken.channel for _, taken in case.taken} - WITHOUT_KEYS:
         if sum(not taken.again for _, taken in case.taken if taken.channel == channel) > 1:
@@ -257,7 +261,8 @@ def _sent_once(case: Case) -> Iterator[str]:
         was_busy = earlier.status == BUSY
         if later.key == earlier.key and not doubtful and not never_asked and not was_busy:
             yield "an attempt was repeated that was neither put off nor in doubt"
-        if later.key != earlier.key and (earlier.lost or earlier.status < 300):
+        goes_on = case.fate is Fate.UNCONFIRMED and later.channel != earlier.channel
+        if later.key != earlier.key and (earlier.lost or earlier.status < 300) and not goes_on:
             yield "an attempt in doubt was followed by another one"
         if later.key != earlier.key and later.channel == earlier.channel:
             yield f"had a second key at the provider of {later.channel}"
@@ -277,6 +282,8 @@ def _sent_truly(case: Case) -> Iterator[str]:
 
 
 def _reports_told(case: Case) -> Iterator[str]:
+    if case.fate in (Fate.STAYS, Fate.UNCONFIRMED):
+        return
     noted = any(report.answered == 200 for _, report in case.reported)
     if noted and case.state is not State.DELIVERED:
         yield "a report was noted and forgotten"

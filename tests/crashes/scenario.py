@@ -28,6 +28,12 @@ class Fate(Enum):
     EXPIRED = "too late"
     UNSETTLED = "without settings"
     MALFORMED = "no message at all"
+    STAYS = "sent, not confirmed in time, and no later channel has content for it"
+    UNCONFIRMED = "sent, not confirmed in time, and sent by the next channel as well"
+    STOPPED = "to somebody who stopped the first channel, sent by the next one"
+    MOVED = "sent by the one provider of three that works"
+    PROBED = "the same, when it is known already which of them are down"
+    DOWN = "sent by the next channel, since the only provider of the first is down"
 
 
 class Due(NamedTuple):
@@ -40,6 +46,9 @@ class Due(NamedTuple):
 
 
 SENT = frozenset({State.SENT})
+HELD_ELSEWHERE = SENT | {State.IN_DOUBT}
+"""A try that was begun at a provider that is down is held in doubt after a crash, though it never left."""
+
 FAILED = frozenset({State.FAILED})
 
 DUE: Mapping[Fate, Due] = {
@@ -53,6 +62,12 @@ DUE: Mapping[Fate, Due] = {
     Fate.EXPIRED: Due(("dequeued", "error"), FAILED),
     Fate.UNSETTLED: Due(("dequeued", "error"), FAILED),
     Fate.MALFORMED: Due(("dequeued", "error"), FAILED),
+    Fate.STAYS: Due(("dequeued", "sent"), SENT, ("inApp",)),
+    Fate.UNCONFIRMED: Due(("dequeued", "sent", "sent"), SENT, ("inApp", "email")),
+    Fate.STOPPED: Due(("dequeued", "sent"), SENT, ("sms", "email")),
+    Fate.MOVED: Due(("dequeued", "sent"), HELD_ELSEWHERE, ("sms",)),
+    Fate.PROBED: Due(("dequeued", "sent"), HELD_ELSEWHERE, ("sms",)),
+    Fate.DOWN: Due(("dequeued", "sent"), HELD_ELSEWHERE, ("sms",)),
 }
 
 _SETTINGS = {
@@ -61,8 +76,19 @@ _SETTINGS = {
     Fate.HELD: 4,
     Fate.EXPIRED: 2,
     Fate.UNSETTLED: NO_SUCH_SETTINGS,
+    Fate.STAYS: 3,
+    Fate.UNCONFIRMED: 6,
+    Fate.STOPPED: 5,
+    Fate.MOVED: 5,
 }
-_NUMBERS = {Fate.BUSY: "+15550101", Fate.FALLBACK: "+15550100", Fate.REFUSED: "+15550100"}
+_NUMBERS = {
+    Fate.BUSY: "+15550101",
+    Fate.FALLBACK: "+15550100",
+    Fate.REFUSED: "+15550100",
+    Fate.STOPPED: "+15550105",
+}
+_FIELDS = {Fate.MOVED: "token", Fate.PROBED: "token", Fate.DOWN: "pager"}
+"""What only customers of these fates have, so that the channels `push` and `pager` reach nobody else."""
 
 SETTINGS: Mapping[int, Mapping[str, Any]] = {
     1: {"content": {"en": {"sms": {"text": "hello {customer.name} {word}"}}}},
@@ -70,8 +96,25 @@ SETTINGS: Mapping[int, Mapping[str, Any]] = {
     3: {"content": {"en": {"inApp": {"name": "n {word}", "description": "d"}}}},
     4: {"content": {"en": {"messenger": {"text": "m {word}"}}}},
     5: {"content": {"en": {"sms": {"text": "s"}, "email": {"subject": "s {word}", "body": "b"}}}},
+    6: {
+        "content": {
+            "en": {"inApp": {"name": "n", "description": "d"}, "email": {"subject": "s", "body": "b"}}
+        }
+    },
 }
 
+_PUSH = """\
+[channels.push.providers.{name}]
+adapter = "http"
+url = "{url}"
+json.to = "{{{{customer.token}}}}"
+json.text = "{{{{content.text}}}}"
+json.reference = "{{{{message.id}}}}"
+weight = {weight}
+timeout = "{{timeout}}"
+on_in_doubt = "hold"
+breaker = {{{{ failures = 1, pause = "10ms", max_pause = "20ms" }}}}
+"""
 CONFIG = (
     """
 [service]
@@ -96,13 +139,34 @@ listen = "127.0.0.1:{receipts_port}"
 level = "warning"
 format = "json"
 [channels]
-order = ["sms", "inApp", "messenger", "email"]
+order = ["push", "pager", "sms", "inApp", "messenger", "email"]
+[channels.push]
+block = "sms"
+"""
+    + _PUSH.format(name="closed", url="http://127.0.0.1:1/", weight=1)
+    + _PUSH.format(name="wrong", url="{base_url}/queue", weight=1)
+    + _PUSH.format(name="good", url="{base_url}/sms", weight=0)
+    + """\
+[channels.pager]
+block = "sms"
+unavailable_after = "50ms"
+adapter = "http"
+url = "http://127.0.0.1:1/"
+json = {{ to = "{{customer.pager}}", text = "{{content.text}}" }}
+timeout = "{timeout}"
+on_in_doubt = "hold"
+breaker = {{ failures = 1, pause = "10ms", max_pause = "20ms" }}
 """
     + SMS_GATEWAY
     + """\
 timeout = "{timeout}"
 retry = {{ attempts = 9, base = "5ms", max = "20ms" }}
+[[channels.sms.answers]]
+status = ["4xx"]
+where = [{{ at = "/error", matches = "opted out" }}]
+verdict = "stopped"
 [channels.inApp]
+receipt_deadline = "50ms"
 adapter = "http"
 url = "{base_url}/inApp"
 json = {{ to = "{{customer.device}}", name = "{{content.name}}", reference = "{{message.id}}" }}
@@ -119,6 +183,9 @@ adapter = "http"
 url = "{base_url}/messenger"
 json = {{ to = "{{customer.device}}", text = "{{content.text}}", reference = "{{message.id}}" }}
 provider_id = "/id"
+lookup.url = "{base_url}/who?key={{message.key}}"
+lookup.after = "0s"
+lookup.answers = [{{ status = [200], verdict = "taken" }}]
 on_in_doubt = "hold"
 timeout = "{timeout}"
 retry = {{ attempts = 9, base = "5ms", max = "20ms" }}
@@ -178,7 +245,13 @@ def element(id_: int, fate: Fate) -> str:
 
 def _customer(id_: int, fate: Fate) -> dict[str, object]:
     phone = _NUMBERS.get(fate, f"+4470{id_:06}")
-    return {"id": id_, "name": f"N{id_}", "phone": phone, "email": f"a{id_}@example.com", "device": f"d{id_}"}
+    is_reported = fate not in (Fate.STAYS, Fate.UNCONFIRMED)
+    device = f"{'d' if is_reported else 'failed'}{id_}"  # by a word that means nothing
+    field = {_FIELDS[fate]: phone} if fate in _FIELDS else {}
+    return {
+        "id": id_, "name": f"N{id_}", "phone": phone, "email": f"a{id_}@example.com", "device": device,
+        **field,
+    }  # fmt: skip
 
 
 def one_of_each() -> Scenario:

@@ -138,7 +138,7 @@ class StandIn:
         self._ledger = LedgerWriter(folder / "ledger.jsonl")
         self._strike: Strike | None = None
         self._counts: Counter[str] = Counter()
-        self._heard: set[tuple[int, str]] = set()
+        self._heard: set[str] = set()
         self._operators: set[asyncio.Task[None]] = set()
         self._state = WatchedState(folder, self._add, self._begin_to_operate)
         self._sandbox = Sandbox(state=self._state)
@@ -204,7 +204,7 @@ class StandIn:
         self._ledger.add(record)
         self._counts[type(record).__name__] += 1
         if isinstance(record, Told):
-            self._heard.add((record.id, record.status))
+            self._heard.add(record.body)
             self._counts["Heard"] = len(self._heard)
         self._look()
 

@@ -133,15 +133,12 @@ class Case(NamedTuple):
         within = tuning.receipt_deadline
         return within is not None and later.at >= first.at + within
 
-    def was_found(self, key: str, before: int) -> bool:
-        """Whether its provider said, before a place in the order of all, that it has the message."""
-        return any(
-            one.key == key
-            and one.found
-            and one.order < before
-            and one.request in self.history.ledger.answered
-            for one in self.looked_up
-        )
+    def was_settled(self, key: str, before: int) -> bool:
+        """Whether a doubt under a key was settled before a place in the order of all: the provider has it."""
+        heard = self.history.ledger.answered
+        found = [(one.key, one.order) for one in self.looked_up if one.found and one.request in heard]
+        found += [(one.key, one.order) for one in self.heard_taken]
+        return any(one == key and order < before for one, order in found)
 
     def stops(self, channel: str, before: int | None = None) -> list[Change]:
         """What may have been recorded of this message's recipient, before a place in the order of all."""

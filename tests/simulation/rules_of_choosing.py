@@ -59,7 +59,8 @@ def _may_be_unavailable(case: Case, channel: str, by: Asked) -> bool:
         for provider in enabled_in(plan, case.history.lives[by.life])
         if provider in _providers(case, channel)
     }
-    jumped = sum(max(jump.seconds, 0.0) for jump in plan.jumps)
+    # A clock that was put forward counts over a restart alone.
+    jumped = sum(max(jump.seconds, 0.0) for jump in plan.jumps) if by.life else 0.0
     return by.at - max(failures.values(), default=by.at) + jumped >= plan.tuning.unavailable_after
 
 

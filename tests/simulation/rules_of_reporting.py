@@ -18,7 +18,7 @@ from simulation.case import (
     Heard,
     was_failed_by_report,
 )
-from simulation.expectation import channels_open_in, choices, is_readable, rendered
+from simulation.expectation import channels_open_in, choices, is_readable, persons_of, reaches, rendered
 from simulation.ledger import Reported
 from simulation.plan import Offers, Trouble
 from simulation.service import instant_of, iso
@@ -104,6 +104,8 @@ def _latest_is_heard_last(case: Case) -> Iterator[str]:
         return
     latest = max((RANK[status] for status in case.statuses if status not in refused), default=0)
     if any(RANK[status] >= latest for status in refused):  # accepted once, and refused when it was repeated
+        return
+    if case.may_go_on and case.last_heard in ANEW:  # the next channel was tried since
         return
     if case.last_heard is not None and RANK[case.last_heard] < latest:
         yield f"{case.last_heard} was reported last of {', '.join(case.statuses)}"
@@ -263,6 +265,9 @@ def _is_about_channels(case: Case, reason: str) -> bool:
     if reason.endswith("no provider is enabled"):
         channel = reason.partition(":")[0]
         return any(channel not in channels for channels in open_channels)
+    if reason.endswith("no address of the customer"):
+        channel = reason.partition(":")[0]
+        return any(not reaches(channel, person) for person in persons_of(plan, case.message))
     found = (known for channels in open_channels for known in choices(plan, case.message, channels))
     return bool(case.asked) or not all(found)
 

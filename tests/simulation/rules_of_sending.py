@@ -107,7 +107,7 @@ def _stays_while_in_doubt(case: Case) -> Iterator[str]:
     if Action.RESEND_ANEW in case.orders:
         return
     for earlier, later in combinations(case.asked, 2):
-        if case.was_found(earlier.key, later.order) and case.went_on(earlier.key, later):
+        if case.was_settled(earlier.key, later.order) and case.went_on(earlier.key, later):
             continue
         if earlier.provider != later.provider and case.is_doubtful(earlier):
             yield f"went to {later.provider} while it was in doubt at {earlier.provider}"

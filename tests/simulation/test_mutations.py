@@ -38,6 +38,20 @@ SEEN = {
     "receipt_for_what_waits_ignored": 18,
     "messages_kept_by_a_provider_that_is_down": 31,
     "busy_answer_taken_for_a_doubt": 31,
+    "deadlines_never_pass": 1,
+    "deadlines_pass_at_once": 1,
+    "delivery_after_its_deadline_unmatched": 213,
+    "unconfirmed_ends_in_error": 7,
+    "reported_failure_ends_in_error": 1,
+    "error_names_the_last_only": 1,
+    "stop_by_a_report_forgotten": 153,
+    "stops_forgotten_at_a_restart": 332,
+    "stop_of_one_for_all": 36,
+    "repeated_without_asking": 8,
+    "found_and_repeated": 82,
+    "asked_too_early": 8,
+    "clock_put_forward_makes_unavailable": 17,
+    "place_kept_after_a_late_delivery": 644,
 }
 """Where the search begins: the first seed that showed it once. It goes on when plans are drawn otherwise."""
 

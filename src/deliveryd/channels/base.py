@@ -12,7 +12,8 @@ class Dispatch(NamedTuple):
     """Everything that an adapter needs for one attempt.
 
     `key` is the idempotency key: the same for all attempts of the message at this provider, unless an
-    operator restarts the message. Nothing may be sent after `expires_at` by `clock`: an adapter calls
+    operator restarts the message. `provider_id` is that of a message in doubt, for `look_up`, if the provider
+    gave one. Nothing may be sent after `expires_at` by `clock`: an adapter calls
     `check_time` immediately before the first byte that can't be withdrawn.
     """
 
@@ -22,6 +23,7 @@ class Dispatch(NamedTuple):
     rendered: Rendered
     expires_at: int | None
     clock: Clock
+    provider_id: str | None = None
 
     def check_time(self) -> None:
         """Raise TooLate if the message has expired."""
@@ -81,12 +83,14 @@ class TryAgain(NamedTuple):
 class InDoubt(NamedTuple):
     """The attempt was sent and its outcome is unknown: the channel's `on_in_doubt` decides.
 
-    It isn't repeated for at least `after` seconds.
+    It isn't repeated for at least `after` seconds. `provider_id` is the provider's id of the message, if the
+    answer has one all the same: a receipt with it settles the doubt, and the provider can be asked by it.
     """
 
     reason: str
     after: float | None = None
     words: str | None = None
+    provider_id: str | None = None
 
 
 class Misconfigured(NamedTuple):
@@ -180,7 +184,7 @@ class Channel(Protocol):
     async def look_up(self, dispatch: Dispatch) -> Found:
         """Ask whether the provider has the message with this key or id. Sends no message, and never raises.
 
-        Of the dispatch, only the key and the message's id are to be used.
+        Of the dispatch, only the key, the message's id and the provider's id are to be used.
         """
 
     def preview(self, dispatch: Dispatch) -> str:

@@ -158,11 +158,18 @@ def _only_text(pieces: list[str | Getter]) -> str | None:
             return None
 
 
+def _provider_id(dispatch: Dispatch) -> Value:
+    if dispatch.provider_id is None:
+        raise Unfit("the provider gave no id by which it can be asked")
+    return dispatch.provider_id
+
+
 _MESSAGE: Mapping[str, Getter] = {
     "id": lambda dispatch: dispatch.entry.id,
     "settingsId": lambda dispatch: dispatch.entry.settings_id,
     "customerId": lambda dispatch: dispatch.entry.customer_id,
     "key": lambda dispatch: dispatch.key,
+    "providerId": _provider_id,
 }
 _COMPUTED: Mapping[str, Callable[[SmsParts], Value]] = {
     "coding": lambda sms: "gsm7" if sms.encoding == "GSM-7" else "ucs2",

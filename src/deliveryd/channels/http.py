@@ -172,10 +172,16 @@ class HttpChannel:
         return self._prepared.current().masked(text)
 
     def _unknown(self, error: OutcomeUnknown) -> Verdict:
-        """Return the verdict on an incomplete answer; a status other than 2xx counts as usual."""
-        if isinstance(error, BrokenOff) and not 200 <= error.status < 300:
-            return self._reader.verdict(WireResponse(error.status, dict(error.headers), b""))
-        return InDoubt(str(error))
+        """Return the verdict on an incomplete answer; a status other than 2xx counts as usual.
+
+        The provider's id may stand in its head.
+        """
+        if not isinstance(error, BrokenOff):
+            return InDoubt(str(error))
+        head = WireResponse(error.status, dict(error.headers), b"")
+        if not 200 <= error.status < 300:
+            return self._reader.verdict(head)
+        return InDoubt(str(error), provider_id=self._reader.provider_id(head))
 
     async def look_up(self, dispatch: Dispatch) -> Found:
         """Ask as `lookup` says."""

@@ -43,20 +43,25 @@ class AnswerReader:
                 if fit is not None:
                     return self._of_row(*fit, answer.status, document)
         if answer.status in ACCEPTING:
-            return self._accepted(answer)
-        return failure(answer.status, answer.headers.get("retry-after"), self._host, self._now)
+            return Accepted(self.provider_id(answer))
+        verdict = failure(answer.status, answer.headers.get("retry-after"), self._host, self._now)
+        if isinstance(verdict, InDoubt):
+            return verdict._replace(provider_id=self.provider_id(answer))
+        return verdict
 
-    def _accepted(self, answer: WireResponse) -> Accepted:
-        if self._provider_id is None:
-            return Accepted()
-        return Accepted(self._provider_id.find(Document(answer.body, answer.headers)))
+    def provider_id(self, answer: WireResponse) -> str | None:
+        """Return the provider's id of the message, if the answer has it."""
+        return self._id_in(Document(answer.body, answer.headers)) if self._provider_id is not None else None
+
+    def _id_in(self, document: Document) -> str | None:
+        return self._provider_id.find(document) if self._provider_id is not None else None
 
     def _of_row(self, row: _Row, code: str | None, status: int, document: Document) -> Attempted:
         reason = f"provider answered {status}{'' if code is None else f' (code {code})'}"
         words = _words(row.words, document) if row.words is not None else None
         match row.verdict:
             case "accepted":
-                return Accepted(self._provider_id.find(document) if self._provider_id else None)
+                return Accepted(self._id_in(document))
             case "refused":
                 by = None if row.only_this else self._host
                 return Refused(reason, by, ends_channel=True, words=words)
@@ -70,7 +75,7 @@ class AnswerReader:
                 return Misconfigured(reason, self._host, words)
         if status in ACCEPTING and code is None:
             reason = f"provider answered {status} without saying whether it accepted"
-        return InDoubt(reason, row.pause(document), words)
+        return InDoubt(reason, row.pause(document), words, self._id_in(document))
 
 
 def _words(finder: Finder, document: Document) -> str | None:

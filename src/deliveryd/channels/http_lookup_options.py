@@ -19,7 +19,8 @@ from deliveryd.channels.mapping import Name, mapping_problems, names_in
 from deliveryd.model import format_duration
 from deliveryd.options.units import Duration
 
-BY_NAME = frozenset({Name("message", "key"), Name("message", "id")})
+PROVIDER_ID = Name("message", "providerId")
+BY_NAME = frozenset({Name("message", "key"), Name("message", "id"), PROVIDER_ID})
 """The placeholders by which a provider can be asked."""
 
 
@@ -38,11 +39,16 @@ class LookupAnswerOptions(RowOptions):
 
 
 class LookupOptions(BaseModel):
-    """A request by the message's key or id that shows whether the provider has the message."""
+    """A request by the message's key or id that shows whether the provider has the message.
+
+    By {message.providerId}, only doubts can be settled in which the provider gave its id.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    url: str = Field(description="address; {message.key} or {message.id} here, in query or in json")
+    url: str = Field(
+        description="address; {message.key}, {message.id} or {message.providerId} here, in query or in json"
+    )
     method: Literal["GET", "POST"] = Field("GET", description="method of the request")
     query: dict[str, str] | None = Field(None, description="parameters added to the address")
     json_body: dict[str, Any] | None = Field(None, alias="json", description="body as JSON")
@@ -85,12 +91,20 @@ class LookupOptions(BaseModel):
         if self.method == "GET" and self.json_body is not None:
             raise ValueError('method = "GET" needs query instead of json')
         if not any(name in BY_NAME for _, name in names_in(self.mapped())):
-            raise ValueError("a provider is asked by {message.key} or {message.id}: put one into the request")
+            raise ValueError(
+                "a provider is asked by {message.key}, {message.id} or {message.providerId}:"
+                " put one into the request"
+            )
         return self
 
     def mapped(self) -> dict[str, object]:
         """Return everything that is filled in per message, by configuration key."""
         return {"url": self.url, "query": self.query, "json": self.json_body, "headers": self.headers}
+
+    @property
+    def asks_by_provider_id(self) -> bool:
+        """Whether the provider's own id is needed."""
+        return any(name == PROVIDER_ID for _, name in names_in(self.mapped()))
 
     def problems(self, secrets: Mapping[str, object]) -> Iterator[str]:
         """Yield the problems of the placeholders."""

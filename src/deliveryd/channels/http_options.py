@@ -91,6 +91,12 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
             raise ValueError("receipt needs provider_id, since receipts are matched by the provider's id")
         return self
 
+    @model_validator(mode="after")
+    def _asks_by_a_known_id(self) -> Self:
+        if self.lookup is not None and self.lookup.asks_by_provider_id and self.provider_id is None:
+            raise ValueError("lookup asks by {message.providerId}, so provider_id has to say where it stands")
+        return self
+
     @field_validator("recipient")
     @classmethod
     def _one_customer_field(cls, recipient: str) -> str:

@@ -49,6 +49,7 @@ FIXED_FIELDS: Mapping[str, Mapping[str, Kind]] = {
         "settingsId": "number",
         "customerId": "number",
         "key": "text",
+        "providerId": "text",
         "expiresAt": "instant",
         "validity": "seconds",
     },
@@ -100,6 +101,11 @@ def keys_with_placeholders(value: object) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for member in value:
             yield from keys_with_placeholders(member)
+
+
+def is_known_later(name: Name) -> bool:
+    """Whether a placeholder's value is known only after the message was sent: there is none in a message."""
+    return name[:2] == ("message", "providerId")
 
 
 def placeholder_kind(name: Name) -> Kind:

@@ -25,7 +25,15 @@ from pydantic import (
 
 from deliveryd.channels.filters import PHONE
 from deliveryd.channels.http_address import address_problem
-from deliveryd.channels.mapping import Name, filtered_fields, mapping_problems, names_in, split, uses
+from deliveryd.channels.mapping import (
+    Name,
+    filtered_fields,
+    is_known_later,
+    mapping_problems,
+    names_in,
+    split,
+    uses,
+)
 from deliveryd.options.suggestion import suggestion
 from deliveryd.options.units import Positive, SecretPaths
 
@@ -299,6 +307,11 @@ class RequestOptions(BaseModel):
 def part_problems(key: str, value: Any, secrets: Mapping[str, object]) -> list[str]:
     """Return the problems of one part of a request, by the name of its field."""
     problems = mapping_problems(value, secrets)
+    problems += [
+        f"{place}: the provider's id isn't known before the message was sent; it can be used in lookup"
+        for place, name in names_in(value)
+        if is_known_later(name)
+    ]
     if problems:
         return problems
     match key:

@@ -429,8 +429,9 @@ class Dispatcher:
 
     async def _settled_by_asking(self, entry: Entry, dispatch: Dispatch) -> Transition | None:
         """Ask whether the provider has a message in doubt; None: repeat it."""
+        provider_id = await self._recorder.id_in_doubt(entry)
         try:
-            found = await self._channel.look_up(dispatch)
+            found = await self._channel.look_up(dispatch._replace(provider_id=provider_id))
         except Exception as error:  # as in an attempt
             found = AskLater(f"the adapter failed with {type(error).__name__}")
         if isinstance(found, Taken):

@@ -25,18 +25,19 @@ class DoubtPolicy:
         at_least: float | None = None,
         *,
         words: str | None = None,
+        provider_id: str | None = None,
     ) -> Transition:
         """The step after a try whose outcome is unknown; a repeat waits at least `at_least` seconds.
 
-        `words` are the provider's own.
+        `words` are the provider's own, and `provider_id` is its id of the message, if it gave one.
         """
+        outcome = Outcome("in_doubt", provider_id, reason, words)
         log(
             Event.MESSAGE_IN_DOUBT,
             channel=self._channel, provider=self._provider, message_id=entry.id, reason=reason,
         )  # fmt: skip
         if not self._policy.resend_in_doubt:
-            return transitions.held_in_doubt(entry, now, reason, words)
-        outcome = Outcome("in_doubt", None, reason, words)
+            return transitions.held_in_doubt(entry, now, outcome)
         at_least = max(at_least or 0.0, self._policy.lookup_after) or None
         return self._repeat(entry._replace(doubt=True), State.SENDING, now, outcome, at_least)
 
@@ -44,7 +45,8 @@ class DoubtPolicy:
         """The step of a message that was held; None: it stays so, by the policy or for its new content."""
         if not self._policy.resend_in_doubt or reason.endswith(transitions.CHANGED):
             return None
-        return self._repeat(entry, State.IN_DOUBT, now, Outcome("in_doubt", None, reason), None)
+        outcome = Outcome("in_doubt", None, reason)
+        return self._repeat(entry, State.IN_DOUBT, now, outcome, self._policy.lookup_after or None)
 
     def _repeat(
         self, entry: Entry, before: State, now: int, doubt: Outcome, at_least: float | None

@@ -11,6 +11,10 @@ TICK = 5.0
 """Seconds between two records of the listening time, while a deadline waits."""
 
 
+UNRECORDED = 60.0
+"""Seconds that the record of an acceptance may take, on a disk that is very slow."""
+
+
 class ListeningTime:
     """How long receipts could be received so far, in microseconds.
 
@@ -20,7 +24,7 @@ class ListeningTime:
     def __init__(self) -> None:
         self._total = 0
         self._since: float | None = None  # the event loop's time up to which it is counted; None: it stands
-        self._is_wanted = False
+        self._accepted_at = float("-inf")  # the event loop's time of the last acceptance
         self.begun = AutoResetEvent()
         """Set when it goes on after it stood still."""
 
@@ -36,9 +40,9 @@ class ListeningTime:
 
     def instant_in(self, microseconds: int) -> int:
         """The point of the listening time that lies so far ahead; a deadline waits from now on."""
-        self._is_wanted = True
+        self._accepted_at = anyio.current_time()
         if self._since is None:
-            self._since = anyio.current_time()
+            self._since = self._accepted_at
             self.begun.set()
         return self._total + self._elapsed(self._since) + microseconds
 
@@ -65,10 +69,9 @@ class ListeningTime:
         return (instant - self._total) / SECOND
 
     def nothing_waits(self) -> None:
-        """Stand still, unless a message was accepted since the last call: it may not be recorded yet."""
-        if not self._is_wanted:
+        """Stand still, unless a message was accepted a short while ago: it may not be recorded yet."""
+        if anyio.current_time() >= self._accepted_at + UNRECORDED:
             self._since = None
-        self._is_wanted = False
 
 
 class Awaited:

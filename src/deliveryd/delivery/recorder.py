@@ -54,8 +54,11 @@ LOGGED_STATES = {
     State.WAITING: Event.MESSAGE_WAITING,
 }
 
-FINAL = frozenset({"sent", "error"})
-"""Statuses after which a message needs no place any more."""
+FINAL = frozenset({"sent", "delivered", "error"})
+"""Statuses after which a message needs no place any more.
+
+`sent` may have been told long before: of a message that went on, and is delivered all the same.
+"""
 
 
 class RefusedEvent(NamedTuple):
@@ -272,6 +275,10 @@ class Recorder:
                 if (event := LOGGED_STATES.get(step.after)) is not None:
                     provider = step.entry.provider or "none"
                     log(event, message_id=step.entry.id, channel=channel_of(provider), provider=provider)
+
+    async def id_in_doubt(self, entry: Entry) -> str | None:
+        """The provider's id of a message in doubt, if it gave one."""
+        return await self._journal.id_in_doubt(entry.id, entry.key)
 
     # receipts and operators' orders
 

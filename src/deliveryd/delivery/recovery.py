@@ -10,7 +10,7 @@ from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.journal.base import Doubtful
-from deliveryd.model import Clock, Transition
+from deliveryd.model import Clock, Outcome, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
@@ -43,4 +43,4 @@ def _after_crash(doubtful: Doubtful, providers: Mapping[str, DoubtPolicy], now: 
         return None if policy is None else policy.after_hold(entry, reason or "", now)
     if policy is not None:
         return policy.after_try(entry, transitions.WORKER_ENDED, now)
-    return transitions.held_in_doubt(entry, now, transitions.WORKER_ENDED)
+    return transitions.held_in_doubt(entry, now, Outcome("in_doubt", None, transitions.WORKER_ENDED))

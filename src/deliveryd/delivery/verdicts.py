@@ -112,7 +112,11 @@ class VerdictHandler:
             return self._after_failure(entry, verdict, now)
         if isinstance(verdict, Refused | Stopped):
             return self._after_refusal(entry, verdict, now)
-        return self._doubt.after_try(entry, verdict.reason, now, verdict.after, words=verdict.words)
+        return self._doubt.after_try(
+            entry, verdict.reason, now, verdict.after,
+            words=verdict.words,
+            provider_id=verdict.provider_id,
+        )  # fmt: skip
 
     def _after_refusal(self, entry: Entry, verdict: Refused | Stopped, now: int) -> Transition:
         """The provider is given up, or its whole channel, unless the refusal is about a repeat.

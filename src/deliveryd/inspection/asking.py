@@ -50,4 +50,5 @@ async def _ask(provider: Channel | None, held: InDoubtMessage) -> Found:
             f"in doubt for less than lookup.after, which is {format_duration(provider.lookup_after)}"
         )
     entry = Entry(held.message_id, 0, 0, {}, provider=held.provider, doubt=True)
-    return await provider.look_up(Dispatch(held.key, entry, None, _NOTHING, None, clock))
+    dispatch = Dispatch(held.key, entry, None, _NOTHING, None, clock, held.provider_id)
+    return await provider.look_up(dispatch)

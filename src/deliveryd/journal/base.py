@@ -255,6 +255,9 @@ class Journal(Protocol):
         `since` None: from where an earlier run ended.
         """
 
+    async def id_in_doubt(self, message_id: int, key: int) -> str | None:
+        """The provider's id of a message, as the latest try in doubt under this key had it in its outcome."""
+
     async def stopped(self) -> list[tuple[str, bytes]]:
         """The channel and the digest of each recipient who can't be reached any more."""
 

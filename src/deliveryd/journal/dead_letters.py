@@ -20,7 +20,7 @@ from deliveryd.states import State
 class InDoubtMessage(NamedTuple):
     """A message that is held because the outcome of a try is unknown; `since` is when that was found.
 
-    `tries` counts those under its key.
+    `tries` counts those under its key. `provider_id` is the provider's id of it, if it gave one.
     """
 
     message_id: int
@@ -29,6 +29,7 @@ class InDoubtMessage(NamedTuple):
     tries: int
     since: int
     reason: str | None
+    provider_id: str | None = None
 
 
 class DeadLetter(NamedTuple):
@@ -44,7 +45,8 @@ class DeadLetter(NamedTuple):
 
 _IN_DOUBT = f"""
 SELECT m.id, (SELECT value FROM meta WHERE key = 'namespace'), m.beginning,
-    m.provider, m.number, a.ended_at AS since, a.reason
+    m.provider, m.number, a.ended_at AS since, a.reason, (SELECT max(provider_id) FROM unaccepted
+        WHERE message_id = m.id AND key = m.key AND verdict = 'in_doubt')
 FROM message m JOIN unaccepted a ON a.message_id = m.id AND a.key = m.key AND a.number = (
     SELECT max(number) FROM unaccepted WHERE message_id = m.id AND key = m.key AND verdict = 'in_doubt')
 WHERE m.ended_at IS NULL AND m.due_at IS NULL AND m.state = {State.IN_DOUBT:d}

@@ -174,6 +174,10 @@ class SqliteJournal:
         """Record providers' updates."""
         return await self._try(lambda db: [*self._matching.receive(db, reports), *stops_reported(db, stops)])
 
+    async def id_in_doubt(self, message_id: int, key: int) -> str | None:
+        """The provider's id of a message in doubt."""
+        return await self._commit(lambda db: upkeep.id_in_doubt(db, message_id, key))
+
     async def stopped(self) -> list[tuple[str, bytes]]:
         """The recipients who can't be reached any more."""
         return await self._commit(in_force)

@@ -142,6 +142,16 @@ def _latest_doubt(db: sqlite3.Connection, entry: Entry) -> str | None:
     return None if row is None else row[0]
 
 
+def id_in_doubt(db: sqlite3.Connection, message_id: int, key: int) -> str | None:
+    """Return the provider's id of a message as the latest try in doubt under a key had it."""
+    row = db.execute(
+        "SELECT provider_id FROM unaccepted WHERE message_id = ? AND key = ? AND verdict = 'in_doubt'"
+        " AND provider_id IS NOT NULL ORDER BY number DESC LIMIT 1",
+        (message_id, key),
+    ).fetchone()
+    return None if row is None else row[0]
+
+
 def _providers_of_waiting(db: sqlite3.Connection) -> set[str]:
     """Return the providers with waiting messages: one index seek for each, however many messages wait."""
     providers: set[str] = set()

@@ -1,0 +1,171 @@
+"""Intake by itself, and a queue that answers as a test says."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+import sniffio
+
+from deliveryd.admin.exposition import expose
+from deliveryd.delivery.backlog import Backlog
+from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.intake import Intake
+from deliveryd.delivery.outbox_signals import OutboxSignals
+from deliveryd.delivery.recorder import Recorder
+from deliveryd.errors import (
+    ServiceError,
+)
+from deliveryd.journal.base import Journal
+from deliveryd.journal.sqlite import open_journal
+from deliveryd.metrics import Metrics
+from deliveryd.model import Entry, WallClock
+from deliveryd.runtime.threads import Blocking, in_thread, inline
+from deliveryd.runtime.wakeup import Heartbeats
+from deliveryd.service.batch import Batch
+from support.messages import queued_message as message
+
+BATCH = 10
+
+
+in_virtual_time = pytest.mark.parametrize("anyio_backend", ["virtual time"], indirect=True)
+
+
+def batch(*numbers: int) -> Batch:
+    return Batch([message(number) for number in numbers], [])
+
+
+Act = Batch | ServiceError
+
+
+class ScriptedQueue:
+    """Answers as told, then with nothing; tells how many were asked for, and when."""
+
+    def __init__(self, *script: Act) -> None:
+        self.script = deque(script)
+        self.asked: list[int] = []
+        self.times: list[float] = []
+        self._turn = anyio.Event()
+        self.look: Callable[[], object] = list
+        self.looks: list[object] = []
+
+    async def take(self, count: int) -> Batch:
+        self.looks.append(self.look())
+        self.asked.append(count)
+        self.times.append(anyio.current_time())
+        turn, self._turn = self._turn, anyio.Event()
+        turn.set()
+        await anyio.lowlevel.checkpoint()
+        act = self.script.popleft() if self.script else batch()
+        if isinstance(act, ServiceError):
+            raise act
+        return act
+
+    async def asked_times(self, times: int) -> None:
+        """Wait for so many takes."""
+        while len(self.asked) < times:
+            await self._turn.wait()
+
+    def pauses(self) -> list[float]:
+        """The seconds between the takes."""
+        return [later - earlier for earlier, later in zip(self.times, self.times[1:], strict=False)]
+
+
+class WatchedSignals(OutboxSignals):
+    """Signals to the outbox that keep how many events were to be enough."""
+
+    def __init__(self) -> None:
+        super().__init__(BATCH)
+        self.short: list[int] = []
+
+    def hasten(self, events: int) -> None:
+        self.short.append(events)
+
+
+class WatchedRecorder(Recorder):
+    """A recorder that keeps what it took, and may have an obstacle."""
+
+    def __init__(self, journal: Journal, in_flight: InFlightLimit, metrics: Metrics) -> None:
+        self.signals = WatchedSignals()
+        super().__init__(
+            journal, in_flight, self.signals, Backlog(), WallClock(), metrics,
+            max_waiting=1000, longest_pause=3600.0,
+        )  # fmt: skip
+        self.taken: list[Entry] = []
+        self.told: list[int] = []
+        self.blocked_by: str | None = None
+        self.news = anyio.Event()
+
+    def obstacle(self) -> str | None:
+        return self.blocked_by
+
+    async def take(self, *batch: Any) -> Sequence[Entry]:
+        entries = await super().take(*batch)
+        self.taken += entries
+        self.told.append(len(entries))
+        self.news.set()
+        self.news = anyio.Event()
+        return entries
+
+
+class Station:
+    """Intake on a real journal, and what it recorded."""
+
+    def __init__(self, queue: ScriptedQueue, journal: Journal, path: Path, most: int) -> None:
+        self.queue = queue
+        self.path = path
+        self.in_flight = InFlightLimit(most)
+        self.metrics = Metrics([], "1")
+        self.recorder = WatchedRecorder(journal, self.in_flight, self.metrics)
+        poll_interval = 1.0 if sniffio.current_async_library() == "trio" else 0.01
+        self.intake = Intake(
+            queue, self.recorder, self.metrics, Heartbeats(),
+            batch_size=BATCH, poll_interval=poll_interval, max_poll_interval=30.0,
+        )  # fmt: skip
+
+    @property
+    def taken(self) -> list[Entry]:
+        return self.recorder.taken
+
+    async def heard_of(self, messages: int) -> None:
+        """Wait until the line has been told of so many messages."""
+        while len(self.taken) < messages:
+            await self.recorder.news.wait()
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What the journal's file holds, as another process sees it."""
+        with closing(sqlite3.connect(self.path)) as db:
+            return db.execute(query).fetchall()
+
+    def counted(self, name: str) -> float:
+        text = expose(self.metrics, "text/plain")[0].decode()
+        [line] = [line for line in text.splitlines() if line.startswith(f"deliveryd_{name} ")]
+        return float(line.rsplit(" ", 1)[1])
+
+
+def _blocking() -> Blocking:
+    return inline if sniffio.current_async_library() == "trio" else in_thread
+
+
+@asynccontextmanager
+async def running(
+    path: Path,
+    *script: Act,
+    most: int = 1000,
+    before: Callable[[Station], None] = lambda _station: None,
+) -> AsyncIterator[Station]:
+    """Intake at work on this script, stopped in the end."""
+    async with open_journal(path / "journal.db", blocking=_blocking()) as journal:
+        station = Station(ScriptedQueue(*script), journal, path / "journal.db", most)
+        before(station)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(station.intake.run)
+            yield station
+            station.intake.stop()

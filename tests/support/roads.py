@@ -1,0 +1,107 @@
+"""Channels that reach some customers, and messages for them, for the tests of the router."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+
+from deliveryd.channels.base import NO_ADDRESS, Dispatch, Found, Unknown, Verdict
+from deliveryd.delivery.choice import Choice, Idle, Sender
+from deliveryd.delivery.routing import Road, Routed, Router, Undeliverable
+from deliveryd.delivery.stopped import StoppedRecipients
+from deliveryd.model import Customer, Entry, LanguageContent, Settings, parse_instant
+from deliveryd.rendering.content import compile_settings
+
+EXPIRY = parse_instant("2030-01-01T00:00:00Z")
+
+
+MESSAGE = Entry(1, 2, 3, {"city": "Graz"})
+
+
+class Reaching:
+    """A channel that needs an address of the customer, or none."""
+
+    def __init__(self, needs: str | None) -> None:
+        self._needs = needs
+        self.customer_fields = frozenset([needs] if needs else [])
+
+    lookup_after: float | None = None
+
+    async def look_up(self, dispatch: Dispatch) -> Found:
+        """Nothing was found."""
+        return Unknown("not asked")
+
+    def recipient(self, customer: Customer) -> str | None:
+        return customer.fields.get("phone")
+
+    def reaches(self, customer: Customer | None) -> bool:
+        return self._needs is None or (customer is not None and bool(customer.fields.get(self._needs)))
+
+    def unreached(self, customer: Customer | None) -> str:
+        return NO_ADDRESS
+
+    async def send(self, dispatch: Dispatch) -> Verdict:
+        raise AssertionError("routing sends nothing")
+
+    def preview(self, dispatch: Dispatch) -> str:
+        raise AssertionError("routing shows nothing")
+
+    async def probe(self) -> str | None:
+        return None
+
+    async def aclose(self) -> None:
+        return
+
+
+ROADS = {
+    "inApp": Road("inApp", Choice({"inApp": Sender(Reaching(None), Idle())})),
+    "sms": Road("sms", Choice({"sms": Sender(Reaching("phone"), Idle())})),
+    "sms2": Road("sms", Choice({"sms2": Sender(Reaching("phone"), Idle())})),
+    "email": Road("email", Choice({"email": Sender(Reaching("email"), Idle())})),
+}
+
+
+NOBODY = StoppedRecipients(b"key")
+
+
+ORDER = ("inApp", "messenger", "sms", "sms2", "email")
+
+
+def content(**blocks: str) -> LanguageContent:
+    """A language whose blocks say one text each."""
+    names = {"sms": "text", "email": "body", "inApp": "name", "messenger": "text"}
+    extra = {"email": {"subject": "s"}}
+    return LanguageContent(
+        "Hello", None, {block: {**extra.get(block, {}), names[block]: text} for block, text in blocks.items()}
+    )
+
+
+def customer(**fields: str) -> Customer:
+    return Customer(3, fields)
+
+
+class Case(NamedTuple):
+    """What there is; over which lane and in which language the message goes, or the details of its error."""
+
+    languages: Mapping[str, LanguageContent]
+    customer: Customer | None
+    goes: tuple[str, str] | str
+    entry: Entry = MESSAGE
+    configured: tuple[str, ...] = ("en", "uk")
+
+
+DOUBT = MESSAGE._replace(provider="sms", doubt=True, number=1, tries=1)
+
+
+def route(case: Case, *, expires_at: int | None = None, now: int = 0) -> Routed | Undeliverable:
+    router = Router(ROADS, ORDER, case.configured, NOBODY)
+    settings = compile_settings(Settings(2, expires_at, case.languages))
+    return router.route(case.entry, settings, case.customer, now)
+
+
+texts = st.sampled_from(("fine", "{customer.name}", "{greeting}", "{city}", "{other}", "{a{customer.name}b}"))
+
+
+blocks = st.dictionaries(st.sampled_from(("sms", "email", "inApp", "messenger")), texts, max_size=3)

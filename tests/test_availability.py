@@ -1,0 +1,186 @@
+"""Channels of which all providers are down: their messages wait, or go to the next channel."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+import trio
+
+from deliveryd.channels.base import (
+    InDoubt,
+    Verdict,
+)
+from deliveryd.model import SECOND
+from support.messages import message
+from support.two_providers import (
+    ACCEPTED,
+    BOTH,
+    BUSY,
+    EMAIL,
+    A,
+    B,
+    Provider,
+    all_sent,
+    enqueue,
+    ids_of,
+    sent_by,
+    world_of_two,
+)
+from support.virtual import VirtualClock, VirtualWorld, live
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    return world_of_two(tmp_path)
+
+
+# when all are down
+
+
+@pytest.fixture
+def fallback(world: VirtualWorld) -> VirtualWorld:
+    """Behind sms stands email."""
+    world.add(EMAIL)
+    world.service.settings[1] = json.dumps(BOTH)
+    world.channels["email"] = Provider()
+    return world
+
+
+def down_until(world: VirtualWorld, seconds: float, verdict: Verdict = BUSY) -> None:
+    for name in (A, B):
+        world.channels[name].verdict = lambda _: verdict if trio.current_time() < seconds else ACCEPTED
+
+
+def test_a_channel_that_is_down_for_too_long_leaves_its_messages_to_the_next_one(
+    fallback: VirtualWorld,
+) -> None:
+    """Those that wait and those that come; when a provider answers, the channel takes them again."""
+    down_until(fallback, 3000)
+    enqueue(fallback, 100)
+
+    async def scene() -> None:
+        async with anyio.create_task_group() as tasks:
+            supervisor = fallback.supervisor()
+            tasks.start_soon(supervisor.run)
+            await anyio.sleep(890)
+            assert not sent_by(fallback, "email")
+            await anyio.sleep(100)
+            assert ids_of(sent_by(fallback, "email")) >= set(range(1, 80))
+            fallback.service.enqueue(*(message(id_) for id_ in range(101, 151)))
+            await anyio.sleep(100)
+            assert len(ids_of(sent_by(fallback, "email")) & set(range(101, 151))) > 45
+            await anyio.sleep(2500)
+            for some in (range(151, 152), range(152, 200)):
+                fallback.service.enqueue(*map(message, some))
+                await anyio.sleep(100)
+            supervisor.stop()
+
+    live(scene)
+    assert all_sent(fallback, 199)
+    assert not ids_of(sent_by(fallback, "email")) & set(range(151, 200))
+
+
+def test_the_time_that_a_channel_is_down_goes_on_over_a_restart(fallback: VirtualWorld) -> None:
+    """A probe comes first, and finds it still down."""
+    down_until(fallback, 3600)
+    enqueue(fallback, 50)
+
+    async def scene() -> None:
+        for seconds in (600, 400):
+            async with anyio.create_task_group() as tasks:
+                supervisor = fallback.supervisor()
+                tasks.start_soon(supervisor.run)
+                await anyio.sleep(seconds)
+                if seconds == 600:
+                    assert not sent_by(fallback, "email")
+                supervisor.stop()
+
+    live(scene)
+    assert len(ids_of(sent_by(fallback, "email"))) >= 40
+
+
+def test_a_channel_that_works_after_a_restart_takes_its_messages(fallback: VirtualWorld) -> None:
+    """Though it was down for long before: the probe that comes first is accepted."""
+    down_until(fallback, 1200)
+    fallback.path.write_text(fallback.path.read_text().replace(EMAIL, ""))
+    enqueue(fallback, 50)
+
+    async def scene() -> None:
+        async with anyio.create_task_group() as tasks:
+            supervisor = fallback.supervisor()
+            tasks.start_soon(supervisor.run)
+            await anyio.sleep(1000)
+            supervisor.stop()
+        fallback.add(EMAIL)
+        await anyio.sleep(300)
+        async with anyio.create_task_group() as tasks:
+            supervisor = fallback.supervisor()
+            tasks.start_soon(supervisor.run)
+            await anyio.sleep(300)
+            supervisor.stop()
+
+    live(scene)
+    assert all_sent(fallback, 50)
+    assert not sent_by(fallback, "email")
+
+
+def test_without_another_channel_messages_wait_for_as_long_as_it_takes(world: VirtualWorld) -> None:
+    down_until(world, 7200)
+    enqueue(world, 200)
+    live(world.run_until_idle)
+    assert all_sent(world, 200)
+    before = [at for name in (A, B) for at, _ in sent_by(world, name) if at < 7200]
+    assert len(before) < 500
+
+
+def test_what_is_in_doubt_stays_although_its_channel_is_down_for_long(fallback: VirtualWorld) -> None:
+    down_until(fallback, 2400, InDoubt("cut off"))
+    enqueue(fallback, 100)
+    live(fallback.run_until_idle)
+    assert all_sent(fallback, 100)
+    doubtful = {id_ for name in (A, B) for id_ in ids_of([x for x in sent_by(fallback, name) if x[0] < 2400])}
+    assert not doubtful & ids_of(sent_by(fallback, "email"))
+
+
+# clocks that are set
+
+
+def test_a_clock_put_forward_gives_up_no_channel(
+    fallback: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is measured for how long the channel is down, while the worker runs."""
+    down_until(fallback, 800)
+    enqueue(fallback, 50)
+    now = VirtualClock.now
+    monkeypatch.setattr(
+        VirtualClock, "now", lambda self: now(self) + (3600 * SECOND if anyio.current_time() > 100 else 0)
+    )
+    live(fallback.run_until_idle)
+    assert all_sent(fallback, 50)
+    assert not sent_by(fallback, "email")
+
+
+def test_a_clock_put_forward_before_a_restart_gives_up_no_channel(
+    fallback: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the journal keeps was put right when the clock was set: 600 of 900 seconds are over."""
+    down_until(fallback, 1300)
+    enqueue(fallback, 50)
+    now = VirtualClock.now
+    monkeypatch.setattr(
+        VirtualClock, "now", lambda self: now(self) + (86_400 * SECOND if anyio.current_time() > 100 else 0)
+    )
+
+    async def scene() -> None:
+        for seconds in (600, 200, 300):
+            async with anyio.create_task_group() as tasks:
+                supervisor = fallback.supervisor()
+                tasks.start_soon(supervisor.run)
+                await anyio.sleep(seconds)
+                assert bool(sent_by(fallback, "email")) is (seconds == 300)
+                supervisor.stop()
+
+    live(scene)

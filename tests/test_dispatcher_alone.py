@@ -1,0 +1,254 @@
+"""A dispatcher by itself: its share, its intents, and what expires or stops meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from pathlib import Path
+
+import trio
+
+from deliveryd.channels.base import Accepted, Dispatch, Expired, Stopped, Verdict
+from deliveryd.delivery.backlog import Backlog
+from deliveryd.delivery.choice import Choice, Sender
+from deliveryd.delivery.dispatcher import Dispatcher
+from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.outbox_signals import OutboxSignals
+from deliveryd.delivery.outcomes import Outcomes
+from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
+from deliveryd.delivery.provider import Provider
+from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.routing import Routed
+from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.metrics import Metrics
+from deliveryd.model import (
+    Customer,
+    Entry,
+    QueuedMessage,
+    Rendered,
+    Spent,
+    Transition,
+    format_instant,
+    message_key,
+)
+from deliveryd.runtime.breaker import BreakerPolicy
+from deliveryd.runtime.threads import inline
+from deliveryd.runtime.wakeup import Heartbeats
+from deliveryd.states import State
+from support.virtual import START, VirtualChannel, VirtualClock, live
+
+SECOND = 1_000_000
+
+
+# A dispatcher by itself
+
+
+class ShiftedClock(VirtualClock):
+    """A time of day that a test may set forward."""
+
+    shift = 0
+
+    def now(self) -> int:
+        return super().now() + self.shift
+
+
+class WatchedRecorder(Recorder):
+    """A recorder that keeps the steps it records; each commit takes a while by the time of day."""
+
+    def __init__(self, journal: SqliteJournal, clock: ShiftedClock, metrics: Metrics) -> None:
+        super().__init__(
+            journal, InFlightLimit(0), OutboxSignals(1), Backlog(), clock, metrics,
+            max_waiting=1000, longest_pause=3600.0,
+        )  # fmt: skip
+        self.clock = clock
+        self.recorded: list[Transition] = []
+        self.seconds_of_a_commit = 0
+
+    async def record(self, steps: Sequence[Transition]) -> Collection[int]:
+        settled = await super().record(steps)
+        self.recorded += steps
+        self.clock.shift += self.seconds_of_a_commit * SECOND
+        return settled
+
+
+class Bench:
+    """One dispatcher on a real journal; its outcomes are kept instead of being recorded."""
+
+    def __init__(self, journal: SqliteJournal, policy: DispatchPolicy) -> None:
+        self.journal = journal
+        self.clock = ShiftedClock()
+        self.channel = VirtualChannel()
+        metrics = Metrics(["sms"], "0")
+        self.recorder = WatchedRecorder(journal, self.clock, metrics)
+        outcomes = Outcomes(self.recorder, Heartbeats())
+        self.settled = outcomes._pending
+        provider = Provider("sms", policy.breaker, self.recorder.backlog, self.clock)
+        choice = Choice({"sms": Sender(self.channel, provider)})
+        self.dispatcher = Dispatcher(
+            provider, choice, self.channel, self.recorder, outcomes, self.clock, metrics, Heartbeats(),
+            policy=policy, doubt=DoubtPolicy("sms", policy), namespace=journal.namespace,
+            share=100, intermediate=frozenset(),
+        )  # fmt: skip
+
+    @property
+    def recorded(self) -> list[Transition]:
+        return self.recorder.recorded
+
+    async def offer(self, *ids: int, expires_at: int | None = None, customer: Customer | None = None) -> None:
+        """Bring messages as far as the dispatcher gets them: taken, and their `dequeued` accepted."""
+        now = self.clock.now()
+        await self.journal.take([QueuedMessage(id_, 1, 1, {}) for id_ in ids], [], now)
+        await self.journal.accept(await self.journal.outbox(0, 100), now)
+        messages = [routed(id_, expires_at)._replace(customer=customer) for id_ in ids]
+        assert all(self.dispatcher.offer(message) for message in messages)
+
+
+def routed(id_: int, expires_at: int | None = None) -> Routed:
+    return Routed(Entry(id_, 1, 1, {}, provider="sms"), "sms", None, Rendered("sms", "en", {}), expires_at)
+
+
+def on_the_bench(folder: Path, scene: Callable[[Bench], Awaitable[None]], concurrency: int = 10) -> None:
+    """Play a scene with a dispatcher that runs."""
+
+    async def play() -> None:
+        policy = DispatchPolicy(
+            concurrency, None, RetryPolicy(3, 1.0, 10.0), BreakerPolicy(3, 1.0, 60.0), resend_in_doubt=True
+        )
+        async with (
+            open_journal(folder / "journal.db", blocking=inline) as journal,
+            trio.open_nursery() as nursery,
+        ):
+            bench = Bench(journal, policy)
+            nursery.start_soon(bench.dispatcher.run)
+            await scene(bench)
+            nursery.cancel_scope.cancel()
+
+    live(play)
+
+
+def test_what_expires_between_intent_and_send_is_not_sent(tmp_path: Path) -> None:
+    """A slow commit may take the last second away: the intent is ended, with the error that says why."""
+
+    async def scene(bench: Bench) -> None:
+        expires_at = START + 60 * SECOND
+        bench.recorder.seconds_of_a_commit = 61
+        await bench.offer(1, expires_at=expires_at)
+        await trio.sleep(1)
+        assert [change.after for change in bench.recorded] == [State.SENDING]
+        assert not bench.channel.attempts
+        (end,) = bench.settled
+        assert (end.before, end.after) == (State.SENDING, State.FAILED)
+        assert end.events[0].details == f"expired at {format_instant(expires_at)}"
+        await bench.journal.change(bench.settled)
+
+    on_the_bench(tmp_path, scene)
+
+
+def test_what_expires_while_its_provider_is_being_reached_ends_as_expired(tmp_path: Path) -> None:
+    """The adapter looked at the time last, and the provider surely doesn't have the message."""
+
+    async def scene(bench: Bench) -> None:
+        expires_at = START + 60 * SECOND
+        bench.channel.verdict = lambda _dispatch: Expired()
+        await bench.offer(1, expires_at=expires_at)
+        await trio.sleep(1)
+        ((_, dispatch),) = bench.channel.attempts
+        assert (dispatch.expires_at, dispatch.clock) == (expires_at, bench.clock)
+        (end,) = bench.settled
+        assert (end.before, end.after) == (State.SENDING, State.FAILED)
+        assert end.events[0].details == f"expired at {format_instant(expires_at)}"
+        await bench.journal.change(bench.settled)
+
+    on_the_bench(tmp_path, scene)
+
+
+def test_who_stopped_gets_nothing_more_that_is_queued(tmp_path: Path) -> None:
+    """The next message of the recipient is routed anew; a repeat of what may have arrived isn't."""
+
+    async def scene(bench: Bench) -> None:
+        bench.channel.seconds = 1.0
+        bench.channel.verdict = lambda _dispatch: Stopped("provider answered 403", "blocked")
+        ann, bob = Customer(1, {"phone": "+4420"}), Customer(2, {"phone": "+4421"})
+        await bench.offer(1, 2, customer=ann)
+        await bench.offer(3, customer=bob)
+        await trio.sleep(1.5)
+        (step,) = bench.settled
+        assert (step.after, step.entry.spent) == (State.READY, (Spent("sms", "provider answered 403", True),))
+        assert step.outcome == ("stopped", None, "provider answered 403", "blocked")
+        assert step.stop is not None
+        assert (step.stop.channel, step.stop.source) == ("sms", "answer")
+        await trio.sleep(5)
+        assert [dispatch.entry.id for _, dispatch in bench.channel.attempts] == [1, 3]
+        (anew,) = [change for change in bench.recorded if change.entry.id == 2]
+        assert (anew.after, anew.due_at, anew.waits_for) == (State.WAITING, anew.at, None)
+        assert not bench.dispatcher.is_open
+        await bench.journal.change(bench.settled)
+        assert len(await bench.journal.stopped()) == 2
+
+    on_the_bench(tmp_path, scene, concurrency=1)
+
+
+def test_what_is_late_when_its_turn_comes_gets_no_intent(tmp_path: Path) -> None:
+    """It was queued for too long: no attempt is counted, and its neighbour is sent."""
+
+    async def scene(bench: Bench) -> None:
+        await bench.offer(1, expires_at=START + 60 * SECOND)
+        await bench.offer(2, expires_at=START - 1)
+        await trio.sleep(1)
+        assert [dispatch.entry.id for _, dispatch in bench.channel.attempts] == [1]
+        (late,) = [change for change in bench.recorded if change.entry.id == 2]
+        assert (late.before, late.after, late.entry.number) == (State.READY, State.FAILED, 0)
+
+    on_the_bench(tmp_path, scene)
+
+
+def test_a_stopped_dispatcher_begins_nothing_more_and_finishes_what_is_under_way(tmp_path: Path) -> None:
+    """`finish` waits for the two attempts that left; the others have no intent, and none gets one."""
+
+    async def scene(bench: Bench) -> None:
+        bench.channel.seconds = 30.0
+        await bench.offer(1, 2, 3, 4, 5)
+        await trio.sleep(1)
+        assert (bench.dispatcher.under_way, bench.dispatcher.queued) == (2, 3)
+        bench.dispatcher.stop()
+        await bench.offer(6)
+        await bench.dispatcher.finish()
+        assert 29 < trio.current_time() < 36
+        await trio.sleep(100)
+        assert sorted(change.entry.id for change in bench.settled) == [1, 2]
+        assert (await bench.journal.counts()).states == {State.SENDING: 2, State.READY: 4}
+
+    on_the_bench(tmp_path, scene, concurrency=2)
+
+
+def test_a_dispatcher_takes_its_share_and_no_more(tmp_path: Path) -> None:
+    """What finds no room is refused at once, for the line to park; an end makes room again."""
+
+    async def scene(bench: Bench) -> None:
+        bench.channel.seconds = 30.0
+        await bench.offer(*range(1, 101))
+        await trio.sleep(1)
+        assert (bench.dispatcher.room, bench.dispatcher.offer(routed(101))) == (0, False)
+        await trio.sleep(30)
+        assert (bench.dispatcher.room, bench.dispatcher.queued) == (10, 80)
+
+    on_the_bench(tmp_path, scene)
+
+
+def test_the_intent_is_durable_before_the_provider_hears_of_the_message(tmp_path: Path) -> None:
+    """When the adapter is called, a crash would find the attempt, under the id that the provider sees."""
+
+    async def scene(bench: Bench) -> None:
+        found: list[State] = []
+
+        def look(dispatch: Dispatch) -> Verdict:
+            found.extend(change.after for change in bench.recorded)
+            return Accepted(dispatch.key)
+
+        bench.channel.verdict = look
+        await bench.offer(1)
+        await trio.sleep(1)
+        assert found == [State.SENDING]
+        assert bench.channel.attempts[0][1].key == message_key(bench.journal.namespace, 1, "sms", 1)
+
+    on_the_bench(tmp_path, scene)

@@ -118,15 +118,16 @@ def written(db: sqlite3.Connection) -> Written:
 
 
 def _not_before(db: sqlite3.Connection, event: StatusEvent) -> StatusEvent:
-    """The event, or the same one right after its message's latest, if that isn't earlier.
+    """The event, or the same one at the instant of its message's latest, if that is later.
 
-    Two events of one status stay apart: a message that begins anew may fail twice while the clock is behind.
+    Two events of one status stay apart: a message that begins anew may fail again while the clock is behind.
     """
-    (latest,) = db.execute(
-        f"SELECT max({AT}) FROM event WHERE message_id = ?",  # noqa: S608  # a constant
-        (event.message_id,),
+    latest, same = db.execute(
+        f"SELECT max({AT}), max(iif(status = ?, {AT}, NULL)) FROM event WHERE message_id = ?",  # noqa: S608
+        (event.status, event.message_id),
     ).fetchone()
-    return event._replace(timestamp=max(event.timestamp, _instant(latest) + 1))
+    at = max(event.timestamp, _instant(latest))
+    return event._replace(timestamp=at + (at == _instant(same)))
 
 
 def _instant(text: str | None) -> int:

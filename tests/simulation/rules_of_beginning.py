@@ -68,7 +68,7 @@ def _taken_twice_by_order(case: Case) -> Iterator[str]:
     for earlier, later in pairwise(case.accepted):
         asked = case.under_key(earlier.key)
         was_denied = any(one.trouble in BUSY for one in asked) and not any(map(case.is_doubtful, asked))
-        failed = was_failed_by_report(case) and case.orders & BEGINS
+        failed = was_failed_by_report(case) and case.orders & (BEGINS | FORGETS)
         allowed = _ordered_between(case, _ACCEPTS | _SETTLES, earlier.order, later.order)
         if not (was_denied or failed or allowed):
             yield f"was taken as {earlier.key[13:]} and as {later.key[13:]}, which nobody accepted"

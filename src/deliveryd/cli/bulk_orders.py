@@ -16,7 +16,7 @@ from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.model import format_instant
 
-SHOWN_IDS = 5
+_SHOWN_IDS = 5
 
 
 class Result:
@@ -27,7 +27,7 @@ class Result:
         self.refused = refused
 
 
-def preview(config: Config, verb: Action, ids: Sequence[int]) -> Result:
+def preview_order(config: Config, verb: Action, ids: Sequence[int]) -> Result:
     """Return what an order would do now."""
     reader = SqliteReader(config.journal.path)
     refused: dict[int, str] = {}
@@ -73,9 +73,9 @@ def _lines(heading: str, result: Result) -> Iterator[str]:
     for id_, why in result.refused.items():
         by_reason.setdefault(why, []).append(id_)
     for why, ids in sorted(by_reason.items(), key=lambda item: -len(item[1])):
-        more = f" and {len(ids) - SHOWN_IDS:,} more" if len(ids) > SHOWN_IDS else ""
+        more = f" and {len(ids) - _SHOWN_IDS:,} more" if len(ids) > _SHOWN_IDS else ""
         yield f"  {len(ids):,}  {why}"
-        yield f"      {', '.join(map(str, ids[:SHOWN_IDS]))}{more}"
+        yield f"      {', '.join(map(str, ids[:_SHOWN_IDS]))}{more}"
 
 
 def _messages(count: int) -> str:

@@ -20,10 +20,10 @@ from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.model import format_instant
 from deliveryd.options.suggestion import suggestion
 
-PORTION = 1000
+_PORTION = 1000
 """Decisions that are read in one transaction."""
 
-HEADING = ("AT", "USER", "ORDER", "ABOUT", "REASON")
+_HEADING = ("AT", "USER", "ORDER", "ABOUT", "REASON")
 
 
 def _verb(text: str) -> str:
@@ -66,9 +66,9 @@ def decisions(
     as_data: AsData = False,
     as_lines: AsLines = False,
 ) -> None:
-    """List operators' decisions, oldest first: who gave which order, when, and why.
+    """List operators' decisions, oldest first.
 
-    They are kept as long as the messages that they are about.
+    Each with who gave which order, when, and why. They are kept as long as the messages that they are about.
     """
     insist_on_one_form(as_data=as_data, as_lines=as_lines)
     selection = DecisionSelection(since, until, message, user, verb)
@@ -76,13 +76,13 @@ def decisions(
     if as_data or as_lines:
         print_records(map(_as_data, found), as_lines=as_lines)
     else:
-        print_lines(f"{print_table(HEADING, map(_row, found)):,} decisions")
+        print_lines(f"{print_table(_HEADING, map(_row, found)):,} decisions")
 
 
 def _read(journal: Path, selection: DecisionSelection) -> Iterator[Decision]:
     reader = SqliteReader(journal)
     after = 0
-    while portion := reader.decisions(selection, after, PORTION):
+    while portion := reader.decisions(selection, after, _PORTION):
         yield from portion
         after = portion[-1].seq
 

@@ -25,6 +25,7 @@ ERASED_KINDS: Mapping[ItemKind, tuple[str, str]] = {
     ItemKind.MESSAGE: ("messages, with their variables, attempts, events and receipts", "messages"),
     ItemKind.MALFORMED: ("malformed elements of the queue", "malformed"),
     ItemKind.RECEIPT: ("receipts that matched nothing", "receipts"),
+    ItemKind.REPORT: ("reports that can't be read", "reports"),
 }
 """The kinds of data that are removed: as text, and as a JSON field."""
 
@@ -54,6 +55,7 @@ def erase(
     wanted = {
         ItemKind.MALFORMED: held.malformed,  # before messages, since some of them are messages
         ItemKind.RECEIPT: [str(seq) for seq in held.receipts],
+        ItemKind.REPORT: held.reports,
         ItemKind.MESSAGE: [str(id_) for id_ in held.messages],
     }
     answer = _preview(loaded, wanted) if dry_run else carry_out(loaded, Action.ERASE, wanted, why)

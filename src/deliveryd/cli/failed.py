@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from deliveryd.cli.bulk_orders import order_all, preview, report_result
+from deliveryd.cli.bulk_orders import order_all, preview_order, report_result
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import (
@@ -26,14 +26,14 @@ from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.cli.selecting import (
     AcceptDuplicates,
     AsLines,
-    Channel,
-    Customer,
-    Ids,
-    Matching,
-    Provider,
-    SettingsId,
-    Since,
-    Until,
+    MessageIds,
+    WantedChannel,
+    WantedCustomer,
+    WantedProvider,
+    WantedReason,
+    WantedSettings,
+    WantedSince,
+    WantedUntil,
     find_all,
     insist_on_one_form,
     now,
@@ -56,14 +56,14 @@ from deliveryd.inspection.failures import (
     show_lines,
 )
 from deliveryd.journal.orders import Action
-from deliveryd.journal.selection import Found, Selection
+from deliveryd.journal.selection import FoundMessage, Selection
 from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.states import State
 
 LIVES = 100
 """Messages whose histories are read in one transaction."""
 
-DOUBLES = "deliveryd: warning: whoever received one of these messages already might get it twice"
+_DOUBLES = "deliveryd: warning: whoever received one of these messages already might get it twice"
 
 failed = CommandGroup(
     no_args_is_help=True,
@@ -73,7 +73,7 @@ failed = CommandGroup(
 )
 
 
-class _Filter(NamedTuple):
+class _FailedFilter(NamedTuple):
     """Selects failed messages; None: any."""
 
     matching: str | None
@@ -97,23 +97,24 @@ class _Filter(NamedTuple):
 def list_failed(
     *,
     config: ConfigOption = USUAL_CONFIG,
-    ids: Ids = None,
-    matching: Matching = None,
-    channel: Channel = None,
-    provider: Provider = None,
-    settings: SettingsId = None,
-    customer: Customer = None,
-    since: Since = None,
-    until: Until = None,
+    ids: MessageIds = None,
+    matching: WantedReason = None,
+    channel: WantedChannel = None,
+    provider: WantedProvider = None,
+    settings: WantedSettings = None,
+    customer: WantedCustomer = None,
+    since: WantedSince = None,
+    until: WantedUntil = None,
     each: Annotated[bool, typer.Option("--ids", help="List each message, not groups of them.")] = False,
     as_data: AsData = False,
     as_lines: AsLines = False,
 ) -> None:
-    """List failed messages, grouped by reason, channel and settings.
+    """List failed messages in groups.
 
-    Each group with its number of messages, and when the first and the last of them failed."""
+    Each is one reason, channel and settings id, with its number of messages, and when the first and the last
+    of them failed."""
     insist_on_one_form(as_data=as_data, as_lines=as_lines)
-    wanted = _Filter(matching, channel, provider, settings, customer, since, until)
+    wanted = _FailedFilter(matching, channel, provider, settings, customer, since, until)
     selection = wanted.selection(ids)
     found = find_all(load_as_owner(config), selection, beside_output=each)
     if each and not (as_data or as_lines):
@@ -126,8 +127,8 @@ def list_failed(
         print_lines(*group_lines(grouped(found)))
 
 
-@failed.command()
-def show(
+@failed.command("show")
+def show_failed(
     *,
     config: ConfigOption = USUAL_CONFIG,
     message_id: Annotated[
@@ -153,19 +154,19 @@ def show(
         print_lines(*show_lines(found, obstacle))
 
 
-@failed.command()
-def retry(
+@failed.command("retry")
+def retry_failed(
     *,
     config: ConfigOption = USUAL_CONFIG,
-    ids: Ids = None,
+    ids: MessageIds = None,
     everything: Everything = False,
-    matching: Matching = None,
-    channel: Channel = None,
-    provider: Provider = None,
-    settings: SettingsId = None,
-    customer: Customer = None,
-    since: Since = None,
-    until: Until = None,
+    matching: WantedReason = None,
+    channel: WantedChannel = None,
+    provider: WantedProvider = None,
+    settings: WantedSettings = None,
+    customer: WantedCustomer = None,
+    since: WantedSince = None,
+    until: WantedUntil = None,
     accept_duplicates: AcceptDuplicates = False,
     why: WhyOption = None,
     dry_run: DryRun = False,
@@ -177,34 +178,34 @@ def retry(
     that may have arrived are refused. Exit status 1: some were refused.
     """
     insist_on_a_choice(ids or (), everything)
-    wanted = _Filter(matching, channel, provider, settings, customer, since, until)
+    wanted = _FailedFilter(matching, channel, provider, settings, customer, since, until)
     if ids and any(given is not None for given in wanted):
         raise typer.BadParameter("options that select messages go with --all, not with IDs")
     selection = wanted.selection(ids)
     loaded = load_as_owner(config)
     chosen = selection.ids or [found.id for found in find_all(loaded, selection, beside_output=False)]
     if accept_duplicates:
-        print_errors(DOUBLES)
+        print_errors(_DOUBLES)
     verb = Action.BEGIN_ANEW_ANYWAY if accept_duplicates else Action.BEGIN_ANEW
     if dry_run:
-        report_result("would begin anew", preview(loaded, verb, chosen), as_data=as_data)
+        report_result("would begin anew", preview_order(loaded, verb, chosen), as_data=as_data)
     else:
         until_then = selection.until or now()
         report_result("begun anew", order_all(loaded, verb, chosen, why, until_then), as_data=as_data)
 
 
-@failed.command()
-def export(
+@failed.command("export")
+def export_failed(
     *,
     config: ConfigOption = USUAL_CONFIG,
-    ids: Ids = None,
-    matching: Matching = None,
-    channel: Channel = None,
-    provider: Provider = None,
-    settings: SettingsId = None,
-    customer: Customer = None,
-    since: Since = None,
-    until: Until = None,
+    ids: MessageIds = None,
+    matching: WantedReason = None,
+    channel: WantedChannel = None,
+    provider: WantedProvider = None,
+    settings: WantedSettings = None,
+    customer: WantedCustomer = None,
+    since: WantedSince = None,
+    until: WantedUntil = None,
     with_variables: Annotated[
         bool,
         typer.Option(
@@ -213,15 +214,19 @@ def export(
         ),
     ] = False,
 ) -> None:
-    """Print failed messages as JSON Lines, with their attempts, events, receipts and decisions."""
-    wanted = _Filter(matching, channel, provider, settings, customer, since, until)
+    """Print failed messages as JSON Lines.
+
+    Each with its attempts, events, receipts and decisions."""
+    wanted = _FailedFilter(matching, channel, provider, settings, customer, since, until)
     selection = wanted.selection(ids)
     loaded = load_as_owner(config)
     found = find_all(loaded, selection, beside_output=True)
     print_records(_exported(loaded, found, with_variables), as_lines=True)
 
 
-def _exported(config: Config, found: Iterator[Found], with_variables: bool) -> Iterator[Mapping[str, object]]:
+def _exported(
+    config: Config, found: Iterator[FoundMessage], with_variables: bool
+) -> Iterator[Mapping[str, object]]:
     reader = SqliteReader(config.journal.path)
     exported = export_with_values if with_variables else export_data
     for portion in iter(partial(_portion, found), []):
@@ -229,5 +234,5 @@ def _exported(config: Config, found: Iterator[Found], with_variables: bool) -> I
         yield from map(exported, portion, lives)
 
 
-def _portion(found: Iterator[Found]) -> list[Found]:
+def _portion(found: Iterator[FoundMessage]) -> list[FoundMessage]:
     return list(islice(found, LIVES))

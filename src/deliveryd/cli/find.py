@@ -12,15 +12,15 @@ from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import print_lines
 from deliveryd.cli.selecting import (
     AsLines,
-    Channel,
-    Customer,
     IdRange,
-    Ids,
-    Matching,
-    Provider,
-    SettingsId,
-    Since,
-    Until,
+    MessageIds,
+    WantedChannel,
+    WantedCustomer,
+    WantedProvider,
+    WantedReason,
+    WantedSettings,
+    WantedSince,
+    WantedUntil,
     find_all,
     id_range,
     insist_on_one_form,
@@ -30,42 +30,42 @@ from deliveryd.cli.selecting import (
 )
 from deliveryd.inspection.explanation import moment
 from deliveryd.inspection.failures import NO_CHANNEL, channels_of, found_data
-from deliveryd.journal.selection import Found, Selection
+from deliveryd.journal.selection import FoundMessage, Selection
 from deliveryd.options.suggestion import suggestion
 from deliveryd.states import State
 
-STATES = {state.name.lower().replace("_", "-"): state for state in State}
-HEADING = ("ID", "STATE", "CHANNEL", "SETTINGS", "CUSTOMER", "TAKEN", "ENDED", "REASON")
+_STATES = {state.name.lower().replace("_", "-"): state for state in State}
+_HEADING = ("ID", "STATE", "CHANNEL", "SETTINGS", "CUSTOMER", "TAKEN", "ENDED", "REASON")
 
 
 def _state(text: str) -> State:
-    if text not in STATES:
-        known = ", ".join(STATES)
+    if text not in _STATES:
+        known = ", ".join(_STATES)
         raise typer.BadParameter(
-            f"there is no state {text[:80]!a}{suggestion(text, list(STATES))}; there are {known}"
+            f"there is no state {text[:80]!a}{suggestion(text, list(_STATES))}; there are {known}"
         )
-    return STATES[text]
+    return _STATES[text]
 
 
 def find(
     *,
     config: ConfigOption = USUAL_CONFIG,
-    ids: Ids = None,
+    ids: MessageIds = None,
     state: Annotated[
         list[State] | None,
         typer.Option(
             parser=_state,
             metavar="STATE",
-            help=f"Only messages in this state: {', '.join(STATES)}; can be repeated.",
+            help=f"Only messages in this state: {', '.join(_STATES)}; can be repeated.",
         ),
     ] = None,
-    customer: Customer = None,
-    settings: SettingsId = None,
-    channel: Channel = None,
-    provider: Provider = None,
-    matching: Matching = None,
-    since: Since = None,
-    until: Until = None,
+    customer: WantedCustomer = None,
+    settings: WantedSettings = None,
+    channel: WantedChannel = None,
+    provider: WantedProvider = None,
+    matching: WantedReason = None,
+    since: WantedSince = None,
+    until: WantedUntil = None,
     within: Annotated[
         IdRange | None,
         typer.Option("--id-range", parser=id_range, metavar="FIRST..LAST", help="Only IDs in this range."),
@@ -88,10 +88,10 @@ def find(
     if as_data or as_lines:
         print_records(map(found_data, found), as_lines=as_lines)
     else:
-        print_lines(f"{print_table(HEADING, map(_row, found), (0, 3, 4)):,} found")
+        print_lines(f"{print_table(_HEADING, map(_row, found), (0, 3, 4)):,} found")
 
 
-def _row(found: Found) -> Sequence[str]:
+def _row(found: FoundMessage) -> Sequence[str]:
     return (
         str(found.id),
         found.state.name.lower().replace("_", "-"),

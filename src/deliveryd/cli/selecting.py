@@ -19,8 +19,8 @@ from deliveryd.cli.progress import ProgressLine
 from deliveryd.cli.standard_output import standard_output
 from deliveryd.config import Config
 from deliveryd.inspection.tables import aligned, widths_of
-from deliveryd.journal.reader import read_all
-from deliveryd.journal.selection import Found, Selection
+from deliveryd.journal.reader import read_found
+from deliveryd.journal.selection import FoundMessage, Selection
 from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.options.suggestion import suggestion
 
@@ -29,26 +29,26 @@ ROWS = 1000
 
 _RANGE = re.compile(r"(-?[0-9]+)?\.\.(-?[0-9]+)?")
 
-Ids = Annotated[
+MessageIds = Annotated[
     list[int] | None, typer.Argument(metavar="MESSAGE_ID", parser=identifier, help="IDs of messages.")
 ]
-Matching = Annotated[
+WantedReason = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")
 ]
-Channel = Annotated[
+WantedChannel = Annotated[
     str | None, typer.Option(metavar="NAME", help="Only those of this channel, or that failed there.")
 ]
-Provider = Annotated[
+WantedProvider = Annotated[
     str | None,
     typer.Option(metavar="CHANNEL/NAME", help="Only those of this provider, or that failed there."),
 ]
-SettingsId = Annotated[
+WantedSettings = Annotated[
     int | None, typer.Option("--settings", metavar="ID", parser=identifier, help="Only these settings.")
 ]
-Customer = Annotated[
+WantedCustomer = Annotated[
     int | None, typer.Option(metavar="ID", parser=identifier, help="Only messages for this customer.")
 ]
-Since = Annotated[
+WantedSince = Annotated[
     int | None,
     typer.Option(
         parser=parse_instant_option,
@@ -57,7 +57,7 @@ Since = Annotated[
         " ended counts by when it was taken.",
     ),
 ]
-Until = Annotated[
+WantedUntil = Annotated[
     int | None,
     typer.Option(
         parser=parse_instant_option,
@@ -133,7 +133,7 @@ class _FindProgress:
         return f"{self._examined:,} messages were read, {self.found:,} found"
 
 
-def find_all(config: Config, selection: Selection, *, beside_output: bool) -> Iterator[Found]:
+def find_all(config: Config, selection: Selection, *, beside_output: bool) -> Iterator[FoundMessage]:
     """Find messages; show the progress on standard error, unless the output goes to the terminal meanwhile.
 
     Raises BadParameter if nothing was found of a channel or a provider that isn't configured.
@@ -141,7 +141,7 @@ def find_all(config: Config, selection: Selection, *, beside_output: bool) -> It
     line = ProgressLine(beside_output=beside_output and sys.stdout.isatty())
     progress = _FindProgress(line)
     try:
-        for found in read_all(SqliteReader(config.journal.path), selection, progress.came_to):
+        for found in read_found(SqliteReader(config.journal.path), selection, progress.came_to):
             progress.found += 1
             yield found
     finally:

@@ -10,21 +10,21 @@ from typing import NamedTuple
 from deliveryd.inspection.explanation import life_data, moment
 from deliveryd.inspection.tables import table
 from deliveryd.journal.history import Life, without_values
-from deliveryd.journal.selection import Found
+from deliveryd.journal.selection import FoundMessage
 from deliveryd.model import channel_of, format_instant
 
 MOST_GROUPS = 10_000
 """Groups that are kept apart; what comes later counts with "other reasons"."""
 
-SHOWN_IDS = 5
-OTHER = "other reasons"
+_SHOWN_IDS = 5
+_OTHER = "other reasons"
 NO_CHANNEL = "-"
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
 _LONG_NUMBER = re.compile(r"\d{6,}")
 
 
-class Kind(NamedTuple):
+class FailureKind(NamedTuple):
     """What the messages of a group have in common; instants and long numbers in a reason count as equal."""
 
     channels: tuple[str, ...]
@@ -32,36 +32,36 @@ class Kind(NamedTuple):
     reason: str
 
 
-class Group(NamedTuple):
+class FailureGroup(NamedTuple):
     """Failed messages of a kind: how many, when the first and the last failed, and some of their ids."""
 
-    kind: Kind
+    kind: FailureKind
     messages: int
     first_at: int
     last_at: int
     ids: tuple[int, ...]
 
 
-def channels_of(found: Found) -> tuple[str, ...]:
+def channels_of(found: FoundMessage) -> tuple[str, ...]:
     """Return the channels of a message, each once, in the order in which it came to them."""
     return tuple(dict.fromkeys(map(channel_of, found.providers)))
 
 
-def grouped(found: Iterable[Found]) -> list[Group]:
+def grouped(found: Iterable[FoundMessage]) -> list[FailureGroup]:
     """Group failed messages by reason, channels and settings, the largest group first."""
-    groups: dict[Kind, Group] = {}
+    groups: dict[FailureKind, FailureGroup] = {}
     for each in found:
-        kind = Kind(channels_of(each), each.settings_id, _common(each.reason or "no reason recorded"))
+        kind = FailureKind(channels_of(each), each.settings_id, _common(each.reason or "no reason recorded"))
         if kind not in groups and len(groups) >= MOST_GROUPS:
-            kind = Kind((), None, OTHER)
+            kind = FailureKind((), None, _OTHER)
         at = each.ended_at or each.taken_at
-        known = groups.get(kind) or Group(kind, 0, at, at, ())
-        groups[kind] = Group(
+        known = groups.get(kind) or FailureGroup(kind, 0, at, at, ())
+        groups[kind] = FailureGroup(
             kind,
             known.messages + 1,
             min(known.first_at, at),
             max(known.last_at, at),
-            known.ids if len(known.ids) == SHOWN_IDS else (*known.ids, each.id),
+            known.ids if len(known.ids) == _SHOWN_IDS else (*known.ids, each.id),
         )
     return sorted(groups.values(), key=lambda group: (-group.messages, group.first_at))
 
@@ -70,7 +70,7 @@ def _common(reason: str) -> str:
     return _LONG_NUMBER.sub("#", _INSTANT.sub("TIME", reason))
 
 
-def group_lines(groups: Sequence[Group]) -> Iterator[str]:
+def group_lines(groups: Sequence[FailureGroup]) -> Iterator[str]:
     """Return the groups as a table."""
     if groups:
         heading = ("COUNT", "CHANNEL", "SETTINGS", "FIRST", "LAST", "REASON")
@@ -90,7 +90,7 @@ def group_lines(groups: Sequence[Group]) -> Iterator[str]:
     yield f"{count:,} failed"
 
 
-def group_data(group: Group) -> Mapping[str, object]:
+def group_data(group: FailureGroup) -> Mapping[str, object]:
     """Return a group as JSON."""
     return {
         "count": group.messages,
@@ -106,7 +106,7 @@ def group_data(group: Group) -> Mapping[str, object]:
 ID_HEADING = ("ID", "CHANNEL", "SETTINGS", "FAILED", "REASON")
 
 
-def id_row(found: Found) -> Sequence[str]:
+def id_row(found: FoundMessage) -> Sequence[str]:
     """Return the cells of one failed message."""
     return (
         str(found.id),
@@ -117,7 +117,7 @@ def id_row(found: Found) -> Sequence[str]:
     )
 
 
-def found_data(found: Found) -> Mapping[str, object]:
+def found_data(found: FoundMessage) -> Mapping[str, object]:
     """Return a found message as JSON."""
     return {
         "id": found.id,
@@ -134,7 +134,7 @@ def found_data(found: Found) -> Mapping[str, object]:
     }
 
 
-def show_lines(found: Found, obstacle: str | None) -> Iterator[str]:
+def show_lines(found: FoundMessage, obstacle: str | None) -> Iterator[str]:
     """Return one failed message, and whether it can be retried."""
     yield f"message {found.id}: failed {moment(found.ended_at or found.taken_at)}"
     yield f"    {found.reason or 'no reason recorded'}"
@@ -150,7 +150,7 @@ def show_lines(found: Found, obstacle: str | None) -> Iterator[str]:
         yield f"  {name:10} {value}"
 
 
-def export_data(found: Found, life: Life) -> Mapping[str, object]:
+def export_data(found: FoundMessage, life: Life) -> Mapping[str, object]:
     """Return all that the journal has about a failed message, without what could identify a customer."""
     data = _life(without_values(life))
     for attempt in data["attempts"]:
@@ -158,7 +158,7 @@ def export_data(found: Found, life: Life) -> Mapping[str, object]:
     return {**found_data(found), **data}
 
 
-def export_with_values(found: Found, life: Life) -> Mapping[str, object]:
+def export_with_values(found: FoundMessage, life: Life) -> Mapping[str, object]:
     """Return the same, with the values of variables, raw elements and the providers' own words."""
     return {**found_data(found), **_life(life)}
 

@@ -12,11 +12,11 @@ from deliveryd.model import Transition
 from deliveryd.states import State
 
 NOT_IN_THE_JOURNAL = "it isn't in the journal"
-PRUNED = "it ended longer ago than journal.retention, and its variables are gone"
-MALFORMED = "its queue element was malformed, and would be again"
-EMPTIED = "its variables were removed after it was sent (journal.keep_variables)"
-UNSETTLED = "the service hasn't accepted all of its events yet; try again when it has"
-DOUBTFUL = "an attempt of it may have arrived: its customer might get it twice (--accept-duplicates)"
+ONLY_ID_KEPT = "it ended longer ago than journal.retention, and its variables are gone"
+STILL_MALFORMED = "its queue element was malformed, and would be again"
+VARIABLES_GONE = "its variables were removed after it was sent (journal.keep_variables)"
+STILL_REPORTED = "the service hasn't accepted all of its events yet; try again when it has"
+MAY_ARRIVE_TWICE = "an attempt of it may have arrived: its customer might get it twice (--accept-duplicates)"
 """Why a message can't begin anew, or can't be forgotten."""
 
 _STANDING = f"""
@@ -43,17 +43,17 @@ def obstacle_to_beginning_anew(db: sqlite3.Connection, id_: int, *, accepted: bo
     row = db.execute(_STANDING, (id_,)).fetchone()
     if row is None:
         is_kept = db.execute("SELECT 1 FROM tombstone WHERE id = ?", (id_,)).fetchone() is not None
-        return PRUNED if is_kept else NOT_IN_THE_JOURNAL
+        return ONLY_ID_KEPT if is_kept else NOT_IN_THE_JOURNAL
     state, is_malformed, is_emptied, may_have_arrived, is_unsettled = row
     if state != State.FAILED:
         return f"it hasn't failed: it is {State(state).name.lower().replace('_', ' ')}"
     if is_malformed:
-        return MALFORMED
+        return STILL_MALFORMED
     if is_emptied:
-        return EMPTIED
+        return VARIABLES_GONE
     if is_unsettled:
-        return UNSETTLED
-    return DOUBTFUL if may_have_arrived and not accepted else None
+        return STILL_REPORTED
+    return MAY_ARRIVE_TWICE if may_have_arrived and not accepted else None
 
 
 def begin_anew(db: sqlite3.Connection, id_: int, at: int) -> Transition:

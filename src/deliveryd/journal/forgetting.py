@@ -9,14 +9,14 @@ import json
 import sqlite3
 
 from deliveryd.journal.account import add_forgotten, add_pruned
-from deliveryd.journal.anew import DOUBTFUL, NOT_IN_THE_JOURNAL, UNSETTLED
+from deliveryd.journal.anew import MAY_ARRIVE_TWICE, NOT_IN_THE_JOURNAL, STILL_REPORTED
 from deliveryd.journal.beginnings import MAY_HAVE_ARRIVED, begun, keep_beginnings, keep_forgotten
 from deliveryd.journal.outbox import WATERMARK
 from deliveryd.journal.tombstones import read_tombstone
 from deliveryd.journal.upkeep import DELETE_MESSAGE
 from deliveryd.states import State
 
-SENT = "it was sent: if the queue gives it again, its customer gets it twice (--accept-duplicates)"
+_WAS_SENT = "it was sent: if the queue gives it again, its customer gets it twice (--accept-duplicates)"
 
 _STANDING = f"""
 SELECT state, ended_at IS NOT NULL, {MAY_HAVE_ARRIVED} FROM message WHERE id = ?
@@ -32,11 +32,11 @@ def obstacle_to_forgetting(db: sqlite3.Connection, id_: int, *, accepted: bool) 
     if isinstance(found, str):
         return found
     if db.execute(_IS_REPORTING, (id_,)).fetchone() is not None:
-        return UNSETTLED
+        return STILL_REPORTED
     was_sent, may_have_arrived = found
     if accepted:
         return None
-    return SENT if was_sent else DOUBTFUL if may_have_arrived else None
+    return _WAS_SENT if was_sent else MAY_ARRIVE_TWICE if may_have_arrived else None
 
 
 def _standing(db: sqlite3.Connection, id_: int) -> tuple[bool, bool] | str:

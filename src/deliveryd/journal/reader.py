@@ -6,14 +6,14 @@ Each call is a short read transaction of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import NamedTuple, Protocol
 
 from deliveryd.journal.history import Life
 from deliveryd.journal.orders import Action
-from deliveryd.journal.selection import Found, Page, Selection
+from deliveryd.journal.selection import FoundMessage, Page, Selection
 
-PORTION_SECONDS = 0.02
+PORTION_SECONDS = 0.01
 """Seconds that one read transaction is meant to take, so that the log can be checkpointed in between."""
 
 FIRST_PORTION, LEAST_PORTION, LARGEST_PORTION = 500, 50, 50_000
@@ -68,9 +68,9 @@ class Reader(Protocol):
         """Return the next `limit` decisions with a number above `after`, oldest first."""
 
 
-def read_all(
+def read_found(
     reader: Reader, selection: Selection, note: Callable[[int], None] = lambda _examined: None
-) -> Iterator[Found]:
+) -> Iterator[FoundMessage]:
     """Find messages in portions, each in a short transaction of its own; `note` gets the number examined.
 
     Without ids they come in the order of their ends if only ended ones are selected, else in that of ids. A
@@ -81,13 +81,15 @@ def read_all(
     while True:
         began = perf_counter()
         page = reader.find(selection, after, limit)
-        limit = next_portion(limit, perf_counter() - began)
+        took = perf_counter() - began
+        limit = next_portion(limit, took)
         examined += page.examined
         note(examined)
         yield from page.found
         if page.after is None:
             return
         after = page.after
+        sleep(min(took, PORTION_SECONDS))  # half of the time is left to the worker
 
 
 def next_portion(limit: int, seconds: float) -> int:

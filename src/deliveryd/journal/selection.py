@@ -28,7 +28,7 @@ class Selection(NamedTuple):
     last: int | None = None
 
 
-class Found(NamedTuple):
+class FoundMessage(NamedTuple):
     """A message as far as a list shows it.
 
     `providers` are those that failed with it, in their order, and the one that it is bound to. `reason` is
@@ -51,6 +51,6 @@ class Found(NamedTuple):
 class Page(NamedTuple):
     """One portion of what is found. `after` continues behind it; None: that was all."""
 
-    found: tuple[Found, ...]
+    found: tuple[FoundMessage, ...]
     after: tuple[int, ...] | None
     examined: int

@@ -17,7 +17,7 @@ from deliveryd.journal.orders import Action
 from deliveryd.journal.read_transaction import read
 from deliveryd.journal.reader import Decision, DecisionSelection
 from deliveryd.journal.rows import spent_of
-from deliveryd.journal.selection import Found, Page, Selection
+from deliveryd.journal.selection import FoundMessage, Page, Selection
 from deliveryd.states import ENDED, State
 
 MOST_FOUND = 500
@@ -182,12 +182,12 @@ def _terms(selection: Selection) -> tuple[str, Sequence[object]]:
     return " ".join(terms), values
 
 
-def _found(row: Sequence[Any]) -> Found:
+def _found(row: Sequence[Any]) -> FoundMessage:
     id_, state, settings_id, customer_id, provider, spent, taken_at, ended_at, beginning, doubt, body = row
     failed = [each.provider for each in spent_of(spent)]
     providers = tuple(dict.fromkeys(name for name in (*failed, provider) if name))
     reason = None if body is None else _details(body)
-    return Found(
+    return FoundMessage(
         id_,
         State(state),
         settings_id,
@@ -207,7 +207,7 @@ def _details(body: str) -> str | None:
     return next((str(value) for name, value in fields.items() if name not in _USUAL_FIELDS), None)
 
 
-def _of_reason(selection: Selection, found: Sequence[Found]) -> tuple[Found, ...]:
+def _of_reason(selection: Selection, found: Sequence[FoundMessage]) -> tuple[FoundMessage, ...]:
     if selection.reason is None:
         return tuple(found)
     text = selection.reason.casefold()

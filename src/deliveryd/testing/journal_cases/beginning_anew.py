@@ -29,9 +29,9 @@ from deliveryd.testing.journal_cases.samples import (
     waiting_events,
 )
 
-DOUBTFUL = "an attempt of it may have arrived: its customer might get it twice (--accept-duplicates)"
-SENT = "it was sent: if the queue gives it again, its customer gets it twice (--accept-duplicates)"
-UNSETTLED = "the service hasn't accepted all of its events yet; try again when it has"
+_DOUBTFUL = "an attempt of it may have arrived: its customer might get it twice (--accept-duplicates)"
+_SENT = "it was sent: if the queue gives it again, its customer gets it twice (--accept-duplicates)"
+_UNSETTLED = "the service hasn't accepted all of its events yet; try again when it has"
 
 
 async def fail(journal: Journal, id_: int = 7) -> Entry:
@@ -116,7 +116,7 @@ class BeginningAnewCases:
     ) -> None:
         async with open_journal() as journal:
             await tried(journal, State.FAILED)
-            assert (await begin_again(journal)).skipped == {"7": DOUBTFUL}
+            assert (await begin_again(journal)).skipped == {"7": _DOUBTFUL}
             assert (await begin_again(journal, verb=Action.BEGIN_ANEW_ANYWAY)).done == ("7",)
             assert await due_entry(journal) == sample_entry(7, key=2, beginning=2)
 
@@ -165,7 +165,7 @@ class BeginningAnewCases:
                 "2": "it hasn't failed: it is sent",
                 "3": "it hasn't failed: it is in doubt",
                 "4": "its queue element was malformed, and would be again",
-                "5": UNSETTLED,
+                "5": _UNSETTLED,
                 "6": "it isn't in the journal",
             }
 
@@ -202,7 +202,7 @@ class BeginningAnewCases:
         async with open_journal() as journal:
             await tried(journal, State.FAILED)
             await deliver_to_sent(journal, 8, "p8")
-            refused = {"7": DOUBTFUL, "8": SENT}
+            refused = {"7": _DOUBTFUL, "8": _SENT}
             assert (await decide_on(journal, Action.FORGET, ItemKind.MESSAGE, 7, 8)).skipped == refused
             assert await journal.prune(NOW + ONE_SECOND, 9) == 2
             assert (await decide_on(journal, Action.FORGET, ItemKind.MESSAGE, 7, 8)).skipped == refused
@@ -222,7 +222,7 @@ class BeginningAnewCases:
             skipped = (await decide_on(journal, Action.FORGET_ANYWAY, ItemKind.MESSAGE, 1, 2, 3)).skipped
             assert skipped == {
                 "1": "it hasn't ended: it is ready",
-                "2": UNSETTLED,
+                "2": _UNSETTLED,
                 "3": "it isn't in the journal",
             }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from deliveryd.journal.base import Journal
 from deliveryd.journal.orders import Action, ItemKind, Order
-from deliveryd.journal.reader import DecisionSelection, Reader, read_all
+from deliveryd.journal.reader import DecisionSelection, Reader, read_found
 from deliveryd.journal.selection import Selection
 from deliveryd.model import Malformed, Outcome, StatusEvent, Transition
 from deliveryd.states import State
@@ -42,7 +42,7 @@ async def fail_on(journal: Journal, id_: int, provider: str, at: int, details: s
 
 
 def ids_of(reader: Reader, **wanted: object) -> list[int]:
-    return [found.id for found in read_all(reader, Selection(**wanted))]  # type: ignore[arg-type]
+    return [found.id for found in read_found(reader, Selection(**wanted))]  # type: ignore[arg-type]
 
 
 class ReadingCases:
@@ -80,7 +80,7 @@ class ReadingCases:
         async with open_journal() as journal:
             await tried(journal, State.FAILED)
             await fail_on(journal, 8, "sms", NOW + 5, "no such number")
-            doubtful, refused = read_all(open_reader(), Selection())
+            doubtful, refused = read_found(open_reader(), Selection())
             assert (doubtful.id, doubtful.may_have_arrived, doubtful.beginning) == (7, True, 1)
             assert (refused.reason, refused.may_have_arrived) == ("sms: no such number", False)
             assert (refused.providers, refused.settings_id, refused.customer_id) == (("sms",), 80, 800)
@@ -91,7 +91,7 @@ class ReadingCases:
     ) -> None:
         async with open_journal() as journal:
             await journal.take([], [Malformed('{"id":5}', "no settings", 5)], NOW)
-            [found] = read_all(open_reader(), Selection(states=(State.FAILED,)))
+            [found] = read_found(open_reader(), Selection(states=(State.FAILED,)))
             assert (found.id, found.settings_id, found.reason) == (5, None, "malformed message: no settings")
 
     async def test_each_call_examines_no_more_than_it_is_asked_to(

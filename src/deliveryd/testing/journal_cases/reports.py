@@ -25,7 +25,7 @@ from deliveryd.testing.journal_cases.samples import (
     waiting_events,
 )
 
-ADA, BEN = b"a" * 16, b"b" * 16
+_ADA, _BEN = b"a" * 16, b"b" * 16
 
 
 def progress(provider_id: str = "p1", status: str = "accepted", reference: str | None = None) -> Reported:
@@ -104,33 +104,33 @@ class ReportCases:
         self, open_journal: OpenJournal
     ) -> None:
         async with open_journal() as journal:
-            found = await journal.receive([], [stop(ADA, NOW), stop(BEN, NOW, channel="email")])
+            found = await journal.receive([], [stop(_ADA, NOW), stop(_BEN, NOW, channel="email")])
             assert [each.result for each in found] == ["matched", "matched"]
             assert [each.effect is not None for each in found] == [True, True]
         async with open_journal() as journal:
-            assert sorted(await journal.stopped()) == [("email", BEN), ("sms", ADA)]
-            lifted = await journal.receive([], [stop(ADA, NOW + 1, stopped=False)])
+            assert sorted(await journal.stopped()) == [("email", _BEN), ("sms", _ADA)]
+            lifted = await journal.receive([], [stop(_ADA, NOW + 1, stopped=False)])
             assert [each.result for each in lifted] == ["matched"]
-            assert await journal.stopped() == [("email", BEN)]
+            assert await journal.stopped() == [("email", _BEN)]
 
     async def test_the_latest_report_about_a_recipient_counts_in_whatever_order_they_come(
         self, open_journal: OpenJournal
     ) -> None:
         async with open_journal() as journal:
-            await journal.receive([], [stop(ADA, NOW + 5, stopped=False)])
-            late = await journal.receive([], [stop(ADA, NOW), stop(ADA, NOW + 9), stop(ADA, NOW + 9)])
+            await journal.receive([], [stop(_ADA, NOW + 5, stopped=False)])
+            late = await journal.receive([], [stop(_ADA, NOW), stop(_ADA, NOW + 9), stop(_ADA, NOW + 9)])
             assert [each.result for each in late] == ["repeated", "matched", "repeated"]
-            assert await journal.stopped() == [("sms", ADA)]
+            assert await journal.stopped() == [("sms", _ADA)]
 
     async def test_reports_about_recipients_come_last_and_are_durable_with_the_others(
         self, open_journal: OpenJournal
     ) -> None:
         async with open_journal() as journal:
             await deliver_to_sent(journal, 7)
-            both = await journal.receive([echoed_receipt("7", "p1")], [stop(ADA, NOW)])
+            both = await journal.receive([echoed_receipt("7", "p1")], [stop(_ADA, NOW)])
             assert [each.result for each in both] == ["matched", "matched"]
             assert await waiting_events(journal) == [(7, "delivered")]
-            assert await journal.stopped() == [("sms", ADA)]
+            assert await journal.stopped() == [("sms", _ADA)]
 
     async def test_a_try_that_shows_that_its_recipient_stopped_the_channel_records_it(
         self, open_journal: OpenJournal
@@ -141,18 +141,23 @@ class ReportCases:
             await begin_attempts(journal, attempt_on(7))
             left = attempt_on(7).off_channel("blocked by the user")
             step = Transition(
-                left, State.SENDING, State.READY, NOW + 1, outcome=Outcome("stopped"), stop=stop(ADA, NOW + 1)
+                left,
+                State.SENDING,
+                State.READY,
+                NOW + 1,
+                outcome=Outcome("stopped"),
+                stop=stop(_ADA, NOW + 1),
             )
             await journal.change([step])
         async with open_journal() as journal:
-            assert await journal.stopped() == [("sms", ADA)]
+            assert await journal.stopped() == [("sms", _ADA)]
 
     async def test_an_operator_stops_and_lifts_recipients_by_digest(self, open_journal: OpenJournal) -> None:
         async with open_journal() as journal:
-            name = f"sms digest:{ADA.hex()}"
+            name = f"sms digest:{_ADA.hex()}"
             assert (await decide_on(journal, Action.STOP, ItemKind.RECIPIENT, name)).done == (name,)
             assert (await decide_on(journal, Action.STOP, ItemKind.RECIPIENT, name)).done == ()
-            assert await journal.stopped() == [("sms", ADA)]
+            assert await journal.stopped() == [("sms", _ADA)]
             assert (await decide_on(journal, Action.LIFT, ItemKind.RECIPIENT, name)).done == (name,)
             assert await journal.stopped() == []
             await accept_all(journal)

@@ -8,6 +8,7 @@ from deliveryd.journal.orders import Action
 from simulation import rules_of_beginning, rules_of_choosing, rules_of_reporting, rules_of_sending
 from simulation.case import DELIVERED, FAILED, IN_DOUBT, SENT, SET_ASIDE, cases, first_heard
 from simulation.ledger import Posted, read_event
+from simulation.new_beginnings import FORGETS
 from simulation.plan import Offers, Trouble
 from simulation.rules_of_beginning import began_anew
 from simulation.run import History
@@ -79,7 +80,10 @@ def _malformed_told(history: History) -> Iterator[str]:
     heard = first_heard(history.ledger.posted)
     own = {message.id for message in history.plan.messages}
     refused = {event.message_id for event in map(read_event, history.ledger.refused_events)}
-    for id_ in (history.rows.keys() | history.pruned) - own - refused:
+    forgot = {
+        id_ for ordered in history.ledger.ordered if ordered.verb in FORGETS for id_ in ordered.message_ids
+    }
+    for id_ in (history.rows.keys() | history.pruned) - own - refused - forgot:
         events = [one.event for one in heard[id_]]
         if [event.status for event in events] != ["dequeued", "error"]:
             yield f"malformed message {id_}: {', '.join(event.status for event in events)} was reported"

@@ -73,7 +73,7 @@ Since = Annotated[
         help='Only those set aside since this instant, or within this time, such as "2h".',
     ),
 ]
-Matching = Annotated[str, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")]
+DeadReason = Annotated[str, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")]
 
 
 @dead.command("list")
@@ -82,7 +82,7 @@ def list_dead(
     config: ConfigOption = USUAL_CONFIG,
     kind: Kinds = None,
     since: Since = None,
-    matching: Matching = "",
+    matching: DeadReason = "",
     as_data: AsData = False,
 ) -> None:
     """List the dead letters, oldest first."""
@@ -125,7 +125,7 @@ def retry(
     everything: Everything = False,
     kind: Kinds = None,
     since: Since = None,
-    matching: Matching = "",
+    matching: DeadReason = "",
     why: WhyOption = None,
     dry_run: DryRun = False,
     as_data: AsData = False,
@@ -147,7 +147,7 @@ def drop(
     everything: Everything = False,
     kind: Kinds = None,
     since: Since = None,
-    matching: Matching = "",
+    matching: DeadReason = "",
     why: WhyOption = None,
     dry_run: DryRun = False,
     as_data: AsData = False,

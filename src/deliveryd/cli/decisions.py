@@ -76,7 +76,8 @@ def decisions(
     if as_data or as_lines:
         print_records(map(_as_data, found), as_lines=as_lines)
     else:
-        print_lines(f"{print_table(_HEADING, map(_row, found)):,} decisions")
+        count = print_table(_HEADING, map(_row, found))
+        print_lines("1 decision" if count == 1 else f"{count:,} decisions")
 
 
 def _read(journal: Path, selection: DecisionSelection) -> Iterator[Decision]:

@@ -24,7 +24,7 @@ _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
 _LONG_NUMBER = re.compile(r"\d{6,}")
 
 
-class FailureKind(NamedTuple):
+class FailedKind(NamedTuple):
     """What the messages of a group have in common; instants and long numbers in a reason count as equal."""
 
     channels: tuple[str, ...]
@@ -35,7 +35,7 @@ class FailureKind(NamedTuple):
 class FailureGroup(NamedTuple):
     """Failed messages of a kind: how many, when the first and the last failed, and some of their ids."""
 
-    kind: FailureKind
+    kind: FailedKind
     messages: int
     first_at: int
     last_at: int
@@ -49,11 +49,11 @@ def channels_of(found: FoundMessage) -> tuple[str, ...]:
 
 def grouped(found: Iterable[FoundMessage]) -> list[FailureGroup]:
     """Group failed messages by reason, channels and settings, the largest group first."""
-    groups: dict[FailureKind, FailureGroup] = {}
+    groups: dict[FailedKind, FailureGroup] = {}
     for each in found:
-        kind = FailureKind(channels_of(each), each.settings_id, _common(each.reason or "no reason recorded"))
+        kind = FailedKind(channels_of(each), each.settings_id, _common(each.reason or "no reason recorded"))
         if kind not in groups and len(groups) >= MOST_GROUPS:
-            kind = FailureKind((), None, _OTHER)
+            kind = FailedKind((), None, _OTHER)
         at = each.ended_at or each.taken_at
         known = groups.get(kind) or FailureGroup(kind, 0, at, at, ())
         groups[kind] = FailureGroup(

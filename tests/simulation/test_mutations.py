@@ -38,6 +38,9 @@ SEEN = {
     "receipt_for_what_waits_ignored": 18,
     "messages_kept_by_a_provider_that_is_down": 31,
     "busy_answer_taken_for_a_doubt": 31,
+    "old_key_of_a_new_beginning": 22,
+    "beginnings_lost_with_the_message": 47,
+    "doubt_that_nobody_accepted": 97,
 }
 """Where the search begins: the first seed that showed it once. It goes on when plans are drawn otherwise."""
 

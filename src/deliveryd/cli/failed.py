@@ -40,7 +40,6 @@ from deliveryd.cli.selecting import (
     print_records,
     print_table,
     provider_name,
-    until_now,
 )
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
@@ -89,7 +88,7 @@ class _FailedFilter(NamedTuple):
         return Selection(
             ids=tuple(dict.fromkeys(ids or ())), states=(State.FAILED,), customer=self.customer,
             channel=self.channel, provider=provider_name(self.provider), settings=self.settings,
-            reason=self.matching, since=self.since, until=until_now(self.until),
+            reason=self.matching, since=self.since, until=self.until,
         )  # fmt: skip
 
 
@@ -182,6 +181,7 @@ def retry_failed(
     if ids and any(given is not None for given in wanted):
         raise typer.BadParameter("options that select messages go with --all, not with IDs")
     selection = wanted.selection(ids)
+    began = now()
     loaded = load_as_owner(config)
     chosen = selection.ids or [found.id for found in find_all(loaded, selection, beside_output=False)]
     if accept_duplicates:
@@ -190,8 +190,8 @@ def retry_failed(
     if dry_run:
         report_result("would begin anew", preview_order(loaded, verb, chosen), as_data=as_data)
     else:
-        until_then = selection.until or now()
-        report_result("begun anew", order_all(loaded, verb, chosen, why, until_then), as_data=as_data)
+        result = order_all(loaded, verb, chosen, why, selection.until or began)
+        report_result("begun anew", result, as_data=as_data)
 
 
 @failed.command("export")

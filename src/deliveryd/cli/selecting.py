@@ -108,13 +108,8 @@ def insist_on_one_form(*, as_data: bool, as_lines: bool) -> None:
 
 
 def now() -> int:
-    """Return the instant until which a command selects, so that what ends meanwhile isn't included."""
+    """Return the instant at which a command begins."""
     return time.time_ns() // 1000
-
-
-def until_now(until: int | None) -> int:
-    """Return the earlier one of an instant and now."""
-    return now() if until is None else min(until, now())
 
 
 class _FindProgress:

@@ -26,7 +26,7 @@ _INSTANT = "2026-01-01T00:00:00.000000Z"
 
 _ENDED = f"""
 INSERT INTO message
-    (id, settings_id, customer_id, variables, state, taken_at, channel, tries, number, ended_at,
+    (id, settings_id, customer_id, variables, state, taken_at, provider, tries, number, ended_at,
     started_at, accepted_at, provider_id)
 {_NUMBERS} SELECT :base + i * :stride, i % 20, i, '{_VARIABLES}', 6, :begin + i * :step, 'sms', 1, 1,
     :begin + i * :step + {_LIFE}, :begin + i * :step, :begin + i * :step + {_LIFE},
@@ -40,7 +40,7 @@ INSERT INTO post (last, first, at)
 """  # noqa: S608  # constants
 
 _WAITING = f"""
-INSERT INTO message (id, settings_id, customer_id, variables, state, taken_at, due_at, channel)
+INSERT INTO message (id, settings_id, customer_id, variables, state, taken_at, due_at, provider)
 {_NUMBERS} SELECT :base + i * :stride, i % 20, i, '{_VARIABLES}', 3, :begin,
     :begin + i * :step, 'sms' FROM number;
 INSERT INTO event (message_id, seq, status, body)

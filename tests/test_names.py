@@ -13,6 +13,7 @@ SOURCE = Path(deliveryd.__file__).parent
 SHARED = {
     "T": "a TypeVar has its name in each module that is generic",
     "Scheme": "one for each scheme of signatures, in a module that is found by the scheme's name",
+    "find": "a command has the name of its module; in the directories it looks customers up",
     "main": "the entry points: of the package and of the command line",
 }
 """Names that more than one module may define, each with its reason."""

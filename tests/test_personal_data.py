@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -21,10 +22,19 @@ from deliveryd.journal.history import read_life
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.personal_data import find_personal_data
 from deliveryd.journal.sqlite import open_journal
-from deliveryd.model import Entry, QueuedMessage, Receipt, StatusEvent, Transition, message_key
+from deliveryd.model import (
+    Entry,
+    QueuedMessage,
+    Receipt,
+    StatusEvent,
+    Transition,
+    UnreadReport,
+    message_key,
+)
 from deliveryd.runtime.rights import user_name
 from deliveryd.sandbox.faults import FaultAnswer
 from deliveryd.states import State
+from deliveryd.testing.journal_cases.samples import deliver_to_sent
 from deliveryd.worker.supervisor import CUT_INTERVAL
 from support.messages import message, sms_settings
 from support.terminal import Answered, command
@@ -206,7 +216,7 @@ def test_erasing_a_customer_leaves_nothing_of_them_on_the_disk_and_all_of_others
     assert all(text in there for text in (b"somebody-else", b"somebody-elses"))
     assert audit_journal(filled.folder / "journal.db").is_balanced
     again = of(filled, "erase", "--customer", 1, "--json")
-    nothing = {"messages": 0, "malformed": 0, "receipts": 0}
+    nothing = {"messages": 0, "malformed": 0, "receipts": 0, "reports": 0}
     assert (again.status, again.data["erased"], again.data["refused"]) == (0, nothing, {})
 
 
@@ -229,7 +239,7 @@ def test_a_running_worker_erases_and_its_log_has_nothing_left(filled: World) -> 
     worker = filled.start()
     filled.sandbox.wait_for(lambda state: state.requests["queue"] > asked, PATIENCE)
     erased = of(filled, "erase", "--customer", 1, "--json")
-    assert erased.data["erased"] == {"messages": 3, "malformed": 2, "receipts": 0}
+    assert erased.data["erased"] == {"messages": 3, "malformed": 2, "receipts": 0, "reports": 0}
     assert erased.err == ""  # a file of customers isn't asked, and no answer of it kept
     there = on_disk(filled.folder)
     assert [canary for canary in CANARIES if canary.encode() in there] == []
@@ -268,7 +278,30 @@ async def test_messages_are_sought_in_portions_over_all_ids(
         await journal.take([QueuedMessage(id_, 1, id_ % 2, {}) for id_ in ids], [], NOW)
         kept = [Receipt("sms", "p", True, "DELIVRD", NOW, NOW, reference) for reference in ("2", "3", "x")]
         await journal.receive(kept)
-    assert find_personal_data(path, 0) == ([-(2**63), 0, 2], [], [1])
+    assert find_personal_data(path, 0) == ([-(2**63), 0, 2], [], [1], [])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_unread_reports_and_receipts_that_name_a_message_in_any_way_are_found(tmp_path: Path) -> None:
+    """By its key, its id, or an id that a provider gave it, in JSON as in a form; others stay."""
+    path = tmp_path / "journal.db"
+    async with open_journal(path) as journal:
+        await deliver_to_sent(journal, 701, "wamid.a+b==")
+        await deliver_to_sent(journal, 702, "p702")
+        key = message_key(journal.namespace, 701, "sms", 1)
+        named = (f'{{"ref":"{key}"}}', '{"ref":701}', '{"id":"wamid.a+b=="}', "id=701&state=x")
+        other = ('{"ref":7011}', '{"id":"p702"}', '{"id":"wamid.a"}', "")
+        raws = {raw: UnreadReport("sms", raw, "no status", NOW) for raw in (*named, *other)}
+        await journal.receive([*raws.values(), Receipt("sms", "q", True, "ok", NOW, NOW, f"{key}")])
+        await journal.receive([Receipt("email", "q", True, "ok", NOW, NOW, key)])
+        found = find_personal_data(path, 70100)
+        digests = {raw: hashlib.sha256(f"sms {raw}".encode()).hexdigest() for raw in raws}
+        assert sorted(found.reports) == sorted(digests[raw] for raw in named)
+        assert len(found.receipts) == 1
+        erased = Order(Action.ERASE, ItemKind.REPORT, tuple(found.reports))
+        assert len((await journal.decide(erased, NOW, ["sms"])).done) == 4
+    assert find_personal_data(path, 70100).reports == []
 
 
 # who decided
@@ -300,9 +333,11 @@ def test_a_worker_records_who_is_at_the_other_end_of_its_socket(
     world.state.enqueue('{"id": 5, "settingsId": 1, "customerId": 1, "variables": 0}')
     worker = world.start()
     world.sandbox.wait_for(lambda state: state.statuses(5) == ["dequeued", "error"], PATIENCE)
-    assert command("dead", "drop", "--config", world.config, "--all").status == 0
+    drop = ("dead", "drop", "--config", world.config, "--all")
+    assert command(*drop, "--reason", "a test of theirs").status == 0
     told = of(world, "explain", 5).out
     assert f"by the user {me}\n" in told
+    assert "reason: a test of theirs\n" in told
     assert "claimed" not in told
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE) == 0
@@ -313,3 +348,17 @@ def test_a_claim_that_is_no_users_name_is_left_out_and_the_order_carried_out(cla
     """On either side of the socket."""
     order = {"verb": "drop", "kind": "event", "keys": ["1"], "caller": claim}
     assert read_order(json.dumps(order).encode()) == Order(Action.DROP, ItemKind.EVENT, ("1",))
+
+
+@pytest.mark.parametrize("reason", ["", "  ", "x" * 501, "a\x1b]0;title\x07", "two\nlines", 7, ["a"]])
+def test_an_order_with_a_reason_that_cannot_be_kept_is_refused(reason: object) -> None:
+    """Nothing is recorded that the operator didn't write."""
+    order = {"verb": "drop", "kind": "event", "keys": ["1"], "caller": None, "reason": reason}
+    with pytest.raises(ValueError, match="reason"):
+        read_order(json.dumps(order).encode())
+
+
+def test_a_reason_that_is_too_long_is_a_usage_error() -> None:
+    told = command("dead", "drop", "--all", "--reason", "x" * 501)
+    assert told.status == 2
+    assert "at most 500" in told.err

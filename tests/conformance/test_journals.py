@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.testing.journal_cases.protocol import OpenJournal
+from deliveryd.testing.journal_cases.reading import OpenReader
 from deliveryd.testing.journals import JournalConformance
 
 
@@ -21,3 +23,7 @@ class TestSqlite(JournalConformance):
     @pytest.fixture
     def open_journal(self, tmp_path: Path) -> OpenJournal:
         return lambda: open_journal(tmp_path / "journal.db")
+
+    @pytest.fixture
+    def open_reader(self, tmp_path: Path) -> OpenReader:
+        return lambda: SqliteReader(tmp_path / "journal.db")

@@ -21,6 +21,7 @@ from deliveryd.journal.sqlite import open_journal
 from deliveryd.runtime.threads import inline
 from simulation.expectation import address_of
 from simulation.ledger import Change, Ordered
+from simulation.new_beginnings import BEGINS, FORGETS, ids_for, note_forgotten
 from simulation.opting_out import ADDRESSED
 from simulation.plan import Errand
 from simulation.world import World
@@ -45,7 +46,9 @@ class Operators:
             order = self._order(errand)
             if order is not None:
                 async with open_journal(self._world.journal, blocking=inline) as journal:
-                    await journal.decide(order, self._world.clock.now(), list(self._world.plan.weights))
+                    providers = list(self._world.plan.weights)
+                    decided = await journal.decide(order, self._world.clock.now(), providers)
+                note_forgotten(self._world, order.verb, decided.done)
                 self._note_changes(order, begun, is_carried_out=True)
 
     def begin(self, tasks: TaskGroup) -> None:
@@ -87,7 +90,10 @@ class Operators:
         world = self._world
         if errand.kind is ItemKind.RECIPIENT:
             return Order(errand.verb, errand.kind, self._recipients())
-        if errand.verb in _IN_DOUBT:
+        if errand.verb in BEGINS | FORGETS:
+            ids = ids_for(world, errand.verb)
+            keys = tuple(map(str, ids))
+        elif errand.verb in _IN_DOUBT:
             ids = [doubtful.message_id for doubtful in read_in_doubt(world.journal, None, None)]
             keys = tuple(map(str, ids))
         else:
@@ -119,4 +125,8 @@ class Operators:
                 connection.connect(address)
             connection.send(write_order(order))
             await anyio.wait_readable(connection)
-            return isinstance(read_reply(connection.recv(LONGEST_LINE)), ControlReply)
+            reply = read_reply(connection.recv(LONGEST_LINE))
+            if not isinstance(reply, ControlReply):
+                return False
+            note_forgotten(self._world, order.verb, reply.done)
+            return True

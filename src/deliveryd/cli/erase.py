@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, identifier
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, WhyOption, identifier
 from deliveryd.cli.orders import carry_out, name_of
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import print_errors, print_json, print_lines
@@ -25,6 +25,7 @@ ERASED_KINDS: Mapping[ItemKind, tuple[str, str]] = {
     ItemKind.MESSAGE: ("messages, with their variables, attempts, events and receipts", "messages"),
     ItemKind.MALFORMED: ("malformed elements of the queue", "malformed"),
     ItemKind.RECEIPT: ("receipts that matched nothing", "receipts"),
+    ItemKind.REPORT: ("reports that can't be read", "reports"),
 }
 """The kinds of data that are removed: as text, and as a JSON field."""
 
@@ -38,6 +39,7 @@ def erase(
             "--customer", metavar="ID", parser=identifier, help="The customer's ID as it appears in messages."
         ),
     ],
+    why: WhyOption = None,
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:  # fmt: skip
@@ -53,9 +55,10 @@ def erase(
     wanted = {
         ItemKind.MALFORMED: held.malformed,  # before messages, since some of them are messages
         ItemKind.RECEIPT: [str(seq) for seq in held.receipts],
+        ItemKind.REPORT: held.reports,
         ItemKind.MESSAGE: [str(id_) for id_ in held.messages],
     }
-    answer = _preview(loaded, wanted) if dry_run else carry_out(loaded, Action.ERASE, wanted)
+    answer = _preview(loaded, wanted) if dry_run else carry_out(loaded, Action.ERASE, wanted, why)
     if as_data:
         print_json(_as_json(customer, answer, dry_run))
     else:

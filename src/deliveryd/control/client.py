@@ -52,7 +52,9 @@ class _NobodyThere(Exception):
     """No worker is listening for orders."""
 
 
-def order(client: ControlClient, verb: Action, kind: ItemKind, keys: Sequence[str]) -> ControlReply:
+def order(
+    client: ControlClient, verb: Action, kind: ItemKind, keys: Sequence[str], reason: str | None = None
+) -> ControlReply:
     """Apply an action to everything that these keys name, in portions.
 
     Raises JournalError; portions completed before it stay done, and are skipped when repeated.
@@ -60,7 +62,7 @@ def order(client: ControlClient, verb: Action, kind: ItemKind, keys: Sequence[st
     done: list[str] = []
     skipped: dict[str, str] = {}
     for begin in range(0, len(keys), MOST_KEYS):
-        portion = Order(verb, kind, tuple(keys[begin : begin + MOST_KEYS]), caller=_caller())
+        portion = Order(verb, kind, tuple(keys[begin : begin + MOST_KEYS]), caller=_caller(), reason=reason)
         answer = _order(client, portion)
         done += answer.done
         skipped |= answer.skipped

@@ -16,6 +16,7 @@ MOST_KEYS = 500
 """Most keys in one order, so that lines and transactions stay small."""
 
 LONGEST_NAME = 64
+LONGEST_REASON = 500
 
 _LONGEST_PATH = 100  # of a socket's address, which the system limits to 107 bytes
 
@@ -53,7 +54,15 @@ def socket_address(path: Path) -> Iterator[str]:
 
 def write_order(order: Order) -> bytes:
     """Encode an order. The server determines its user."""
-    return _line({"verb": order.verb, "kind": order.kind, "keys": order.keys, "caller": order.caller})
+    return _line(
+        {
+            "verb": order.verb,
+            "kind": order.kind,
+            "keys": order.keys,
+            "caller": order.caller,
+            "reason": order.reason,
+        }
+    )
 
 
 def read_order(line: bytes) -> Order:
@@ -61,7 +70,8 @@ def read_order(line: bytes) -> Order:
     match _object(line):
         case {"verb": str(verb), "kind": str(kind), "keys": list(keys), **rest} if len(keys) <= MOST_KEYS:
             if all(isinstance(key, str) for key in keys):
-                return Order(Action(verb), ItemKind(kind), tuple(keys), caller=claim_of(rest.get("caller")))
+                caller, reason = claim_of(rest.get("caller")), check_reason(rest.get("reason"))
+                return Order(Action(verb), ItemKind(kind), tuple(keys), caller=caller, reason=reason)
     raise ValueError("not an order")
 
 
@@ -70,6 +80,17 @@ def claim_of(caller: object) -> str | None:
     if isinstance(caller, str) and caller.isprintable() and 0 < len(caller) <= LONGEST_NAME:
         return caller
     return None
+
+
+def check_reason(reason: object) -> str | None:
+    """Return an operator's reason for an order. Raises ValueError if it can't be kept."""
+    if reason is None:
+        return None
+    if not isinstance(reason, str) or not reason.strip() or not reason.isprintable():
+        raise ValueError("the reason must be one line of printable characters")
+    if len(reason) > LONGEST_REASON:
+        raise ValueError(f"the reason has {len(reason)} characters; at most {LONGEST_REASON} are kept")
+    return reason
 
 
 def write_reply(answer: ControlReply | Failed) -> bytes:

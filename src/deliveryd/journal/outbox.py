@@ -120,21 +120,14 @@ def written(db: sqlite3.Connection) -> Written:
 def _not_before(db: sqlite3.Connection, event: StatusEvent) -> StatusEvent:
     """The event, or the same one at the instant of its message's latest, if that is later.
 
-    It is a microsecond later where the message has such an event at that instant: two acceptances on two
-    channels must not look like a repeat.
+    Two events of one status stay apart: a message that begins anew may fail again while the clock is behind.
     """
-    (latest,) = db.execute(
-        f"SELECT max({AT}) FROM event WHERE message_id = ?",  # noqa: S608  # a constant
-        (event.message_id,),
+    latest, same = db.execute(
+        f"SELECT max({AT}), max(iif(status = ?, {AT}, NULL)) FROM event WHERE message_id = ?",  # noqa: S608
+        (event.status, event.message_id),
     ).fetchone()
-    earliest = _instant(latest)
-    if event.timestamp > earliest:
-        return event
-    alike = db.execute(
-        f"SELECT 1 FROM event WHERE message_id = ? AND status = ? AND {AT} = ? LIMIT 1",  # noqa: S608
-        (event.message_id, event.status, latest),
-    ).fetchone()
-    return event._replace(timestamp=earliest if alike is None else earliest + 1)
+    at = max(event.timestamp, _instant(latest))
+    return event._replace(timestamp=at + (at == _instant(same)))
 
 
 def _instant(text: str | None) -> int:

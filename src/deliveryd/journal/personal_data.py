@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
@@ -27,15 +28,28 @@ FROM malformed
 """
 _UNMATCHED = "SELECT seq, reference FROM receipt WHERE message_id IS NULL AND reference IS NOT NULL"
 _CUSTOMER = re.compile(r'"customerId"\s*:\s*"?\s*(-?[0-9][0-9.eE+-]{0,40})')
-_REFERENCE = re.compile(r"(?:[0-9a-f]+-(-?[0-9]{1,19})-[0-9]{1,9}|(-?[0-9]{1,19}))")
+_UNREAD = "SELECT digest, raw FROM unread"
+_PROVIDER_IDS = """
+SELECT provider_id FROM message WHERE provider_id IS NOT NULL AND id IN (SELECT value FROM json_each(?1))
+UNION SELECT provider_id FROM unaccepted
+    WHERE provider_id IS NOT NULL AND message_id IN (SELECT value FROM json_each(?1))
+"""
+_REFERENCE = re.compile(r"(?:[0-9a-f]+-(-?[0-9]{1,19})-[0-9a-z]{1,9}|(-?[0-9]{1,19}))")
+_WORD = re.compile(r"[0-9A-Za-z_.-]+")
+"""What may be a key, a message's id or a provider's id in the text of a report."""
 
 
 class PersonalData(NamedTuple):
-    """What a journal stores about a customer: message ids, malformed elements' digests, receipts' numbers."""
+    """What a journal stores about a customer.
+
+    Ids of messages, digests of malformed elements, numbers of unmatched receipts, and digests of reports that
+    can't be read.
+    """
 
     messages: list[int]
     malformed: list[str]
     receipts: list[int]
+    reports: list[str]
 
 
 def find_personal_data(path: Path, customer_id: int) -> PersonalData:
@@ -49,7 +63,8 @@ def find_personal_data(path: Path, customer_id: int) -> PersonalData:
     malformed = read(path, lambda db: list(_malformed(db, customer_id)))
     messages += sorted({id_ for _, id_ in malformed if id_ is not None}.difference(messages))
     receipts = read(path, partial(_receipts, set(messages)))
-    return PersonalData(messages, [digest for digest, _ in malformed], receipts)
+    reports = read(path, partial(_reports, set(messages)))
+    return PersonalData(messages, [digest for digest, _ in malformed], receipts, reports)
 
 
 def _portion(customer_id: int, begin: int, db: sqlite3.Connection) -> tuple[int | None, list[int]]:
@@ -74,6 +89,24 @@ def _is(number: str, customer_id: int) -> bool:
 def _receipts(ids: Collection[int], db: sqlite3.Connection) -> list[int]:
     """Return the unmatched receipts whose reference is the id or a key of one of these messages."""
     return [seq for seq, reference in db.execute(_UNMATCHED) if _named(reference) in ids]
+
+
+def _reports(ids: Collection[int], db: sqlite3.Connection) -> list[str]:
+    """Return the reports that can't be read, and that name one of these messages in any way.
+
+    By its id, by one of its keys, or by an id that a provider gave it.
+    """
+    unread = db.execute(_UNREAD).fetchall()
+    if not unread or not ids:
+        return []
+    known = {provider_id for (provider_id,) in db.execute(_PROVIDER_IDS, (json.dumps(list(ids)),))}
+    return [digest for digest, raw in unread if _is_about(raw, ids, known)]
+
+
+def _is_about(raw: str, ids: Collection[int], provider_ids: Collection[str]) -> bool:
+    if any(word in provider_ids or _named(word) in ids for word in _WORD.findall(raw)):
+        return True
+    return any(id_ in raw for id_ in provider_ids if _WORD.fullmatch(id_) is None)
 
 
 def _named(reference: str) -> int | None:

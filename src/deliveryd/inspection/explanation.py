@@ -187,7 +187,8 @@ def _decision(decision: DecisionRecord) -> Step:
     what = "" if decision.kind == "message" else f" {decision.kind} {decision.key}"
     on_behalf = f", on behalf of {decision.caller}, as claimed" if decision.caller is not None else ""
     who = (f"by the user {decision.user}{on_behalf}",) if decision.user is not None else ()
-    return Step(decision.at, f"operator's order: {decision.verb}{what}", who)
+    why = (f"reason: {decision.reason}",) if decision.reason is not None else ()
+    return Step(decision.at, f"operator's order: {decision.verb}{what}", who + why)
 
 
 def _first_events(life: Life) -> Iterator[EventRecord]:

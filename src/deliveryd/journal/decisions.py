@@ -24,6 +24,10 @@ _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _SET_ASIDE_EVENTS = (  # refused, or reported once more since the queue handed the message out again
     f"status = 'dequeued' AND dropped_at IS NULL AND (refused IS NOT NULL OR seq > {WATERMARK})"
 )
+_RECORD = (
+    "INSERT INTO decision (at, verb, kind, key, message_id, user, caller, reason)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 class _Case(NamedTuple):
@@ -90,17 +94,14 @@ class Decisions:
         done: list[str] = []
         skipped: dict[str, str] = {}
         effects: list[Effect] = []
+        by = order.user, order.caller, order.reason
         for key in order.keys:
             try:
                 message_id, effect, recorded = decide(_Case(db, key, at, providers))
             except _Skip as reason:
                 skipped[key] = str(reason)
                 continue
-            db.execute(
-                "INSERT INTO decision (at, verb, kind, key, message_id, user, caller)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (at, order.verb, order.kind, recorded or key, message_id, order.user, order.caller),
-            )
+            db.execute(_RECORD, (at, order.verb, order.kind, recorded or key, message_id, *by))
             done.append(key)
             effects.append(effect)
         return Decided(tuple(done), skipped, tuple(effects))

@@ -89,7 +89,7 @@ class MalformedRecord(NamedTuple):
 
 
 class DecisionRecord(NamedTuple):
-    """An operator's order for the message; `caller`: on whose behalf, as the user claimed."""
+    """An operator's order for the message; `caller`: on whose behalf, as the user claimed; `reason`: why."""
 
     at: int
     verb: str
@@ -97,6 +97,7 @@ class DecisionRecord(NamedTuple):
     key: str
     user: str | None
     caller: str | None
+    reason: str | None
 
 
 class Life(NamedTuple):
@@ -141,7 +142,7 @@ FROM event WHERE message_id = ? ORDER BY {HAPPENED}, seq
 
 
 _DECISIONS = """
-SELECT at, verb, kind, key, user, caller FROM (
+SELECT at, verb, kind, key, user, caller, reason FROM (
     SELECT * FROM decision WHERE message_id = ?1
     UNION ALL SELECT * FROM decision WHERE message_id IS NULL AND kind = 'message' AND key = CAST(?1 AS TEXT)
 ) ORDER BY seq

@@ -38,7 +38,8 @@ class Action(StrEnum):
 class Order(NamedTuple):
     """One thing to do with everything that these keys name.
 
-    `user` gave it, by the system's word; `caller` is the name that the command was given for the record.
+    `user` gave it, by the system's word; `caller` is the name that the command was given for the record, and
+    `reason` why it was given.
     """
 
     verb: Action
@@ -46,6 +47,7 @@ class Order(NamedTuple):
     keys: tuple[str, ...]
     user: str | None = None
     caller: str | None = None
+    reason: str | None = None
 
 
 class Effect(NamedTuple):

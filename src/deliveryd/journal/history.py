@@ -123,7 +123,7 @@ def read_life(path: Path, message_id: int) -> Life:
 
     Raises JournalError, or JournalAbsent if there is no file.
     """
-    return read(path, lambda db: _life(db, message_id))
+    return read(path, lambda db: life_of(db, message_id))
 
 
 def without_values(life: Life) -> Life:
@@ -149,7 +149,9 @@ SELECT at, verb, kind, key, user, caller, reason FROM (
 """
 
 
-def _life(db: sqlite3.Connection, message_id: int) -> Life:
+def life_of(db: sqlite3.Connection, message_id: int) -> Life:
+    """Return everything about a message; for a read transaction."""
+
     def rows(statement: str) -> list[Any]:
         return db.execute(statement, (message_id,)).fetchall()
 

@@ -139,26 +139,32 @@ class Metrics:
         self._customers = by("customer_lookups", "Lookups in the directory.", result=get_args(CustomerAnswer))
         self._receipts = by("receipts", "Receipts from providers.", result=get_args(ReceiptResult))
         self._commits = self._timed("journal_commit", "Time for one durable commit.", _COMMITS)
-        providers = tuple(providers)
         self._attempts = self._tally(
-            "attempts",
-            "Attempts by verdict.",
-            ("channel", "provider", "verdict"),
-            [(channel_of(each), each, word) for each in providers for word in _VERDICTS.values()],
+            "attempts", "Attempts by verdict.", ("channel", "provider", "verdict"), ()
         )
         self._unconfirmed, self._overdue = (
-            self._tally(
-                name, meaning, ("channel", "provider"), [(channel_of(each), each) for each in providers]
-            )
+            self._tally(name, meaning, ("channel", "provider"), ())
             for name, meaning in (
                 ("receipts_unconfirmed", "Messages that weren't confirmed by their receipt deadline."),
                 ("receipts_overdue", "Messages that weren't confirmed for receipt_overdue."),
             )
         )
-        self._channels = {each: channel_of(each) for each in providers}
-        self._attempt_seconds = self._timed_at(
-            "attempt_duration", "Time for one attempt.", _ATTEMPTS, providers
-        )
+        self._channels: dict[str, str] = {}
+        self._attempt_seconds: dict[str, Durations] = {}
+        self._attempt_series = self._timed_at("attempt_duration", "Time for one attempt.")
+        for provider in providers:
+            self.add_provider(provider)
+
+    def add_provider(self, provider: str) -> None:
+        """Begin the series of a provider; those of a removed one stay, and go on if it is added again."""
+        if provider in self._channels:
+            return
+        channel = self._channels[provider] = channel_of(provider)
+        for word in _VERDICTS.values():
+            self._attempts[channel, provider, word] = 0
+        self._unconfirmed[channel, provider] = self._overdue[channel, provider] = 0
+        durations = self._attempt_seconds[provider] = Durations(_ATTEMPTS)
+        self._attempt_series[channel, provider] = durations
 
     def taken(self, fresh: int, repeated: int, malformed: int) -> None:
         """Count a batch recorded in the journal."""
@@ -256,16 +262,11 @@ class Metrics:
         self.families.append(Lengths(f"deliveryd_{name}_seconds", meaning, (), {_ALONE: durations}))
         return durations
 
-    def _timed_at(
-        self, name: str, meaning: str, bounds: Sequence[float], providers: Iterable[str]
-    ) -> Mapping[str, Durations]:
-        """Add histograms of durations, one for each provider."""
-        durations = {provider: Durations(bounds) for provider in providers}
-        series: dict[Labels, Durations] = {
-            (channel_of(provider), provider): each for provider, each in durations.items()
-        }
+    def _timed_at(self, name: str, meaning: str) -> dict[Labels, Durations]:
+        """Add a family of histograms of durations, to have one for each provider."""
+        series: dict[Labels, Durations] = {}
         self.families.append(Lengths(f"deliveryd_{name}_seconds", meaning, ("channel", "provider"), series))
-        return durations
+        return series
 
 
 def _word(state: State) -> str:

@@ -11,7 +11,9 @@ from deliveryd import __version__
 from deliveryd.config import Config
 from deliveryd.journal.base import Counts
 from deliveryd.metrics import Levels
+from deliveryd.model import format_instant
 from deliveryd.states import State
+from deliveryd.worker.reload import Reloader
 from deliveryd.worker.wiring import Parts
 
 
@@ -25,6 +27,11 @@ class WorkerHealth:
         self._started = anyio.current_time()
         self._counts = Counts({}, 0, 0, 0, 0)
         self.draining = False
+        self.reloader: Reloader | None = None
+
+    def adopt(self, config: Config) -> None:
+        """Follow another configuration from now on."""
+        self._patience = 45.0 + 4 * config.service.timeout
 
     def refresh(self, counts: Counts) -> None:
         """Update the journal's counts."""
@@ -98,7 +105,14 @@ class WorkerHealth:
                 for name, dispatcher in self._parts.stations.dispatchers.items()
             },
             "loops": {name: round(age, 3) for name, age in ages},
+            "last_reload": self._last_reload(),
         }
+
+    def _last_reload(self) -> Mapping[str, object] | None:
+        last = self.reloader.last if self.reloader is not None else None
+        if last is None:
+            return None
+        return {**last._asdict(), "at": format_instant(last.at)}
 
     def levels(self) -> Levels:
         """Return the values of the gauges."""

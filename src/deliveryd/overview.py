@@ -113,10 +113,11 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """The last reload of the configuration. `problems` are `place: what to do`."""
+    """The last reload of the configuration: `changes` are keys, `problems` are `place: what to do`."""
 
     at: str
     outcome: str
+    changes: Sequence[str] = ()
     problems: Sequence[str] = ()
 
 

@@ -113,6 +113,11 @@ def changed(entry: Entry, at: int) -> Transition:
     return Transition(entry, *_HELD_BEFORE_A_TRY, at, outcome=Outcome("in_doubt", None, CHANGED))
 
 
+def held_without_provider(entry: Entry, at: int) -> Transition:
+    """Hold a message in doubt whose provider was removed from the configuration."""
+    return Transition(entry, *_HELD_BEFORE_A_TRY, at)
+
+
 def intent(entry: Entry, at: int, intermediate: Collection[str]) -> Transition:
     """The try that `entry` describes is about to be made."""
     events = (StatusEvent(entry.id, "sending", at),) if "sending" in intermediate else ()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from unittest.mock import patch
 
@@ -15,8 +14,9 @@ import trio
 from anyio.abc import TaskGroup
 from trio.testing import MockClock
 
-from deliveryd.channels.base import NO_ADDRESS, Accepted, Dispatch, Found, Unknown, Verdict
-from deliveryd.config import Config, load
+from deliveryd.channels.base import NO_ADDRESS, Accepted, Channel, Dispatch, Found, Unknown, Verdict
+from deliveryd.channels.options import ProviderConfig
+from deliveryd.config import Config, examine, load
 from deliveryd.delivery import pipeline
 from deliveryd.directory.base import Directory
 from deliveryd.directory.none import NoDirectory
@@ -26,8 +26,9 @@ from deliveryd.model import Customer
 from deliveryd.runtime.threads import inline
 from deliveryd.service.client import ServiceClient
 from deliveryd.worker.health import WorkerHealth
+from deliveryd.worker.outside import Openers
 from deliveryd.worker.supervisor import Addresses, Supervisor
-from deliveryd.worker.wiring import Outside, Parts
+from deliveryd.worker.wiring import Parts
 from support.service import ServiceMemory
 
 START = 1_800_000_000_000_000
@@ -187,15 +188,29 @@ class VirtualWorld:
 
     def supervisor(self) -> VirtualSupervisor:
         """A worker that has not begun."""
-        return VirtualSupervisor(self.config(), VirtualClock(), outside=self._outside, blocking=inline)
+        return VirtualSupervisor(
+            self.config(),
+            VirtualClock(),
+            openers=self.openers(),
+            examine=lambda: examine(self.path, environ={}),
+            blocking=inline,
+        )
 
     async def run_until_idle(self) -> None:
         """Run a worker until there is nothing more to do."""
         await self.supervisor().run(until_idle=True)
 
-    @asynccontextmanager
-    async def _outside(self, config: Config) -> AsyncIterator[Outside]:
-        wire = HttpxWire(httpx.MockTransport(self.service.handle))
-        client = ServiceClient(HttpClient(wire, timeout=config.service.timeout), config.service.base_url)
-        channels = {name: self.channels[name] for name in config.channels.providers}
-        yield Outside(client, channels, self.directory)
+    def openers(self) -> Openers:
+        """What opens the service, the providers and the directory of this world."""
+
+        def service(config: Config) -> ServiceClient:
+            wire = HttpxWire(httpx.MockTransport(self.service.handle))
+            return ServiceClient(HttpClient(wire, timeout=config.service.timeout), config.service.base_url)
+
+        def provider(_config: Config, provider: ProviderConfig) -> Channel:
+            return self.channels[provider.identity]
+
+        async def directory(_config: Config) -> Directory:
+            return self.directory
+
+        return Openers(service, provider, directory)

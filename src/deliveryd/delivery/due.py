@@ -82,6 +82,10 @@ class DueMessages:
         self._level = 0
         self._is_misplaced = False
 
+    def bound(self, max_waiting: int) -> None:
+        """Warn by another limit from now on."""
+        self._max_waiting = max_waiting
+
     async def run(self) -> None:
         """Make messages ready until cancelled."""
         pause = 0.0
@@ -111,7 +115,7 @@ class DueMessages:
         self._short = 0
         pause = HEARTBEAT_INTERVAL
         if self._backlog.count:
-            pauses = [await self._fetch_of(name, room) for name, room in self._rooms.items()]
+            pauses = [await self._fetch_of(name, room) for name, room in list(self._rooms.items())]
             pause = min(*pauses, await self._fetch_unbound(), await self._fetch_overdue())
         self._in_flight.owe(self._short)
         return pause
@@ -128,13 +132,13 @@ class DueMessages:
         pause, left = await self._fetch({name: room})
         room = min(dispatcher.room_to_fetch, self._in_flight.free)
         if self._backlog.is_short_of_room(name) and not left:
-            left = await self._fetch_for_room(name, room)
+            left = await self._fetch_for_room(name, room, dispatcher.share)
         # A single provider has room for whatever holds a place.
         dispatcher.reserve(left if len(self._rooms) > 1 else 0)
         self._short += min(left, dispatcher.room_to_fetch)
         return SHORT_OF_ROOM if left else pause
 
-    async def _fetch_for_room(self, name: str, room: int) -> int:
+    async def _fetch_for_room(self, name: str, room: int, share: int) -> int:
         """Fetch what waits for room in a dispatcher, repeats first; return how many more may, at most."""
         if room:
             self._backlog.begin_room(name)
@@ -142,7 +146,7 @@ class DueMessages:
             if found < room:
                 return 0
             self._backlog.note_short_of_room([name])
-        return self._rooms[name].share
+        return share
 
     async def _fetch_candidates(self, name: str, dispatcher: Room) -> float:
         """Fetch a few of a provider whose breaker is open, seldom: most of them are put off again."""
@@ -156,7 +160,7 @@ class DueMessages:
             await self._fetch({name: min(PROBE_CANDIDATES, free)})
         room = PROBE_CANDIDATES if dispatcher.refuses_all else dispatcher.room_to_fetch
         if self._backlog.is_short_of_room(name) and (room := min(room, self._in_flight.free_for_some)):
-            await self._fetch_for_room(name, room)
+            await self._fetch_for_room(name, room, dispatcher.share)
         return PROBE_PAUSE
 
     async def _fetch_unbound(self) -> float:

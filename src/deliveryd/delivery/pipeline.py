@@ -22,6 +22,7 @@ from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.intake import Intake
+from deliveryd.delivery.lanes import Lanes
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.preparation import Deferred, Prepared, Preparer
 from deliveryd.delivery.provider import bounded
@@ -30,7 +31,7 @@ from deliveryd.delivery.recovery import recover_line
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Undeliverable
 from deliveryd.journal.base import Journal
-from deliveryd.model import SECOND, Clock, Transition
+from deliveryd.model import SECOND, Clock, Entry, Transition
 from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.states import State
 
@@ -43,12 +44,17 @@ class Stations(NamedTuple):
     intake: Intake
     reporting: Reporting
     preparer: Preparer
-    dispatchers: Mapping[str, Dispatcher]
+    lanes: Lanes
     outcomes: Outcomes
     due: DueMessages
-    doubts: Mapping[str, DoubtPolicy]
+    doubts: dict[str, DoubtPolicy]
     availability: Availability
     deadlines: ReceiptDeadlines
+
+    @property
+    def dispatchers(self) -> Mapping[str, Dispatcher]:
+        """The dispatchers by their providers, as they are configured now."""
+        return self.lanes.current
 
 
 class Pipeline:
@@ -58,6 +64,7 @@ class Pipeline:
         self, stations: Stations, journal: Journal, recorder: Recorder, clock: Clock, heartbeats: Heartbeats
     ) -> None:
         self._stations = stations
+        self._lanes = stations.lanes
         self._dispatchers = stations.dispatchers
         self._journal = journal
         self._recorder = recorder
@@ -76,7 +83,7 @@ class Pipeline:
             self.take,  # 1. from the queue into the journal
             self._stations.reporting.run,  # 2. `dequeued` to the service; what it accepts is ready
             self.deliver,  # 3. settings, customer, expiry, language, channel, text; then to a dispatcher
-            *(dispatcher.run for dispatcher in self._dispatchers.values()),  # 4. intent, attempt, verdict
+            self._lanes.run,  # 4. for each provider: intent, attempt, verdict
             self._stations.outcomes.run,  # 5. the outcome into the journal, with its event for `reporting`
             self._stations.availability.run,  # channels that are down for too long
             self._stations.due.run,  # what waits comes back to 3 when its time has come
@@ -113,15 +120,23 @@ class Pipeline:
         """Put a message into its dispatcher's queue; or the step that it takes instead."""
         if isinstance(message, Undeliverable):
             now = self._clock.now()
+            if message.entry.doubt and message.entry.provider not in self._dispatchers:
+                return transitions.held_without_provider(message.entry, now)
             if message.expired_at is not None:
                 return transitions.expired(message.entry, State.READY, now, message.expired_at)
             return transitions.undeliverable(message.entry, now, message.details)
         if isinstance(message, Deferred):
             now = self._clock.now()
             due_at = bounded(now + int(message.seconds * SECOND), message.expires_at)
-            return transitions.deferred(message.entry, now, due_at, message.waits_for)
+            return transitions.deferred(self._released(message.entry), now, due_at, message.waits_for)
         dispatcher = self._dispatchers[message.provider]
         return None if dispatcher.offer(message) else dispatcher.defer(message)
+
+    def _released(self, entry: Entry) -> Entry:
+        """The message; bound to none if its provider was removed, unless a try there is in doubt."""
+        if entry.provider is None or entry.provider in self._dispatchers or entry.doubt:
+            return entry
+        return entry._replace(provider=None, tries=0)
 
     async def _record(self, steps: Sequence[Transition]) -> None:
         await self._recorder.record(steps)
@@ -149,9 +164,10 @@ class Pipeline:
     async def drain(self) -> None:
         """Stop taking, finish what is under way, a take among it, begin nothing new, and report all of it."""
         self._stations.intake.stop()
-        for dispatcher in self._dispatchers.values():
+        dispatchers = self._lanes.all
+        for dispatcher in dispatchers:
             dispatcher.stop()
-        for dispatcher in self._dispatchers.values():
+        for dispatcher in dispatchers:
             await dispatcher.finish()
         await self._stations.outcomes.flush()
         self._recorder.outbox.hurry()

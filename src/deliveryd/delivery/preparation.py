@@ -89,6 +89,12 @@ class Preparer:
         self.finished = AutoResetEvent()
         """Set when messages are prepared that had to wait for an answer; `take_late` returns them."""
 
+    def adopt(self, router: Router) -> None:
+        """Route by another router from now on; what was routed and not yet taken is routed again."""
+        self._router = router
+        late, self._late = self._late, []
+        self._recorder.route_again([each.entry for each in late])
+
     async def run(self) -> None:
         """Request settings, and let messages go on that wait for a turn to ask the directory."""
         async with anyio.create_task_group() as tasks:

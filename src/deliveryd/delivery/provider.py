@@ -50,6 +50,21 @@ class Provider:
         self._chosen_at = -PROBE_SPACING
         self.last_failure: LastFailure | None = None
 
+    def follow(self, policy: BreakerPolicy) -> None:
+        """Follow another policy from now on; what is known of the provider stays."""
+        self.breaker.follow(policy)
+        self.refusals.follow(policy)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its breaker is open, or its last answer said that it is misconfigured."""
+        return self.breaker.is_open or self._misconfigured is not None
+
+    def probe_soon(self) -> None:
+        """Its address or its credentials were changed while it failed: probe it at once."""
+        self.breaker.open()
+        self.breaker.hasten()
+
     @property
     def is_down(self) -> bool:
         """Whether its breaker is open."""

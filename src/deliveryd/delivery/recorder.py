@@ -17,7 +17,15 @@ from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import JournalFull
-from deliveryd.journal.base import Journal, MatchedReceipt, OutboxRow, PassedDeadlines, Recovery
+from deliveryd.journal.base import (
+    Doubtful,
+    Journal,
+    Left,
+    MatchedReceipt,
+    OutboxRow,
+    PassedDeadlines,
+    Recovery,
+)
 from deliveryd.journal.orders import Decided, Effect, Order
 from deliveryd.metrics import Metrics
 from deliveryd.model import (
@@ -120,6 +128,11 @@ class Recorder:
         if self.backlog.count >= self._max_waiting:
             return TOO_MANY
         return None
+
+    def bound_waiting(self, max_waiting: int, longest_pause: float) -> None:
+        """Change the bounds of what waits; due times that are later already stay."""
+        self._max_waiting = max_waiting
+        self._longest_pause = int(longest_pause * SECOND)
 
     # an earlier run
 
@@ -385,6 +398,27 @@ class Recorder:
         if released:
             self.backlog.changed.set()
         return released == WAKE_BATCH
+
+    async def leave(self, providers: Collection[str]) -> Left:
+        """Hold what is in doubt at removed providers, and let all else that waits there go elsewhere."""
+        held = released = 0
+        while True:
+            portion = await self._journal.leave(providers, self._clock.now(), WAKE_BATCH)
+            held, released = held + portion.held, released + portion.released
+            self.backlog.change(-portion.held)
+            if portion.released:
+                self.backlog.changed.set()
+            if max(portion) < WAKE_BATCH:
+                return Left(held, released)
+
+    async def held(self, providers: Collection[str]) -> Sequence[Doubtful]:
+        """The messages held in doubt at these providers."""
+        found: list[Doubtful] = []
+        after = -ALL * 2
+        while portion := await self._journal.held(providers, after, WAKE_BATCH):
+            found += portion
+            after = portion[-1].entry.id
+        return found
 
     async def follow_clock(self, step: int) -> None:
         """Move due times by the microseconds that the clock was put back, and bound all of them."""

@@ -92,6 +92,26 @@ class Due(NamedTuple):
 MOST_COUNTED = 500
 
 
+class Orphans(NamedTuple):
+    """What would be left of a provider if it were removed.
+
+    `in_doubt`: messages that nobody could repeat there. `waiting`: others bound to it. `unconfirmed`: those
+    that it accepted and hasn't reported on. `deadlines`: receipt deadlines among them.
+    """
+
+    in_doubt: int = 0
+    waiting: int = 0
+    unconfirmed: int = 0
+    deadlines: int = 0
+
+
+class Left(NamedTuple):
+    """What became of messages that waited at removed providers: how many are held, and how many go on."""
+
+    held: int
+    released: int
+
+
 class Counts(NamedTuple):
     """How many messages are in each state that isn't an end, and how many events and other things wait."""
 
@@ -146,6 +166,9 @@ class Journal(Protocol):
     namespace: str
     stop_key: bytes
     """The key of the digests of stopped recipients."""
+
+    reserve: int
+    """Bytes of free space on the disk below which nothing more is taken in."""
 
     last_at: int
     """When an earlier run last wrote, by the clock of that time; 0: never."""
@@ -279,6 +302,18 @@ class Journal(Protocol):
         Waiting messages whose provider isn't among `providers` lose it; those with an attempt in doubt there
         are held in doubt. Those that waited for settings or a customer are due: nothing is asked for yet.
         """
+
+    async def leave(self, providers: Collection[str], at: int, limit: int) -> Left:
+        """Do to messages that wait at these removed providers what `recover` does; at most `limit` of each.
+
+        Those in doubt are held; the others are due at `at`, bound to none.
+        """
+
+    async def held(self, providers: Collection[str], after: int, limit: int) -> list[Doubtful]:
+        """The messages held in doubt at these providers, by their ids, from the one behind `after` on."""
+
+    async def orphans(self, provider: str, sent_since: int) -> Orphans:
+        """Count what the removal of a provider would leave; of what it accepted, since that instant."""
 
     async def note_down(self, since: Mapping[str, int]) -> None:
         """Keep since when all providers of these channels are down."""

@@ -18,13 +18,16 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import anyio
 
 from deliveryd.errors import JournalError, JournalFull
-from deliveryd.journal import account, deadlines, overdue, upkeep
+from deliveryd.journal import account, deadlines, overdue, removal, upkeep
 from deliveryd.journal.base import (
     Account,
     Counts,
+    Doubtful,
     Due,
+    Left,
     MatchedReceipt,
     Open,
+    Orphans,
     OutboxRow,
     PassedDeadlines,
     Recorded,
@@ -110,7 +113,7 @@ class SqliteJournal:
         self._path = path
         self._presence = presence
         self._retention = upkeep.RetentionSweep()
-        self._reserve = reserve
+        self.reserve = reserve
         self._short_of_room = 0
         self._shrink = False
         self._shrunk = anyio.Event()
@@ -198,6 +201,21 @@ class SqliteJournal:
         """Put in order what an earlier run left."""
         return await self._commit(lambda db: upkeep.recover(db, now, providers))
 
+    async def leave(self, providers: Collection[str], at: int, limit: int) -> Left:
+        """Hold or release what waits at removed providers."""
+        return await self._commit(lambda db: removal.leave(db, providers, at, limit))
+
+    async def held(self, providers: Collection[str], after: int, limit: int) -> list[Doubtful]:
+        """The messages held in doubt at these providers."""
+        return await self._commit(lambda db: removal.held(db, providers, after, limit))
+
+    async def orphans(self, provider: str, sent_since: int) -> Orphans:
+        """Count what the removal of a provider would leave; read beside the writer."""
+        query = partial(removal.count_orphans, provider, sent_since)
+        if self.misplaced() is not None:  # by its name another journal would be read, or none
+            return await self._commit(query)
+        return await self._threads.read(partial(read, self._path, query))
+
     async def note_down(self, since: Mapping[str, int]) -> None:
         """Keep since when all providers of these channels are down."""
         await self._commit(lambda db: upkeep.note_down(db, since))
@@ -262,7 +280,7 @@ class SqliteJournal:
 
         When it hasn't, this also asks for the log to be made shorter, which may give room back.
         """
-        has_room = self._presence.room() > self._reserve
+        has_room = self._presence.room() > self.reserve
         if not has_room:
             self._ask_to_shrink()
         return has_room

@@ -83,6 +83,21 @@ UPDATE message SET due_at = ?6, waits_for = NULL, provider = '', tries = 0 WHERE
         WHERE state = {of.DUE.before:d} AND waits_for IS NULL AND provider = ?4 AND NOT doubt
     LIMIT ?5)
 """
+_AT_REMOVED = f"""
+SELECT id FROM message WHERE waits_for IN (SELECT value FROM json_each(?1)) AND due_at IS NOT NULL
+    AND {{doubt}}
+UNION ALL SELECT id FROM message WHERE state = {of.CHANNEL_REMOVED.before:d} AND waits_for IS NULL
+    AND provider IN (SELECT value FROM json_each(?2)) AND {{doubt}}
+LIMIT ?3
+"""
+HOLD_AT_REMOVED = f"""
+UPDATE message SET state = {of.CHANNEL_REMOVED.after:d}, due_at = NULL, waits_for = NULL
+WHERE id IN ({_AT_REMOVED.format(doubt="doubt")})
+"""
+RELEASE_AT_REMOVED = f"""
+UPDATE message SET due_at = ?4, waits_for = NULL, provider = '', tries = 0
+WHERE id IN ({_AT_REMOVED.format(doubt="NOT doubt")})
+"""
 MAKE_READY = f"UPDATE message SET state = {of.DUE.after:d}, due_at = NULL, waits_for = NULL WHERE id = ?"
 RETIME = f"""
 UPDATE message SET due_at = min(due_at - ?1, ?2)

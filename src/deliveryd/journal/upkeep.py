@@ -110,7 +110,7 @@ def recover(db: sqlite3.Connection, now: int, providers: Collection[str]) -> Rec
         db.execute(f"UPDATE message SET provider = '', tries = 0 WHERE {_BOUND}", (provider,))  # noqa: S608
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]
     doubtful = [
-        Doubtful(entry, state, _latest_doubt(db, entry))
+        Doubtful(entry, state, latest_doubt(db, entry))
         for state in (State.SENDING, State.IN_DOUBT)
         for entry in map(entry_of, db.execute(_OPEN, (state,)))
     ]
@@ -133,7 +133,7 @@ def _down_since(db: sqlite3.Connection) -> Mapping[str, int]:
     return {} if row is None else dict(json.loads(row[0]))
 
 
-def _latest_doubt(db: sqlite3.Connection, entry: Entry) -> str | None:
+def latest_doubt(db: sqlite3.Connection, entry: Entry) -> str | None:
     """Return the reason of the latest try in doubt under a message's key."""
     row = db.execute(
         "SELECT reason FROM unaccepted WHERE message_id = ? AND key = ? AND verdict = 'in_doubt'"

@@ -14,6 +14,7 @@ from deliveryd.overview import Overview, Points
 from deliveryd.states import State
 from deliveryd.worker.history import History
 from deliveryd.worker.picture import Figures, Picture, Vitals, oldest_of
+from deliveryd.worker.reload import Reloader
 from deliveryd.worker.wiring import Parts
 
 
@@ -30,6 +31,12 @@ class WorkerHealth:
         self._started = anyio.current_time()
         self._figures = Figures(Counts({}, 0, 0, 0, 0), Open())
         self.draining = False
+        self.reloader: Reloader | None = None
+
+    def adopt(self, config: Config) -> None:
+        """Follow another configuration from now on."""
+        self._picture.adopt(config)
+        self._patience = 45.0 + 4 * config.service.timeout
 
     def refresh(self, counts: Counts, open_: Open | None) -> None:
         """Update the journal's figures; None: what is open couldn't be read, the former figures stay."""
@@ -81,7 +88,9 @@ class WorkerHealth:
         alive, ages = self.alive()
         ready, reason = self.ready()
         uptime = anyio.current_time() - self._started
-        return self._picture.draw(Vitals(alive, ages, ready, reason, uptime), self._figures)
+        last_reload = None if self.reloader is None else self.reloader.last
+        vitals = Vitals(alive, ages, ready, reason, uptime, last_reload)
+        return self._picture.draw(vitals, self._figures)
 
     def hour(self) -> Points:
         """Return the last hour, by ten seconds."""

@@ -21,9 +21,11 @@ from deliveryd.overview import (
     Overview,
     ProviderView,
     Receiving,
+    Reload,
 )
 from deliveryd.telemetry import last_warnings
 from deliveryd.worker.history import History
+from deliveryd.worker.reload import LastReload
 from deliveryd.worker.wiring import Parts
 
 _NOW, _MINUTE = 10.0, 60.0
@@ -31,13 +33,17 @@ _NOW, _MINUTE = 10.0, 60.0
 
 
 class Vitals(NamedTuple):
-    """Whether the loops turn, and since when each; whether messages are taken, and why; seconds it runs."""
+    """Whether the loops turn, and since when each; whether messages are taken, and why; seconds it runs.
+
+    Also the last reload of the configuration.
+    """
 
     alive: bool
     ages: Sequence[tuple[str, float]]
     ready: bool
     reason: str
     uptime: float
+    last_reload: LastReload | None
 
 
 class Figures(NamedTuple):
@@ -55,6 +61,10 @@ class Picture:
         self._parts = parts
         self._clock = clock
         self._history = history
+
+    def adopt(self, config: Config) -> None:
+        """Follow another configuration from now on."""
+        self._config = config
 
     def draw(self, vitals: Vitals, figures: Figures) -> Overview:
         """Draw it as it is now; what the journal has is some seconds old."""
@@ -89,7 +99,7 @@ class Picture:
             disk=Disk(self._parts.journal.room(), self._config.journal.reserve),
             paused=[],
             warnings=last_warnings(),
-            last_reload=None,
+            last_reload=_reload(vitals.last_reload),
             lanes={
                 name: {
                     "queued": dispatcher.queued,
@@ -147,6 +157,12 @@ def oldest_of(open_: Open, now: int) -> Oldest:
         for at in (open_.oldest_message, open_.oldest_event)
     )
     return Oldest(message, event)
+
+
+def _reload(last: LastReload | None) -> Reload | None:
+    if last is None:
+        return None
+    return Reload(format_instant(last.at), last.outcome, last.changes, last.problems)
 
 
 def _breaker(dispatcher: Dispatcher) -> BreakerState:

@@ -1,0 +1,88 @@
+"""What a dispatcher works by, and what its attempts are made with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import anyio
+
+from deliveryd.channels.base import AskLater, Channel, Dispatch, Taken
+from deliveryd.delivery.choice import Choice
+from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.listening import Awaited
+from deliveryd.delivery.policy import DispatchPolicy
+from deliveryd.delivery.provider import Provider
+from deliveryd.delivery.routing import Routed
+from deliveryd.delivery.verdicts import VerdictHandler
+from deliveryd.model import Content, Customer, Entry, Transition
+
+NO_VALUES: Mapping[str, str] = {}
+
+
+class Lane(NamedTuple):
+    """What a dispatcher works by: all of it follows from the configuration.
+
+    `share` is how many places are the provider's own.
+    """
+
+    provider: Provider
+    choice: Choice
+    channel: Channel
+    policy: DispatchPolicy
+    doubt: DoubtPolicy
+    share: int
+    intermediate: frozenset[str]
+    awaited: Awaited | None = None
+
+
+class Kit:
+    """What an attempt is made with, from its intent to its outcome: the adapter, and who judges its verdict.
+
+    A dispatcher that works by another lane has a new one for new attempts.
+    """
+
+    __slots__ = ("breaker", "channel", "customer_fields", "refusals", "under_way", "unused", "verdicts")
+
+    def __init__(self, lane: Lane, verdicts: VerdictHandler) -> None:
+        self.channel = lane.channel
+        self.customer_fields = tuple(lane.channel.customer_fields)
+        self.verdicts = verdicts
+        self.breaker = lane.provider.breaker
+        self.refusals = lane.provider.refusals
+        self.under_way = 0
+        self.unused: anyio.Event | None = None
+        """Set when the last attempt has ended, once no new one is made with it; None before."""
+
+    def retire(self) -> anyio.Event:
+        """No new attempt is made with it; the event is set when the last one has ended."""
+        self.unused = anyio.Event()
+        self.end(0)
+        return self.unused
+
+    def end(self, attempts: int) -> None:
+        """Count attempts that ended."""
+        self.under_way -= attempts
+        if self.unused is not None and not self.under_way:
+            self.unused.set()
+
+    def values(self, customer: Customer | None) -> Mapping[str, str]:
+        """The customer's values that the adapter sends."""
+        if customer is None or not self.customer_fields:
+            return NO_VALUES
+        fields = customer.fields
+        return {name: fields[name] for name in self.customer_fields if name in fields}
+
+    def content(self, routed: Routed) -> Content:
+        """What a message says at the provider."""
+        return routed.entry.content or Content(routed.rendered, self.values(routed.customer))
+
+    async def settle_by_asking(self, entry: Entry, dispatch: Dispatch) -> Transition | None:
+        """Ask whether the provider has a message in doubt; return the step, or None: repeat it."""
+        try:
+            found = await self.channel.look_up(dispatch)
+        except Exception as error:  # as in an attempt
+            found = AskLater(f"the adapter failed with {type(error).__name__}")
+        if isinstance(found, Taken):
+            return self.verdicts.found(entry, found)
+        return self.verdicts.ask_later(entry, found) if isinstance(found, AskLater) else None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from deliveryd.errors import ConfigError, DeliverydError
 from deliveryd.overview import (
     Delay,
     Disk,
@@ -117,10 +118,10 @@ def hour(scale: float = 1.0, points: int = 360) -> Points:
             for i in range(points)
         ]
 
-    return Points(
-        10.0, wave(1900, 0), wave(1890, 0.1), wave(1550, 0.4), [scale * 2 if i % 50 < 4 else 0 for i in range(points)],
-        [0.3 + 0.05 * math.sin(i / 9) for i in range(points)], [1.5 + 0.6 * math.sin(i / 21) for i in range(points)],
-    )  # fmt: skip
+    failed = [scale * 2 if i % 50 < 4 else 0 for i in range(points)]
+    p50 = [0.3 + 0.05 * math.sin(i / 9) for i in range(points)]
+    p99 = [1.5 + 0.6 * math.sin(i / 21) for i in range(points)]
+    return Points(10.0, wave(1900, 0), wave(1890, 0.1), wave(1550, 0.4), failed, p50, p99)
 
 
 @dataclass
@@ -147,3 +148,54 @@ class Worker:
     def hour(self) -> Points:
         """As set."""
         return self.past
+
+
+TOKEN = "correct-horse-battery-staple"
+
+
+class Operator:
+    """Notes what is ordered, or refuses it. What is paused is shown by `worker`, if there is one."""
+
+    def __init__(self, worker: Worker | None = None) -> None:
+        self.worker = worker
+        self.orders: list[tuple[object, ...]] = []
+        self.refusal: str | list[str] | None = None
+
+    async def pause(
+        self, kind: str, key: str, seconds: float | None, reason: str | None
+    ) -> Mapping[str, object]:
+        """Note it."""
+        self._note("pause", kind, key, seconds, reason)
+        if self.worker is not None:
+            pause = Paused(kind, key, AT, None, "status page", reason)
+            self.worker.shown = replace(self.worker.shown, paused=[*self.worker.shown.paused, pause])
+        return {"done": [key], "skipped": {}}
+
+    async def resume(self, kind: str, key: str, reason: str | None) -> Mapping[str, object]:
+        """Note it."""
+        self._note("resume", kind, key, reason)
+        if self.worker is not None:
+            left = [each for each in self.worker.shown.paused if (each.kind, each.key) != (kind, key)]
+            self.worker.shown = replace(self.worker.shown, paused=left)
+        return {"done": [key], "skipped": {}}
+
+    async def failed(self) -> Sequence[Mapping[str, object]]:
+        """One reason."""
+        return [{"reason": "no", "count": 3}]
+
+    async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
+        """Note it."""
+        self._note("retry", failure, reason)
+        return {"done": ["1", "2"], "skipped": {"3": "it has expired"}}
+
+    async def reload(self) -> Mapping[str, object]:
+        """Note it."""
+        self._note("reload")
+        return {"outcome": "applied", "changes": []}
+
+    def _note(self, *order: object) -> None:
+        if isinstance(self.refusal, list):
+            raise ConfigError(self.refusal)
+        if self.refusal is not None:
+            raise DeliverydError(self.refusal)
+        self.orders.append(order)

@@ -27,12 +27,14 @@ from deliveryd.http.lazy_server import serve_when_asked
 from deliveryd.journal.base import Account, Journal
 from deliveryd.journal.orders import Order
 from deliveryd.model import SECOND, Clock, WallClock
+from deliveryd.runtime.renewal import RenewedValue
 from deliveryd.runtime.threads import Blocking
 from deliveryd.runtime.wakeup import AutoResetEvent
 from deliveryd.states import ENDED, State
 from deliveryd.telemetry import Event, log
 from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.history import SAMPLE_INTERVAL
+from deliveryd.worker.operator import PageOperator
 from deliveryd.worker.outside import Openers, open_outside
 from deliveryd.worker.reload import Around, Reloader
 from deliveryd.worker.systemd import Notifier
@@ -41,6 +43,7 @@ from deliveryd.worker.wiring import OPENERS, Parts, assemble
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from deliveryd.admin.actions import Actions
     from deliveryd.receipts.app import Receipts
 
 COUNT_INTERVAL = 10.0
@@ -101,6 +104,7 @@ class Supervisor:
         self._blocking = blocking
         self._stop = anyio.Event()
         self._hung_up = AutoResetEvent()
+        self._orders: OrderHandler
         self.account: Account | None = None
         """The totals of the journal, set when the worker has ended."""
 
@@ -133,6 +137,7 @@ class Supervisor:
             anyio.create_task_group() as servers,
         ):
             health = WorkerHealth(self._config, parts, self._clock)
+            self._orders = OrderHandler(parts.journal, parts.recorder, parts.stations.dispatchers)
             parts.metrics.follow(health.levels)
             close_servers = anyio.Event()
             addresses = self._open_servers(parts, health, servers, close_servers)
@@ -141,7 +146,7 @@ class Supervisor:
                 serve_receipts = partial(self._serve_receipts, servers, close_servers)
                 reloader = self._reloader(parts, health, loops, serve_receipts)
                 self._start_loops(parts, health, loops)
-                self._start_control(parts, reloader, loops)
+                self._start_control(reloader, loops)
                 loops.start_soon(self._note_hangups, hangups)
                 loops.start_soon(_reconcile, parts.journal)
                 await loops.start(self._listen_to_signals, parts)
@@ -180,15 +185,14 @@ class Supervisor:
         loops.start_soon(self._housekeeping, parts, health)
         loops.start_soon(self._notify_systemd, health)
 
-    def _start_control(self, parts: Parts, reloader: Reloader, loops: TaskGroup) -> None:
+    def _start_control(self, reloader: Reloader, loops: TaskGroup) -> None:
         """Begin to take operators' orders and requests, and signals to reload."""
 
         async def reload(request: ReloadRequest, _user: str) -> Mapping[str, object]:
             found = await reloader.reload(accept_orphans=request.accept_orphans)
             return {"outcome": found.outcome, "changes": found.changes}
 
-        orders = OrderHandler(parts.journal, parts.recorder, parts.stations.dispatchers)
-        answers: Mapping[type, Answer] = {Order: orders.carry_out, ReloadRequest: reload}
+        answers: Mapping[type, Answer] = {Order: self._orders.carry_out, ReloadRequest: reload}
         loops.start_soon(ControlServer(self._config.journal.path, answers, {}).run)
         loops.start_soon(self._reload_when_hung_up, reloader)
         loops.start_soon(_every, SWEEP_INTERVAL, reloader.sweep)
@@ -210,7 +214,8 @@ class Supervisor:
             from deliveryd.admin.app import admin_app  # noqa: PLC0415  # loads starlette
 
             own = parse_listen(self._config.admin.listen)[0]
-            return admin_app(health, parts.metrics, {own, *self._config.admin.allowed_hosts})
+            hosts = {own, *self._config.admin.allowed_hosts}
+            return admin_app(health, parts.metrics, hosts, self._actions(health))
 
         receipts = parts.receipts.app if parts.receipts is not None else None
         reports = self._config.receipts
@@ -218,6 +223,16 @@ class Supervisor:
             open_server("admin", self._config.admin.listen, admin),
             open_server("receipts", reports.listen, receipts, reports.trusted_proxies),
         )
+
+    def _actions(self, health: WorkerHealth) -> Actions | None:
+        """What the status page may order; None: it only reads."""
+        token = self._config.admin.token_file
+        if token is None:
+            return None
+        from deliveryd.admin.actions import Actions  # noqa: PLC0415  # loads starlette
+
+        operator = PageOperator(self._orders, health, self._config.journal.path)
+        return Actions(operator, RenewedValue([token.path], token.read).current)
 
     def _serve_receipts(
         self, servers: TaskGroup, stop: anyio.Event, config: Config, receipts: Receipts

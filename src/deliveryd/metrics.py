@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from deliveryd.channels.base import (
@@ -57,7 +57,8 @@ _COMMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 @dataclass(frozen=True, slots=True)
 class Levels:
     """Current values: messages per state, events not yet accepted, bytes of the journal's files, whether
-    each provider's breaker is open, and whether receipt deadlines of a provider stand still.
+    each provider's breaker is open, whether receipt deadlines of a provider stand still, the number of pauses
+    by kind, and of messages that are paused.
     """
 
     messages: Mapping[State, int]
@@ -65,6 +66,8 @@ class Levels:
     journal_size: int
     providers_open: Mapping[str, bool]
     providers_silent: Mapping[str, bool]
+    pauses: Mapping[str, int] = field(default_factory=dict)
+    paused: int = 0
 
 
 class Durations:

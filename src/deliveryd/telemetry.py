@@ -195,6 +195,8 @@ class Event(StrEnum):
 
     CLOCK_STEPPED = "clock.stepped", WARNING, "the clock was corrected; due times follow it"
 
+    PAUSE_ENDED = "pause.ended", INFO, "the time of a pause is over; what was paused goes on"
+
     DESK_DECIDED = "desk.decided", INFO, "an operator's order was carried out"
     DESK_CLOSED = "desk.closed", WARNING, "the worker can't receive operators' orders"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import anyio
@@ -10,6 +11,7 @@ import anyio
 from deliveryd import __version__
 from deliveryd.config import Config
 from deliveryd.journal.base import Counts
+from deliveryd.journal.pauses import Pause, PausedMessages, PauseKind, as_data
 from deliveryd.metrics import Levels
 from deliveryd.states import State
 from deliveryd.worker.wiring import Parts
@@ -56,6 +58,8 @@ class WorkerHealth:
             return False, "the service accepts no events; they wait in the journal"
         if any(dispatcher.is_open for dispatcher in stations.dispatchers.values()):
             return True, "taking messages, but a provider keeps failing"
+        if recorder.pauses.any:
+            return True, "taking messages, but something is paused (deliveryd paused)"
         if any(dispatcher.refused_settings for dispatcher in stations.dispatchers.values()):
             return True, "taking messages, but a provider refuses all messages of some settings"
         return True, "taking messages"
@@ -63,10 +67,12 @@ class WorkerHealth:
     def sentence(self) -> str:
         """Return the worker's state as a sentence."""
         _, reason = self.ready()
-        states = self._counts.states
+        states, paused = self._counts.states, sum(self._counts.paused.values())
+        waiting = states.get(State.WAITING, 0) - paused
+        and_paused = f", {paused} paused" if paused else ""
         return (
             f"{reason[:1].upper()}{reason[1:]}: {self._parts.recorder.in_flight.held} in flight,"
-            f" {states.get(State.WAITING, 0)} waiting, {states.get(State.IN_DOUBT, 0)} in doubt,"
+            f" {waiting} waiting{and_paused}, {states.get(State.IN_DOUBT, 0)} in doubt,"
             f" {self._counts.events_waiting} events to report"
         )
 
@@ -86,6 +92,7 @@ class WorkerHealth:
             "places_free": self._parts.recorder.in_flight.free,
             "messages": {state.name.lower(): number for state, number in counts.states.items()},
             "events": {"waiting": counts.events_waiting, "refused": counts.events_refused},
+            "paused": [self._as_data(pause) for pause in self._parts.recorder.pauses.all],
             "malformed": counts.malformed,
             "receipts_unmatched": counts.receipts_unmatched,
             "lanes": {
@@ -100,6 +107,9 @@ class WorkerHealth:
             "loops": {name: round(age, 3) for name, age in ages},
         }
 
+    def _as_data(self, pause: Pause) -> Mapping[str, object]:
+        return as_data(PausedMessages(pause, self._counts.paused.get(pause.waits_for, 0)))
+
     def levels(self) -> Levels:
         """Return the values of the gauges."""
         size = sum(
@@ -109,4 +119,8 @@ class WorkerHealth:
         )
         is_open = {name: dispatcher.is_open for name, dispatcher in self._parts.stations.dispatchers.items()}
         is_silent = self._parts.stations.deadlines.is_silent
-        return Levels(self._counts.states, self._counts.events_waiting, size, is_open, is_silent)
+        pauses = Counter(str(pause.kind) for pause in self._parts.recorder.pauses.all)
+        return Levels(
+            self._counts.states, self._counts.events_waiting, size, is_open, is_silent,
+            {str(kind): pauses[kind] for kind in PauseKind}, sum(self._counts.paused.values()),
+        )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -88,6 +88,12 @@ class Supervisor:
         self._outside = outside
         self._blocking = blocking
         self._stop = anyio.Event()
+        self.paused: Mapping[str, int] = {}
+        """How many messages were paused when the worker ended, by what they waited for."""
+
+        self.intake_is_paused = False
+        """Whether the intake was paused then."""
+
         self.account: Account | None = None
         """The totals of the journal, set when the worker has ended."""
 
@@ -129,6 +135,8 @@ class Supervisor:
                 await self._stop.wait()
                 await self._drain(parts, health)
                 parts.recorder.failures.report()
+                self.paused = (await parts.journal.counts()).paused
+                self.intake_is_paused = parts.recorder.pauses.intake is not None
                 self.account = await _reconcile(parts.journal)
                 loops.cancel_scope.cancel()
             close_servers.set()
@@ -220,6 +228,7 @@ class Supervisor:
             await anyio.sleep(FORGET_PAUSE)
         if total:
             log(Event.JOURNAL_CLEANED, count=total)
+            await parts.recorder.pausing.refresh()
         given = GIVE_BACK_BATCH
         while given:
             given = await parts.journal.give_back(GIVE_BACK_BATCH)

@@ -26,6 +26,7 @@ from deliveryd.delivery.intake import Intake
 from deliveryd.delivery.listening import Awaited, ListeningTime
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.outcomes import Outcomes
+from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.pipeline import Pipeline, Stations
 from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
 from deliveryd.delivery.preparation import Preparer
@@ -139,17 +140,18 @@ async def assemble(
         recorder = Recorder(
             journal, in_flight, OutboxSignals(config.events.batch_size), Backlog(), clock, metrics,
             max_waiting=config.queue.max_waiting,
+            max_paused=config.queue.max_paused,
             longest_pause=_longest_pause(config),
         )  # fmt: skip
         settings = SettingsCache(
             service, cache, compiler(config), metrics, recorder.backlog, ttl=config.settings.ttl
         )
         states = {
-            name: Provider(name, _policy(provider).breaker, recorder.backlog, clock)
+            name: Provider(name, _policy(provider).breaker, recorder.backlog, recorder.pauses, clock)
             for name, provider in config.channels.providers.items()
         }
         choices = build_choices(config, providers, states)
-        router = build_router(config, choices, recorder.stopped)
+        router = build_router(config, choices, recorder.stopped, recorder.pauses)
         preparer = Preparer(settings, directory, router, recorder, clock, metrics)
         stations = _stations(
             config,
@@ -385,13 +387,15 @@ def sms_rules(channel: ChannelConfig) -> SmsRules | None:
     return SmsRules(common.max_parts, common.transliterate)
 
 
-def build_router(config: Config, choices: Mapping[str, Choice], stopped: StoppedRecipients) -> Router:
+def build_router(
+    config: Config, choices: Mapping[str, Choice], stopped: StoppedRecipients, pauses: Pauses
+) -> Router:
     """What chooses channel, provider and language."""
     roads = {
         name: Road(channel.block, choices[name], sms_rules(channel))
         for name, channel in config.channels.configured.items()
     }
-    return Router(roads, config.channels.order, config.content.languages, stopped)
+    return Router(roads, config.channels.order, config.content.languages, stopped, pauses)
 
 
 def _policy(provider: ProviderConfig) -> DispatchPolicy:

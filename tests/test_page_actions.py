@@ -84,7 +84,7 @@ async def test_without_a_token_file_there_are_no_actions() -> None:
 async def test_a_request_without_the_right_token_is_refused(operator: Operator) -> None:
     async with serving(operator) as client:
         for token in (None, "wrong", TOKEN[:-1], TOKEN + "x", "ü"):
-            headers = {} if token is None else {"Authorization": f"Bearer {token}".encode()}
+            headers = httpx.Headers(None if token is None else {"Authorization": f"Bearer {token}"}, "utf-8")
             answer = await client.post("/actions/pause", json={"kind": "intake"}, headers=headers)
             assert answer.status_code == 401
             assert answer.headers["www-authenticate"] == "Bearer"

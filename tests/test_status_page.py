@@ -176,7 +176,7 @@ def test_what_changes_is_shown_within_a_moment(browser: Browser) -> None:
         show(site, DOWN, hour())
         expect(page.locator(".word")).to_have_text("Needs attention")
         expect(page.locator("#paused li")).to_have_count(2)
-        expect(page.locator("#plot-sent")).to_contain_text("highest 2,7")
+        expect(page.locator("#plot-sent")).to_contain_text("highest 2,695/s")
 
 
 def test_a_lost_connection_is_told_and_forgotten_when_the_worker_is_back(browser: Browser) -> None:
@@ -201,7 +201,7 @@ def test_what_comes_from_elsewhere_is_only_text(browser: Browser) -> None:
     """A reason may quote a provider, and an operator may have typed anything."""
     site = Site()
     failing = provider("sms", last_failure=Failure("refused", HOSTILE, IDLE.at))
-    pause = Paused("settings", "1", IDLE.at, None, HOSTILE, HOSTILE)
+    pause = Paused("settings", "1", IDLE.at, None, 1, HOSTILE, None, HOSTILE)
     line = {"at": IDLE.at, "level": "warning", "event": "x", "reason": HOSTILE}
     show(site, replace(IDLE, providers=[failing], paused=[pause], warnings=[line], reason=HOSTILE))
     with site.served() as url, opened(browser, url) as page:
@@ -311,19 +311,32 @@ def test_a_name_that_leads_here_shows_and_orders_nothing(browser: Browser) -> No
     assert site.operator.orders == []
 
 
+class Counted(Worker):
+    """Counts how often it is drawn."""
+
+    drawn = 0
+
+    def overview(self) -> Overview:
+        """As set."""
+        self.drawn += 1
+        return super().overview()
+
+
 def test_viewers_are_bounded_and_share_what_is_made(browser: Browser) -> None:
     """The 21st viewer is told to come later; the others are sent the same."""
-    site, drawn = Site(), []
-    draw = site.worker.overview
-    site.worker.overview = lambda: drawn.append(1) or draw()  # type: ignore[method-assign,func-returns-value]
+    site = Site(worker=Counted())
+    assert isinstance(site.worker, Counted)
     with site.served() as url:
         streams = [httpx.stream("GET", f"{url}/page/stream", trust_env=False) for _ in range(20)]
         readers = [stream.__enter__().iter_lines() for stream in streams]
-        firsts = [next(line for line in reader if line.startswith("data:")) for reader in readers]
-        assert len(set(firsts)) == 1
+        for reader in readers:
+            next(line for line in reader if line.startswith("data:"))
         refused = httpx.get(f"{url}/page/stream", trust_env=False)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "10")
         assert httpx.get(f"{url}/status/stream", trust_env=False).status_code == 503
-        assert len(drawn) <= 3
+        before = site.worker.drawn
+        for _ in range(4):
+            next(line for line in readers[-1] if line.startswith("data:"))
+        assert 2 <= site.worker.drawn - before <= 6  # not twenty times as often
         for stream in streams:
             stream.__exit__(None, None, None)

@@ -144,6 +144,7 @@ class QueueOptions(Section):
         description="most messages under way",
     )
     max_waiting: StrictInt = Field(2_000_000, ge=1, description="waiting messages at which taking stops")
+    max_paused: StrictInt = Field(2_000_000, ge=1, description="paused messages at which taking stops")
 
     @model_validator(mode="after")
     def _fits(self) -> QueueOptions:

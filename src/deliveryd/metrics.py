@@ -65,8 +65,9 @@ _COMMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 @dataclass(frozen=True, slots=True)
 class Levels:
     """Current values: messages per state, events not yet accepted, bytes of the journal's files, whether
-    each provider's breaker is open, and whether receipt deadlines of a provider stand still; whether messages
-    are taken, messages in doubt by provider, and the ages of what waits longest (seconds).
+    each provider's breaker is open, and whether receipt deadlines of a provider stand still; the pauses by
+    kind, and messages that are paused; whether messages are taken, messages in doubt by provider, and the
+    ages of what waits longest (seconds).
     """
 
     messages: Mapping[State, int]
@@ -74,6 +75,8 @@ class Levels:
     journal_size: int
     providers_open: Mapping[str, bool]
     providers_silent: Mapping[str, bool]
+    pauses: Mapping[str, int] = field(default_factory=dict)
+    paused: int = 0
     ready: bool = False
     in_doubt: Mapping[str, int] = field(default_factory=dict)
     oldest_message: float = 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from deliveryd.model import (
+    NEVER,
     Confirmation,
     Entry,
     Outcome,
@@ -49,6 +50,7 @@ STAYS_SENT = edge(State.READY, Cause.STAYS_SENT)
 
 _FAILED_NEXT = edge(State.SENT, Cause.RECEIPT_FAILED_NEXT)
 _DEFERRED = edge(State.READY, Cause.DEFERRED)
+_PAUSED = edge(State.READY, Cause.PAUSED)
 _UNDELIVERABLE = edge(State.READY, Cause.UNDELIVERABLE)
 _HELD_BEFORE_A_TRY = edge(State.READY, Cause.HELD)
 _HELD = edge(State.SENDING, Cause.HELD)
@@ -87,6 +89,12 @@ def undeliverable(entry: Entry, at: int, details: str) -> Transition:
 def deferred(entry: Entry, at: int, due_at: int, waits_for: str | None) -> Transition:
     """Wait until `due_at`, or until what it waits for wakes it."""
     return Transition(entry, *_DEFERRED, at, due_at, waits_for=waits_for)
+
+
+def paused(entry: Entry, at: int, expires_at: int | None, waits_for: str) -> Transition:
+    """Wait until the pause ends, or until the message expires."""
+    due_at = NEVER if expires_at is None else expires_at + 1
+    return Transition(entry, *_PAUSED, at, due_at, waits_for=waits_for)
 
 
 def expired(entry: Entry, before: State, at: int, expires_at: int) -> Transition:

@@ -100,9 +100,10 @@ DOWN = replace(
         for each in BUSY.providers
     ],
     paused=[
-        Paused("settings", "17", "2026-11-22T09:45:00.000000Z", None, "anna", "wrong price in the text"),
+        Paused("settings", "17", "2026-11-22T09:45:00.000000Z", None, 1310, "anna", None,
+               "wrong price in the text"),
         Paused("provider", "messenger/south", "2026-11-22T09:20:00.000000Z",
-               "2026-11-22T11:20:00.000000Z", "root", None),
+               "2026-11-22T11:20:00.000000Z", 0, "root", None, None),
     ],
     last_reload=Reload("2026-11-22T09:58:00.000000Z", "refused: the old configuration stays in force",
                        ["config.toml:channels.sms.rate: expected a string such as \"50/s\""]),
@@ -167,7 +168,7 @@ class Operator:
         """Note it."""
         self._note("pause", kind, key, seconds, reason)
         if self.worker is not None:
-            pause = Paused(kind, key, AT, None, "status page", reason)
+            pause = Paused(kind, key, AT, None, 0, None, "status page", reason)
             self.worker.shown = replace(self.worker.shown, paused=[*self.worker.shown.paused, pause])
         return {"done": [key], "skipped": {}}
 

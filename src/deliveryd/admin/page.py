@@ -306,12 +306,13 @@ def _receipts(each: ProviderView) -> str:
 
 
 def _pause(pause: Paused, now: str) -> str:
-    what = f"{pause.kind} {pause.key}".strip()
+    what = pause.kind if pause.kind == "intake" else f"{pause.kind} {pause.key}"
     until = f", until {clock(pause.until)}" if pause.until else ""
-    by = f" by {escape(pause.user)}" if pause.user else ""
+    by = f" by {escape(pause.caller or pause.user or '')}" if pause.caller or pause.user else ""
+    held = f" <small>{pause.messages:,} messages wait</small>" if pause.messages else ""
     why = f": {escape(pause.reason)}" if pause.reason else ""
     resume = button("resume", "Resume", pause.kind, pause.key)
-    return f"<li><b>{escape(what)}</b> {escape(ago(pause.since, now))}{by}{why}{until}{resume}</li>"
+    return f"<li><b>{escape(what)}</b> {escape(ago(pause.since, now))}{by}{why}{until}{held}{resume}</li>"
 
 
 def _reload(overview: Overview) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Annotated
 
@@ -72,11 +72,19 @@ def run(
             print_json(_numbers(ended.account))
         else:
             print_lines(_sums(ended.account))
-    if until_idle and ended.held_in_doubt:
-        print_errors(
-            f"deliveryd: messages held in doubt, to be settled by an operator: {ended.held_in_doubt}"
-        )
+    if until_idle and (left := list(_left(ended))):
+        print_errors(*left)
         raise typer.Exit(1)
+
+
+def _left(ended: Supervisor) -> Iterator[str]:
+    """What isn't done, and needs an operator."""
+    if ended.held_in_doubt:
+        yield f"deliveryd: messages held in doubt, to be settled by an operator: {ended.held_in_doubt}"
+    if paused := sum(ended.paused.values()):
+        yield f"deliveryd: messages paused, to be resumed by an operator (deliveryd paused): {paused}"
+    if ended.intake_is_paused:
+        yield "deliveryd: the intake is paused (deliveryd paused): the queue may hold messages"
 
 
 def _sums(account: Account) -> str:

@@ -38,6 +38,7 @@ from deliveryd.delivery.provider import Provider, wait_alone
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed, is_expired
 from deliveryd.delivery.verdicts import VerdictHandler
+from deliveryd.journal.pauses import Pause
 from deliveryd.journal.rows import digest_of
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Customer, Entry, Transition, channel_of, message_key
@@ -80,6 +81,7 @@ class Dispatcher:
         self._in_flight = recorder.in_flight
         self._recorder = recorder
         self._stopped = recorder.stopped
+        self._pauses = recorder.pauses
         self._outcomes = outcomes
         self._pace: Pace | None = None
         self._equip(Lane(provider, choice, channel, policy, doubt, share, intermediate, awaited))
@@ -155,6 +157,11 @@ class Dispatcher:
         return self._breaker.is_open
 
     @property
+    def pause(self) -> Pause | None:
+        """The pause of the provider or of its channel."""
+        return self._pauses.at(self.name)
+
+    @property
     def refuses_all(self) -> bool:
         """Whether the provider refuses everything, so that the settings ids take turns as probes."""
         return self._refusals.refuses_all
@@ -214,9 +221,15 @@ class Dispatcher:
         self._wakeup.set()
         return True
 
+    def route_paused(self) -> None:
+        """Have queued messages prepared anew that are paused: they wait in the journal, or go elsewhere."""
+        self._route_again(lambda routed: self._pauses.holding(routed.entry, self.name) is not None)
+
     @property
     def gives_away(self) -> bool:
         """Whether another provider takes the messages that wait for this one."""
+        if self.pause is not None:
+            return self._pauses.of_channel(self._channel_name) is None and self._choice.has_other(self.name)
         return self._breaker.is_open and (self._choice.is_unavailable or self._choice.has_other(self.name))
 
     def defer(self, routed: Routed) -> Transition:
@@ -329,6 +342,8 @@ class Dispatcher:
 
         Where others take the messages, none comes before that; a lone provider's next one waits for it.
         """
+        if self.pause is not None:
+            return False
         return not self._provider.is_reached and (bool(self.queued) or self.gives_away)
 
     def _connect_first(self, workers: TaskGroup) -> None:
@@ -357,17 +372,17 @@ class Dispatcher:
         now = self._clock.now()
         begun: list[tuple[Entry, Routed]] = []
         steps: list[Transition] = []
-        has_stops = self._channel_name in self._stopped.digests
+        may_wait = self._pauses.any or self._channel_name in self._stopped.digests
         for routed in batch:
             entry, _, customer, rendered, expires_at = routed
             if expires_at is not None and is_expired(expires_at, now):
                 steps.append(self._expire(routed, now))
                 continue
-            digest = digest_of(*(entry.content or (rendered, kit.values(customer))))
-            if has_stops and self._has_stopped(routed):
+            if may_wait and (step := self._put_off(routed, now)) is not None:
                 self._refusals.unanswered(entry.settings_id)
-                steps.append(transitions.deferred(entry, now, now, None))
+                steps.append(step)
                 continue
+            digest = digest_of(*(entry.content or (rendered, kit.values(customer))))
             if entry.doubt and _is_changed(entry, digest):
                 steps.append(self._hold(entry, now))
                 continue
@@ -390,11 +405,23 @@ class Dispatcher:
             self._workers += 1
             workers.start_soon(self._work)
 
+    def _put_off(self, routed: Routed, now: int) -> Transition | None:
+        """The step of a message that was paused, or whose recipient stopped the channel, while it was queued.
+
+        It waits for the end of the pause, or is routed anew.
+        """
+        entry = routed.entry
+        if (pause := self._pauses.holding(entry, self.name)) is not None:
+            return transitions.paused(entry, now, routed.expires_at, pause.waits_for)
+        return transitions.deferred(entry, now, now, None) if self._has_stopped(routed) else None
+
     def _has_stopped(self, routed: Routed) -> bool:
-        """Whether the recipient stopped the channel while the message was queued; then it is routed anew.
+        """Whether the recipient stopped the channel.
 
         What may have arrived is repeated nevertheless: only an answer to it can settle it.
         """
+        if self._channel_name not in self._stopped.digests:
+            return False
         if routed.customer is None or routed.entry.may_have_arrived:
             return False
         return self._stopped.includes(self._channel_name, self._kit.channel.recipient(routed.customer))

@@ -175,6 +175,8 @@ class Intake:
                 # As many events as places are missing are enough for a post: many small ones cost too much.
                 self._recorder.outbox.hasten(max(short, whole // 2))
                 await self._in_flight.freed.wait()
+        if self._recorder.pauses.intake is not None:  # since the check above
+            return 0
         room = min(whole, self._in_flight.free_to_take)
         return room + self._extra if room and not self._stopping else 0
 

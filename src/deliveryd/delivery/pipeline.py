@@ -29,7 +29,7 @@ from deliveryd.delivery.provider import bounded
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.recovery import recover_line
 from deliveryd.delivery.reporting import Reporting
-from deliveryd.delivery.routing import Undeliverable
+from deliveryd.delivery.routing import Held, Undeliverable
 from deliveryd.journal.base import Journal
 from deliveryd.model import SECOND, Clock, Entry, Transition
 from deliveryd.runtime.wakeup import Heartbeats
@@ -129,6 +129,9 @@ class Pipeline:
             now = self._clock.now()
             due_at = bounded(now + int(message.seconds * SECOND), message.expires_at)
             return transitions.deferred(self._released(message.entry), now, due_at, message.waits_for)
+        if isinstance(message, Held):
+            entry, pause, expires_at = message
+            return transitions.paused(self._released(entry), self._clock.now(), expires_at, pause.waits_for)
         dispatcher = self._dispatchers[message.provider]
         return None if dispatcher.offer(message) else dispatcher.defer(message)
 
@@ -144,12 +147,14 @@ class Pipeline:
             self._stations.preparer.now_waiting(waits_for)
 
     async def until_idle(self) -> None:
-        """Return when the queue was empty, messages ended or are held in doubt, and events are accepted.
+        """Return when the queue was empty, messages ended or are held, and events are accepted.
 
-        Nothing more is taken then.
+        Nothing more is taken then. Messages are held that are in doubt or paused; while the intake is paused,
+        the queue counts as empty.
         """
         while not (self._taken_last.is_set() and await self._is_idle()):
-            if self._stations.intake.found_empty and await self._is_idle():
+            is_empty = self._stations.intake.found_empty or self._recorder.pauses.intake is not None
+            if is_empty and await self._is_idle():
                 self._stations.intake.stop()  # a take that is under way may bring something after all
                 await self._taken_last.wait()
             else:
@@ -159,7 +164,11 @@ class Pipeline:
         if not self._recorder.idle or self._journal.misplaced() is not None:
             return False
         counts = await self._journal.counts()
-        return not counts.events_waiting and not counts.states.keys() - {State.IN_DOUBT}
+        pauses = self._recorder.pauses
+        held = sum(count for waits_for, count in counts.paused.items() if pauses.is_in_force(waits_for))
+        if counts.states.get(State.WAITING, 0) > held:
+            return False
+        return not counts.events_waiting and not counts.states.keys() - {State.IN_DOUBT, State.WAITING}
 
     async def drain(self) -> None:
         """Stop taking, finish what is under way, a take among it, begin nothing new, and report all of it."""

@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import anyio
 
 from deliveryd.errors import JournalError, JournalFull
-from deliveryd.journal import account, deadlines, overdue, removal, upkeep
+from deliveryd.journal import account, deadlines, overdue, pauses, removal, upkeep
 from deliveryd.journal.base import (
     Account,
     Counts,
@@ -42,6 +42,8 @@ from deliveryd.journal.open_work import open_work
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.outbox import Outbox, written
+from deliveryd.journal.pause_orders import PAUSE_ORDERS, carry_out_pauses, end_pauses
+from deliveryd.journal.pauses import Pause
 from deliveryd.journal.presence import Presence
 from deliveryd.journal.read_transaction import read
 from deliveryd.journal.receipt_match import Matching
@@ -155,6 +157,23 @@ class SqliteJournal:
         """Let messages be due at any provider that wait for this one."""
         return await self._commit(lambda db: self._operations.release(db, provider, at, limit))
 
+    async def park(self, waits_for: str, instead_of: Collection[str], limit: int) -> int:
+        """Let messages wait for the end of a pause instead of these."""
+        return await self._commit(lambda db: pauses.park(db, waits_for, instead_of, limit))
+
+    async def end_pauses(self, now: int) -> Sequence[Pause]:
+        """Resume what was paused until an instant that has come."""
+        return await self._commit(lambda db: end_pauses(db, now))
+
+    async def retime_pauses(self, back: int, now: int) -> Sequence[Pause]:
+        """Bring pauses in line with a clock that was put back."""
+
+        def retime(db: sqlite3.Connection) -> Sequence[Pause]:
+            pauses.retime_pauses(db, back, now)
+            return pauses.pauses(db)
+
+        return await self._commit(retime)
+
     async def largest_cause(self) -> tuple[str, int]:
         """What most messages wait for; read beside the writer, since it scans all that wait."""
         return await self._threads.read(partial(read, self._path, upkeep.largest_cause))
@@ -246,7 +265,8 @@ class SqliteJournal:
 
     async def decide(self, order: Order, at: int, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""
-        return await self._try(lambda db: self._decisions.carry_out(db, order, at, providers))
+        carry_out = carry_out_pauses if order.verb in PAUSE_ORDERS else self._decisions.carry_out
+        return await self._try(lambda db: carry_out(db, order, at, providers))
 
     async def prune(self, before: int, limit: int) -> int:
         """Delete old ended messages."""

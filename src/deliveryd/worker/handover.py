@@ -99,7 +99,9 @@ class Handover:
                 states[name] = dispatchers[name].lane.provider
                 states[name].follow(policy)
                 continue
-            states[name] = Provider(name, policy, self._recorder.backlog, self._common.clock)
+            states[name] = Provider(
+                name, policy, self._recorder.backlog, self._recorder.pauses, self._common.clock
+            )
             if name in dispatchers and dispatchers[name].lane.provider.is_failing:
                 states[name].probe_soon()
         return states

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import anyio
 
 from deliveryd.config import Config
 from deliveryd.journal.base import Counts, Open
+from deliveryd.journal.pauses import PauseKind
 from deliveryd.metrics import Levels
 from deliveryd.model import Clock
 from deliveryd.overview import Overview, Points
@@ -68,6 +70,8 @@ class WorkerHealth:
             return False, "the service accepts no events; they wait in the journal"
         if any(dispatcher.is_open for dispatcher in stations.dispatchers.values()):
             return True, "taking messages, but a provider keeps failing"
+        if recorder.pauses.any:
+            return True, "taking messages, but something is paused (deliveryd paused)"
         if any(dispatcher.refused_settings for dispatcher in stations.dispatchers.values()):
             return True, "taking messages, but a provider refuses all messages of some settings"
         return True, "taking messages"
@@ -77,9 +81,11 @@ class WorkerHealth:
         _, reason = self.ready()
         counts = self._figures.counts
         waiting, in_doubt = (counts.states.get(state, 0) for state in (State.WAITING, State.IN_DOUBT))
+        paused = sum(counts.paused.values())
+        and_paused = f", {paused} paused" if paused else ""
         return (
             f"{reason[:1].upper()}{reason[1:]}: {self._parts.recorder.in_flight.held} in flight,"
-            f" {waiting} waiting, {in_doubt} in doubt,"
+            f" {waiting - paused} waiting{and_paused}, {in_doubt} in doubt,"
             f" {counts.events_waiting} events to report"
         )
 
@@ -106,12 +112,15 @@ class WorkerHealth:
         is_open = {name: dispatcher.is_open for name, dispatcher in self._parts.stations.dispatchers.items()}
         counts, open_ = self._figures
         oldest = oldest_of(open_, self._clock.now())
+        pauses = Counter(str(pause.kind) for pause in self._parts.recorder.pauses.all)
         return Levels(
             counts.states,
             counts.events_waiting,
             size,
             is_open,
             self._parts.stations.deadlines.is_silent,
+            {str(kind): pauses[kind] for kind in PauseKind},
+            sum(counts.paused.values()),
             ready=self.ready()[0],
             in_doubt={name: open_.in_doubt.get(name, 0) for name in is_open},
             oldest_message=oldest.message or 0.0,

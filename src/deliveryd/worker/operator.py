@@ -11,7 +11,7 @@ from time import monotonic
 import anyio.to_thread
 
 from deliveryd.control.orders import OrderHandler
-from deliveryd.control.protocol import MOST_KEYS, check_reason
+from deliveryd.control.protocol import MOST_KEYS, as_control_reply, check_reason
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.reader import read_all
@@ -69,14 +69,14 @@ class PageOperator:
     async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
         """Let messages begin anew that failed for this reason, some thousands at most."""
         ids = await anyio.to_thread.run_sync(self._failed_for, failure)
-        done: list[object] = []
-        skipped: dict[str, object] = {}
+        done: list[str] = []
+        skipped: dict[str, str] = {}
         for first in range(0, len(ids), MOST_KEYS):
             keys = [str(id_) for id_ in ids[first : first + MOST_KEYS]]
-            match await self._carry_out(_order(Action.BEGIN_ANEW, ItemKind.MESSAGE, keys, reason)):
-                case {"done": [*some], "skipped": {**others}}:
-                    done += some
-                    skipped |= others
+            answer = await self._carry_out(_order(Action.BEGIN_ANEW, ItemKind.MESSAGE, keys, reason))
+            reply = as_control_reply(answer)
+            done += reply.done
+            skipped |= reply.skipped
         return {"done": done, "skipped": skipped}
 
     async def reload(self) -> Mapping[str, object]:

@@ -10,6 +10,7 @@ from deliveryd import __version__
 from deliveryd.config import Config
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.journal.base import Counts, Open
+from deliveryd.journal.pauses import Pause
 from deliveryd.model import SECOND, Clock, channel_of, format_instant
 from deliveryd.options.units import format_rate
 from deliveryd.overview import (
@@ -19,6 +20,7 @@ from deliveryd.overview import (
     Failure,
     Oldest,
     Overview,
+    Paused,
     ProviderView,
     Receiving,
     Reload,
@@ -97,7 +99,10 @@ class Picture:
                 for name, dispatcher in dispatchers.items()
             ],
             disk=Disk(self._parts.journal.room(), self._config.journal.reserve),
-            paused=[],
+            paused=[
+                _paused(pause, counts.paused.get(pause.waits_for, 0))
+                for pause in self._parts.recorder.pauses.all
+            ],
             warnings=last_warnings(),
             last_reload=_reload(vitals.last_reload),
             lanes={
@@ -157,6 +162,12 @@ def oldest_of(open_: Open, now: int) -> Oldest:
         for at in (open_.oldest_message, open_.oldest_event)
     )
     return Oldest(message, event)
+
+
+def _paused(pause: Pause, messages: int) -> Paused:
+    until = None if pause.until is None else format_instant(pause.until)
+    since = format_instant(pause.since)
+    return Paused(pause.kind, pause.key, since, until, messages, pause.user, pause.caller, pause.reason)
 
 
 def _reload(last: LastReload | None) -> Reload | None:

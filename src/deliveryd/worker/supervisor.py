@@ -105,6 +105,12 @@ class Supervisor:
         self._stop = anyio.Event()
         self._hung_up = AutoResetEvent()
         self._orders: OrderHandler
+        self.paused: Mapping[str, int] = {}
+        """How many messages were paused when the worker ended, by what they waited for."""
+
+        self.intake_is_paused = False
+        """Whether the intake was paused then."""
+
         self.account: Account | None = None
         """The totals of the journal, set when the worker has ended."""
 
@@ -159,6 +165,8 @@ class Supervisor:
                 await self._stop.wait()
                 await self._drain(parts, health)
                 parts.recorder.failures.report()
+                self.paused = (await parts.journal.counts()).paused
+                self.intake_is_paused = parts.recorder.pauses.intake is not None
                 self.account = await _reconcile(parts.journal)
                 loops.cancel_scope.cancel()
             close_servers.set()
@@ -309,6 +317,7 @@ class Supervisor:
             await anyio.sleep(PRUNE_PAUSE)
         if total:
             log(Event.JOURNAL_CLEANED, count=total)
+            await parts.recorder.pausing.refresh()
         given = GIVE_BACK_BATCH
         while given:
             given = await parts.journal.give_back(GIVE_BACK_BATCH)

@@ -28,6 +28,7 @@ from deliveryd.delivery.lanes import Lanes
 from deliveryd.delivery.listening import Awaited, ListeningTime
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.outcomes import Outcomes
+from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.pipeline import Pipeline, Stations
 from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
 from deliveryd.delivery.preparation import Preparer
@@ -137,6 +138,7 @@ async def assemble(
             journal, InFlightLimit(config.queue.max_in_flight), OutboxSignals(config.events.batch_size),
             Backlog(), clock, metrics,
             max_waiting=config.queue.max_waiting,
+            max_paused=config.queue.max_paused,
             longest_pause=longest_pause(config),
         )  # fmt: skip
         common = Common(journal, recorder, clock, metrics, heartbeats, ListeningTime())
@@ -145,7 +147,7 @@ async def assemble(
             service, cache, compiler(config), metrics, recorder.backlog, ttl=config.settings.ttl
         )
         states = {
-            name: Provider(name, policy_of(provider).breaker, recorder.backlog, clock)
+            name: Provider(name, policy_of(provider).breaker, recorder.backlog, recorder.pauses, clock)
             for name, provider in config.channels.providers.items()
         }
         derived = derive(config, outside.providers, states, common)
@@ -186,7 +188,7 @@ def derive(
         )
         for name, policy in policies.items()
     }  # fmt: skip
-    router = build_router(config, choices, common.recorder.stopped)
+    router = build_router(config, choices, common.recorder.stopped, common.recorder.pauses)
     return Derived(choices, router, doubts, lanes, _limits(config))
 
 
@@ -403,13 +405,15 @@ def sms_rules(channel: ChannelConfig) -> SmsRules | None:
     return SmsRules(common.max_parts, common.transliterate)
 
 
-def build_router(config: Config, choices: Mapping[str, Choice], stopped: StoppedRecipients) -> Router:
+def build_router(
+    config: Config, choices: Mapping[str, Choice], stopped: StoppedRecipients, pauses: Pauses
+) -> Router:
     """What chooses channel, provider and language."""
     roads = {
         name: Road(channel.block, choices[name], sms_rules(channel))
         for name, channel in config.channels.configured.items()
     }
-    return Router(roads, config.channels.order, config.content.languages, stopped)
+    return Router(roads, config.channels.order, config.content.languages, stopped, pauses)
 
 
 def policy_of(provider: ProviderConfig) -> DispatchPolicy:

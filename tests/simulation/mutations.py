@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from simulation import breaks_of_choice, breaks_of_delivery, breaks_of_reporting
+from simulation import breaks_of_beginning, breaks_of_choice, breaks_of_delivery, breaks_of_reporting
 
 Break = Callable[[Any], None]
 
@@ -21,4 +21,5 @@ MUTATIONS: Mapping[str, Break] = {
     **_breaks_in(breaks_of_delivery),
     **_breaks_in(breaks_of_choice),
     **_breaks_in(breaks_of_reporting),
+    **_breaks_in(breaks_of_beginning),
 }

@@ -53,10 +53,13 @@ class History(NamedTuple):
     ledger: Ledger
     lives: tuple[Life, ...]
     rows: dict[int, Row]
+    pruned: frozenset[int]
     forgotten: frozenset[int]
+    """Those of which only is known how often they began."""
 
 
 _ROWS = "SELECT id, state, provider FROM message"
+_KNOWN = "SELECT id FROM message UNION SELECT id FROM tombstone UNION SELECT id FROM beginning"
 
 
 def run_plan(plan: Plan) -> History:
@@ -91,8 +94,11 @@ async def _live_in(world: World) -> History:
         world.ledger.seconds = anyio.current_time()
         _audit(world)
         rows = {row.id: row for row in (Row(*row) for row in world.ask_journal(_ROWS))}  # type: ignore[arg-type]
-        forgotten = frozenset(int(str(id_)) for (id_,) in world.ask_journal("SELECT id FROM tombstone"))
-        return History(plan, world.ledger, tuple(world.lives), rows, forgotten)
+        pruned, forgotten = (
+            frozenset(int(str(id_)) for (id_,) in world.ask_journal(f"SELECT id FROM {table}"))  # noqa: S608  # constants
+            for table in ("tombstone", "beginning")
+        )
+        return History(plan, world.ledger, tuple(world.lives), rows, pruned, forgotten)
     finally:
         world.close()
 
@@ -162,7 +168,7 @@ def _causes(error: BaseException) -> str:
 
 def _hand_out_lost(world: World, service: Service) -> None:
     """What a worker took and didn't record: handed out again after a crash, after anything else a loss."""
-    known = {id_ for (id_,) in world.ask_journal("SELECT id FROM message UNION SELECT id FROM tombstone")}
+    known = {id_ for (id_,) in world.ask_journal(_KNOWN)}
     raws = {raw for (raw,) in world.ask_journal("SELECT raw FROM malformed")}
     forgets = any(jump.seconds >= RETENTION for jump in world.plan.jumps)
     lost = [

@@ -27,7 +27,8 @@ INTERRUPTED = 130
 
 COMMANDS = (
     "run", "reload", "demo", "sandbox", "check", "render", "explain", "audit", "in-doubt", "overdue", "dead",
-    "stopped", "pause", "resume", "paused", "erase", "customers", "channels", "receipts", "send-test",
+    "failed", "find", "decisions", "forget", "stopped", "pause", "resume", "paused", "erase", "customers",
+    "channels", "receipts", "send-test",
     "cache", "config", "health",
 )  # fmt: skip
 """Each names a module and, in it, a function or a command group; "-" becomes "_"."""

@@ -61,7 +61,7 @@ class Operations:
         again = beginnings_of(db, new)
         if again:
             db.executemany(statements.BEGIN_AT, [(count, id_) for id_, count in again.items()])
-        return dict.fromkeys(new, 1) | again
+        return {**dict.fromkeys(new, 1), **again}
 
     def _set_aside(
         self, db: sqlite3.Connection, malformed: Sequence[Malformed], known: set[int], at: int

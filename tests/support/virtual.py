@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
 
@@ -20,6 +22,7 @@ from deliveryd.config import Config, examine, load
 from deliveryd.delivery import pipeline
 from deliveryd.directory.base import Directory
 from deliveryd.directory.none import NoDirectory
+from deliveryd.errors import ConfigError
 from deliveryd.http.client import HttpClient
 from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.model import Customer
@@ -117,6 +120,7 @@ class VirtualChannel:
         self.asked: list[tuple[float, Dispatch]] = []
         self.found: Callable[[Dispatch], Found] = lambda _dispatch: Unknown("not asked")
         self.seconds = 0.05
+        self.under_way = self.closed = self.cut_off = 0
 
     def reaches(self, customer: Customer | None) -> bool:
         """Everybody."""
@@ -139,7 +143,9 @@ class VirtualChannel:
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Decide after a while."""
+        self.under_way += 1
         await anyio.sleep(self.seconds)
+        self.under_way -= 1
         self.attempts.append((anyio.current_time(), dispatch))
         return self.verdict(dispatch)
 
@@ -152,7 +158,9 @@ class VirtualChannel:
         return None
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Count, and what it cuts off."""
+        self.closed += 1
+        self.cut_off += self.under_way
 
 
 class VirtualSupervisor(Supervisor):
@@ -177,6 +185,17 @@ class VirtualWorld:
         self.service = VirtualService()
         self.channels: defaultdict[str, VirtualChannel] = defaultdict(VirtualChannel)
         self.directory: Directory = NoDirectory()
+        self.unopenable: str | None = None
+        """A provider whose adapter can't be opened."""
+
+    def write(self, text: str) -> None:
+        """Replace the configuration."""
+        self.path.write_text(text, encoding="utf-8")
+
+    def journal_rows(self, query: str) -> list[tuple[object, ...]]:
+        """Read the journal, also of a worker that runs."""
+        with closing(sqlite3.connect(self.folder / "journal.db")) as db:
+            return db.execute(query).fetchall()
 
     def add(self, tables: str) -> None:
         """Put tables behind the configuration."""
@@ -208,6 +227,8 @@ class VirtualWorld:
             return ServiceClient(HttpClient(wire, timeout=config.service.timeout), config.service.base_url)
 
         def provider(_config: Config, provider: ProviderConfig) -> Channel:
+            if provider.identity == self.unopenable:
+                raise ConfigError([f"{provider.place}: can't be opened"])
             return self.channels[provider.identity]
 
         async def directory(_config: Config) -> Directory:

@@ -53,8 +53,8 @@ def reload(
     if as_data:
         print_json({"outcome": answer.get("outcome"), "changes": changes, "problems": []})
     else:
-        print_lines(f"applied: {len(changes)}" if changes else "nothing has changed")
-        print_lines(*(f"  {each}" for each in changes))
+        heading = f"applied: {len(changes)}" if changes else "nothing has changed"
+        print_lines(heading, *(f"  {each}" for each in changes))
 
 
 def _journal_of(path: Path) -> Path:

@@ -29,7 +29,7 @@ from deliveryd.channels.base import (
 from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.doubt import DoubtPolicy
-from deliveryd.delivery.lane import Kit, Lane
+from deliveryd.delivery.lane import AdapterUse, Kit, Lane
 from deliveryd.delivery.listening import Awaited
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.pace import Pace
@@ -84,7 +84,9 @@ class Dispatcher:
         self._pauses = recorder.pauses
         self._outcomes = outcomes
         self._pace: Pace | None = None
-        self._equip(Lane(provider, choice, channel, policy, doubt, share, intermediate, awaited))
+        self._equip(
+            Lane(provider, choice, channel, policy, doubt, share, intermediate, awaited), AdapterUse()
+        )
         self._begun: deque[tuple[Entry, Routed, Kit]] = deque()
         self._idle = ParkingLot()
         self._workers = 0
@@ -94,7 +96,7 @@ class Dispatcher:
         self._was_unavailable = False
         self._finished = AutoResetEvent()
 
-    def _equip(self, lane: Lane) -> None:
+    def _equip(self, lane: Lane, use: AdapterUse) -> None:
         provider, policy = lane.provider, lane.policy
         self.lane = lane
         self._choice = lane.choice
@@ -111,21 +113,22 @@ class Dispatcher:
             intermediate=lane.intermediate,
             awaited=lane.awaited,
         )  # fmt: skip
-        self._kit = Kit(lane, verdicts)
+        self._kit = Kit(lane, verdicts, use)
 
-    def adopt(self, lane: Lane) -> anyio.Event:
+    def adopt(self, lane: Lane) -> anyio.Event | None:
         """Work by another lane from now on, with whatever is queued; attempts under way end as they began.
 
-        The event is set when none of them is left.
+        With another adapter, the event is set when the last attempt of the one before has ended.
         """
         kit, queue, pace, rate = self._kit, self._queue, self._pace, self._policy.rate
-        self._equip(lane)
+        is_same = lane.channel is kit.channel
+        self._equip(lane, kit.use if is_same else AdapterUse())
         if rate == lane.policy.rate:
             self._pace = pace
         if queue is not self._queue:
             self._recorder.route_again([routed.entry for routed in queue.take_if(_all)])
         self._wakeup.set()
-        return kit.retire()
+        return None if is_same else kit.use.retire()
 
     def route_all_again(self) -> None:
         """Have all that is queued routed anew, since routing or rendering have changed."""
@@ -368,7 +371,7 @@ class Dispatcher:
         """Commit the intents of those that may still be sent, the ends of the others, and start sending."""
         kit = self._kit
         self._under_way += len(batch)
-        kit.under_way += len(batch)
+        kit.use.begin(len(batch))
         now = self._clock.now()
         begun: list[tuple[Entry, Routed]] = []
         steps: list[Transition] = []
@@ -398,7 +401,7 @@ class Dispatcher:
         if not begun:
             kit.breaker.withdraw()
         self._under_way -= len(batch) - len(begun)
-        kit.end(len(batch) - len(begun))
+        kit.use.end(len(batch) - len(begun))
         self._begun.extend([(*each, kit) for each in begun])
         more = min(len(begun) - self._idle.unpark(len(begun)), self._policy.concurrency - self._workers)
         for _ in range(more):
@@ -451,7 +454,7 @@ class Dispatcher:
             entry, routed, kit = self._begun.popleft()
             self._outcomes.add(await self._attempt(entry, routed, kit))
             self._under_way -= 1
-            kit.end(1)
+            kit.use.end(1)
             if self._queue.new or self._queue.repeats or self._breaker.is_open:
                 self._wakeup.set()
             if self._stopping:

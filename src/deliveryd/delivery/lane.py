@@ -36,35 +36,45 @@ class Lane(NamedTuple):
     awaited: Awaited | None = None
 
 
+class AdapterUse:
+    """How many attempts are made with an adapter, from their intents to their outcomes."""
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._unused: anyio.Event | None = None
+
+    def begin(self, attempts: int) -> None:
+        """Count attempts that begin."""
+        self._under_way += attempts
+
+    def end(self, attempts: int) -> None:
+        """Count attempts that ended."""
+        self._under_way -= attempts
+        if self._unused is not None and not self._under_way:
+            self._unused.set()
+
+    def retire(self) -> anyio.Event:
+        """No more attempts begin; the event is set when the last one has ended."""
+        self._unused = anyio.Event()
+        self.end(0)
+        return self._unused
+
+
 class Kit:
     """What an attempt is made with, from its intent to its outcome: the adapter, and who judges its verdict.
 
     A dispatcher that works by another lane has a new one for new attempts.
     """
 
-    __slots__ = ("breaker", "channel", "customer_fields", "refusals", "under_way", "unused", "verdicts")
+    __slots__ = ("breaker", "channel", "customer_fields", "refusals", "use", "verdicts")
 
-    def __init__(self, lane: Lane, verdicts: VerdictHandler) -> None:
+    def __init__(self, lane: Lane, verdicts: VerdictHandler, use: AdapterUse) -> None:
         self.channel = lane.channel
         self.customer_fields = tuple(lane.channel.customer_fields)
         self.verdicts = verdicts
         self.breaker = lane.provider.breaker
         self.refusals = lane.provider.refusals
-        self.under_way = 0
-        self.unused: anyio.Event | None = None
-        """Set when the last attempt has ended, once no new one is made with it; None before."""
-
-    def retire(self) -> anyio.Event:
-        """No new attempt is made with it; the event is set when the last one has ended."""
-        self.unused = anyio.Event()
-        self.end(0)
-        return self.unused
-
-    def end(self, attempts: int) -> None:
-        """Count attempts that ended."""
-        self.under_way -= attempts
-        if self.unused is not None and not self.under_way:
-            self.unused.set()
+        self.use = use
 
     def values(self, customer: Customer | None) -> Mapping[str, str]:
         """The customer's values that the adapter sends."""

@@ -73,7 +73,7 @@ def _fields(place: str, before: BaseModel, after: BaseModel) -> Iterator[Change]
         return
     for name, field in type(after).model_fields.items():
         if not field.exclude and getattr(before, name) != getattr(after, name):
-            yield Change(f"{place}.{name}")
+            yield Change(f"{place}.{field.alias or name}")
 
 
 def _channels(before: Mapping[str, ChannelConfig], after: Mapping[str, ChannelConfig]) -> Iterator[Change]:

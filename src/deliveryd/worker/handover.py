@@ -145,8 +145,7 @@ class Handover:
                 stations.lanes.add(open_dispatcher(lane, stations.outcomes, self._common))
                 continue
             adapter = dispatcher.lane.channel
-            unused = dispatcher.adopt(lane)
-            if adapter is not lane.channel:
+            if (unused := dispatcher.adopt(lane)) is not None:
                 self._close_after(unused, adapter)
             if difference.routes:
                 dispatcher.route_all_again()

@@ -7,10 +7,10 @@ loop, without an await between. What is unchanged is kept, above all adapters an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
-import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from deliveryd import telemetry
@@ -18,6 +18,7 @@ from deliveryd.config import Config, Examined
 from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.journal.base import Orphans
 from deliveryd.model import SECOND, Clock
+from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.telemetry import Event, log
 from deliveryd.worker.changes import (
     Change,
@@ -68,6 +69,7 @@ class Around(NamedTuple):
     serve_receipts: Callable[[Config, Receipts], None]
     adopted: Callable[[Config], None]
     is_stopping: Callable[[], bool]
+    blocking: Blocking = in_thread
 
 
 class Reloader:
@@ -100,7 +102,7 @@ class Reloader:
 
     async def _reload(self, accept_orphans: bool) -> Sequence[Change]:
         """Return what was changed."""
-        examined, read = await anyio.to_thread.run_sync(self._read)
+        examined, read = await self._around.blocking(self._read)
         config = examined.config
         if examined.problems or config is None:
             raise ConfigError(list(examined.problems))
@@ -183,7 +185,7 @@ class Reloader:
         if not config.channels.reporting:
             return {}
         try:
-            return await anyio.to_thread.run_sync(open_inlets, config.channels.reporting)
+            return await self._around.blocking(partial(open_inlets, config.channels.reporting))
         except (ValueError, OSError) as error:
             raise ConfigError([f"receipts: {error}"]) from None
 

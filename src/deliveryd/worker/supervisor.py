@@ -28,7 +28,7 @@ from deliveryd.journal.base import Account, Journal
 from deliveryd.journal.orders import Order
 from deliveryd.model import SECOND, Clock, WallClock
 from deliveryd.runtime.renewal import RenewedValue
-from deliveryd.runtime.threads import Blocking
+from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.runtime.wakeup import AutoResetEvent
 from deliveryd.states import ENDED, State
 from deliveryd.telemetry import Event, log
@@ -111,8 +111,15 @@ class Supervisor:
         self.intake_is_paused = False
         """Whether the intake was paused then."""
 
+        self.reloader: Reloader | None = None
+        """What reloads, set when the start is over."""
         self.account: Account | None = None
         """The totals of the journal, set when the worker has ended."""
+
+    @property
+    def config(self) -> Config:
+        """The configuration that is in force."""
+        return self._config
 
     @property
     def held_in_doubt(self) -> int:
@@ -183,9 +190,12 @@ class Supervisor:
             self._config = config
             health.adopt(config)
 
-        around = Around(self._examine, self._openers, serve_receipts, adopted, self._stop.is_set)
-        health.reloader = Reloader(self._config, parts, around, self._clock, tasks)
-        return health.reloader
+        around = Around(
+            self._examine, self._openers, serve_receipts, adopted, self._stop.is_set,
+            self._blocking or in_thread,
+        )  # fmt: skip
+        self.reloader = health.reloader = Reloader(self._config, parts, around, self._clock, tasks)
+        return self.reloader
 
     def _start_loops(self, parts: Parts, health: WorkerHealth, loops: TaskGroup) -> None:
         for loop in parts.pipeline.loops():

@@ -74,7 +74,7 @@ BUSY = replace(
         {"at": "2026-11-22T09:52:44.000000Z", "level": "warning", "event": "message.failed", "count": 12,
          "provider": "email", "reason": "missing placeholders"},
     ],
-    last_reload=Reload("2026-11-22T08:12:00.000000Z", "in force: channels.sms.rate changed"),
+    last_reload=Reload("2026-11-22T08:12:00.000000Z", "applied", ["channels.sms.rate"]),
 )  # fmt: skip
 
 DOWN = replace(
@@ -105,7 +105,7 @@ DOWN = replace(
         Paused("provider", "messenger/south", "2026-11-22T09:20:00.000000Z",
                "2026-11-22T11:20:00.000000Z", 0, "root", None, None),
     ],
-    last_reload=Reload("2026-11-22T09:58:00.000000Z", "refused: the old configuration stays in force",
+    last_reload=Reload("2026-11-22T09:58:00.000000Z", "refused", (),
                        ["config.toml:channels.sms.rate: expected a string such as \"50/s\""]),
 )  # fmt: skip
 

@@ -27,7 +27,13 @@ _COLUMNS = (
     "Provider", "State", "Waiting", "Under way", "Rate", "In doubt", "Receipts", "Last failure"
 )  # fmt: skip
 _WARNINGS_SHOWN = 12
+_ITEMS_SHOWN = 8
 _LONGEST_LINE = 300
+_RELOADS = {
+    "applied": "applied; this has changed:",
+    "unchanged": "nothing had changed.",
+    "refused": "refused; the configuration before stays in force.",
+}
 _STATES: Mapping[Level, str] = {"good": "Well", "fair": "Needs attention", "bad": "Not ready"}
 
 
@@ -319,9 +325,12 @@ def _reload(overview: Overview) -> str:
     reload = overview.last_reload
     if reload is None:
         return f"<p>As read at the start, {escape(age(overview.uptime_seconds))} ago.</p>"
-    problems = "".join(f"<li>{escape(problem)}</li>" for problem in reload.problems)
-    listed = f'<ul class="problems">{problems}</ul>' if problems else ""
-    return f"<p>Reload {escape(ago(reload.at, overview.at))}: {escape(reload.outcome)}</p>{listed}"
+    items = [*reload.problems, *reload.changes]
+    listed = "".join(f"<li>{escape(item)}</li>" for item in items[:_ITEMS_SHOWN])
+    more = f"<li>and {len(items) - _ITEMS_SHOWN} more</li>" if len(items) > _ITEMS_SHOWN else ""
+    words = _RELOADS.get(reload.outcome, reload.outcome)
+    when = escape(ago(reload.at, overview.at))
+    return f'<p>Reload {when}: {escape(words)}</p><ul class="problems">{listed}{more}</ul>'
 
 
 def _warnings(overview: Overview) -> str:

@@ -55,6 +55,12 @@ def test_an_operator_pauses_a_channel_and_resumes_it_on_the_page(world: World) -
     worker, url = start(world)
     order = {"kind": "channel", "key": "sms"}
     assert httpx.post(f"{url}/actions/pause", json=order, trust_env=False).status_code == 401
+    known = {"Authorization": f"Bearer {TOKEN}"}
+    mistyped = httpx.post(f"{url}/actions/pause", json={**order, "key": "sm"}, headers=known, trust_env=False)
+    assert (mistyped.status_code, mistyped.json()) == (
+        409,
+        {"error": "there is no channel sm; there are sms"},
+    )
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--headless", "--no-sandbox"])
         page = browser.new_page()

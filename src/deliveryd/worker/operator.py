@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 
@@ -17,6 +17,7 @@ from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.reader import read_all
 from deliveryd.journal.selection import Found, Selection
 from deliveryd.journal.sqlite_reader import SqliteReader
+from deliveryd.model import channel_of
 from deliveryd.states import State
 from deliveryd.worker.health import WorkerHealth
 
@@ -35,6 +36,8 @@ INTAKE = "intake"
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
 _LONG_NUMBER = re.compile(r"\d{6,}")
+_ID = re.compile(r"-?[0-9]{1,18}")
+MAY_HAVE_ARRIVED = "may have arrived; send them with deliveryd failed retry --accept-duplicates"
 NO_REASON = "no reason recorded"
 
 
@@ -43,18 +46,21 @@ class Starting(DeliverydError):
 
 
 class PageOperator:
-    """Carries out what the page orders."""
+    """Carries out what the page orders; `providers` are those that are configured."""
 
-    def __init__(self, orders: OrderHandler, health: WorkerHealth, journal: Path) -> None:
+    def __init__(
+        self, orders: OrderHandler, health: WorkerHealth, journal: Path, providers: Collection[str]
+    ) -> None:
         self._orders = orders
         self._health = health
+        self._providers = providers
         self._reader = SqliteReader(journal)
 
     async def pause(
         self, kind: str, key: str, seconds: float | None, reason: str | None
     ) -> Mapping[str, object]:
         """Pause something for so many seconds."""
-        order = _order(Action.PAUSE, ItemKind(kind), [key or INTAKE], reason)
+        order = _order(Action.PAUSE, ItemKind(kind), [self._key(kind, key)], reason)
         return await self._carry_out(order._replace(lasts=seconds))
 
     async def resume(self, kind: str, key: str, reason: str | None) -> Mapping[str, object]:
@@ -68,9 +74,11 @@ class PageOperator:
 
     async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
         """Let messages begin anew that failed for this reason, some thousands at most."""
-        ids = await anyio.to_thread.run_sync(self._failed_for, failure)
+        ids, left_out = await anyio.to_thread.run_sync(self._failed_for, failure)
         done: list[str] = []
         skipped: dict[str, str] = {}
+        if left_out:
+            skipped[f"{left_out:,} messages"] = MAY_HAVE_ARRIVED
         for first in range(0, len(ids), MOST_KEYS):
             keys = [str(id_) for id_ in ids[first : first + MOST_KEYS]]
             answer = await self._carry_out(_order(Action.BEGIN_ANEW, ItemKind.MESSAGE, keys, reason))
@@ -100,14 +108,37 @@ class PageOperator:
                 break
         return counts
 
-    def _failed_for(self, failure: str) -> Sequence[int]:
+    def _failed_for(self, failure: str) -> tuple[Sequence[int], int]:
+        """The messages that may begin anew, and how many may not, since they could arrive twice."""
         ids: list[int] = []
+        left_out = 0
         for found in self._all_failed():
-            if reason_of(found) == failure:
-                ids.append(found.id)
-                if len(ids) == MOST_RETRIED:
-                    break
-        return ids
+            if reason_of(found) != failure:
+                continue
+            if found.may_have_arrived:
+                left_out += 1
+                continue
+            ids.append(found.id)
+            if len(ids) == MOST_RETRIED:
+                break
+        return ids, left_out
+
+    def _key(self, kind: str, key: str) -> str:
+        """The key of what is to be paused. Raises ValueError if there can't be anything with it."""
+        match kind:
+            case "intake":
+                return INTAKE
+            case "channel":
+                known = sorted({channel_of(each) for each in self._providers})
+            case "provider":
+                known = sorted(self._providers)
+            case _:
+                if not _ID.fullmatch(key):
+                    raise ValueError(f"{key} is no id: give the {kind}'s number")
+                return str(int(key))
+        if key not in known:
+            raise ValueError(f"there is no {kind} {key}; there are {', '.join(known)}")
+        return key
 
     def _all_failed(self) -> Iterator[Found]:
         return read_all(self._reader, Selection(states=(State.FAILED,)))

@@ -233,7 +233,7 @@ class Supervisor:
 
             own = parse_listen(self._config.admin.listen)[0]
             hosts = {own, *self._config.admin.allowed_hosts}
-            return admin_app(health, parts.metrics, hosts, self._actions(health))
+            return admin_app(health, parts.metrics, hosts, self._actions(parts, health))
 
         receipts = parts.receipts.app if parts.receipts is not None else None
         reports = self._config.receipts
@@ -242,14 +242,15 @@ class Supervisor:
             open_server("receipts", reports.listen, receipts, reports.trusted_proxies),
         )
 
-    def _actions(self, health: WorkerHealth) -> Actions | None:
+    def _actions(self, parts: Parts, health: WorkerHealth) -> Actions | None:
         """What the status page may order; None: it only reads."""
         token = self._config.admin.token_file
         if token is None:
             return None
         from deliveryd.admin.actions import Actions  # noqa: PLC0415  # loads starlette
 
-        operator = PageOperator(self._orders, health, self._config.journal.path)
+        journal, providers = self._config.journal.path, parts.stations.dispatchers
+        operator = PageOperator(self._orders, health, journal, providers)
         return Actions(operator, RenewedValue([token.path], token.read).current)
 
     def _serve_receipts(

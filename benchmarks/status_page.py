@@ -11,6 +11,8 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from deliveryd.sandbox.thread import SandboxThread
@@ -50,6 +52,23 @@ def share(process: int, seconds: float) -> float:
     return 100 * (cpu_of(process) - before) / (time.monotonic() - began)
 
 
+@contextmanager
+def started(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker that is ready, for as long as the block lasts."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(str(folder / "notify"))
+        environ = {**os.environ, "NOTIFY_SOCKET": str(folder / "notify")}
+        with subprocess.Popen(
+            command, env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as worker:
+            try:
+                while b"READY=1" not in notified.recv(1000):
+                    pass
+                yield worker
+            finally:
+                worker.terminate()
+
+
 def view(url: str) -> None:
     """Read a stream for ever."""
     with urllib.request.urlopen(url) as stream:  # noqa: S310 - our own address
@@ -70,8 +89,7 @@ def main() -> None:
         tables = (PROVIDER.format(number=number, base_url=base_url) for number in range(PROVIDERS))
         config.write_text(CONFIG.format(base_url=base_url, port=port) + "".join(tables), encoding="utf-8")
         command = [sys.executable, "-m", "deliveryd", "run", "--config", str(config)]
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as worker:
-            time.sleep(5)
+        with started(command, Path(folder)) as worker:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/").read()  # loads the server
             time.sleep(15)
             alone = share(worker.pid, seconds)
@@ -80,7 +98,6 @@ def main() -> None:
                 threading.Thread(target=view, args=(address,), daemon=True).start()
             time.sleep(5)
             watched = share(worker.pid, seconds)
-            worker.terminate()
     print(f"idle worker, {PROVIDERS} providers: {alone:.2f} % of a core")
     print(f"with {VIEWERS} viewers of the status page: {watched:.2f} % ({watched - alone:+.2f})")
 

@@ -37,6 +37,7 @@ from deliveryd.worker.wiring import Parts
 from simulation.expectation import providers_of
 from simulation.ledger import channel_served_by
 from simulation.operators import Operators
+from simulation.pausing import Pausers
 from simulation.plan import CHANNELS, PROVIDERS, Life, Plan, Step, Trouble
 from simulation.providers import Providers, host_of
 from simulation.reports import Reports
@@ -155,6 +156,7 @@ class StandIns(NamedTuple):
     providers: Providers
     reports: Reports
     operators: Operators
+    pausers: Pausers
 
 
 class Worker(Supervisor):
@@ -162,7 +164,7 @@ class Worker(Supervisor):
 
     def __init__(self, world: World, life: Life, others: StandIns) -> None:
         self._world = world
-        self._service, self._providers, self._reports, self._operators = others
+        self._service, self._providers, self._reports, self._operators, self._pausers = others
         self._commits = 0
         self.stopped_at: float | None = None
         self.was_idle = False
@@ -250,6 +252,7 @@ class Worker(Supervisor):
         async with anyio.create_task_group() as tasks:
             self._reports.begin(parts.receipts, tasks)
             self._operators.begin(tasks)
+            self._pausers.begin(tasks)
             try:
                 await self._go_on(parts)
             finally:
@@ -258,7 +261,7 @@ class Worker(Supervisor):
 
     async def _go_on(self, parts: Parts) -> None:
         await parts.pipeline.until_idle()
-        while self._reports.waiting or self._operators.waiting:
+        while self._reports.waiting or self._operators.waiting or self._pausers.waiting:
             await anyio.sleep(IDLE_PAUSE)
             await parts.pipeline.until_idle()
         self._check_idle(parts)

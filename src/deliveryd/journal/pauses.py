@@ -111,9 +111,9 @@ def _second(instant: int) -> str:
     return f"{format_instant(instant)[:19]}Z"
 
 
-def pauses(db: sqlite3.Connection) -> list[Pause]:
+def pauses(db: sqlite3.Connection) -> tuple[Pause, ...]:
     """All pauses, the oldest first."""
-    return [Pause(PauseKind(kind), *rest) for kind, *rest in db.execute(_ALL)]
+    return tuple(Pause(PauseKind(kind), *rest) for kind, *rest in db.execute(_ALL))
 
 
 def begin_pause(db: sqlite3.Connection, pause: Pause) -> None:
@@ -166,14 +166,18 @@ def hindrance_to_pause(db: sqlite3.Connection, message_id: int) -> str | None:
 
 
 def as_data(each: PausedMessages) -> Mapping[str, object]:
-    """A pause and the number of its messages as JSON; instants as in events."""
-    pause, until = each.pause, each.pause.until
+    """A pause and the number of its messages as JSON."""
+    return {**pause_data(each.pause), "messages": each.messages}
+
+
+def pause_data(pause: Pause) -> Mapping[str, object]:
+    """A pause as JSON; instants as in events."""
+    until = pause.until
     return {
         "kind": pause.kind,
         "key": pause.key,
         "since": format_instant(pause.since),
         "until": None if until is None else format_instant(until),
-        "messages": each.messages,
         "user": pause.user,
         "caller": pause.caller,
         "reason": pause.reason,

@@ -215,5 +215,5 @@ class PauseCases:
         async with open_journal() as journal:
             await give(journal, Action.PAUSE, ItemKind.MESSAGE, 1, 2)
             await deliver_to_sent(journal, 1)
-            assert await journal.forget(NOW + ONE_SECOND, 9) == 1
+            assert await journal.prune(NOW + ONE_SECOND, 9) == 1
             assert names(await journal.end_pauses(NOW)) == ["message 2"]

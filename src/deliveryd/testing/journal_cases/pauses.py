@@ -196,7 +196,8 @@ class PauseCases:
             receipt = sample_receipt("p1")._replace(reference="7")
             (matched,) = await journal.receive([receipt])
             assert matched.result == "recalled"
-            assert matched.effect == Effect(ended=(State.SENT, State.DELIVERED), events=2, paused=-1)
+            ended = (State.SENT, State.DELIVERED)
+            assert matched.effect == Effect(ended=ended, events=2, paused=-1, provider="sms")
             assert (await journal.counts()).paused == {}
 
     async def test_what_is_paused_in_doubt_is_held_when_its_provider_was_removed(

@@ -1,6 +1,7 @@
 """The administrative pages over real sockets, with the server that carries them."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -23,6 +24,7 @@ from starlette.types import ASGIApp
 
 from deliveryd.admin.app import admin_app
 from deliveryd.admin.health import check_health, health_url
+from deliveryd.admin.viewers import MOST_VIEWERS
 from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.http import server, unfinished
 from deliveryd.http.addresses import bind, parse_listen, url_of
@@ -369,6 +371,47 @@ async def test_the_longest_silent_connection_gives_way_to_a_new_one(monkeypatch:
             await idle[0].receive()
         for connection in idle:
             await connection.aclose()
+
+
+# ---- streams
+
+
+@pytest.mark.parametrize("path", ["/status/stream", "/page/stream"])
+@pytest.mark.anyio
+async def test_a_stream_that_is_read_goes_on_beyond_the_limit_of_a_request(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """A viewer is cut off only when it stops to read."""
+    monkeypatch.setattr(server, "_REQUEST_TIMEOUT", 0.5)
+    async with (
+        serving(admin_app(Worker(), metrics())) as url,
+        httpx.AsyncClient(base_url=url) as client,
+        client.stream("GET", path) as answer,
+    ):
+        assert answer.headers["content-type"] == "text/event-stream"
+        lines = (line async for line in answer.aiter_lines() if line.startswith("data: "))
+        assert [json.loads((await anext(lines)).removeprefix("data: ")) is not None for _ in range(3)]
+
+
+@pytest.mark.anyio
+async def test_a_viewer_who_left_frees_a_place() -> None:
+    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+        for _ in range(MOST_VIEWERS + 1):  # one after the other
+            async with client.stream("GET", "/page/stream") as answer:
+                assert answer.status_code == 200
+
+
+@pytest.mark.anyio
+async def test_stopping_ends_streams_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """They would go on for ever; their end is no error for the log."""
+    async with httpx.AsyncClient() as client:
+        async with serving(admin_app(Worker(), metrics())) as url:
+            answer = await client.send(client.build_request("GET", f"{url}/page/stream"), stream=True)
+            await anext(answer.aiter_lines())
+            began = time.monotonic()
+        assert time.monotonic() - began < 1
+        await answer.aclose()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 # ---- health

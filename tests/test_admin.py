@@ -1,6 +1,7 @@
 """The administrative pages over real sockets, with the server that carries them."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -8,8 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 
 import anyio
 import anyio.abc
@@ -24,34 +24,19 @@ from starlette.types import ASGIApp
 
 from deliveryd.admin.app import admin_app
 from deliveryd.admin.health import check_health, health_url
+from deliveryd.admin.viewers import MOST_VIEWERS
 from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.http import server, unfinished
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.metrics import Metrics
+from deliveryd.overview import as_json
+from support.overviews import IDLE, Worker
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
     """The server is bound to asyncio, with uvloop in production."""
     return "asyncio", {"use_uvloop": request.param}
-
-
-@dataclass
-class Worker:
-    """A worker whose signs of life a test sets as it likes."""
-
-    is_alive: bool = True
-    is_ready: bool = True
-    facts: Mapping[str, object] = field(default_factory=lambda: {"version": "0.1.0", "in_flight": 3})
-
-    def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:
-        return self.is_alive, [("intake", 0.25), ("reporting", 1.5)]
-
-    def ready(self) -> tuple[bool, str]:
-        return self.is_ready, "taking work" if self.is_ready else "the outbox is full"
-
-    def status(self) -> Mapping[str, object]:
-        return self.facts
 
 
 @contextlib.asynccontextmanager
@@ -73,20 +58,15 @@ def metrics() -> Metrics:
 
 @pytest.mark.anyio
 async def test_the_pages_of_a_healthy_worker() -> None:
-    """All four pages and the index answer 200, each in its own form, and may not be cached or framed."""
+    """Each answers 200 in its own form, and may not be cached or framed."""
     async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
         index = await client.get("/")
-        assert [word for word in index.text.split() if word.startswith("/")] == [
-            "/livez",
-            "/readyz",
-            "/metrics",
-            "/status",
-        ]
+        assert index.headers["content-type"] == "text/html; charset=utf-8"
         livez = await client.get("/livez")
         assert livez.text == "alive\nintake turned 0.2 s ago\nreporting turned 1.5 s ago\n"
         assert (await client.get("/readyz")).text == "ready\ntaking work\n"
         status = await client.get("/status")
-        assert status.json() == {"version": "0.1.0", "in_flight": 3}
+        assert status.json() == as_json(IDLE)
         assert status.headers["content-type"] == "application/json"
         numbers = await client.get("/metrics")
         assert numbers.headers["content-type"].startswith("text/plain; version=")
@@ -391,6 +371,47 @@ async def test_the_longest_silent_connection_gives_way_to_a_new_one(monkeypatch:
             await idle[0].receive()
         for connection in idle:
             await connection.aclose()
+
+
+# ---- streams
+
+
+@pytest.mark.parametrize("path", ["/status/stream", "/page/stream"])
+@pytest.mark.anyio
+async def test_a_stream_that_is_read_goes_on_beyond_the_limit_of_a_request(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """A viewer is cut off only when it stops to read."""
+    monkeypatch.setattr(server, "_REQUEST_TIMEOUT", 0.5)
+    async with (
+        serving(admin_app(Worker(), metrics())) as url,
+        httpx.AsyncClient(base_url=url) as client,
+        client.stream("GET", path) as answer,
+    ):
+        assert answer.headers["content-type"] == "text/event-stream"
+        lines = (line async for line in answer.aiter_lines() if line.startswith("data: "))
+        assert [json.loads((await anext(lines)).removeprefix("data: ")) is not None for _ in range(3)]
+
+
+@pytest.mark.anyio
+async def test_a_viewer_who_left_frees_a_place() -> None:
+    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+        for _ in range(MOST_VIEWERS + 1):  # one after the other
+            async with client.stream("GET", "/page/stream") as answer:
+                assert answer.status_code == 200
+
+
+@pytest.mark.anyio
+async def test_stopping_ends_streams_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """They would go on for ever; their end is no error for the log."""
+    async with httpx.AsyncClient() as client:
+        async with serving(admin_app(Worker(), metrics())) as url:
+            answer = await client.send(client.build_request("GET", f"{url}/page/stream"), stream=True)
+            await anext(answer.aiter_lines())
+            began = time.monotonic()
+        assert time.monotonic() - began < 1
+        await answer.aclose()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 # ---- health

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from deliveryd.delivery.choice import Choice, Idle, Sender
-from deliveryd.delivery.routing import Road, Routed, Router, Undeliverable, is_expired
+from deliveryd.delivery.pauses import Pauses
+from deliveryd.delivery.routing import Road, Route, Routed, Router, Undeliverable, is_expired
 from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.model import Customer, Entry, LanguageContent, Settings, Spent
@@ -287,7 +288,7 @@ def test_tries_and_keys_are_those_of_one_lane(lane: str | None, tries: int, expe
 
 def test_the_order_names_only_what_is_configured() -> None:
     """Channels of `order` that aren't configured are no channels; configured ones outside it aren't used."""
-    router = Router(ROADS, ("messenger", "email"), ("en",), NOBODY)
+    router = Router(ROADS, ("messenger", "email"), ("en",), NOBODY, Pauses())
     settings = compile_settings(Settings(2, None, {"en": EVERYTHING}))
     found: Any = router.route(MESSAGE, settings, customer(**ALL), 0)
     assert found.provider == "email"
@@ -307,11 +308,13 @@ def route_sms(
     languages: Mapping[str, LanguageContent],
     entry: Entry = MESSAGE,
     address: Customer | None = None,
-) -> Routed | Undeliverable:
+) -> Route:
     """Route over a channel with these rules, and e-mail."""
     roads = {"sms": ROADS["sms"]._replace(sms=rules), "email": ROADS["email"]}
     settings = compile_settings(Settings(2, None, languages))
-    return Router(roads, ORDER, ["en", "de"], NOBODY).route(entry, settings, address or customer(**ALL), 0)
+    return Router(roads, ORDER, ["en", "de"], NOBODY, Pauses()).route(
+        entry, settings, address or customer(**ALL), 0
+    )
 
 
 def test_a_text_of_too_many_parts_takes_the_next_channel() -> None:
@@ -380,7 +383,7 @@ def test_a_limit_of_parts_makes_the_customer_matter() -> None:
     settings = compile_settings(Settings(2, None, {"en": content(sms="hi", email="hi")}))
 
     def needs_customer(road: Road) -> bool:
-        router = Router({"sms": road, "email": ROADS["email"]}, ORDER, ["en"], NOBODY)
+        router = Router({"sms": road, "email": ROADS["email"]}, ORDER, ["en"], NOBODY, Pauses())
         return router.needs_customer(MESSAGE, settings, 0)
 
     assert needs_customer(road)
@@ -391,7 +394,7 @@ def test_who_stopped_a_channel_takes_the_next_one() -> None:
     """At the address that they stopped; without another channel, the event says why."""
     settings = compile_settings(Settings(2, None, {"en": content(sms="a", email="b")}))
     stopped = StoppedRecipients(b"key")
-    router = Router(ROADS, ("sms", "email"), ("en",), stopped)
+    router = Router(ROADS, ("sms", "email"), ("en",), stopped, Pauses())
     stopped.stop("sms", "+44 20", 1, "blocked")
     ann = Customer(3, {"phone": "+4420", "email": "ann@example.com"})
     found = [

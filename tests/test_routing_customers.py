@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deliveryd.delivery.routing import Routed, Router, Undeliverable
+from deliveryd.delivery.pauses import Pauses
+from deliveryd.delivery.routing import Route, Routed, Router, Undeliverable
 from deliveryd.model import Customer, Entry, LanguageContent, Settings, Spent
 from deliveryd.rendering.content import compile_settings
 from deliveryd.rendering.greeting import GreetingPolicy, general_stands_in, strict
@@ -57,7 +58,7 @@ def test_whether_it_matters_who_the_customer_is(name: str) -> None:
     """Only for a name, a greeting, an address, or a choice of languages."""
     languages, variables, needs = NEEDS[name]
     settings = compile_settings(Settings(2, None, languages))
-    router = Router(ROADS, ORDER, ("en", "uk"), NOBODY)
+    router = Router(ROADS, ORDER, ("en", "uk"), NOBODY, Pauses())
     for _ in range(2):  # the second time it is remembered
         assert router.needs_customer(MESSAGE._replace(variables=variables), settings, 0) is needs
 
@@ -65,14 +66,14 @@ def test_whether_it_matters_who_the_customer_is(name: str) -> None:
 def test_an_expired_message_needs_no_customer() -> None:
     """That it is over can be said without them."""
     settings = compile_settings(Settings(2, EXPIRY, {"en": content(sms="{customer.name}")}))
-    router = Router(ROADS, ORDER, ("en",), NOBODY)
+    router = Router(ROADS, ORDER, ("en",), NOBODY, Pauses())
     assert router.needs_customer(MESSAGE, settings, EXPIRY)
     assert not router.needs_customer(MESSAGE, settings, EXPIRY + 1)
 
 
 def test_the_general_greeting_for_everybody_needs_a_customer_only_for_a_name_in_it() -> None:
     """With `content.greeting_fallback` and no personal greeting, all are greeted alike."""
-    router = Router(ROADS, ORDER, ("en",), NOBODY)
+    router = Router(ROADS, ORDER, ("en",), NOBODY, Pauses())
     for text, needs in (("Hello", False), ("Hello {customer.name}", True)):
         language = LanguageContent(text, None, {"inApp": {"name": "{greeting}"}})
         settings = compile_settings(Settings(2, None, {"en": language}), greetings=general_stands_in)
@@ -82,7 +83,7 @@ def test_the_general_greeting_for_everybody_needs_a_customer_only_for_a_name_in_
 def test_what_is_left_after_failures_decides() -> None:
     """A channel that is spent, or an attempt in doubt, leaves others that may need an address."""
     settings = compile_settings(Settings(2, None, {"en": content(inApp="a", sms="b")}))
-    router = Router(ROADS, ORDER, ("en",), NOBODY)
+    router = Router(ROADS, ORDER, ("en",), NOBODY, Pauses())
     assert not router.needs_customer(MESSAGE, settings, 0)
     assert router.needs_customer(MESSAGE._replace(spent=(Spent("inApp", "no"),)), settings, 0)
     assert router.needs_customer(DOUBT, settings, 0)
@@ -150,7 +151,7 @@ def test_a_message_that_needs_no_customer_is_the_same_whoever_they_are(
     configured: list[str],
 ) -> None:
     """The same lane, language and text, or the same end, save for what was tried and couldn't be read."""
-    router = Router(ROADS, ORDER, configured, NOBODY)
+    router = Router(ROADS, ORDER, configured, NOBODY, Pauses())
     settings = compile_settings(Settings(2, None, languages), greetings=greetings)
     first, second = (router.route(entry, settings, customer, 0) for customer in people)
     if router.needs_customer(entry, settings, 0):
@@ -170,7 +171,7 @@ def test_a_customer_is_not_asked_for_in_vain(
     languages: Mapping[str, LanguageContent], entry: Entry, configured: list[str]
 ) -> None:
     """Where one is needed, two of them get different messages; or nobody gets any."""
-    router = Router(ROADS, ORDER, configured, NOBODY)
+    router = Router(ROADS, ORDER, configured, NOBODY, Pauses())
     settings = compile_settings(Settings(2, None, languages))
     if not router.needs_customer(entry, settings, 0) or any("{" in key for key in entry.variables):
         return
@@ -193,8 +194,9 @@ def test_a_customer_is_not_asked_for_in_vain(
     assert len(set(map(_said, routes))) > 1 or not any(isinstance(route, Routed) for route in routes)
 
 
-def _said(route: Routed | Undeliverable) -> tuple[object, ...]:
+def _said(route: Route) -> tuple[object, ...]:
     if isinstance(route, Undeliverable):
         readable = [reason for reason in route.details.split("; ") if reason != UNREADABLE]
         return ("; ".join(readable).partition(" in ")[0],)
+    assert isinstance(route, Routed)
     return (route.provider, route.rendered.language, *route.rendered.fields.values())

@@ -13,6 +13,7 @@ import sqlite3
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from enum import Enum, StrEnum
@@ -44,6 +45,9 @@ with absent("rich"):  # it renders traces, which our lines never hold, and takes
 Layout = Literal["auto", "console", "json", "journal"]
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+
+MOST_WARNINGS = 50
+"""Lines that are kept for those who look at a running worker."""
 
 _LONGEST_TEXT = 500
 _LONGEST_CHAIN = 8
@@ -203,6 +207,11 @@ class Event(StrEnum):
 
     CLOCK_STEPPED = "clock.stepped", WARNING, "the clock was corrected; due times follow it"
 
+    CONFIG_RELOADED = "config.reloaded", INFO, "a changed configuration is in force"
+    CONFIG_REFUSED = "config.refused", ERROR, "a configuration was not applied; the one before stays in force"
+    MESSAGES_REPEATED = "message.repeated", INFO, "messages held in doubt are repeated by a new configuration"
+    PAUSE_ENDED = "pause.ended", INFO, "the time of a pause is over; what was paused goes on"
+
     DESK_DECIDED = "desk.decided", INFO, "an operator's order was carried out"
     DESK_CLOSED = "desk.closed", WARNING, "the worker can't receive operators' orders"
 
@@ -315,7 +324,7 @@ def configure(level: str, layout: Layout = "auto", stream: TextIO | None = None)
     renderer = _RENDERERS[choose_layout(stream, os.environ) if layout == "auto" else layout](stream)
     sink = _Sink(stream)
     structlog.configure(
-        processors=[_redact, renderer],
+        processors=[_redact, _Warnings(), renderer],
         wrapper_class=structlog.make_filtering_bound_logger(lowest),
         logger_factory=lambda: sink,
         cache_logger_on_first_use=False,  # a second call must reach the loggers of the first
@@ -324,6 +333,12 @@ def configure(level: str, layout: Layout = "auto", stream: TextIO | None = None)
     root = logging.getLogger()
     root.handlers[:] = [handler for handler in root.handlers if not isinstance(handler, _Foreign)]
     root.addHandler(_Foreign(max(lowest, WARNING)))
+
+
+def last_warnings() -> list[Mapping[str, object]]:
+    """Return the last lines of warnings and errors as they were logged, with their instants."""
+    kept = (each.lines for each in structlog.get_config()["processors"] if isinstance(each, _Warnings))
+    return [line for lines in kept for line in lines]
 
 
 def choose_layout(stream: TextIO, environ: Mapping[str, str]) -> Layout:
@@ -405,6 +420,22 @@ def _one_line(text: str) -> str:
     """Truncate a text, and replace characters that could forge a line or control a terminal."""
     short = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
     return short if short.isprintable() else "".join(c if c.isprintable() else " " for c in short)
+
+
+class _Warnings:
+    """Keeps the last lines of warnings and errors, on their way to the output."""
+
+    def __init__(self) -> None:
+        self.lines: deque[Mapping[str, object]] = deque(maxlen=MOST_WARNINGS)
+
+    def __call__(
+        self, logger: object, level: str, line: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        if level not in ("debug", "info"):
+            kept = {**_instant(logger, level, {}), **line}
+            kept.pop("exception", None)  # for the log: it is long
+            self.lines.append({"at": kept.pop("timestamp"), **kept})
+        return line
 
 
 class _Sink:

@@ -148,5 +148,5 @@ def _never_taken(
 
 def asked_too_early(patch: Patch) -> None:
     """The provider is asked before its listings can have the message."""
-    policy = wiring._policy
-    patch.setattr(wiring, "_policy", lambda provider: policy(provider)._replace(lookup_after=0.0))
+    policy = wiring.policy_of
+    patch.setattr(wiring, "policy_of", lambda provider: policy(provider)._replace(lookup_after=0.0))

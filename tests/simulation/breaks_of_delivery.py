@@ -14,7 +14,7 @@ from deliveryd.channels.base import Attempted, Dispatch
 from deliveryd.delivery import dispatch_queue, dispatcher, preparation, request_slots, settings
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.request_slots import RequestSlots
-from deliveryd.delivery.routing import Routed, Router, Undeliverable
+from deliveryd.delivery.routing import Route, Routed, Router
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.journal import account, upkeep
 from deliveryd.journal.base import Recovery
@@ -172,7 +172,7 @@ def content_rendered_anew_on_a_repeat(patch: Patch) -> None:
 
     def anew(
         self: Router, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
-    ) -> Routed | Undeliverable:
+    ) -> Route:
         return route(self, entry._replace(content=None), settings, customer, now)
 
     patch.setattr(Router, "_repeats", lambda *_: None)
@@ -201,7 +201,7 @@ def fallback_after_doubt(patch: Patch) -> None:
 
     def elsewhere(
         self: Router, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
-    ) -> Routed | Undeliverable:
+    ) -> Route:
         if entry.doubt and entry.provider is not None:
             found = route(self, entry.given_up("in doubt"), settings, customer, now)
             if isinstance(found, Routed):

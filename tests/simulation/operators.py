@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 
 import anyio
 from anyio.abc import TaskGroup
 
 from deliveryd.control.protocol import (
     LONGEST_LINE,
-    ControlReply,
+    as_control_reply,
     read_reply,
     socket_address,
     socket_of,
-    write_order,
+    write_request,
 )
 from deliveryd.journal.dead_letters import read_dead_letters, read_in_doubt
 from deliveryd.journal.orders import Action, ItemKind, Order
@@ -123,10 +124,10 @@ class Operators:
             connection.setblocking(False)
             with socket_address(socket_of(self._world.journal)) as address:
                 connection.connect(address)
-            connection.send(write_order(order))
+            connection.send(write_request(order))
             await anyio.wait_readable(connection)
             reply = read_reply(connection.recv(LONGEST_LINE))
-            if not isinstance(reply, ControlReply):
+            if not isinstance(reply, Mapping):
                 return False
-            note_forgotten(self._world, order.verb, reply.done)
+            note_forgotten(self._world, order.verb, as_control_reply(reply).done)
             return True

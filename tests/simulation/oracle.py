@@ -17,6 +17,7 @@ from simulation.ledger import Posted, read_event
 from simulation.new_beginnings import FORGETS
 from simulation.plan import Offers, Trouble
 from simulation.rules_of_beginning import began_anew
+from simulation.rules_of_pausing import broken_pauses
 from simulation.run import History
 from simulation.service import id_of
 from simulation.wire import BROKEN_OFF
@@ -47,6 +48,7 @@ def violations(history: History) -> list[str]:
     found += _losses_said(history)
     found += _malformed_told(history)
     found += _taken_without_room(history)
+    found += broken_pauses(history)
     for case in cases(history):
         for rule in rules_of_beginning.RULES if began_anew(case) else RULES:
             found += [f"message {case.message.id}: {text}" for text in rule(case)]

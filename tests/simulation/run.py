@@ -17,6 +17,7 @@ from deliveryd.journal.audit import audit_journal
 from deliveryd.model import WallClock
 from simulation.ledger import Ledger
 from simulation.operators import Operators
+from simulation.pausing import Pausers
 from simulation.plan import Life, Plan
 from simulation.providers import Providers
 from simulation.reports import Reports
@@ -79,7 +80,8 @@ async def _live(plan: Plan, folder: Path) -> History:
 async def _live_in(world: World) -> History:
     plan = world.plan
     reports = Reports(world)
-    others = StandIns(Service(world), Providers(world, reports.expect), reports, Operators(world))
+    providers = Providers(world, reports.expect)
+    others = StandIns(Service(world), providers, reports, Operators(world), Pausers(world))
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(world.disk.run)

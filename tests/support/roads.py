@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from deliveryd.channels.base import NO_ADDRESS, Dispatch, Found, Unknown, Verdict
 from deliveryd.delivery.choice import Choice, Idle, Sender
-from deliveryd.delivery.routing import Road, Routed, Router, Undeliverable
+from deliveryd.delivery.pauses import Pauses
+from deliveryd.delivery.routing import Road, Route, Router
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.model import Customer, Entry, LanguageContent, Settings, parse_instant
 from deliveryd.rendering.content import compile_settings
@@ -95,8 +96,8 @@ class Case(NamedTuple):
 DOUBT = MESSAGE._replace(provider="sms", doubt=True, number=1, tries=1)
 
 
-def route(case: Case, *, expires_at: int | None = None, now: int = 0) -> Routed | Undeliverable:
-    router = Router(ROADS, ORDER, case.configured, NOBODY)
+def route(case: Case, *, expires_at: int | None = None, now: int = 0) -> Route:
+    router = Router(ROADS, ORDER, case.configured, NOBODY, Pauses())
     settings = compile_settings(Settings(2, expires_at, case.languages))
     return router.route(case.entry, settings, case.customer, now)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from deliveryd.overview import Overview, Points
+
 
 class HealthSource(Protocol):
     """The worker's health. No method blocks."""
@@ -18,5 +20,32 @@ class HealthSource(Protocol):
     def ready(self) -> tuple[bool, str]:
         """Return whether messages are being taken, and the reason as a sentence."""
 
-    def status(self) -> Mapping[str, object]:
-        """Return the state as JSON, without texts, names, addresses or secrets."""
+    def overview(self) -> Overview:
+        """Return the state of the worker, without texts, names, addresses or secrets."""
+
+    def hour(self) -> Points:
+        """Return what was done in the last hour."""
+
+
+class Operator(Protocol):
+    """What the status page may order. Each raises DeliverydError, or ValueError for what can't be done.
+
+    `reason` is the operator's own, for the record.
+    """
+
+    async def pause(
+        self, kind: str, key: str, seconds: float | None, reason: str | None
+    ) -> Mapping[str, object]:
+        """Pause something for so many seconds; None: until it is resumed."""
+
+    async def resume(self, kind: str, key: str, reason: str | None) -> Mapping[str, object]:
+        """Resume what is paused."""
+
+    async def failed(self) -> Sequence[Mapping[str, object]]:
+        """Return the reasons for which messages failed, each with its `count`."""
+
+    async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
+        """Let messages begin anew that failed for this reason."""
+
+    async def reload(self) -> Mapping[str, object]:
+        """Read the configuration anew, and apply it."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import anyio
 
 from deliveryd import transitions
 from deliveryd.channels.base import InDoubt, Misconfigured, Refused, TryAgain
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.dispatch_queue import DispatchQueue
+from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.refusals import Refusals
 from deliveryd.delivery.routing import Routed
 from deliveryd.model import SECOND, Clock, Transition, channel_of
@@ -22,11 +25,22 @@ PROBE_SPACING = 1.0
 """Seconds until another message is routed to a provider that is down, if the chosen one doesn't arrive."""
 
 
+class LastFailure(NamedTuple):
+    """The latest attempt, or connection, that failed: the verdict's word, the reason, the instant."""
+
+    code: str
+    reason: str
+    at: int
+
+
 class Provider:
     """One provider: its breaker, the settings ids that wait on it, and what is queued for it."""
 
-    def __init__(self, name: str, policy: BreakerPolicy, backlog: Backlog, clock: Clock) -> None:
+    def __init__(
+        self, name: str, policy: BreakerPolicy, backlog: Backlog, pauses: Pauses, clock: Clock
+    ) -> None:
         self.name = name
+        self._pauses = pauses
         self._channel = channel_of(name)
         self.queue = queue = DispatchQueue(clock)
         self._backlog = backlog
@@ -38,11 +52,32 @@ class Provider:
         self._is_reached = False
         self._has_failed = False
         self._chosen_at = -PROBE_SPACING
+        self.last_failure: LastFailure | None = None
+
+    def follow(self, policy: BreakerPolicy) -> None:
+        """Follow another policy from now on; what is known of the provider stays."""
+        self.breaker.follow(policy)
+        self.refusals.follow(policy)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its breaker is open, or its last answer said that it is misconfigured."""
+        return self.breaker.is_open or self._misconfigured is not None
+
+    def probe_soon(self) -> None:
+        """Its address or its credentials were changed while it failed: probe it at once."""
+        self.breaker.open()
+        self.breaker.hasten()
 
     @property
     def is_down(self) -> bool:
         """Whether its breaker is open."""
         return self.breaker.is_open
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator paused it, its channel aside."""
+        return self._pauses.of_provider(self.name) is not None
 
     @property
     def is_reached(self) -> bool:
@@ -51,6 +86,8 @@ class Provider:
 
     def takes(self, settings_id: int) -> bool:
         """Whether it takes a new message with these settings: while it is down, one as a probe."""
+        if self.is_paused:
+            return False
         if self.breaker.is_open:
             is_free = not self.queue and anyio.current_time() >= self._chosen_at + PROBE_SPACING
             return self._is_reached and is_free and self.breaker.allowed(1) > 0
@@ -78,8 +115,13 @@ class Provider:
     def not_reached(self, reason: str) -> None:
         """No connection could be made, which no message was used for."""
         self._has_failed = True
+        self.note_failure("no_connection", reason)
         if (pause := self.breaker.failed()) is not None:
             self._log_failed(Event.CHANNEL_PROBE_FAILED, reason, pause)
+
+    def note_failure(self, code: str, reason: str) -> None:
+        """Keep why an attempt failed, for those who look."""
+        self.last_failure = LastFailure(code, reason, self._clock.now())
 
     def take_down(self, reason: str) -> None:
         """Open the breaker at once: others take its messages."""

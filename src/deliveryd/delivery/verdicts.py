@@ -20,6 +20,7 @@ from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.routing import Routed
+from deliveryd.metrics import VERDICT_WORDS
 from deliveryd.model import SECOND, Clock, Confirmation, Entry, Outcome, Transition, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.backoff import backoff
@@ -92,6 +93,7 @@ class VerdictHandler:
         now = self._clock.now()
         if isinstance(verdict, TryAgain) and verdict.new_key and not entry.may_have_arrived:
             entry = entry.under_a_new_key()
+        self._provider.note_failure(VERDICT_WORDS[type(verdict)], verdict.reason)
         if isinstance(verdict, Refused) and self._counts(entry, verdict):
             if self._refused(entry.settings_id, verdict):
                 return self._postponed(entry, verdict, now)
@@ -193,7 +195,8 @@ class VerdictHandler:
     ) -> Transition:
         """Wait for the next try; a pause that the provider asked for ends when it works again."""
         is_open = self._provider.breaker.is_open
-        waits_for = waits.recovery(self._name) if asked or is_open else None
+        is_misconfigured = outcome.verdict == "misconfigured"
+        waits_for = waits.recovery(self._name) if asked or is_open or is_misconfigured else None
         return transitions.retry_later(entry, now, now + int(pause * SECOND), outcome, waits_for)
 
     def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Transition:

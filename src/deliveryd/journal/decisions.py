@@ -26,10 +26,11 @@ _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _SET_ASIDE_EVENTS = (  # refused, or reported once more since the queue handed the message out again
     f"status = 'dequeued' AND dropped_at IS NULL AND (refused IS NOT NULL OR seq > {WATERMARK})"
 )
-_RECORD = (
+RECORD = (
     "INSERT INTO decision (at, verb, kind, key, message_id, user, caller, reason)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
+"""Records that an order was carried out for a key."""
 
 
 class _Case(NamedTuple):
@@ -106,7 +107,7 @@ class Decisions:
             except _Skip as reason:
                 skipped[key] = str(reason)
                 continue
-            db.execute(_RECORD, (at, order.verb, order.kind, recorded or key, message_id, *by))
+            db.execute(RECORD, (at, order.verb, order.kind, recorded or key, message_id, *by))
             done.append(key)
             effects.append(effect)
         return Decided(tuple(done), skipped, tuple(effects))
@@ -143,7 +144,8 @@ class Decisions:
         self._operations.change(case.db, [transition])
         if transition.after is State.WAITING:
             return _Done(transition.entry.id, Effect(waiting=1))
-        return _Done(transition.entry.id, Effect(ended=(transition.after,), events=1))
+        ended = Effect(ended=(transition.after,), events=1, provider=transition.entry.provider)
+        return _Done(transition.entry.id, ended)
 
     # messages, events and receipts that were set aside
 

@@ -19,6 +19,7 @@ from deliveryd.journal import deadlines
 from deliveryd.journal.base import MatchedReceipt, Recorded
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
+from deliveryd.journal.pauses import PAUSED
 from deliveryd.journal.receipt_bulk import BulkMatching
 from deliveryd.journal.rows import ENTRY, entry_of, spent_of
 from deliveryd.journal.unread_reports import keep_unread
@@ -74,7 +75,10 @@ UPDATE message SET state = ?1, due_at = NULL, provider = ?2, key = ?3, doubt = 0
 WHERE id = ?4
 """
 
-_MATCHED = "SELECT id, state, key, accepted_at, provider_id, failed_next, spent FROM message WHERE id = ?"
+_MATCHED = (
+    f"SELECT id, state, key, accepted_at, provider_id, failed_next, spent, {PAUSED}"  # noqa: S608  # a constant
+    " FROM message WHERE id = ?"
+)
 _ENDED = "UPDATE message SET state = ?, ended_at = ? WHERE id = ?"
 _CONFIRM = """
 UPDATE message SET state = ?, ended_at = ?,
@@ -102,6 +106,7 @@ class _Matched(NamedTuple):
     provider_id: str | None
     failed_next: int | None
     spent: str
+    is_paused: int
 
     def failed_before(self, provider: str) -> Iterator[str]:
         """Why the other providers failed that were tried before this one accepted the message."""
@@ -315,7 +320,9 @@ class Matching:
             return _NOTHING
         if state in settleable or (state is State.FAILED and receipt.delivered):
             events = self._settle(db, tried, state, receipt)
-            settled = Effect(waiting=-1 if state is State.WAITING else 0, ended=(State.SENT,), events=events)
+            less = -1 if state is State.WAITING else 0
+            waiting, paused = (0, less) if message.is_paused else (less, 0)
+            settled = Effect(None, waiting, (State.SENT,), events, None, paused, receipt.provider)
             return settled | self._confirm(db, message, State.SENT, receipt)
         return None if state in (State.READY, State.SENDING) else _NOTHING
 
@@ -357,7 +364,7 @@ class Matching:
         statement = _ENDED if message.failed_next is None else self._confirmed
         db.execute(statement, (step.after, receipt.received_at, message.id))
         self._outbox.put(db, [step.event])
-        return Effect(ended=(step.after,), events=1)
+        return Effect(ended=(step.after,), events=1, provider=receipt.provider)
 
 
 def _entry(db: sqlite3.Connection, message_id: int) -> Entry:
@@ -370,7 +377,7 @@ def _was_tried(transition: Transition) -> bool:
 
 
 def _word(effect: Effect) -> str:
-    if effect.waiting < 0:
+    if effect.waiting < 0 or effect.paused < 0:
         return "recalled"
     return "settled" if State.SENT in effect.ended else "matched"
 

@@ -35,6 +35,7 @@ STRANGERS_LOG_INTERVAL = 60.0
 
 _STARTING = ReceiptReply(503, "deliveryd is starting; report it again later")
 _LATER = ReceiptReply(503, "can't be recorded now; report it again later")
+_REMOVED = ReceiptReply(404, "no provider of this name has receipts")
 _UNREACHABLE = ReceiptReply(503, "the provider's certificate or confirmation can't be fetched now")
 
 
@@ -72,6 +73,7 @@ class Receipts:
     ) -> None:
         self._inlets = inlets
         self._paths = paths
+        self._endpoints: list[ReceiptEndpoint] = []
         self._recorder = recorder
         self._batcher = ReceiptBatcher(recorder)
         self._clock = clock
@@ -84,7 +86,7 @@ class Receipts:
 
     def app(self) -> ReceiptEndpoint:
         """The ASGI application."""
-        return ReceiptEndpoint(
+        endpoint = ReceiptEndpoint(
             self._paths,
             self._inlets,
             self.take_in,
@@ -92,12 +94,35 @@ class Receipts:
             largest=self._largest,
             public_url=self._public_url,
         )
+        self._endpoints.append(endpoint)
+        endpoint.adopt(  # this runs in a thread, and another configuration may have been adopted meanwhile
+            self._paths, self._inlets, largest=self._largest, public_url=self._public_url
+        )
+        return endpoint
+
+    def adopt(
+        self,
+        inlets: Mapping[str, Inlet],
+        paths: Mapping[str, str],
+        *,
+        largest: Mapping[str, int],
+        public_url: str,
+        intermediate: Collection[str],
+    ) -> None:
+        """Take in by another configuration from now on; requests under way are verified by it, too."""
+        self._inlets, self._paths = inlets, paths
+        self._largest, self._public_url = largest, public_url
+        self._intermediate = intermediate
+        for endpoint in self._endpoints:
+            endpoint.adopt(paths, inlets, largest=largest, public_url=public_url)
 
     async def take_in(self, provider: str, request: ReceiptRequest) -> ReceiptReply:
         """Verify, read and record what a provider reports; not before the start is over."""
         if not self._recorder.recovered:
             return _STARTING
-        inlet = self._inlets[provider]
+        inlet = self._inlets.get(provider)
+        if inlet is None:
+            return _REMOVED
         if (challenged := inlet.answer_challenge(request)) is not None:
             return challenged
         now = self._clock.now()
@@ -197,14 +222,14 @@ class Receipts:
                 self._log("accepted", Event.RECEIPT_ACCEPTED, provider)
 
     def _log(self, result: ReceiptResult, event: Event, provider: str) -> None:
-        self._metrics.receipt(result)
+        self._metrics.receipt(result, provider)
         log(event, channel=channel_of(provider), provider=provider)
 
     def _log_seldom(
         self, result: ReceiptResult, event: Event, provider: str | None, status: int | None = None
     ) -> None:
         """Count what anybody may send, and log it at most once in `STRANGERS_LOG_INTERVAL`."""
-        self._metrics.receipt(result)
+        self._metrics.receipt(result, provider)
         kept_quiet = self._quiet[provider, event, status]
         if (now := anyio.current_time()) < kept_quiet.until:
             kept_quiet.count += 1

@@ -46,6 +46,10 @@ class Breaker:
         self.pause = 0.0
         """The latest pause in seconds."""
 
+    def follow(self, policy: BreakerPolicy) -> None:
+        """Open and pause by another policy from now on; the present state and pause stay."""
+        self._policy = policy
+
     @property
     def is_open(self) -> bool:
         """Whether only probes are allowed."""
@@ -55,6 +59,11 @@ class Breaker:
     def is_probing(self) -> bool:
         """Whether a probe is under way."""
         return self._probing
+
+    @property
+    def seconds_open(self) -> float:
+        """For how many seconds it has been open; 0: it is closed."""
+        return 0.0 if self._opened_at is None else anyio.current_time() - self._opened_at
 
     def allowed(self, wanted: int) -> int:
         """Return how many of `wanted` attempts may begin now."""

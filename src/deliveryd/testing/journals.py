@@ -25,6 +25,7 @@ from deliveryd.testing.journal_cases.deadlines import DeadlineCases
 from deliveryd.testing.journal_cases.delivery import DeliveryCases
 from deliveryd.testing.journal_cases.intake import IntakeCases
 from deliveryd.testing.journal_cases.orders import OrderCases
+from deliveryd.testing.journal_cases.pauses import PauseCases
 from deliveryd.testing.journal_cases.reading import ReadingCases
 from deliveryd.testing.journal_cases.receipt_keys import ReceiptKeyCases
 from deliveryd.testing.journal_cases.receipts import ReceiptCases
@@ -42,6 +43,7 @@ class JournalConformance(
     DeadlineCases,
     OrderCases,
     BeginningAnewCases,
+    PauseCases,
     ReportCases,
     ReadingCases,
     UpkeepCases,
@@ -57,7 +59,8 @@ class JournalConformance(
     of the outbox, and what acceptance and refusal lead to; that illegal steps change nothing; that progress
     survives a restart; what is due, and when; what a receipt matches, what it leads to in every state, and
     what follows if none comes; reports on the way, unreadable ones, and stopped recipients; operators'
-    orders; messages that begin anew or are forgotten; what commands read; recovery, sums and pruning.
+    orders, and what they pause; messages that begin anew or are forgotten; what commands read; recovery, sums
+    and pruning.
     """
 
     pytestmark = pytest.mark.anyio

@@ -197,7 +197,7 @@ class Event(StrEnum):
 
     CONFIG_RELOADED = "config.reloaded", INFO, "a changed configuration is in force"
     CONFIG_REFUSED = "config.refused", ERROR, "a configuration was not applied; the one before stays in force"
-    MESSAGES_REPEATED = "message.repeated", INFO, "messages held in doubt are repeated by a new configuration"
+    MESSAGE_REPEATED = "message.repeated", INFO, "messages held in doubt are repeated by a new configuration"
 
     DESK_DECIDED = "desk.decided", INFO, "an operator's order was carried out"
     DESK_CLOSED = "desk.closed", WARNING, "the worker can't receive operators' orders"

@@ -107,8 +107,7 @@ class Handover:
     def _replace_limits(self, before: Config, config: Config, is_other_service: bool) -> None:
         recorder, stations = self._recorder, self._stations
         recorder.bound_waiting(config.queue.max_waiting, longest_pause(config))
-        recorder.in_flight.most = config.queue.max_in_flight
-        recorder.in_flight.freed.set()
+        recorder.in_flight.change(config.queue.max_in_flight)
         self._parts.journal.reserve = config.journal.reserve
         stations.due.bound(config.queue.max_waiting)
         stations.reporting.adopt(
@@ -217,7 +216,7 @@ class Handover:
             except IllegalTransition:  # an operator or a receipt settled one of them meanwhile
                 continue
             if steps:
-                log(Event.MESSAGES_REPEATED, count=len(steps))
+                log(Event.MESSAGE_REPEATED, count=len(steps))
             return
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from deliveryd.receipts.app import Receipts
     from deliveryd.receipts.inlet import Inlet
 
-APPLIED, UNCHANGED, REFUSED = "applied", "unchanged", "refused"
+APPLIED, UNCHANGED, NOT_APPLIED = "applied", "unchanged", "refused"
 
 STOPPING = "the worker is stopping: the next start reads the configuration"
 
@@ -92,7 +92,7 @@ class Reloader:
             try:
                 found = await self._reload(accept_orphans)
             except ConfigError as error:
-                self.last = LastReload(self._clock.now(), REFUSED, problems=tuple(error.problems))
+                self.last = LastReload(self._clock.now(), NOT_APPLIED, problems=tuple(error.problems))
                 for problem in error.problems:
                     log(Event.CONFIG_REFUSED, reason=problem)
                 raise

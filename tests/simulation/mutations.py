@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from simulation import breaks_of_choice, breaks_of_delivery, breaks_of_reporting
+from simulation import breaks_of_choice, breaks_of_delivery, breaks_of_reloading, breaks_of_reporting
 
 Break = Callable[[Any], None]
 
@@ -22,3 +22,6 @@ MUTATIONS: Mapping[str, Break] = {
     **_breaks_in(breaks_of_choice),
     **_breaks_in(breaks_of_reporting),
 }
+
+RELOADING: Mapping[str, Break] = _breaks_in(breaks_of_reloading)
+"""Those that only plans with reloads show."""

@@ -21,6 +21,7 @@ from deliveryd.testing.journal_cases.intake import IntakeCases
 from deliveryd.testing.journal_cases.orders import OrderCases
 from deliveryd.testing.journal_cases.receipt_keys import ReceiptKeyCases
 from deliveryd.testing.journal_cases.receipts import ReceiptCases
+from deliveryd.testing.journal_cases.removal import RemovalCases
 from deliveryd.testing.journal_cases.reporting import ReportingCases
 from deliveryd.testing.journal_cases.upkeep import UpkeepCases
 
@@ -33,6 +34,7 @@ class JournalConformance(
     ReceiptKeyCases,
     DeadlineCases,
     OrderCases,
+    RemovalCases,
     UpkeepCases,
 ):
     """What every journal must do. Subclass it as `Test…`; see this module for the lines.
@@ -44,7 +46,8 @@ class JournalConformance(
     Checked: that a new message is taken once, with its `dequeued`, and a repeat is reported again; the order
     of the outbox, and what acceptance and refusal lead to; that illegal steps change nothing; that progress
     survives a restart; what is due, and when; what a receipt matches, what it leads to in every state, and
-    what follows if none comes; operators' orders; recovery, sums and forgetting.
+    what follows if none comes; operators' orders; a provider that is removed; recovery, sums and
+    forgetting.
     """
 
     pytestmark = pytest.mark.anyio

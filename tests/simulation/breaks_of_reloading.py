@@ -55,11 +55,6 @@ def _keep(_self: object, _router: Router) -> None:
     """Go on with the old one."""
 
 
-def removed_provider_goes_on(patch: Patch) -> None:
-    """Its dispatcher sends what is queued, after the reload too."""
-    patch.setattr(Dispatcher, "leave", lambda _self: ())
-
-
 def held_doubts_never_repeated(patch: Patch) -> None:
     """A policy that repeats again says nothing of what was held before."""
 

@@ -19,7 +19,10 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "explanation" / "architecture
 ROOMS = ("delivery", "transitions.py", "journal/sqlite.py", "journal/operations.py", "service/client.py")
 """Where a message passes; what only counts, waits, signals or looks there is left out of the list."""
 
-ASIDE = {"Backlog", "DispatchQueue", "Failures", "InFlightLimit", "OutboxSignals", "Refusals", "StepWatch"}
+ASIDE = {
+    "AdapterUse", "Backlog", "DispatchQueue", "Failures", "InFlightLimit", "Kit", "OutboxSignals",
+    "Refusals", "StepWatch",
+}  # fmt: skip
 LOOKS = {"SqliteJournal.misplaced", "SqliteJournal.has_room", "SqliteJournal.counts", "TakeSize.came_whole"}
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello {word}"}}}})
 

@@ -14,7 +14,7 @@ from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, TryAgain
 from deliveryd.errors import ConfigError
 from deliveryd.worker.reload import APPLIED, UNCHANGED, LastReload
 from support.messages import message
-from support.virtual import CONFIG, VirtualSupervisor, VirtualWorld, live
+from support.virtual import CONFIG, VirtualChannel, VirtualSupervisor, VirtualWorld, live
 
 pytestmark = pytest.mark.slow
 
@@ -410,3 +410,24 @@ def test_two_reloads_at_once_are_done_one_after_the_other(world: VirtualWorld) -
         assert sorted(outcomes) == [APPLIED, UNCHANGED]
 
     play(world, scene)
+
+
+def test_an_adapter_that_fails_in_any_way_leaves_the_worker_alone(world: VirtualWorld) -> None:
+    """A plug-in may raise whatever it does."""
+
+    async def scene(stage: Stage) -> None:
+        world.write(TWO.replace("http://a/", "http://new/"))
+        world.channels.default_factory = _broken
+        world.channels.clear()
+        assert await stage.refused() == ["channels.sms.providers.a: RuntimeError"]
+        stage.worker.reload()  # as SIGHUP does
+        await trio.sleep(1)
+        assert stage.worker.reloader is not None
+        assert stage.worker.reloader.last is not None
+        assert stage.worker.reloader.last.outcome == "refused"
+
+    play(world, scene)
+
+
+def _broken() -> VirtualChannel:
+    raise RuntimeError("canary")

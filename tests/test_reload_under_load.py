@@ -183,6 +183,24 @@ def logged(scene: Scene, event: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["event"] == event]
 
 
+def rotate_secrets(scene: Scene, both: tuple[str, str]) -> None:
+    """Those of a provider, of the service, and of a provider's receipts."""
+    world, state = scene.world, scene.world.state
+    scene.secret("provider-token", "provider-token-second")
+    scene.write(*both)
+    scene.in_force("a provider's secret is rotated", "a1")
+    world.sandbox.wait_for(
+        lambda state: state.received[-1].headers["x-secret"] == "provider-token-second", PATIENCE
+    )
+    scene.secret("service-token", "service-token-second")
+    state.token = "service-token-second"
+    scene.in_force("the service's secret is rotated", "a1")
+    scene.receipt = RECEIPT.replace("SECRETS", '["receipts-2", "receipts-1"]')
+    scene.write(scene.provider("a", "a2", scene.receipt), scene.provider("b", "b1"))
+    scene.in_force("a receipts' secret is added", "a2")
+    state.receipt_secret = "receipts-2-first"
+
+
 def test_reloads_of_each_kind_lose_nothing_and_double_nothing(scene: Scene) -> None:
     """Providers come and go, secrets are rotated, a broken file lies in between; no receipt is refused."""
     world, state = scene.world, scene.world.state
@@ -208,19 +226,7 @@ def test_reloads_of_each_kind_lose_nothing_and_double_nothing(scene: Scene) -> N
         worker.send_signal(signal.SIGHUP)
         scene.flows()
 
-        scene.secret("provider-token", "provider-token-second")
-        scene.write(*both)
-        scene.in_force("a provider's secret is rotated", "a1")
-        world.sandbox.wait_for(
-            lambda state: state.received[-1].headers["x-secret"] == "provider-token-second", PATIENCE
-        )
-        scene.secret("service-token", "service-token-second")
-        state.token = "service-token-second"
-        scene.in_force("the service's secret is rotated", "a1")
-        scene.receipt = RECEIPT.replace("SECRETS", '["receipts-2", "receipts-1"]')
-        scene.write(scene.provider("a", "a2", scene.receipt), scene.provider("b", "b1"))
-        scene.in_force("a receipts' secret is added", "a2")
-        state.receipt_secret = "receipts-2-first"
+        rotate_secrets(scene, both)
 
         limits = 'concurrency = 20\nrate = "5000/s"\ntimeout = "7s"\nretry = { attempts = 3 }\n'
         scene.write(

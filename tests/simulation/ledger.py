@@ -199,6 +199,8 @@ class Ledger:
     """Settings of which the service said, or seemed to say, that they don't exist."""
     crashed: set[int] = field(default_factory=set)
     """Lives that didn't end on their own."""
+    reloaded: set[int] = field(default_factory=set)
+    """Lives that went on as the next one, by a reload."""
     troubles: Counter[Trouble | None] = field(default_factory=Counter)
     requests: Counter[str] = field(default_factory=Counter)
     """By endpoint, those that failed too."""
@@ -215,6 +217,13 @@ class Ledger:
     complaints: list[str] = field(default_factory=list)
     """What was wrong already while it happened."""
     length: int = 0
+
+    def process_of(self, life: int) -> list[int]:
+        """The lives of the same process up to this one, the latest first."""
+        found = [life]
+        while found[-1] - 1 in self.reloaded:
+            found.append(found[-1] - 1)
+        return found
 
     def number(self) -> int:
         """The place of the next record in the order of all."""

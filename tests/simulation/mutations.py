@@ -11,6 +11,7 @@ from simulation import (
     breaks_of_choice,
     breaks_of_confirming,
     breaks_of_delivery,
+    breaks_of_reloading,
     breaks_of_reporting,
 )
 
@@ -30,3 +31,6 @@ MUTATIONS: Mapping[str, Break] = {
     **breaks_in(breaks_of_reporting),
     **breaks_in(breaks_of_beginning),
 }
+
+RELOADING: Mapping[str, Break] = breaks_in(breaks_of_reloading)
+"""Those that only plans with reloads show."""

@@ -88,6 +88,20 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True)
+class Reload:
+    """So many seconds after the reload before, the worker's configuration is that of another life.
+
+    `take` and `in_flight` are as in `Tuning`. `is_elsewhere`: the providers have other addresses.
+    """
+
+    after: float
+    to: Life
+    take: int
+    in_flight: int
+    is_elsewhere: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Tuning:
     """Settings of the worker that stay the same for all lives."""
 
@@ -301,5 +315,7 @@ class Plan:
     outages: tuple[Outage, ...] = ()
     opt_outs: tuple[OptOut, ...] = ()
     halts: tuple[Halt, ...] = ()
+    reloads: tuple[Reload, ...] = ()
+    """What happens to the configuration of each life, one after the other."""
     has_spare: bool = False
     """Nothing is wrong but the outages, and each channel has a provider without one."""

@@ -38,7 +38,7 @@ def _best_at_first(case: Case, asked: Asked) -> set[str]:
     plan, lives = case.history.plan, case.history.lives
     died = [earlier for earlier in range(asked.life) if earlier in case.history.ledger.crashed]
     best: set[str] = set()
-    for one in (asked.life, *died):
+    for one in (*case.history.ledger.process_of(asked.life), *died):
         for options in choices(plan, case.message, channels_open_in(plan, lives[one])):
             channels = [option.channel for option in options]
             last = next((each for each in channels if not _may_be_passed_over(case, each, asked)), None)
@@ -114,10 +114,10 @@ def _is_spent(case: Case, asked: Sequence[Asked]) -> bool:
 def _configured_for_it(case: Case) -> Iterator[str]:
     """Only providers of the configuration; one that isn't enabled repeats what may have arrived there."""
     for asked in case.asked:
-        life = case.history.lives[asked.life]
-        if asked.provider not in providers_of(case.history.plan, life):
+        lives = [case.history.lives[each] for each in case.history.ledger.process_of(asked.life)]
+        if not any(asked.provider in providers_of(case.history.plan, life) for life in lives):
             yield f"went to {asked.provider}, which isn't configured"
-        elif asked.provider in life.disabled and not _may_be_there(case, asked):
+        elif all(asked.provider in life.disabled for life in lives) and not _may_be_there(case, asked):
             yield f"went to {asked.provider}, which isn't enabled"
 
 

@@ -139,8 +139,8 @@ def said_right(case: Case) -> Iterator[str]:
     """In the right words, over a channel that it may take, to an address that the directory knows."""
     plan = case.history.plan
     for asked in case.asked:
-        configured = case.history.lives[asked.life].channels
-        found = choices(plan, case.message, configured)
+        lives = [case.history.lives[each] for each in case.history.ledger.process_of(asked.life)]
+        found = [known for life in lives for known in choices(plan, case.message, life.channels)]
         options = [option for known in found for option in known if option.channel == asked.channel]
         if not options:
             yield f"went over {asked.channel}, which can't be"

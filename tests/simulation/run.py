@@ -142,6 +142,8 @@ async def _one_life(world: World, life: Life, others: StandIns) -> bool:
         world.patience.deadline += LONGEST_PAUSE
     if worker.stopped_at is not None and anyio.current_time() - worker.stopped_at > DRAIN - ROUNDING:
         ledger.crashed.add(world.life)
+    if world.life in ledger.crashed:
+        ledger.crashed.update(ledger.process_of(world.life))
     _hand_out_lost(world, others.service)
     return worker.was_idle
 
@@ -176,7 +178,7 @@ def _hand_out_lost(world: World, service: Service) -> None:
     lost = [
         raw
         for taken in world.ledger.taken.values()
-        if taken.life == world.life
+        if taken.life in world.ledger.process_of(world.life)
         for raw in taken.raws[: taken.whole]
         if id_of(raw) not in known
         and raw not in raws

@@ -42,6 +42,7 @@ from simulation.opting_out import ADDRESSED
 from simulation.pausing import Pausers
 from simulation.plan import CHANNELS, PROVIDERS, Life, Plan, Step, Trouble
 from simulation.providers import Providers, host_of
+from simulation.reloading import Reloads
 from simulation.reports import Reports
 from simulation.service import Service
 from simulation.wire import TIMEOUT, TroubledWire
@@ -194,10 +195,12 @@ class Worker(Supervisor):
         self.stopped_at: float | None = None
         self.was_idle = False
         self._watched = configure(life, world.plan, world.journal.parent)
+        self._reloads = Reloads(world, self._watched)
         super().__init__(
             self._watched,
             clock=world.clock,
             notifier=Notifier(),
+            examine=self._reloads.examine,
             openers=Openers(self._open_service, self._open_provider, self._open_directory),
             blocking=self._watched_commit,
         )
@@ -240,6 +243,8 @@ class Worker(Supervisor):
         ((in_line,),) = self._world.ask_journal("SELECT count(*) FROM message WHERE state IN (1, 2, 4)")
         assert isinstance(in_line, int)
         tuning = self._world.plan.tuning
+        if self._world.plan.reloads:  # the bounds change
+            return
         # A take that is under way may meet what came due meanwhile, and what operators have begin anew.
         most = tuning.in_flight + min(tuning.take, tuning.in_flight)
         ordered = self._world.ledger.ordered
@@ -278,6 +283,8 @@ class Worker(Supervisor):
             self._reports.begin(parts.receipts, tasks)
             self._operators.begin(tasks)
             self._pausers.begin(tasks)
+            assert self.reloader is not None
+            self._reloads.begin(self.reloader, tasks)
             try:
                 await self._go_on(parts)
             finally:

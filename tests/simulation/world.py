@@ -92,6 +92,13 @@ class World:
         self._steps.clear()
         self.kill = kill
 
+    def reconfigure(self, life: Life) -> None:
+        """The worker goes on with the configuration of another life, which ends as this one would have."""
+        self.ledger.reloaded.add(self.life)
+        self.life += 1
+        self.lives.append(life)
+        self.providers = providers_of(self.plan, life)
+
     async def step(self, step: Step) -> None:
         """The worker comes by a step, at which its life may end."""
         self._steps[step] += 1

@@ -17,6 +17,10 @@ class DoubtPolicy:
         self._channel = channel_of(provider)
         self._policy = policy
 
+    def follow(self, policy: DispatchPolicy) -> None:
+        """Decide by another policy from now on, about attempts that are under way as well."""
+        self._policy = policy
+
     def after_try(
         self,
         entry: Entry,

@@ -20,6 +20,11 @@ class InFlightLimit:
         self.freed = AutoResetEvent()
         self._owed = 0
 
+    def change(self, most: int) -> None:
+        """Allow another number of places from now on; messages that have one keep it."""
+        self.most = most
+        self.freed.set()
+
     @property
     def free(self) -> int:
         """How many more messages may be held."""

@@ -29,6 +29,7 @@ from deliveryd.testing.journal_cases.pauses import PauseCases
 from deliveryd.testing.journal_cases.reading import ReadingCases
 from deliveryd.testing.journal_cases.receipt_keys import ReceiptKeyCases
 from deliveryd.testing.journal_cases.receipts import ReceiptCases
+from deliveryd.testing.journal_cases.removal import RemovalCases
 from deliveryd.testing.journal_cases.reporting import ReportingCases
 from deliveryd.testing.journal_cases.reports import ReportCases
 from deliveryd.testing.journal_cases.upkeep import UpkeepCases
@@ -44,6 +45,7 @@ class JournalConformance(
     OrderCases,
     BeginningAnewCases,
     PauseCases,
+    RemovalCases,
     ReportCases,
     ReadingCases,
     UpkeepCases,
@@ -59,8 +61,8 @@ class JournalConformance(
     of the outbox, and what acceptance and refusal lead to; that illegal steps change nothing; that progress
     survives a restart; what is due, and when; what a receipt matches, what it leads to in every state, and
     what follows if none comes; reports on the way, unreadable ones, and stopped recipients; operators'
-    orders, and what they pause; messages that begin anew or are forgotten; what commands read; recovery, sums
-    and pruning.
+    orders, and what they pause; messages that begin anew or are forgotten; a provider that is removed; what
+    commands read; recovery, sums and pruning.
     """
 
     pytestmark = pytest.mark.anyio

@@ -57,6 +57,7 @@ class Handover:
         self._recorder = parts.recorder
         self._tasks = tasks
         self._removed: set[str] = set()
+        self._repeating: set[str] = set()
         self._watches_deadlines = bool(config.channels.reporting)
         self.outside = parts.outside
         """What is in use now."""
@@ -69,7 +70,7 @@ class Handover:
         """Replace all parts. Without an await: the loops see either the old configuration or the new one."""
         difference = _difference(before, config, self.outside, outside)
         states = self._states(config, difference)
-        derived = derive(config, outside.providers, states, self._common)
+        derived = derive(config, outside.providers, states, self._stations.doubts, self._common)
         self._replace_limits(before, config, self.outside.service is not outside.service)
         self._replace_outside(outside)
         self._stations.preparer.adopt(derived.router)
@@ -84,9 +85,12 @@ class Handover:
         self._tasks.start_soon(self._wake, difference, states, _to_repeat(before, config))
 
     async def sweep(self) -> None:
-        """Release what still waits for removed providers: some steps are recorded after the exchange."""
+        """Do again what follows from a reload: some steps are recorded after it that were made before."""
         if self._removed:
             await self._recorder.leave(self._removed)
+        if self._repeating:
+            providers, self._repeating = self._repeating - self._removed, set()
+            await self._repeat_held(providers)
 
     # the exchange
 
@@ -110,9 +114,9 @@ class Handover:
     def _replace_limits(self, before: Config, config: Config, is_other_service: bool) -> None:
         recorder, stations = self._recorder, self._stations
         recorder.bound_waiting(config.queue.max_waiting, longest_pause(config))
-        recorder.in_flight.most = config.queue.max_in_flight
-        recorder.in_flight.freed.set()
-        self._parts.journal.reserve = config.journal.reserve
+        recorder.in_flight.change(config.queue.max_in_flight)
+        if before.journal.reserve != config.journal.reserve:
+            self._parts.journal.reserve = config.journal.reserve
         stations.due.bound(config.queue.max_waiting)
         stations.reporting.adopt(
             batch_size=config.events.batch_size, flush_interval=config.events.flush_interval
@@ -136,8 +140,6 @@ class Handover:
 
     def _replace_lanes(self, derived: Derived, difference: _Difference) -> None:
         stations = self._stations
-        stations.doubts.clear()
-        stations.doubts.update(derived.doubts)
         leaving = [stations.lanes.remove(name) for name in difference.removed]
         for name, lane in derived.lanes.items():
             self._common.metrics.add_provider(name)
@@ -193,7 +195,8 @@ class Handover:
         """Let messages go on that wait for what has changed, as a start does."""
         recorder, backlog = self._recorder, self._recorder.backlog
         await self.sweep()
-        await self._repeat_held({*to_repeat, *difference.added})
+        self._repeating |= {*to_repeat, *difference.added}
+        await self._repeat_held(self._repeating)
         for name in (*difference.added, *difference.changed):
             await recorder.wake([waits.recovery(name)], most=KEPT)
             if not states[name].is_down:
@@ -209,7 +212,8 @@ class Handover:
         doubts = self._stations.doubts
         for _ in range(_RECORDED_AGAIN):
             now = self._common.clock.now()
-            held = [each for each in await self._recorder.held(providers) if each.entry.provider in doubts]
+            dispatchers = self._stations.dispatchers
+            held = await self._recorder.held([name for name in providers if name in dispatchers])
             steps = [
                 step
                 for entry, _, reason in held
@@ -220,7 +224,7 @@ class Handover:
             except IllegalTransition:  # an operator or a receipt settled one of them meanwhile
                 continue
             if steps:
-                log(Event.MESSAGES_REPEATED, count=len(steps))
+                log(Event.MESSAGE_REPEATED, count=len(steps))
             return
 
 

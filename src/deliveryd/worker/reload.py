@@ -6,7 +6,8 @@ loop, without an await between. What is unchanged is kept, above all adapters an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +20,7 @@ from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.journal.base import Orphans
 from deliveryd.model import SECOND, Clock
 from deliveryd.runtime.threads import Blocking, in_thread
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry import Event, describe, log
 from deliveryd.worker.changes import (
     Change,
     Digests,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from deliveryd.receipts.app import Receipts
     from deliveryd.receipts.inlet import Inlet
 
-APPLIED, UNCHANGED, REFUSED = "applied", "unchanged", "refused"
+APPLIED, UNCHANGED, NOT_APPLIED = "applied", "unchanged", "refused"
 
 STOPPING = "the worker is stopping: the next start reads the configuration"
 
@@ -92,7 +93,7 @@ class Reloader:
             try:
                 found = await self._reload(accept_orphans)
             except ConfigError as error:
-                self.last = LastReload(self._clock.now(), REFUSED, problems=tuple(error.problems))
+                self.last = LastReload(self._clock.now(), NOT_APPLIED, problems=tuple(error.problems))
                 for problem in error.problems:
                     log(Event.CONFIG_REFUSED, reason=problem)
                 raise
@@ -102,7 +103,8 @@ class Reloader:
 
     async def _reload(self, accept_orphans: bool) -> Sequence[Change]:
         """Return what was changed."""
-        examined, read = await self._around.blocking(self._read)
+        with _as_problem("the configuration can't be read"):
+            examined, read = await self._around.blocking(self._read)
         config = examined.config
         if examined.problems or config is None:
             raise ConfigError(list(examined.problems))
@@ -129,7 +131,8 @@ class Reloader:
         for name in before.providers.keys() - config.channels.providers.keys():
             overdue = before.overdue.get(name)
             since = self._clock.now() - int((overdue or 0.0) * SECOND)
-            found = await self._parts.journal.orphans(name, since)
+            with _as_problem("journal.url"):
+                found = await self._parts.journal.orphans(name, since)
             if overdue is None:
                 found = found._replace(unconfirmed=0)
             if any(found):
@@ -164,10 +167,12 @@ class Reloader:
         in_use = self._handover.outside
         service, directory = in_use.service, in_use.directory
         if self._differs("service", read, config.service != self._config.service):
-            service = self._around.openers.service(config)
+            with _as_problem("service"):
+                service = self._around.openers.service(config)
             opened.append(service)
         if self._differs("customers", read, config.customers != self._config.customers):
-            directory = await self._around.openers.directory(config)
+            with _as_problem("customers"):
+                directory = await self._around.openers.directory(config)
             opened.append(directory)
         providers = {}
         for name, provider in config.channels.providers.items():
@@ -176,7 +181,8 @@ class Reloader:
             if is_same and not self._differs(provider.place, read, self._has_moved(config)):
                 providers[name] = in_use.providers[name]
             else:
-                providers[name] = self._around.openers.provider(config, provider)
+                with _as_problem(provider.place):
+                    providers[name] = self._around.openers.provider(config, provider)
                 opened.append(providers[name])
         return Outside(service, providers, directory, in_use.holdings)
 
@@ -184,10 +190,8 @@ class Reloader:
         """What verifies and reads the reports; the last await before the exchange."""
         if not config.channels.reporting:
             return {}
-        try:
+        with _as_problem("receipts"):
             return await self._around.blocking(partial(open_inlets, config.channels.reporting))
-        except (ValueError, OSError) as error:
-            raise ConfigError([f"receipts: {error}"]) from None
 
     def _receipts(self, config: Config) -> Receipts | None:
         """What takes receipts in; it begins to listen when the first provider reports."""
@@ -209,6 +213,17 @@ class Reloader:
     def _has_moved(self, config: Config) -> bool:
         """Whether providers report to another address, which they are given with each request."""
         return config.receipts.public_url != self._config.receipts.public_url
+
+
+@contextmanager
+def _as_problem(place: str) -> Iterator[None]:
+    """Raise any error as ConfigError: neither a plug-in nor a file may take the running worker with it."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError([f"{place}: {describe(error)}"]) from error
 
 
 def _why_kept(found: Orphans) -> str:

@@ -150,9 +150,10 @@ async def assemble(
             name: Provider(name, policy_of(provider).breaker, recorder.backlog, recorder.pauses, clock)
             for name, provider in config.channels.providers.items()
         }
-        derived = derive(config, outside.providers, states, common)
+        doubts: dict[str, DoubtPolicy] = {}
+        derived = derive(config, outside.providers, states, doubts, common)
         preparer = Preparer(settings, directory, derived.router, recorder, clock, metrics)
-        stations = _stations(config, service, derived, preparer, common)
+        stations = _stations(config, service, derived, doubts, preparer, common)
         yield Parts(
             Pipeline(stations, journal, recorder, clock, heartbeats), stations, recorder, journal,
             open_receipts(config, common), metrics, heartbeats,
@@ -166,18 +167,22 @@ class Derived(NamedTuple):
 
     choices: Mapping[str, Choice]
     router: Router
-    doubts: Mapping[str, DoubtPolicy]
     lanes: Mapping[str, Lane]
     limits: Mapping[str, float]
 
 
 def derive(
-    config: Config, providers: Mapping[str, Channel], states: Mapping[str, Provider], common: Common
+    config: Config,
+    providers: Mapping[str, Channel],
+    states: Mapping[str, Provider],
+    doubts: dict[str, DoubtPolicy],
+    common: Common,
 ) -> Derived:
-    """Make what the stations work by."""
+    """Make what the stations work by. `doubts` are kept, also of removed providers: of attempts under way."""
     choices = build_choices(config, providers, states)
     policies = {name: policy_of(provider) for name, provider in config.channels.providers.items()}
-    doubts = {name: DoubtPolicy(name, policy) for name, policy in policies.items()}
+    for name, policy in policies.items():
+        doubts.setdefault(name, DoubtPolicy(name, policy)).follow(policy)
     awaited = _awaited(config, common.listening)
     share = max(config.queue.max_in_flight // len(policies), 1)
     intermediate = frozenset(config.events.intermediate)
@@ -189,7 +194,7 @@ def derive(
         for name, policy in policies.items()
     }  # fmt: skip
     router = build_router(config, choices, common.recorder.stopped, common.recorder.pauses)
-    return Derived(choices, router, doubts, lanes, _limits(config))
+    return Derived(choices, router, lanes, _limits(config))
 
 
 def open_dispatcher(lane: Lane, outcomes: Outcomes, common: Common) -> Dispatcher:
@@ -206,8 +211,13 @@ def open_dispatcher(lane: Lane, outcomes: Outcomes, common: Common) -> Dispatche
     )  # fmt: skip
 
 
-def _stations(
-    config: Config, service: CurrentService, derived: Derived, preparer: Preparer, common: Common
+def _stations(  # noqa: PLR0917 - all that the stations are made of
+    config: Config,
+    service: CurrentService,
+    derived: Derived,
+    doubts: dict[str, DoubtPolicy],
+    preparer: Preparer,
+    common: Common,
 ) -> Stations:
     """The stations of the line: each is handed what was built before it, and nothing afterwards."""
     journal, recorder, clock, metrics, heartbeats, listening = common
@@ -231,9 +241,7 @@ def _stations(
         journal, recorder, lanes.current, clock, heartbeats, max_waiting=config.queue.max_waiting
     )
     availability = Availability(journal, recorder.backlog, derived.choices, derived.limits, clock, heartbeats)
-    return Stations(
-        intake, reporting, preparer, lanes, outcomes, due, dict(derived.doubts), availability, deadlines
-    )
+    return Stations(intake, reporting, preparer, lanes, outcomes, due, doubts, availability, deadlines)
 
 
 def _awaited(config: Config, listening: ListeningTime) -> dict[str, Awaited]:

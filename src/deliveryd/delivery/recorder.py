@@ -16,6 +16,7 @@ from deliveryd.delivery.failures import Failures
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.stopped import StoppedRecipients
+from deliveryd.delivery.watching import Watcher
 from deliveryd.errors import JournalFull
 from deliveryd.journal.base import Journal, MatchedReceipt, OutboxRow, PassedDeadlines, Recovery
 from deliveryd.journal.orders import Decided, Effect, Order
@@ -100,6 +101,15 @@ class Recorder:
         self.ready = AutoResetEvent()
         """Set when messages became ready; `take_ready` returns them."""
         self._recovered = False
+        self._watchers: tuple[Watcher, ...] = ()
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell a watcher what is recorded from now on."""
+        self._watchers = (*self._watchers, watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Tell a watcher nothing more."""
+        self._watchers = tuple(each for each in self._watchers if each is not watcher)
 
     @property
     def recovered(self) -> bool:
@@ -158,6 +168,8 @@ class Recorder:
         entries = [Entry(*message, taken_at=at) for message in firsts.values() if message.id in new]
         if messages or malformed:
             self._await_acceptance(entries)
+        for watcher in self._watchers:
+            watcher.taken(entries, at)
         return entries
 
     def _await_acceptance(self, entries: Sequence[Entry]) -> None:
@@ -178,6 +190,8 @@ class Recorder:
         self.in_flight.release(row.message_id for row in rows if row.status in FINAL)
         if reopened:
             self._reopen(reopened)
+        for watcher in self._watchers:
+            watcher.reported(rows, self._clock.now())
         return len(reopened)
 
     def _reopen(self, entries: Sequence[Entry]) -> None:
@@ -195,6 +209,8 @@ class Recorder:
             self.in_flight.release([row.message_id])
         elif row.status in FINAL:
             self.in_flight.release([row.message_id])
+        for watcher in self._watchers:
+            watcher.refused(row, self._clock.now())
         return RefusedEvent(refusals, is_set_aside)
 
     # preparation and dispatch
@@ -235,6 +251,8 @@ class Recorder:
         self._count_and_log(steps)
         if events := sum(len(step.events) for step in steps):
             self.outbox.expect(events)
+        for watcher in self._watchers:
+            watcher.stepped(steps)
         return settled
 
     async def _by_todays_clock(self, steps: Sequence[Transition]) -> Sequence[Transition]:
@@ -284,7 +302,9 @@ class Recorder:
         if not self._journal.has_room():
             raise JournalFull(DISK_FULL)
         results = await self._journal.receive(reports, [self._as_stop(each) for each in opt_outs])
-        self._apply([effect for _result, effect in results if effect is not None])
+        self._apply([result.effect for result in results if result.effect is not None])
+        for watcher in self._watchers:
+            watcher.received(reports, results, self._clock.now())
         return results
 
     @property
@@ -308,6 +328,8 @@ class Recorder:
         """Carry out an operator's order."""
         decided = await self._journal.decide(order, self._clock.now(), providers)
         self._apply(decided.effects)
+        for watcher in self._watchers:
+            watcher.decided(order, decided, self._clock.now())
         return decided
 
     def _apply(self, effects: Sequence[Effect]) -> None:
@@ -355,6 +377,8 @@ class Recorder:
         self.backlog.change(-len(entries))
         self.in_flight.hold(entry.id for entry in entries)
         self._make_ready(entries)
+        for watcher in self._watchers:
+            watcher.due(entries, self._clock.now())
 
     async def wake(self, waits_for: Collection[str], seconds: float = 0.0, most: int = ALL) -> int:
         """Make messages due in `seconds` that wait for one of these; return how many, `most` at most."""

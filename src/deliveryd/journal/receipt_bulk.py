@@ -155,7 +155,7 @@ class BulkMatching:
         )
         self._outbox.put(db, events)
         return {
-            receipt: MatchedReceipt("matched", Effect(ended=(step.after,), events=1))
+            receipt: MatchedReceipt("matched", Effect(ended=(step.after,), events=1), found[receipt])
             for receipt, step in steps.items()
         }
 

@@ -349,16 +349,16 @@ def send_line(world: World, line: bytes) -> dict[str, object]:
         b"\n",
         b"GET / HTTP/1.1\r\n\r\n",
         b"[" * 50_000 + b"\n",
-        b'{"verb": "sell", "kind": "message", "keys": ["1"]}\n',
-        b'{"verb": "drop", "kind": "message", "keys": [1]}\n',
-        b'{"verb": "drop", "kind": "malformed", "keys": ["\\ud800"]}\n',
+        b'{"request": "order", "verb": "sell", "kind": "message", "keys": ["1"]}\n',
+        b'{"request": "order", "verb": "drop", "kind": "message", "keys": [1]}\n',
+        b'{"request": "order", "verb": "drop", "kind": "malformed", "keys": ["\\ud800"]}\n',
     ],
     ids=["nothing", "HTTP", "nested", "unknown verb", "numbers", "surrogate"],
 )
 def test_what_is_no_order_is_refused_and_the_worker_goes_on(world: World, line: bytes) -> None:
     hold(world, 1)
     worker = running(world)
-    assert "unknown order" in str(send_line(world, line))
+    assert "unknown request" in str(send_line(world, line))
     assert order(world, "in-doubt", "resend", 1).status == 0
     end(worker)
 
@@ -367,7 +367,7 @@ def test_keys_of_any_size_and_shape_are_skipped(world: World) -> None:
     worker = running(world)
     keys = ["9" * 19, "9" * 5000, "-1", "", "\u0000", "1.5"]
     for kind in ("message", "event", "receipt", "malformed"):
-        line = json.dumps({"verb": "drop", "kind": kind, "keys": keys}).encode()
+        line = json.dumps({"request": "order", "verb": "drop", "kind": kind, "keys": keys}).encode()
         answer = send_line(world, line + b"\n")
         assert answer["done"] == []
         assert len(answer["skipped"]) == len(keys)  # type: ignore[arg-type]

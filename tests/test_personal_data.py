@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from deliveryd.control import client
-from deliveryd.control.protocol import read_order
+from deliveryd.control.protocol import read_request
 from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.history import read_life
 from deliveryd.journal.orders import Action, ItemKind, Order
@@ -311,5 +311,5 @@ def test_a_worker_records_who_is_at_the_other_end_of_its_socket(
 @pytest.mark.parametrize("claim", ["", "x" * 65, "a\x1b]0;title\x07", "two\nlines", None, 7, ["a"]])
 def test_a_claim_that_is_no_users_name_is_left_out_and_the_order_carried_out(claim: object) -> None:
     """On either side of the socket."""
-    order = {"verb": "drop", "kind": "event", "keys": ["1"], "caller": claim}
-    assert read_order(json.dumps(order).encode()) == Order(Action.DROP, ItemKind.EVENT, ("1",))
+    order = {"request": "order", "verb": "drop", "kind": "event", "keys": ["1"], "caller": claim}
+    assert read_request(json.dumps(order).encode()) == Order(Action.DROP, ItemKind.EVENT, ("1",))

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from crashes.ledger import Asked, Handed, LedgerWriter, Ordered, Record, Refused, Reported, Taken, Told
 from crashes.tearing import TornQueue
-from deliveryd.control.protocol import ControlReply, read_reply, socket_address, socket_of, write_order
+from deliveryd.control.protocol import read_reply, socket_address, socket_of, write_request
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.model import message_key
 from deliveryd.sandbox.faults import ApplyThenHangUp, CutInHalf, Delay, Fault, Pass, StandInEndpoint
@@ -234,7 +234,7 @@ class StandIn:
 
     async def _resend(self, id_: int) -> None:
         """Order a message in doubt to be sent again, as often as it takes, while the worker lives."""
-        order = write_order(Order(Action.RESEND, ItemKind.MESSAGE, (str(id_),)))
+        order = write_request(Order(Action.RESEND, ItemKind.MESSAGE, (str(id_),)))
         self._add(Ordered(id_))
         orders = socket_of(self._folder / "journal.db")
         with contextlib.suppress(OSError, ValueError), socket_address(orders) as address:
@@ -243,7 +243,7 @@ class StandIn:
                 with contextlib.closing(writer):
                     writer.write(order)
                     answer = read_reply(await reader.readline())
-                if isinstance(answer, ControlReply) and answer.done:
+                if isinstance(answer, dict) and answer.get("done"):
                     return
                 await asyncio.sleep(OPERATORS_PAUSE)
 

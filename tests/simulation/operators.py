@@ -7,7 +7,7 @@ import socket
 import anyio
 from anyio.abc import TaskGroup
 
-from deliveryd.control.protocol import LONGEST_LINE, read_reply, socket_address, socket_of, write_order
+from deliveryd.control.protocol import LONGEST_LINE, read_reply, socket_address, socket_of, write_request
 from deliveryd.journal.dead_letters import read_dead_letters, read_in_doubt
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal
@@ -79,6 +79,6 @@ class Operators:
             connection.setblocking(False)
             with socket_address(socket_of(self._world.journal)) as address:
                 connection.connect(address)
-            connection.send(write_order(order))
+            connection.send(write_request(order))
             await anyio.wait_readable(connection)
             read_reply(connection.recv(LONGEST_LINE))

@@ -1,28 +1,32 @@
-"""The client side of orders: sent to the worker that has the journal, or executed directly without one."""
+"""The client side of control: requests to the worker that has the journal, or orders executed without one."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import anyio
 
 from deliveryd.control.protocol import (
-    LONGEST_LINE,
+    LONGEST_REPLY,
     MOST_KEYS,
     ControlReply,
     Failed,
+    Misconfiguration,
+    Request,
+    as_control_reply,
     claim_of,
     read_reply,
     socket_address,
     socket_of,
-    write_order,
+    write_request,
 )
-from deliveryd.errors import JournalError, JournalLocked
+from deliveryd.errors import ConfigError, JournalError, JournalLocked
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.model import WallClock
@@ -48,8 +52,70 @@ class ControlClient(NamedTuple):
     keep_variables: bool = False
 
 
-class _NobodyThere(Exception):
-    """No worker is listening for orders."""
+class NoWorker(JournalError):
+    """No worker is listening at the journal's socket."""
+
+
+def ask(journal: Path, request: Request, timeout: float = ANSWER_TIMEOUT) -> Mapping[str, object]:
+    """Send a request to the worker on this journal; return its answer.
+
+    Raises NoWorker, JournalError if it failed, ConfigError if it was refused for a configuration's problems.
+    """
+    with _connected(journal, timeout) as connection:
+        try:
+            connection.sendall(write_request(request))
+            with connection.makefile("rb") as answers:
+                return _checked(answers.readline(LONGEST_REPLY))
+        except (OSError, ValueError) as error:
+            raise JournalError("no answer from the worker") from error
+
+
+def stream(journal: Path, request: Request) -> Iterator[Mapping[str, object]]:
+    """Send a request to the worker on this journal; yield its answers until it ends.
+
+    Raises NoWorker, JournalError.
+    """
+    with _connected(journal, ANSWER_TIMEOUT) as connection:
+        try:
+            connection.sendall(write_request(request))
+            connection.settimeout(None)
+            with connection.makefile("rb") as answers:
+                while line := answers.readline(LONGEST_REPLY):
+                    yield _checked(line)
+        except (OSError, ValueError) as error:
+            raise JournalError("the connection to the worker broke") from error
+
+
+def _checked(line: bytes) -> Mapping[str, object]:
+    """Return the answer. Raises ValueError, JournalError, ConfigError."""
+    answer = read_reply(line)
+    if isinstance(answer, Failed):
+        raise JournalError(f"the worker refused: {answer.reason}")
+    if isinstance(answer, Misconfiguration):
+        raise ConfigError([str(problem) for problem in answer.problems])
+    return answer
+
+
+@contextmanager
+def _connected(journal: Path, timeout: float) -> Iterator[socket.socket]:
+    place = socket_of(journal)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout)
+        try:
+            check_own_socket(place)
+            with socket_address(place) as address:
+                connection.connect(address)
+        except NotOwn as error:
+            raise JournalError(f"can't send the order: {error.strerror}") from None
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise NoWorker(f"no worker is running: nothing listens at {place}") from None
+        except PermissionError:
+            raise JournalError(
+                f"{place} belongs to another user: run this as the user that deliveryd runs as"
+            ) from None
+        except OSError as error:
+            raise JournalError(f"can't connect to {place}: {error.strerror or error}") from None
+        yield connection
 
 
 def order(client: ControlClient, verb: Action, kind: ItemKind, keys: Sequence[str]) -> ControlReply:
@@ -60,7 +126,7 @@ def order(client: ControlClient, verb: Action, kind: ItemKind, keys: Sequence[st
     done: list[str] = []
     skipped: dict[str, str] = {}
     for begin in range(0, len(keys), MOST_KEYS):
-        portion = Order(verb, kind, tuple(keys[begin : begin + MOST_KEYS]), caller=_caller())
+        portion = Order(verb, kind, tuple(keys[begin : begin + MOST_KEYS]), caller=caller())
         answer = _order(client, portion)
         done += answer.done
         skipped |= answer.skipped
@@ -71,9 +137,16 @@ def _order(client: ControlClient, portion: Order) -> ControlReply:
     deadline = time.monotonic() + WORKER_TIMEOUT
     while True:
         try:
-            return _ask_worker(client.journal, portion)
-        except _NobodyThere:
+            return as_control_reply(ask(client.journal, portion))
+        except NoWorker:
             pass
+        except ValueError:
+            raise JournalError("the worker's answer can't be read") from None
+        except JournalError as error:
+            if isinstance(error.__cause__, OSError | ValueError):
+                text = "no answer from the worker; repeat the command: what is already done will be skipped"
+                raise JournalError(text) from error
+            raise
         try:
             return anyio.run(_carry_out, client, portion)
         except JournalLocked as error:
@@ -81,34 +154,6 @@ def _order(client: ControlClient, portion: Order) -> ControlReply:
                 place = socket_of(client.journal)
                 raise JournalError(f"a worker has the journal, but takes no orders at {place}") from error
         time.sleep(CONNECT_PAUSE)
-
-
-def _ask_worker(journal: Path, portion: Order) -> ControlReply:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(ANSWER_TIMEOUT)
-        try:
-            check_own_socket(socket_of(journal))
-            with socket_address(socket_of(journal)) as address:
-                connection.connect(address)
-        except NotOwn as error:
-            raise JournalError(f"can't send the order: {error.strerror}") from None
-        except (FileNotFoundError, ConnectionRefusedError):
-            raise _NobodyThere from None
-        except PermissionError:
-            raise JournalError(
-                f"{socket_of(journal)} belongs to another user: run this as the user that deliveryd runs as"
-            ) from None
-        try:
-            connection.sendall(write_order(portion))
-            with connection.makefile("rb") as answers:
-                answer = read_reply(answers.readline(LONGEST_LINE))
-        except (OSError, ValueError) as error:
-            raise JournalError(
-                "no answer from the worker; repeat the command: what is already done will be skipped"
-            ) from error
-    if isinstance(answer, Failed):
-        raise JournalError(f"the worker refused: {answer.reason}")
-    return answer
 
 
 async def _carry_out(client: ControlClient, portion: Order) -> ControlReply:
@@ -120,10 +165,10 @@ async def _carry_out(client: ControlClient, portion: Order) -> ControlReply:
     return ControlReply(decided.done, decided.skipped)
 
 
-def _caller() -> str | None:
+def caller() -> str | None:
     """Return the user who called the command, if it runs as another one: by sudo or by the login."""
-    caller = claim_of(os.environ.get("SUDO_USER") or _logged_in())
-    return None if caller == user_name(os.geteuid()) else caller
+    name = claim_of(os.environ.get("SUDO_USER") or _logged_in())
+    return None if name == user_name(os.geteuid()) else name
 
 
 def _logged_in() -> str | None:

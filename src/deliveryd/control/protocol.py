@@ -1,10 +1,13 @@
-"""The protocol of orders: over a socket beside the journal, one line of JSON each way."""
+"""The control protocol: over a socket beside the journal, one line of JSON each way.
+
+The answer to a request is one line, or for `tail` one line for each event until the client disconnects.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -12,12 +15,35 @@ from typing import NamedTuple
 from deliveryd.journal.orders import Action, ItemKind, Order
 
 LONGEST_LINE = 256 * 1024
+LONGEST_REPLY = 4 << 20
 MOST_KEYS = 500
 """Most keys in one order, so that lines and transactions stay small."""
 
 LONGEST_NAME = 64
 
 _LONGEST_PATH = 100  # of a socket's address, which the system limits to 107 bytes
+
+
+class ReloadRequest(NamedTuple):
+    """Read the configuration anew and apply it; `accept_orphans` allows the removal of busy providers."""
+
+    accept_orphans: bool = False
+    caller: str | None = None
+
+
+class StatusRequest(NamedTuple):
+    """Describe the worker."""
+
+
+class TailRequest(NamedTuple):
+    """Stream what happens to messages: of one channel, of one message, or failures only."""
+
+    channel: str | None = None
+    message: int | None = None
+    failed: bool = False
+
+
+Request = Order | ReloadRequest | StatusRequest | TailRequest
 
 
 class ControlReply(NamedTuple):
@@ -27,14 +53,31 @@ class ControlReply(NamedTuple):
     skipped: Mapping[str, str]
 
 
+class Problem(NamedTuple):
+    """A mistake in the configuration: where, and what is wrong. `place` may be empty."""
+
+    place: str
+    problem: str
+
+    def __str__(self) -> str:
+        """Return the line that `check` prints."""
+        return f"{self.place}: {self.problem}" if self.place else self.problem
+
+
 class Failed(NamedTuple):
-    """No part of the order was executed."""
+    """No part of the request was executed."""
 
     reason: str
 
 
+class Misconfiguration(NamedTuple):
+    """No part of the request was executed: the configuration has these mistakes."""
+
+    problems: tuple[Problem, ...]
+
+
 def socket_of(journal: Path) -> Path:
-    """Return the socket at which the worker on this journal takes orders."""
+    """Return the socket at which the worker on this journal takes requests."""
     return journal.with_name(journal.name + ".sock")
 
 
@@ -51,18 +94,52 @@ def socket_address(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def write_order(order: Order) -> bytes:
-    """Encode an order. The server determines its user."""
-    return _line({"verb": order.verb, "kind": order.kind, "keys": order.keys, "caller": order.caller})
+# requests
 
 
-def read_order(line: bytes) -> Order:
-    """Decode an order. Raises ValueError."""
+def write_request(request: Request) -> bytes:
+    """Encode a request. The server determines its user."""
+    match request:
+        case Order():
+            fields = {"verb": request.verb, "kind": request.kind, "keys": request.keys}
+            return _line({"request": "order", **fields, "caller": request.caller})
+        case ReloadRequest():
+            return _line({"request": "reload", **request._asdict()})
+        case StatusRequest():
+            return _line({"request": "status"})
+        case TailRequest():
+            return _line({"request": "tail", **request._asdict()})
+
+
+def read_request(line: bytes) -> Request:
+    """Decode a request. Raises ValueError."""
     match _object(line):
+        case {"request": "order", **fields}:
+            return _order(fields)
+        case {"request": "reload", "accept_orphans": bool(accept_orphans), **fields}:
+            return ReloadRequest(accept_orphans, claim_of(fields.get("caller")))
+        case {"request": "status"}:
+            return StatusRequest()
+        case {"request": "tail", "failed": bool(failed), **fields}:
+            return _tail(fields, failed)
+    raise ValueError("not a request")
+
+
+def _order(fields: Mapping[object, object]) -> Order:
+    match fields:
         case {"verb": str(verb), "kind": str(kind), "keys": list(keys), **rest} if len(keys) <= MOST_KEYS:
             if all(isinstance(key, str) for key in keys):
                 return Order(Action(verb), ItemKind(kind), tuple(keys), caller=claim_of(rest.get("caller")))
     raise ValueError("not an order")
+
+
+def _tail(fields: Mapping[object, object], failed: bool) -> TailRequest:
+    channel, message = fields.get("channel"), fields.get("message")
+    if not (channel is None or isinstance(channel, str)):
+        raise ValueError("not a channel")
+    if not (message is None or type(message) is int):
+        raise ValueError("not a message")
+    return TailRequest(channel, message, failed)
 
 
 def claim_of(caller: object) -> str | None:
@@ -72,19 +149,48 @@ def claim_of(caller: object) -> str | None:
     return None
 
 
-def write_reply(answer: ControlReply | Failed) -> bytes:
-    """Encode a reply."""
-    return _line(answer._asdict())
+# replies
 
 
-def read_reply(line: bytes) -> ControlReply | Failed:
-    """Decode a reply. Raises ValueError."""
+def write_reply(answer: Mapping[str, object] | Failed | Misconfiguration) -> bytes:
+    """Encode a reply, or one line of a stream."""
+    match answer:
+        case Failed():
+            return _line(answer._asdict())
+        case Misconfiguration(problems):
+            return _line({"problems": [problem._asdict() for problem in problems]})
+    return _line(answer)
+
+
+def read_reply(line: bytes) -> Mapping[str, object] | Failed | Misconfiguration:
+    """Decode a reply, or one line of a stream. Raises ValueError."""
     match _object(line):
-        case {"reason": str(reason)}:
+        case {"reason": str(reason), **rest} if not rest:
             return Failed(reason)
+        case {"problems": list(problems), **rest} if not rest:
+            return Misconfiguration(_problems(problems))
+        case dict(answer):
+            return answer
+    raise ValueError("not a reply")
+
+
+def as_control_reply(answer: Mapping[str, object]) -> ControlReply:
+    """Return the reply to an order. Raises ValueError."""
+    match answer:
         case {"done": list(done), "skipped": dict(skipped)}:
             return ControlReply(tuple(map(str, done)), {str(key): str(why) for key, why in skipped.items()})
-    raise ValueError("not a reply")
+    raise ValueError("not a reply to an order")
+
+
+def _problems(found: Sequence[object]) -> tuple[Problem, ...]:
+    problems = []
+    for each in found:
+        match each:
+            case {"place": str(place), "problem": str(problem)}:
+                problems.append(Problem(place, problem))
+            case _:
+                raise ValueError("not a problem")
+    return tuple(problems)
 
 
 def _line(value: object) -> bytes:

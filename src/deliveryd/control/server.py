@@ -1,112 +1,154 @@
-"""The server side of orders: a socket beside the journal, for its owner only, one order at a time."""
+"""The server side of control: a socket beside the journal, for its owner only, connections side by side."""
 
 from __future__ import annotations
 
 import os
 import socket
 import struct
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 
 from deliveryd.control.protocol import (
     LONGEST_LINE,
-    ControlReply,
     Failed,
-    read_order,
+    Misconfiguration,
+    Problem,
+    Request,
+    read_request,
     socket_address,
     socket_of,
     write_reply,
 )
-from deliveryd.delivery.recorder import Recorder
-from deliveryd.errors import JournalError
-from deliveryd.journal.base import Journal
-from deliveryd.journal.orders import Action, Order
+from deliveryd.errors import ConfigError, DeliverydError
 from deliveryd.runtime.own_files import NotOwn, check_own_socket
 from deliveryd.runtime.rights import user_name
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL
 from deliveryd.telemetry import Event, describe, log
 
 EXCHANGE_TIMEOUT = 10.0
-"""Seconds for a command to send its order, and again to receive the reply."""
+"""Seconds for a command to send its request, and again to receive each line of the reply."""
+
+MOST_CONNECTIONS = 24
+MOST_STREAMS = 16
+"""Most connections at a time, and how many of them may be streams, so that orders find a free one."""
+
+UNKNOWN = "unknown request: the command may be of another version of deliveryd"
 
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
+Answer = Callable[[Any, str], Awaitable[Mapping[str, object]]]
+"""Answers a request of its type, given by this user. Raises DeliverydError, or ValueError if unusable."""
+
+Stream = Callable[[Any, str], AsyncGenerator[Mapping[str, object], None]]
+"""The same for a request whose answer has many lines."""
+
 
 class ControlServer:
-    """Carries out orders while the worker runs; `providers` are those that are configured."""
+    """Serves requests while the worker runs, each by the handler of its type."""
 
     def __init__(
         self,
         journal_path: Path,
-        journal: Journal,
-        recorder: Recorder,
-        providers: Collection[str],
+        answers: Mapping[type[Request], Answer],
+        streams: Mapping[type[Request], Stream],
     ) -> None:
         self._path = socket_of(journal_path)
-        self._journal = journal
-        self._recorder = recorder
-        self._providers = providers
+        self._answers = answers
+        self._streams = streams
+        self._free = anyio.Semaphore(MOST_CONNECTIONS)
+        self._streaming = 0
 
     async def run(self) -> None:
-        """Take orders until cancelled. Recreate the socket if it was removed.
+        """Serve until cancelled. Recreate the socket if it was removed.
 
         If it can't be created, log that once and retry at intervals.
         """
         is_logged = False
-        while True:
-            try:
-                with _listening(self._path) as listener:
-                    is_logged = False
-                    await self._take_orders(listener)
-            except OSError as error:
-                if not is_logged:
-                    log(Event.DESK_CLOSED, file=str(self._path), reason=error.strerror or describe(error))
-                is_logged = True
-                await anyio.sleep(HEARTBEAT_INTERVAL)
+        async with anyio.create_task_group() as connections:
+            while True:
+                try:
+                    with _listening(self._path) as listener:
+                        is_logged = False
+                        await self._accept(listener, connections)
+                except OSError as error:
+                    if not is_logged:
+                        log(Event.DESK_CLOSED, file=str(self._path), reason=error.strerror or describe(error))
+                    is_logged = True
+                    await anyio.sleep(HEARTBEAT_INTERVAL)
 
-    async def _take_orders(self, listener: socket.socket) -> None:
-        """Take orders as long as the socket is at its path."""
+    async def _accept(self, listener: socket.socket, connections: TaskGroup) -> None:
+        """Accept connections as long as the socket is at its path."""
         socket_file = self._path.lstat().st_ino
         while self._path.lstat().st_ino == socket_file:
             with anyio.move_on_after(HEARTBEAT_INTERVAL):
                 await anyio.wait_readable(listener)
-            with suppress(OSError):  # no order arrived, or the client has disconnected
-                connection, _ = listener.accept()
-                await self._serve_one(connection)
+                await self._free.acquire()
+                try:
+                    connection, _ = listener.accept()
+                except OSError:  # no request arrived, or the client has disconnected
+                    self._free.release()
+                else:
+                    connections.start_soon(self._serve, connection)
 
-    async def _serve_one(self, connection: socket.socket) -> None:
-        with connection:
-            connection.setblocking(False)
-            line = b""
-            with anyio.move_on_after(EXCHANGE_TIMEOUT):
-                line = await _receive_line(connection)
-            reply = await self._reply(connection, line)
-            with anyio.move_on_after(EXCHANGE_TIMEOUT):
-                await _send(connection, write_reply(reply))
+    async def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection, suppress(OSError):  # the client has disconnected
+                connection.setblocking(False)
+                line = b""
+                with anyio.move_on_after(EXCHANGE_TIMEOUT):
+                    line = await _receive_line(connection)
+                await self._answer(connection, line)
+        finally:
+            self._free.release()
 
-    async def _reply(self, connection: socket.socket, line: bytes) -> ControlReply | Failed:
+    async def _answer(self, connection: socket.socket, line: bytes) -> None:
         user = _user_of(connection)
         if user not in (os.geteuid(), 0):
-            return Failed("only the user that deliveryd runs as can give orders")
+            await _send(connection, Failed("only the user that deliveryd runs as can give orders"))
+            return
         try:
-            return await self._carry_out(read_order(line)._replace(user=user_name(user)))
+            request = read_request(line)
+            if (stream := self._streams.get(type(request))) is not None:
+                await self._send_stream(connection, stream(request, user_name(user)))
+            elif (answer := self._answers.get(type(request))) is not None:
+                await _send(connection, await answer(request, user_name(user)))
+            else:
+                await _send(connection, Failed(UNKNOWN))
         except ValueError:
-            return Failed("unknown order: the command may be of another version of deliveryd")
-        except JournalError as error:
-            return Failed(str(error))
+            await _send(connection, Failed(UNKNOWN))
+        except ConfigError as error:
+            await _send(connection, Misconfiguration(tuple(map(_as_problem, error.problems))))
+        except DeliverydError as error:
+            await _send(connection, Failed(str(error)))
 
-    async def _carry_out(self, order: Order) -> ControlReply:
-        decided = await self._recorder.decide(order, self._providers)
-        if order.verb is Action.ERASE:
-            await self._journal.cut_log()
-        log(
-            Event.DESK_DECIDED,
-            verb=order.verb, kind=order.kind, count=len(decided.done), skipped=len(decided.skipped),
-        )  # fmt: skip
-        return ControlReply(decided.done, decided.skipped)
+    async def _send_stream(
+        self, connection: socket.socket, lines: AsyncGenerator[Mapping[str, object], None]
+    ) -> None:
+        """Send lines until there are no more, or the client disconnects or doesn't read them."""
+        if self._streaming >= MOST_STREAMS:
+            await _send(connection, Failed(f"{MOST_STREAMS} others are watching already: end one of them"))
+            return
+        self._streaming += 1
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_cancel_at_end, connection, tasks)
+                async with aclosing(lines) as each:
+                    async for line in each:
+                        if not await _send(connection, line):
+                            break
+                tasks.cancel_scope.cancel()
+        finally:
+            self._streaming -= 1
+
+
+def _as_problem(text: str) -> Problem:
+    place, separator, problem = text.partition(": ")
+    return Problem(place, problem) if separator else Problem("", text)
 
 
 @contextmanager
@@ -153,8 +195,21 @@ async def _receive_line(connection: socket.socket) -> bytes:
     return bytes(line)
 
 
-async def _send(connection: socket.socket, line: bytes) -> None:
-    rest = memoryview(line)
-    while rest:
-        await anyio.wait_writable(connection)
-        rest = rest[connection.send(rest) :]
+async def _send(connection: socket.socket, answer: Mapping[str, object] | Failed | Misconfiguration) -> bool:
+    """Send a line; return whether it was sent in time."""
+    rest = memoryview(write_reply(answer))
+    with anyio.move_on_after(EXCHANGE_TIMEOUT):
+        while rest:
+            await anyio.wait_writable(connection)
+            rest = rest[connection.send(rest) :]
+    return not rest
+
+
+async def _cancel_at_end(connection: socket.socket, tasks: TaskGroup) -> None:
+    """Cancel the stream when the client disconnects; whatever else it sends is ignored."""
+    with suppress(OSError):
+        while True:
+            await anyio.wait_readable(connection)
+            if not connection.recv(65536):
+                break
+    tasks.cancel_scope.cancel()

@@ -17,10 +17,12 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from deliveryd import __version__
 from deliveryd.config import Config
+from deliveryd.control.orders import OrderHandler
 from deliveryd.control.server import ControlServer
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.http.lazy_server import serve_when_asked
 from deliveryd.journal.base import Account, Journal
+from deliveryd.journal.orders import Order
 from deliveryd.model import SECOND, Clock, WallClock
 from deliveryd.runtime.threads import Blocking
 from deliveryd.states import ENDED, State
@@ -133,9 +135,8 @@ class Supervisor:
         log(Event.WORKER_STOPPED)
 
     def _start_loops(self, parts: Parts, health: WorkerHealth, loops: TaskGroup) -> None:
-        control = ControlServer(
-            self._config.journal.path, parts.journal, parts.recorder, parts.stations.dispatchers
-        )
+        orders = OrderHandler(parts.journal, parts.recorder, parts.stations.dispatchers)
+        control = ControlServer(self._config.journal.path, {Order: orders.carry_out}, {})
         for loop in (*parts.pipeline.loops(), control.run):
             loops.start_soon(loop)
         loops.start_soon(self._housekeeping, parts, health)

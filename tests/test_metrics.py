@@ -32,12 +32,12 @@ def test_every_series_is_there_from_the_start_at_zero() -> None:
     assert set(ours.values()) == {0}
     for expected in (
         "deliveryd_messages_taken_total",
-        "deliveryd_messages_ended_total{state=failed}",
+        "deliveryd_messages_ended_total{channel=none,provider=none,state=failed}",
         "deliveryd_attempts_total{channel=email,provider=email,verdict=in_doubt}",
         "deliveryd_attempt_duration_seconds_count{channel=sms,provider=sms}",
         "deliveryd_events_post_failures_total{reason=unavailable}",
         "deliveryd_settings_cache_hits_total{cache=disk}",
-        "deliveryd_receipts_total{result=forged}",
+        "deliveryd_receipts_total{channel=sms,provider=sms,result=forged}",
         "deliveryd_journal_commit_seconds_count",
     ):
         assert expected in ours
@@ -50,19 +50,19 @@ def test_what_happens_is_counted() -> None:
     counted = metrics()
     counted.taken(fresh=5, repeated=2, malformed=1)
     counted.take_failed("unreadable")
-    counted.ended(State.SENT, 4)
-    counted.ended(State.FAILED)
+    counted.ended(State.SENT, "sms", 4)
+    counted.ended(State.FAILED, None)
     others = (TryAgain("later"), InDoubt("gone"), Misconfigured("401"))
     for verdict in (Accepted("p-1"), Refused("no"), Stopped("blocked"), *others):
         counted.attempted("sms", verdict, 0.5)
-    counted.accepted_after(90)
+    counted.accepted_after("sms", 90)
     counted.events_accepted(10)
     counted.events_refused(1)
     counted.post_failed("unavailable")
     counted.settings_requested("found")
     counted.settings_cached("memory")
     counted.customers_looked_up(0, 1)
-    counted.receipt("unmatched")
+    counted.receipt("unmatched", "sms")
     counted.committed(0.004)
 
     found = samples(expose(counted, "")[0].decode())
@@ -74,24 +74,24 @@ def test_what_happens_is_counted() -> None:
         "deliveryd_messages_repeated_total": 2,
         "deliveryd_messages_malformed_total": 1,
         "deliveryd_queue_take_failures_total{reason=unreadable}": 1,
-        "deliveryd_messages_ended_total{state=sent}": 4,
-        "deliveryd_messages_ended_total{state=failed}": 1,
+        "deliveryd_messages_ended_total{channel=sms,provider=sms,state=sent}": 4,
+        "deliveryd_messages_ended_total{channel=none,provider=none,state=failed}": 1,
         **{
             f"deliveryd_attempts_total{{channel=sms,provider=sms,verdict={word}}}": 1
             for word in ("accepted", "refused", "stopped", "try_again", "in_doubt", "misconfigured")
         },
         "deliveryd_attempt_duration_seconds_count{channel=sms,provider=sms}": 6,
-        "deliveryd_delivery_delay_seconds_count": 1,
+        "deliveryd_delivery_delay_seconds_count{channel=sms,provider=sms}": 1,
         "deliveryd_events_accepted_total": 10,
         "deliveryd_events_refused_total": 1,
         "deliveryd_events_post_failures_total{reason=unavailable}": 1,
         "deliveryd_settings_requests_total{result=found}": 1,
         "deliveryd_settings_cache_hits_total{cache=memory}": 1,
         "deliveryd_customer_lookups_total{result=unknown}": 1,
-        "deliveryd_receipts_total{result=unmatched}": 1,
+        "deliveryd_receipts_total{channel=sms,provider=sms,result=unmatched}": 1,
         "deliveryd_journal_commit_seconds_count": 1,
     }
-    assert moved["deliveryd_delivery_delay_seconds_sum"] == 90
+    assert moved["deliveryd_delivery_delay_seconds_sum{channel=sms,provider=sms}"] == 90
 
 
 def test_levels_are_asked_for_at_each_scrape() -> None:

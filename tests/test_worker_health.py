@@ -14,7 +14,8 @@ import pytest
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
-from deliveryd.journal.base import Counts
+from deliveryd.journal.base import Counts, Open
+from deliveryd.overview import as_json
 from deliveryd.runtime.threads import Blocking, inline
 from deliveryd.states import State
 from deliveryd.worker.health import WorkerHealth
@@ -55,7 +56,7 @@ async def running(
         await parts.pipeline.recover()
         for loop in parts.pipeline.loops():
             loops.start_soon(loop)
-        yield WorkerHealth(config, parts), parts
+        yield WorkerHealth(config, parts, VirtualClock()), parts
         loops.cancel_scope.cancel()
 
 
@@ -130,7 +131,7 @@ def test_a_provider_that_is_down_is_shown_and_costs_neither_life_nor_readiness(w
             await trio.sleep(30)
             assert health.ready() == (True, "taking messages, but a provider keeps failing")
             assert health.alive()[0]
-            assert '"open": true' in json.dumps(health.status()["lanes"])
+            assert '"open": true' in json.dumps(health.overview().lanes)
             assert health.levels().providers_open == {"sms": True}
         await trio.sleep(180)
         assert health.ready() == (True, "taking messages")
@@ -156,10 +157,10 @@ def test_settings_that_a_provider_refuses_are_named_and_cost_no_readiness(world:
             True,
             "taking messages, but a provider refuses all messages of some settings",
         )
-        assert '"open": false, "refused_settings": [1]' in json.dumps(health.status()["lanes"])
+        assert '"open": false, "refused_settings": [1]' in json.dumps(health.overview().lanes)
         await trio.sleep(120)
         assert health.ready() == (True, "taking messages")
-        assert '"refused_settings": []' in json.dumps(health.status()["lanes"])
+        assert '"refused_settings": []' in json.dumps(health.overview().lanes)
 
     scene(world, play)
 
@@ -204,7 +205,7 @@ def test_a_loop_that_stands_still_is_named(world: VirtualWorld) -> None:
         assert not alive
         name, age = max(ages, key=lambda item: item[1])
         assert (name, round(age)) == ("a loop of its own", 120)
-        assert health.status()["alive"] is False
+        assert health.overview().alive is False
 
     scene(world, play)
 
@@ -291,8 +292,8 @@ def test_the_status_tells_where_messages_are_and_nothing_of_what_they_say(world:
 
     async def play(health: WorkerHealth, parts: Parts) -> None:
         await trio.sleep(250)
-        health.refresh(await parts.journal.counts())
-        status = health.status()
+        health.refresh(await parts.journal.counts(), await parts.journal.open_work())
+        status: Any = as_json(health.overview())
         assert status["messages"] == {"ready": 1, "waiting": 1, "sending": 1, "in_doubt": 1}
         assert status["lanes"] == {
             "sms": {"queued": 1, "under_way": 1, "open": False, "refused_settings": []}
@@ -314,7 +315,7 @@ def test_the_levels_are_the_last_sums_and_the_size_of_the_journals_files(world: 
 
     async def play(health: WorkerHealth, _parts: Parts) -> None:
         await trio.sleep(10)
-        health.refresh(Counts({State.WAITING: 3}, 5, 0, 0, 0))
+        health.refresh(Counts({State.WAITING: 3}, 5, 0, 0, 0), Open())
         levels = health.levels()
         files = [world.folder / "journal.db", world.folder / "journal.db-wal"]
         assert levels.journal_size == sum(file.stat().st_size for file in files)

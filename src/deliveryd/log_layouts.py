@@ -48,14 +48,14 @@ def choose_layout(stream: TextIO, environ: Mapping[str, str]) -> Layout:
 
 Renderer = Callable[[object, str, MutableMapping[str, Any]], str]
 
-_instant = structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%S.%fZ", utc=True)
+instant = structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%S.%fZ", utc=True)
 
 
 def _json(_stream: TextIO) -> Renderer:
     encode = structlog.processors.JSONRenderer()
 
     def render(logger: object, level: str, line: MutableMapping[str, Any]) -> str:
-        stamped = _instant(logger, level, {})
+        stamped = instant(logger, level, {})
         return str(encode(logger, level, {**stamped, **line}))
 
     return render

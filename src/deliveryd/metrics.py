@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, get_args
 
 from deliveryd.channels.base import (
     Accepted,
@@ -35,7 +35,7 @@ ReceiptResult = Literal["accepted", "repeated", "unmatched", "forged", "malforme
 
 Labels = tuple[str, ...]
 
-_VERDICTS: dict[type[Verdict], str] = {
+VERDICT_WORDS: dict[type[Verdict], str] = {
     Accepted: "accepted",
     Refused: "refused",
     Stopped: "stopped",
@@ -48,8 +48,16 @@ _VERDICTS: dict[type[Verdict], str] = {
 _ALONE = ()
 """The labels of a family without labels."""
 
+NONE = "none"
+"""The channel and the provider of what is bound to none, or to one that isn't configured any more."""
+
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
-_DELAYS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 6 * _HOUR, _DAY)
+DELAYS = (
+    *(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+    *(_MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 6 * _HOUR, _DAY),
+)
+"""Bounds of the histogram of delays, in seconds."""
+
 _ATTEMPTS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 _COMMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
@@ -57,7 +65,8 @@ _COMMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 @dataclass(frozen=True, slots=True)
 class Levels:
     """Current values: messages per state, events not yet accepted, bytes of the journal's files, whether
-    each provider's breaker is open, and whether receipt deadlines of a provider stand still.
+    each provider's breaker is open, and whether receipt deadlines of a provider stand still; whether messages
+    are taken, messages in doubt by provider, ages of what waits longest (seconds), and pauses by kind.
     """
 
     messages: Mapping[State, int]
@@ -65,6 +74,30 @@ class Levels:
     journal_size: int
     providers_open: Mapping[str, bool]
     providers_silent: Mapping[str, bool]
+    ready: bool = False
+    in_doubt: Mapping[str, int] = field(default_factory=dict)
+    oldest_message: float = 0.0
+    oldest_event: float = 0.0
+    paused: Mapping[str, int] = field(default_factory=dict)
+
+
+class Totals(NamedTuple):
+    """Messages since the start: taken, and those that reached each end."""
+
+    taken: int = 0
+    sent: int = 0
+    delivered: int = 0
+    failed: int = 0
+
+
+class ProviderTotals(NamedTuple):
+    """What is counted of one provider since the start: attempts by what became of them, and messages."""
+
+    accepted: int
+    failed: int
+    delivered: int
+    unconfirmed: int
+    overdue: int
 
 
 class Durations:
@@ -110,6 +143,9 @@ class Metrics:
         self.version = version
         self.families: list[MetricCounts | Lengths] = []
         self.levels: Callable[[], Levels] | None = None
+        providers = tuple(providers)
+        self._channels = {each: channel_of(each) for each in providers}
+        places = [*self._channels.items(), (NONE, NONE)]
         plain, by = self._counted, self._counted_by
 
         self._taken = plain("messages_taken", "Messages taken from the queue for the first time.")
@@ -121,10 +157,15 @@ class Metrics:
             "Requests to the queue without a usable answer.",
             reason=get_args(FailureKind),
         )
-        self._ended = by(
-            "messages_ended", "Messages that reached an end state.", state=map(_word, sorted(ENDED))
+        self._ended = self._tally(
+            "messages_ended",
+            "Messages that reached an end state.",
+            ("channel", "provider", "state"),
+            [(channel, each, _word(state)) for each, channel in places for state in sorted(ENDED)],
         )
-        self._delay = self._timed("delivery_delay", "From take to acceptance by a channel.", _DELAYS)
+        self._delay = self._timed_at(
+            "delivery_delay", "From take to acceptance by a channel.", DELAYS, providers
+        )
 
         self._events_accepted = plain("events_accepted", "Status events accepted by the service.")
         self._events_refused = plain("events_refused", "Status events refused for good and set aside.")
@@ -137,14 +178,18 @@ class Metrics:
             "settings_cache_hits", "Settings found in a cache.", cache=get_args(CacheLayer)
         )
         self._customers = by("customer_lookups", "Lookups in the directory.", result=get_args(CustomerAnswer))
-        self._receipts = by("receipts", "Receipts from providers.", result=get_args(ReceiptResult))
+        self._receipts = self._tally(
+            "receipts",
+            "Receipts from providers.",
+            ("channel", "provider", "result"),
+            [(channel, each, word) for each, channel in places for word in get_args(ReceiptResult)],
+        )
         self._commits = self._timed("journal_commit", "Time for one durable commit.", _COMMITS)
-        providers = tuple(providers)
         self._attempts = self._tally(
             "attempts",
             "Attempts by verdict.",
             ("channel", "provider", "verdict"),
-            [(channel_of(each), each, word) for each in providers for word in _VERDICTS.values()],
+            [(channel_of(each), each, word) for each in providers for word in VERDICT_WORDS.values()],
         )
         self._unconfirmed, self._overdue = (
             self._tally(
@@ -155,7 +200,6 @@ class Metrics:
                 ("receipts_overdue", "Messages that weren't confirmed for receipt_overdue."),
             )
         )
-        self._channels = {each: channel_of(each) for each in providers}
         self._attempt_seconds = self._timed_at(
             "attempt_duration", "Time for one attempt.", _ATTEMPTS, providers
         )
@@ -174,18 +218,19 @@ class Metrics:
         """Count a batch that was not received completely."""
         self._lost[_ALONE] += 1
 
-    def ended(self, state: State, count: int = 1) -> None:
-        """Count messages that reached an end state."""
-        self._ended[_word(state),] += count
+    def ended(self, state: State, provider: str | None, count: int = 1) -> None:
+        """Count messages that reached an end state, at a provider or at none."""
+        channel, provider = self._place_of(provider)
+        self._ended[channel, provider, _word(state)] += count
 
     def attempted(self, provider: str, verdict: Verdict, seconds: float) -> None:
         """Count an attempt with its verdict and its duration."""
-        self._attempts[self._channels[provider], provider, _VERDICTS[type(verdict)]] += 1
+        self._attempts[self._channels[provider], provider, VERDICT_WORDS[type(verdict)]] += 1
         self._attempt_seconds[provider].observe(seconds)
 
-    def accepted_after(self, seconds: float) -> None:
-        """Record the time from a message's take to its acceptance by a channel."""
-        self._delay.observe(seconds)
+    def accepted_after(self, provider: str, seconds: float) -> None:
+        """Record the time from a message's take to its acceptance by a provider."""
+        self._delay[provider].observe(seconds)
 
     def events_accepted(self, count: int) -> None:
         """Count status events accepted by the service."""
@@ -216,9 +261,10 @@ class Metrics:
         """Count customers for whom the directory gave no answer."""
         self._customers["unavailable",] += asked
 
-    def receipt(self, result: ReceiptResult) -> None:
-        """Count a receipt from a provider."""
-        self._receipts[result,] += 1
+    def receipt(self, result: ReceiptResult, provider: str | None) -> None:
+        """Count a receipt from a provider, or a request that names none."""
+        channel, provider = self._place_of(provider)
+        self._receipts[channel, provider, result] += 1
 
     def unconfirmed(self, provider: str, count: int) -> None:
         """Count messages whose receipt deadline passed."""
@@ -231,6 +277,40 @@ class Metrics:
     def committed(self, seconds: float) -> None:
         """Record the duration of a durable commit."""
         self._commits.observe(seconds)
+
+    def totals(self) -> Totals:
+        """Return how many messages were taken and ended since the start."""
+        ends = Counter[str]()
+        for (_channel, _provider, word), count in self._ended.items():
+            ends[word] += count
+        sent, delivered, failed = (ends[_word(end)] for end in (State.SENT, State.DELIVERED, State.FAILED))
+        return Totals(self._taken[_ALONE], sent, delivered, failed)
+
+    def provider_totals(self, provider: str) -> ProviderTotals:
+        """Return what is counted of one provider since the start."""
+        place = (self._channels[provider], provider)
+        accepted, *failed = (self._attempts[*place, word] for word in VERDICT_WORDS.values())
+        return ProviderTotals(
+            accepted,
+            sum(failed),
+            self._ended[*place, _word(State.DELIVERED)],
+            self._unconfirmed[place],
+            self._overdue[place],
+        )
+
+    def attempts(self) -> dict[str, int]:
+        """Return how many attempts were made since the start, by provider."""
+        return {provider: sum(each.counts) for provider, each in self._attempt_seconds.items()}
+
+    def delays(self) -> tuple[int, ...]:
+        """Return the messages accepted since the start by their delay, up to each of `DELAYS` and beyond."""
+        return tuple(map(sum, zip(*(each.counts for each in self._delay.values()), strict=True)))
+
+    def _place_of(self, provider: str | None) -> tuple[str, str]:
+        """Return the labels of a provider."""
+        if provider is None or (channel := self._channels.get(provider)) is None:
+            return NONE, NONE
+        return channel, provider
 
     def follow(self, levels: Callable[[], Levels]) -> None:
         """Export these levels as gauges. `levels` is called on each scrape and must not block."""

@@ -13,7 +13,8 @@ import sqlite3
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, MutableMapping
+from collections import deque
+from collections.abc import Iterator, Mapping, MutableMapping
 from enum import Enum, StrEnum
 from pathlib import Path
 from types import FrameType
@@ -21,12 +22,15 @@ from typing import Any, Self, TextIO, TypedDict, Unpack
 
 from deliveryd.errors import DeliverydError
 from deliveryd.journald import JOURNAL_SOCKET, JournalSocket
-from deliveryd.log_layouts import RENDERERS, Layout, choose_layout, with_fields
+from deliveryd.log_layouts import RENDERERS, Layout, choose_layout, instant, with_fields
 
 # isort: split
 import structlog  # loaded by log_layouts before, without rich
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+
+MOST_WARNINGS = 50
+"""Lines that are kept for those who look at a running worker."""
 
 _LONGEST_TEXT = 500
 _LONGEST_CHAIN = 8
@@ -294,7 +298,7 @@ def configure(
         renderer = with_fields(renderer, JournalSocket(journal))
     sink = _Sink(stream)
     structlog.configure(
-        processors=[_redact, renderer],
+        processors=[_redact, _Warnings(), renderer],
         wrapper_class=structlog.make_filtering_bound_logger(lowest),
         logger_factory=lambda: sink,
         cache_logger_on_first_use=False,  # a second call must reach the loggers of the first
@@ -303,6 +307,12 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler for handler in root.handlers if not isinstance(handler, _Foreign)]
     root.addHandler(_Foreign(max(lowest, WARNING)))
+
+
+def last_warnings() -> list[Mapping[str, object]]:
+    """Return the last lines of warnings and errors as they were logged, with their instants."""
+    kept = (each.lines for each in structlog.get_config()["processors"] if isinstance(each, _Warnings))
+    return [line for lines in kept for line in lines]
 
 
 def describe(error: BaseException) -> str:
@@ -373,6 +383,22 @@ def _one_line(text: str) -> str:
     """Truncate a text, and replace characters that could forge a line or control a terminal."""
     short = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
     return short if short.isprintable() else "".join(c if c.isprintable() else " " for c in short)
+
+
+class _Warnings:
+    """Keeps the last lines of warnings and errors, on their way to the output."""
+
+    def __init__(self) -> None:
+        self.lines: deque[Mapping[str, object]] = deque(maxlen=MOST_WARNINGS)
+
+    def __call__(
+        self, logger: object, level: str, line: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        if level not in ("debug", "info"):
+            kept = {**instant(logger, level, {}), **line}
+            kept.pop("exception", None)  # for the log: it is long
+            self.lines.append({"at": kept.pop("timestamp"), **kept})
+        return line
 
 
 class _Sink:

@@ -15,6 +15,7 @@ from deliveryd.admin.base import HealthSource
 from deliveryd.admin.exposition import expose
 from deliveryd.admin.hosts import HostGuard
 from deliveryd.metrics import Metrics
+from deliveryd.overview import as_json
 
 _TEXT = "text/plain; charset=utf-8"
 
@@ -59,7 +60,7 @@ def admin_app(health: HealthSource, metrics: Metrics, allowed_hosts: Collection[
         return _answer(body, media_type=content_type)
 
     async def status(_request: Request) -> Response:
-        return _answer(f"{json.dumps(health.status(), indent=2)}\n", media_type="application/json")
+        return _answer(f"{json.dumps(as_json(health.overview()), indent=2)}\n", media_type="application/json")
 
     pages = Starlette(
         routes=[

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
+
+from deliveryd.overview import Overview, Points
 
 
 class HealthSource(Protocol):
@@ -18,5 +20,8 @@ class HealthSource(Protocol):
     def ready(self) -> tuple[bool, str]:
         """Return whether messages are being taken, and the reason as a sentence."""
 
-    def status(self) -> Mapping[str, object]:
-        """Return the state as JSON, without texts, names, addresses or secrets."""
+    def overview(self) -> Overview:
+        """Return the state of the worker, without texts, names, addresses or secrets."""
+
+    def hour(self) -> Points:
+        """Return what was done in the last hour."""

@@ -64,6 +64,7 @@ def _buckets(durations: Durations) -> list[tuple[str, float]]:
 
 
 def _gauges(now: Levels) -> Iterator[Metric]:
+    yield GaugeMetricFamily("deliveryd_ready", "1 while messages are being taken.", now.ready)
     messages = GaugeMetricFamily(
         "deliveryd_messages_in_state", "Messages in the journal by state.", labels=["state"]
     )
@@ -81,6 +82,26 @@ def _gauges(now: Levels) -> Iterator[Metric]:
     for provider, is_open in now.providers_open.items():
         providers.add_metric([channel_of(provider), provider], is_open)
     yield providers
+    in_doubt = GaugeMetricFamily(
+        "deliveryd_messages_in_doubt", "Messages held in doubt, by provider.", labels=["channel", "provider"]
+    )
+    for provider, count in now.in_doubt.items():
+        in_doubt.add_metric([channel_of(provider), provider], count)
+    yield in_doubt
+    yield GaugeMetricFamily(
+        "deliveryd_oldest_waiting_message_age_seconds",
+        "Seconds since the take of the oldest message that waits or is under way; 0: there is none.",
+        now.oldest_message,
+    )
+    yield GaugeMetricFamily(
+        "deliveryd_oldest_waiting_event_age_seconds",
+        "Age of the oldest status event not yet accepted by the service; 0: there is none.",
+        now.oldest_event,
+    )
+    paused = GaugeMetricFamily("deliveryd_paused", "Pauses in force, by what they pause.", labels=["kind"])
+    for kind, count in now.paused.items():
+        paused.add_metric([kind], count)
+    yield paused
     silent = GaugeMetricFamily(
         "deliveryd_receipts_silent",
         "1 while a provider reports nothing and its receipt deadlines stand still.",

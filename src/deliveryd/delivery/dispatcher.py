@@ -154,6 +154,21 @@ class Dispatcher:
         """How many messages wait for their attempt."""
         return len(self._queue)
 
+    @property
+    def policy(self) -> DispatchPolicy:
+        """The limits of the attempts."""
+        return self._policy
+
+    @property
+    def provider(self) -> Provider:
+        """The provider: its breaker, and its last failure."""
+        return self._provider
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the provider takes new messages."""
+        return self._choice.senders[self.name].is_enabled
+
     def reserve(self, owed: int) -> None:
         """Leave room, up to half of the share, to so many due messages that were taken long ago."""
         self._owed = owed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import anyio
 
 from deliveryd import transitions
@@ -22,6 +24,14 @@ PROBE_SPACING = 1.0
 """Seconds until another message is routed to a provider that is down, if the chosen one doesn't arrive."""
 
 
+class LastFailure(NamedTuple):
+    """The latest attempt, or connection, that failed: the verdict's word, the reason, the instant."""
+
+    code: str
+    reason: str
+    at: int
+
+
 class Provider:
     """One provider: its breaker, the settings ids that wait on it, and what is queued for it."""
 
@@ -38,6 +48,7 @@ class Provider:
         self._is_reached = False
         self._has_failed = False
         self._chosen_at = -PROBE_SPACING
+        self.last_failure: LastFailure | None = None
 
     @property
     def is_down(self) -> bool:
@@ -78,8 +89,13 @@ class Provider:
     def not_reached(self, reason: str) -> None:
         """No connection could be made, which no message was used for."""
         self._has_failed = True
+        self.note_failure("no_connection", reason)
         if (pause := self.breaker.failed()) is not None:
             self._log_failed(Event.CHANNEL_PROBE_FAILED, reason, pause)
+
+    def note_failure(self, code: str, reason: str) -> None:
+        """Keep why an attempt failed, for those who look."""
+        self.last_failure = LastFailure(code, reason, self._clock.now())
 
     def take_down(self, reason: str) -> None:
         """Open the breaker at once: others take its messages."""

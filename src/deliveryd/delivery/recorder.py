@@ -205,7 +205,7 @@ class Recorder:
         is_set_aside = row.status == "dequeued" and row.message_id in self._awaiting
         if is_set_aside:
             del self._awaiting[row.message_id]
-            self._metrics.ended(State.SET_ASIDE)
+            self._metrics.ended(State.SET_ASIDE, None)
             self.in_flight.release([row.message_id])
         elif row.status in FINAL:
             self.in_flight.release([row.message_id])
@@ -275,14 +275,15 @@ class Recorder:
         ]
 
     def _count_and_log(self, steps: Sequence[Transition]) -> None:
-        for state, count in Counter([step.after for step in steps]).items():
-            if state in ENDED:
-                self._metrics.ended(state, count)
-            if state is State.FAILED:
-                self.failures.add(steps)
+        ends = Counter([(step.after, _ended_at(step)) for step in steps if step.after in ENDED])
+        for (end, provider), count in ends.items():
+            self._metrics.ended(end, provider, count)
+        if any(end is State.FAILED for end, _ in ends):
+            self.failures.add(steps)
         for step in steps:
-            if step.after is State.SENT and step.before is State.SENDING:
-                self._metrics.accepted_after(max(step.at - step.entry.taken_at, 0) / SECOND)
+            provider = step.entry.provider
+            if step.after is State.SENT and step.before is State.SENDING and provider is not None:
+                self._metrics.accepted_after(provider, max(step.at - step.entry.taken_at, 0) / SECOND)
         if enabled(DEBUG):
             for step in steps:
                 if (event := LOGGED_STATES.get(step.after)) is not None:
@@ -344,8 +345,9 @@ class Recorder:
         if waiting := sum(effect.waiting for effect in effects):
             self.backlog.change(waiting)
             self.backlog.changed.set()
-        for end, count in Counter(end for effect in effects for end in effect.ended).items():
-            self._metrics.ended(end, count)
+        ends = Counter((end, effect.provider) for effect in effects for end in effect.ended)
+        for (end, provider), count in ends.items():
+            self._metrics.ended(end, provider, count)
             if end is State.FAILED:
                 self.failures.add_reported(count)
         if events := sum(effect.events for effect in effects):
@@ -410,3 +412,9 @@ class Recorder:
             log(Event.CLOCK_STEPPED, seconds=step / SECOND)
         await self._journal.retime(max(-step, 0), self._clock.now() + self._longest_pause)
         self.backlog.expect_overdue(0.0)
+
+
+def _ended_at(step: Transition) -> str | None:
+    """The provider at which a message ended: the last one that was given up, if it is bound to none."""
+    entry = step.entry
+    return entry.spent[-1][0] if entry.spent and entry.provider is None else entry.provider

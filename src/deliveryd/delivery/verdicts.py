@@ -20,6 +20,7 @@ from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.routing import Routed
+from deliveryd.metrics import VERDICT_WORDS
 from deliveryd.model import SECOND, Clock, Confirmation, Entry, Outcome, Transition, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.backoff import backoff
@@ -90,6 +91,7 @@ class VerdictHandler:
         if isinstance(verdict, Accepted):
             return self.accepted(entry, verdict)
         now = self._clock.now()
+        self._provider.note_failure(VERDICT_WORDS[type(verdict)], verdict.reason)
         if isinstance(verdict, Refused) and self._counts(entry, verdict):
             if self._refused(entry.settings_id, verdict):
                 return self._postponed(entry, verdict, now)

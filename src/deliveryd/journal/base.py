@@ -106,6 +106,20 @@ class Counts(NamedTuple):
     receipts_unmatched: int
 
 
+class Open(NamedTuple):
+    """What hasn't ended, by provider ("": bound to none), and what is oldest of it.
+
+    `oldest_message`: when the message was taken that was taken first, of those that wait or are in the line's
+    hands; of those that wait, the ones with the lowest id are looked at, as the queue's ids grow.
+    `oldest_event`: the instant of the first event that the service hasn't accepted yet.
+    """
+
+    waiting: Mapping[str, int] = {}
+    in_doubt: Mapping[str, int] = {}
+    oldest_message: int | None = None
+    oldest_event: int | None = None
+
+
 class Account(NamedTuple):
     """Where the messages are that were ever taken. `taken` is counted apart, so that a loss shows as a gap.
 
@@ -147,6 +161,9 @@ class Journal(Protocol):
 
     def has_room(self) -> bool:
         """Whether more may be taken in: what is under way already must find room later as well."""
+
+    def room(self) -> int:
+        """The bytes that are free on the disk."""
 
     def misplaced(self) -> str | None:
         """Why what is recorded would be lost with this process, and what to do; None: it wouldn't be.
@@ -278,6 +295,9 @@ class Journal(Protocol):
 
     async def counts(self) -> Counts:
         """The sums of what is open."""
+
+    async def open_work(self) -> Open:
+        """What hasn't ended, by provider, and the oldest of it; for those who look, some seconds old."""
 
     async def account(self) -> Account:
         """Where all messages are that were ever taken."""

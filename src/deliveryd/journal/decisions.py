@@ -129,7 +129,8 @@ class Decisions:
         self._operations.change(case.db, [transition])
         if transition.after is State.WAITING:
             return _Done(transition.entry.id, Effect(waiting=1))
-        return _Done(transition.entry.id, Effect(ended=(transition.after,), events=1))
+        ended = Effect(ended=(transition.after,), events=1, provider=transition.entry.provider)
+        return _Done(transition.entry.id, ended)
 
     # messages, events and receipts that were set aside
 

@@ -52,8 +52,8 @@ class Effect(NamedTuple):
     """What a step that the journal took by itself changes in the recorder's counts.
 
     `taken`: this message waits for its `dequeued` to be accepted. `waiting`: one more message waits (1), or
-    one less (-1). `ended`: the ends that a message came to. `events`: how many entered the outbox. `stop`: a
-    change of the list of stopped recipients.
+    one less (-1). `ended`: the ends that a message came to, at `provider`. `events`: how many entered the
+    outbox. `stop`: a change of the list of stopped recipients.
     """
 
     taken: Entry | None = None
@@ -61,6 +61,7 @@ class Effect(NamedTuple):
     ended: tuple[State, ...] = ()
     events: int = 0
     stop: StopChange | None = None
+    provider: str | None = None
 
     def __or__(self, other: Effect) -> Effect:
         """Both, one after the other, of one message."""
@@ -70,6 +71,7 @@ class Effect(NamedTuple):
             self.ended + other.ended,
             self.events + other.events,
             self.stop or other.stop,
+            self.provider or other.provider,
         )
 
 

@@ -321,7 +321,8 @@ class Matching:
             return _NOTHING
         if state in settleable or (state is State.FAILED and receipt.delivered):
             events = self._settle(db, tried, state, receipt)
-            settled = Effect(waiting=-1 if state is State.WAITING else 0, ended=(State.SENT,), events=events)
+            waiting = -1 if state is State.WAITING else 0
+            settled = Effect(None, waiting, (State.SENT,), events, provider=receipt.provider)
             return settled | self._confirm(db, message, State.SENT, receipt)
         return None if state in (State.READY, State.SENDING) else _NOTHING
 
@@ -362,7 +363,7 @@ class Matching:
         statement = _ENDED if message.failed_next is None else self._confirmed
         db.execute(statement, (step.after, receipt.received_at, message.id))
         self._outbox.put(db, [step.event])
-        return Effect(ended=(step.after,), events=1)
+        return Effect(ended=(step.after,), events=1, provider=receipt.provider)
 
 
 def _entry(db: sqlite3.Connection, message_id: int) -> Entry:

@@ -24,6 +24,7 @@ from deliveryd.journal.base import (
     Counts,
     Due,
     MatchedReceipt,
+    Open,
     OutboxRow,
     PassedDeadlines,
     Recorded,
@@ -34,6 +35,7 @@ from deliveryd.journal.decisions import Decisions
 from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.files import check_writable, make_folder, sync_names
 from deliveryd.journal.lock import holding, lock_of
+from deliveryd.journal.open_work import open_work
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.outbox import Outbox, written
@@ -212,6 +214,12 @@ class SqliteJournal:
         """The sums of what is open."""
         return await self._commit(upkeep.counts)
 
+    async def open_work(self) -> Open:
+        """What hasn't ended; read beside the writer, since it scans all that waits."""
+        if self.misplaced() is not None:  # by its name another journal would be read, or none
+            return Open()
+        return await self._threads.read(partial(read, self._path, open_work))
+
     async def account(self) -> Account:
         """Where all messages are; read beside the writer, since it counts all that has ended."""
         if self.misplaced() is not None:  # by its name another journal would be read, or none
@@ -258,6 +266,10 @@ class SqliteJournal:
         if not has_room:
             self._ask_to_shrink()
         return has_room
+
+    def room(self) -> int:
+        """The bytes that are free on the disk."""
+        return self._presence.room()
 
     def misplaced(self) -> str | None:
         """What is wrong with where the open files lie, and what to do; None: nothing."""

@@ -193,14 +193,14 @@ class Receipts:
                 self._log("accepted", Event.RECEIPT_ACCEPTED, provider)
 
     def _log(self, result: ReceiptResult, event: Event, provider: str) -> None:
-        self._metrics.receipt(result)
+        self._metrics.receipt(result, provider)
         log(event, channel=channel_of(provider), provider=provider)
 
     def _log_seldom(
         self, result: ReceiptResult, event: Event, provider: str | None, status: int | None = None
     ) -> None:
         """Count what anybody may send, and log it at most once in `STRANGERS_LOG_INTERVAL`."""
-        self._metrics.receipt(result)
+        self._metrics.receipt(result, provider)
         kept_quiet = self._quiet[provider, event, status]
         if (now := anyio.current_time()) < kept_quiet.until:
             kept_quiet.count += 1

@@ -56,6 +56,11 @@ class Breaker:
         """Whether a probe is under way."""
         return self._probing
 
+    @property
+    def seconds_open(self) -> float:
+        """For how many seconds it has been open; 0: it is closed."""
+        return 0.0 if self._opened_at is None else anyio.current_time() - self._opened_at
+
     def allowed(self, wanted: int) -> int:
         """Return how many of `wanted` attempts may begin now."""
         return wanted if self._opened_at is None else min(wanted, 1 if self.wait() <= 0 else 0)

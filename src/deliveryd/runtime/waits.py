@@ -51,6 +51,12 @@ def repeat(provider: str) -> str:
     return f"repeat {provider}"
 
 
+def provider_of(waits_for: str) -> str:
+    """Return the provider that such messages wait for; "": they wait for something else."""
+    kind, _, name = waits_for.partition(" ")
+    return name if kind in {"provider", "alone", "room", "repeat"} else ""
+
+
 def awaited(waits_for: str) -> str:
     """Return what a message waits for, as text for operators."""
     kind, _, name = waits_for.partition(" ")

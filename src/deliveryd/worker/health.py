@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import anyio
 
-from deliveryd import __version__
 from deliveryd.config import Config
-from deliveryd.journal.base import Counts
+from deliveryd.journal.base import Counts, Open
 from deliveryd.metrics import Levels
+from deliveryd.model import Clock
+from deliveryd.overview import Overview, Points
 from deliveryd.states import State
+from deliveryd.worker.history import History
+from deliveryd.worker.picture import Figures, Picture, Vitals, oldest_of
 from deliveryd.worker.wiring import Parts
 
 
 class WorkerHealth:
     """The state of a running worker. No method blocks."""
 
-    def __init__(self, config: Config, parts: Parts) -> None:
+    def __init__(self, config: Config, parts: Parts, clock: Clock) -> None:
         self._parts = parts
+        self._clock = clock
+        self.history = History(parts.metrics)
+        self._picture = Picture(config, parts, clock, self.history)
         self._journal_path = config.journal.path
         self._patience = 45.0 + 4 * config.service.timeout
         self._started = anyio.current_time()
-        self._counts = Counts({}, 0, 0, 0, 0)
+        self._figures = Figures(Counts({}, 0, 0, 0, 0), Open())
         self.draining = False
 
-    def refresh(self, counts: Counts) -> None:
-        """Update the journal's counts."""
-        self._counts = counts
+    def refresh(self, counts: Counts, open_: Open) -> None:
+        """Update the journal's figures."""
+        self._figures = Figures(counts, open_)
 
     def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:
         """Return whether all loops are turning, and the seconds since the last turn of each."""
@@ -63,42 +68,24 @@ class WorkerHealth:
     def sentence(self) -> str:
         """Return the worker's state as a sentence."""
         _, reason = self.ready()
-        states = self._counts.states
+        counts = self._figures.counts
+        waiting, in_doubt = (counts.states.get(state, 0) for state in (State.WAITING, State.IN_DOUBT))
         return (
             f"{reason[:1].upper()}{reason[1:]}: {self._parts.recorder.in_flight.held} in flight,"
-            f" {states.get(State.WAITING, 0)} waiting, {states.get(State.IN_DOUBT, 0)} in doubt,"
-            f" {self._counts.events_waiting} events to report"
+            f" {waiting} waiting, {in_doubt} in doubt,"
+            f" {counts.events_waiting} events to report"
         )
 
-    def status(self) -> Mapping[str, object]:
-        """Return the state as JSON."""
+    def overview(self) -> Overview:
+        """Return the state of the worker."""
         alive, ages = self.alive()
         ready, reason = self.ready()
-        counts = self._counts
-        return {
-            "version": __version__,
-            "pid": os.getpid(),
-            "uptime_seconds": round(anyio.current_time() - self._started, 3),
-            "alive": alive,
-            "ready": ready,
-            "reason": reason,
-            "in_flight": self._parts.recorder.in_flight.held,
-            "places_free": self._parts.recorder.in_flight.free,
-            "messages": {state.name.lower(): number for state, number in counts.states.items()},
-            "events": {"waiting": counts.events_waiting, "refused": counts.events_refused},
-            "malformed": counts.malformed,
-            "receipts_unmatched": counts.receipts_unmatched,
-            "lanes": {
-                name: {
-                    "queued": dispatcher.queued,
-                    "under_way": dispatcher.under_way,
-                    "open": dispatcher.is_open,
-                    "refused_settings": sorted(dispatcher.refused_settings),
-                }
-                for name, dispatcher in self._parts.stations.dispatchers.items()
-            },
-            "loops": {name: round(age, 3) for name, age in ages},
-        }
+        uptime = anyio.current_time() - self._started
+        return self._picture.draw(Vitals(alive, ages, ready, reason, uptime), self._figures)
+
+    def hour(self) -> Points:
+        """Return the last hour, by ten seconds."""
+        return self.history.hour()
 
     def levels(self) -> Levels:
         """Return the values of the gauges."""
@@ -108,5 +95,16 @@ class WorkerHealth:
             if (path := self._journal_path.with_name(self._journal_path.name + suffix)).exists()
         )
         is_open = {name: dispatcher.is_open for name, dispatcher in self._parts.stations.dispatchers.items()}
-        is_silent = self._parts.stations.deadlines.is_silent
-        return Levels(self._counts.states, self._counts.events_waiting, size, is_open, is_silent)
+        counts, open_ = self._figures
+        oldest = oldest_of(open_, self._clock.now())
+        return Levels(
+            counts.states,
+            counts.events_waiting,
+            size,
+            is_open,
+            self._parts.stations.deadlines.is_silent,
+            ready=self.ready()[0],
+            in_doubt={name: open_.in_doubt.get(name, 0) for name in is_open},
+            oldest_message=oldest.message or 0.0,
+            oldest_event=oldest.event or 0.0,
+        )

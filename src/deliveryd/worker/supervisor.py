@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
@@ -19,6 +19,7 @@ from deliveryd import __version__
 from deliveryd.config import Config
 from deliveryd.control.orders import OrderHandler
 from deliveryd.control.server import ControlServer
+from deliveryd.errors import JournalError
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.http.lazy_server import serve_when_asked
 from deliveryd.journal.base import Account, Journal
@@ -28,6 +29,7 @@ from deliveryd.runtime.threads import Blocking
 from deliveryd.states import ENDED, State
 from deliveryd.telemetry import Event, log
 from deliveryd.worker.health import WorkerHealth
+from deliveryd.worker.history import SAMPLE_INTERVAL
 from deliveryd.worker.systemd import Notifier
 from deliveryd.worker.wiring import Outside, Parts, assemble, open_outside
 
@@ -111,7 +113,7 @@ class Supervisor:
             assemble(self._config, self._clock, outside, self._blocking) as parts,
             anyio.create_task_group() as servers,
         ):
-            health = WorkerHealth(self._config, parts)
+            health = WorkerHealth(self._config, parts, self._clock)
             parts.metrics.follow(health.levels)
             close_servers = anyio.Event()
             addresses = self._open_servers(parts, health, servers, close_servers)
@@ -204,13 +206,16 @@ class Supervisor:
     async def _housekeeping(self, parts: Parts, health: WorkerHealth) -> None:
         async with anyio.create_task_group() as chores:
             chores.start_soon(_every, COUNT_INTERVAL, self._count, parts, health)
+            chores.start_soon(_every, SAMPLE_INTERVAL, _sample, health)
             chores.start_soon(_every, FORGET_INTERVAL, self._forget, parts)
             chores.start_soon(_every, CUT_INTERVAL, parts.journal.cut_log)
             chores.start_soon(_every, TELL_INTERVAL, _log_failures, parts)
             chores.start_soon(_every, OVERDUE_INTERVAL, parts.overdue.count)
 
     async def _count(self, parts: Parts, health: WorkerHealth) -> None:
-        health.refresh(await parts.journal.counts())
+        with suppress(JournalError):  # it is read beside the writer, which says so if the journal is broken
+            open_ = await parts.journal.open_work()
+            health.refresh(await parts.journal.counts(), open_)
 
     async def _forget(self, parts: Parts) -> None:
         before = self._clock.now() - int(self._config.journal.retention * SECOND)
@@ -261,6 +266,10 @@ async def _reconcile(journal: Journal) -> Account:
 
 async def _log_failures(parts: Parts) -> None:
     parts.recorder.failures.report()
+
+
+async def _sample(health: WorkerHealth) -> None:
+    health.history.sample()
 
 
 async def _every(seconds: float, chore: Callable[..., Awaitable[object]], *args: object) -> None:

@@ -48,8 +48,8 @@ class OrderCases:
             sent = await decide_on(journal, Action.SETTLE_SENT, ItemKind.MESSAGE, 7)
             failed = await decide_on(journal, Action.SETTLE_FAILED, ItemKind.MESSAGE, 8)
             assert [*sent.effects, *failed.effects] == [
-                Effect(ended=(State.SENT,), events=1),
-                Effect(ended=(State.FAILED,), events=1),
+                Effect(ended=(State.SENT,), events=1, provider="sms"),
+                Effect(ended=(State.FAILED,), events=1, provider="sms"),
             ]
             assert await waiting_events(journal) == [(7, "sent"), (8, "error")]
             assert await state_counts(journal) == {}

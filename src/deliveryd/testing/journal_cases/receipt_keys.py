@@ -83,7 +83,8 @@ class ReceiptKeyCases:
             step = Transition(entry, State.READY, State.FAILED, NOW + ONE_SECOND, events=(error,))
             settled, effects = await journal.change([step])
             end = State.DELIVERED if delivered else State.FAILED
-            assert (set(settled), list(effects)) == ({7}, [Effect(ended=(State.SENT, end), events=2)])
+            ended = Effect(ended=(State.SENT, end), events=2, provider="sms")
+            assert (set(settled), list(effects)) == ({7}, [ended])
             assert await waiting_events(journal) == [(7, "sent"), (7, "delivered" if delivered else "error")]
             assert (await journal.counts()).receipts_unmatched == 0
 

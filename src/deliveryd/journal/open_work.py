@@ -1,0 +1,90 @@
+"""What hasn't ended, by provider, and the oldest of it: one pass over the indexes of what is open."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from deliveryd.journal.base import Open
+from deliveryd.journal.outbox import WATERMARK
+from deliveryd.journal.rows import to_json
+from deliveryd.model import parse_instant
+from deliveryd.runtime import waits
+from deliveryd.states import State
+
+# Literals: they have to match the conditions of partial indexes, which hold all that is read here.
+_TIMED = (
+    "SELECT provider, count(*), min(id) FROM message"  # noqa: S608  # a constant
+    f" WHERE state = {State.WAITING:d} AND waits_for IS NULL GROUP BY provider"
+)
+_HELD = "FROM message WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"
+_HELD_BY_NAME = f"SELECT waits_for, count(*), min(id) {_HELD} AND {{}} GROUP BY waits_for"
+_HELD_WITHIN = f"SELECT count(*), min(id) {_HELD} AND waits_for > ? AND waits_for < ?"
+_MOVING = (
+    "SELECT state, provider, count(*), min(taken_at) FROM message"
+    " WHERE ended_at IS NULL AND due_at IS NULL GROUP BY state, provider"
+)
+_TAKEN_FIRST = "SELECT min(taken_at) FROM message WHERE id IN (SELECT value FROM json_each(?))"
+_FIRST_EVENT = f"SELECT body FROM event WHERE seq > {WATERMARK} ORDER BY seq LIMIT 1"  # noqa: S608
+
+_MANY = ("customer ", "settings ")
+"""What so many names begin with that messages aren't counted for each of them; in the index's order."""
+
+
+class _Waiting(NamedTuple):
+    """Waiting messages of one provider: how many, and the lowest id."""
+
+    provider: str
+    count: int
+    first: int
+
+
+def open_work(db: sqlite3.Connection) -> Open:
+    """Read what hasn't ended."""
+    waiting, firsts = Counter[str](), []
+    for provider, count, first in (*_timed(db), *_held(db)):
+        waiting[provider] += count
+        firsts.append(first)
+    in_doubt = Counter[str]()
+    taken = []
+    for state, provider, count, taken_at in db.execute(_MOVING):
+        if state == State.IN_DOUBT:
+            in_doubt[provider] += count
+        else:
+            taken.append(taken_at)
+    (taken_first,) = db.execute(_TAKEN_FIRST, (to_json(firsts),)).fetchone()
+    if taken_first is not None:
+        taken.append(taken_first)
+    event = db.execute(_FIRST_EVENT).fetchone()
+    return Open(
+        waiting,
+        in_doubt,
+        min(taken, default=None),
+        None if event is None else parse_instant(json.loads(event[0])["timestamp"]),
+    )
+
+
+def _timed(db: sqlite3.Connection) -> Iterator[_Waiting]:
+    """Messages that wait for their time."""
+    return (_Waiting(*row) for row in db.execute(_TIMED))
+
+
+def _held(db: sqlite3.Connection) -> Iterator[_Waiting]:
+    """Messages that wait for something."""
+    after = ""
+    for prefix in _MANY:
+        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        yield from _by_name(db, "waits_for > ? AND waits_for < ?", after, prefix)
+        count, first = db.execute(_HELD_WITHIN, (prefix, end)).fetchone()
+        if count:
+            yield _Waiting("", count, first)
+        after = end
+    yield from _by_name(db, "waits_for > ?", after)
+
+
+def _by_name(db: sqlite3.Connection, condition: str, *bounds: str) -> Iterator[_Waiting]:
+    for waits_for, count, first in db.execute(_HELD_BY_NAME.format(condition), bounds):
+        yield _Waiting(waits.provider_of(waits_for), count, first)

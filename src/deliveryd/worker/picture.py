@@ -1,0 +1,155 @@
+"""Draws the overview of a running worker from its parts. Nothing here blocks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from deliveryd import __version__
+from deliveryd.config import Config
+from deliveryd.delivery.dispatcher import Dispatcher
+from deliveryd.journal.base import Counts, Open
+from deliveryd.model import SECOND, Clock, channel_of, format_instant
+from deliveryd.options.units import format_rate
+from deliveryd.overview import (
+    BreakerState,
+    Disk,
+    EventsView,
+    Failure,
+    Oldest,
+    Overview,
+    ProviderView,
+    Receiving,
+)
+from deliveryd.telemetry import last_warnings
+from deliveryd.worker.history import History
+from deliveryd.worker.wiring import Parts
+
+_NOW, _MINUTE = 10.0, 60.0
+"""Seconds over which present rates, and those of the last minute, are measured."""
+
+
+class Vitals(NamedTuple):
+    """Whether the loops turn, and since when each; whether messages are taken, and why; seconds it runs."""
+
+    alive: bool
+    ages: Sequence[tuple[str, float]]
+    ready: bool
+    reason: str
+    uptime: float
+
+
+class Figures(NamedTuple):
+    """The latest figures of the journal."""
+
+    counts: Counts
+    open: Open
+
+
+class Picture:
+    """What a worker shows of itself."""
+
+    def __init__(self, config: Config, parts: Parts, clock: Clock, history: History) -> None:
+        self._config = config
+        self._parts = parts
+        self._clock = clock
+        self._history = history
+
+    def draw(self, vitals: Vitals, figures: Figures) -> Overview:
+        """Draw it as it is now; what the journal has is some seconds old."""
+        counts, history = figures.counts, self._history
+        in_flight, dispatchers = self._parts.recorder.in_flight, self._parts.stations.dispatchers
+        now = self._clock.now()
+        rates = history.attempt_rates(_NOW)
+        return Overview(
+            at=format_instant(now),
+            version=__version__,
+            pid=os.getpid(),
+            uptime_seconds=round(vitals.uptime, 3),
+            alive=vitals.alive,
+            ready=vitals.ready,
+            reason=vitals.reason,
+            rates_10s=history.rates(_NOW),
+            rates_60s=history.rates(_MINUTE),
+            delay=history.delay(_MINUTE),
+            in_flight=in_flight.held,
+            in_flight_limit=in_flight.most,
+            places_free=in_flight.free,
+            messages={state.name.lower(): number for state, number in counts.states.items()},
+            waiting_unbound=figures.open.waiting.get("", 0),
+            events=EventsView(counts.events_waiting, counts.events_refused),
+            oldest=oldest_of(figures.open, now),
+            malformed=counts.malformed,
+            receipts_unmatched=counts.receipts_unmatched,
+            providers=[
+                self._provider(name, dispatcher, figures.open, rates.get(name, 0.0), now)
+                for name, dispatcher in dispatchers.items()
+            ],
+            disk=Disk(self._parts.journal.room(), self._config.journal.reserve),
+            paused=[],
+            warnings=last_warnings(),
+            last_reload=None,
+            lanes={
+                name: {
+                    "queued": dispatcher.queued,
+                    "under_way": dispatcher.under_way,
+                    "open": dispatcher.is_open,
+                    "refused_settings": sorted(dispatcher.refused_settings),
+                }
+                for name, dispatcher in dispatchers.items()
+            },
+            loops={name: round(age, 3) for name, age in vitals.ages},
+        )
+
+    def _provider(
+        self, name: str, dispatcher: Dispatcher, open_: Open, rate: float, now: int
+    ) -> ProviderView:
+        policy, provider = dispatcher.policy, dispatcher.provider
+        totals = self._parts.metrics.provider_totals(name)
+        failure = provider.last_failure
+        since = now - int(provider.breaker.seconds_open * SECOND) if provider.is_down else None
+        return ProviderView(
+            identity=name,
+            channel=channel_of(name),
+            enabled=dispatcher.is_enabled,
+            waiting=open_.waiting.get(name, 0),
+            queued=dispatcher.queued,
+            under_way=dispatcher.under_way,
+            concurrency=policy.concurrency,
+            rate=rate,
+            rate_limit=None if policy.rate is None else format_rate(policy.rate),
+            breaker=_breaker(dispatcher),
+            since=None if since is None else format_instant(since),
+            refused_settings=sorted(dispatcher.refused_settings),
+            last_failure=None
+            if failure is None
+            else Failure(failure.code, failure.reason, format_instant(failure.at)),
+            in_doubt=open_.in_doubt.get(name, 0),
+            receipts=self._receipts(name),
+            accepted=totals.accepted,
+            failed=totals.failed,
+            delivered=totals.delivered,
+            unconfirmed=totals.unconfirmed,
+            overdue=totals.overdue,
+        )
+
+    def _receipts(self, name: str) -> Receiving:
+        if name not in self._config.channels.reporting:
+            return "none"
+        return "silent" if name in self._parts.stations.deadlines.silent else "reporting"
+
+
+def oldest_of(open_: Open, now: int) -> Oldest:
+    """The ages of what waits longest."""
+    message, event = (
+        None if at is None else round(max(now - at, 0) / SECOND, 3)
+        for at in (open_.oldest_message, open_.oldest_event)
+    )
+    return Oldest(message, event)
+
+
+def _breaker(dispatcher: Dispatcher) -> BreakerState:
+    if not dispatcher.is_open:
+        return "closed"
+    return "probing" if dispatcher.provider.breaker.is_probing else "open"

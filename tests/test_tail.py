@@ -46,6 +46,7 @@ def watched(world: VirtualWorld, wanted: TailFilter) -> list[dict[str, Any]]:
         supervisor = world.supervisor()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: supervisor.run(until_idle=True))
+            await supervisor.opened.wait()
             with Tail(supervisor.parts.recorder, wanted) as tail:
                 while supervisor.account is None:
                     events.extend(await tail.next_events(0.5))

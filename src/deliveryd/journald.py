@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import socket
+from array import array
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,6 +29,10 @@ class JournalSocket:
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
 
+    def __del__(self) -> None:
+        """Close the socket of a log that was replaced."""
+        self._socket.close()
+
     def send(self, fields: Mapping[str, str]) -> bool:
         """Send one line; return whether the journal took it. Never waits and never raises."""
         datagram = b"".join(_encoded(name, value) for name, value in fields.items())
@@ -45,7 +50,8 @@ class JournalSocket:
                 with open(file, "wb", closefd=False) as out:
                     out.write(datagram)
                 fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
-                socket.send_fds(self._socket, [b""], [file], 0, self._path)
+                rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [file]))
+                self._socket.sendmsg([], [rights], 0, self._path)
             finally:
                 os.close(file)
         except OSError:

@@ -134,6 +134,7 @@ def test_a_line_larger_than_a_datagram_goes_as_a_sealed_file(journal: Journal) -
     data, files, _flags, _address = socket.recv_fds(journal._socket, 16, 1)
     assert data == b""
     with open(files[0], "r+b") as file:  # noqa: PTH123  # a descriptor
+        file.seek(0)
         assert parsed(file.read()) == {"MESSAGE": large, "PRIORITY": "6"}
         with pytest.raises(OSError, match="not permitted"):
             os.pwrite(file.fileno(), b"y", 0)
@@ -173,7 +174,7 @@ def select_readable(descriptor: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.skipif(not JOURNALD.exists() or os.geteuid() != 0, reason="needs root and systemd-journald")
 def test_journalctl_finds_a_message_by_its_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With systemd's own journald and journalctl; a line of 1 MB is among the lines."""
+    """With systemd's own journald and journalctl; a line of 10 MB is among the lines."""
     name = f"deliveryd-test-{os.getpid()}"
     folder = Path(f"/run/systemd/journal.{name}")
     with subprocess.Popen([JOURNALD, name], stderr=subprocess.DEVNULL) as daemon:
@@ -182,10 +183,10 @@ def test_journalctl_finds_a_message_by_its_field(monkeypatch: pytest.MonkeyPatch
                 wait_for_socket(folder / "socket")
                 log(Event.MESSAGE_SENT, message_id=1001, channel="sms", provider="sms/b")
                 log(Event.MESSAGE_SENT, message_id=1002, channel="sms", provider="sms")
-            large = {"MESSAGE": "x" * (1 << 20), "DELIVERYD_MESSAGE": "7"}
+            large = {"MESSAGE": "x" * (10 << 20), "DELIVERYD_MESSAGE": "7"}
             assert JournalSocket(folder / "socket").send(large)
             found = journalctl(name, "DELIVERYD_MESSAGE=1001")
-            assert len(journalctl(name, "DELIVERYD_MESSAGE=7")) == (1 << 20) + 1
+            assert len(journalctl(name, "DELIVERYD_MESSAGE=7")) == (10 << 20) + 1
         finally:
             daemon.terminate()
             daemon.wait()

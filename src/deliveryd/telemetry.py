@@ -184,6 +184,9 @@ class Event(StrEnum):
     DESK_DECIDED = "desk.decided", INFO, "an operator's order was carried out"
     DESK_CLOSED = "desk.closed", WARNING, "the worker can't receive operators' orders"
 
+    OTLP_UNAVAILABLE = "otlp.unavailable", WARNING, "the OTLP collector takes nothing; tried again later"
+    OTLP_RECOVERED = "otlp.recovered", INFO, "the OTLP collector takes spans and metrics again"
+
     LIBRARY_MESSAGE = "library.message", WARNING, "a library logged something"
 
     level: int

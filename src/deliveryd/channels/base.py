@@ -13,7 +13,8 @@ class Dispatch(NamedTuple):
 
     `key` is the idempotency key: the same for all attempts of the message at this provider, unless an
     operator restarts the message. Nothing may be sent after `expires_at` by `clock`: an adapter calls
-    `check_time` immediately before the first byte that can't be withdrawn.
+    `check_time` immediately before the first byte that can't be withdrawn. `traceparent` continues the
+    message's trace (W3C Trace Context); None: it isn't traced.
     """
 
     key: str
@@ -22,6 +23,7 @@ class Dispatch(NamedTuple):
     rendered: Rendered
     expires_at: int | None
     clock: Clock
+    traceparent: str | None = None
 
     def check_time(self) -> None:
         """Raise TooLate if the message has expired."""

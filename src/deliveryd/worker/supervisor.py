@@ -117,6 +117,8 @@ class Supervisor:
             parts.metrics.follow(health.levels)
             close_servers = anyio.Event()
             addresses = self._open_servers(parts, health, servers, close_servers)
+            if parts.exporter is not None:
+                servers.start_soon(parts.exporter.run, close_servers)
             await parts.pipeline.recover()
             async with anyio.create_task_group() as loops:
                 self._start_loops(parts, health, loops)

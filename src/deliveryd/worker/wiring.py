@@ -62,6 +62,8 @@ from deliveryd.service.hosts import HostRules, parse_host, parse_network
 from deliveryd.telemetry import Event, log
 
 if TYPE_CHECKING:
+    from deliveryd.otlp.export import Exporter
+    from deliveryd.otlp.opening import Tracing
     from deliveryd.receipts.app import Receipts
 
 LONGEST_ASKED = 3600.0
@@ -85,6 +87,7 @@ class Parts(NamedTuple):
     metrics: Metrics
     heartbeats: Heartbeats
     overdue: OverdueReceipts
+    exporter: Exporter | None
 
 
 class Outside(NamedTuple):
@@ -148,13 +151,16 @@ async def assemble(
             name: Provider(name, _policy(provider).breaker, recorder.backlog, clock)
             for name, provider in config.channels.providers.items()
         }
+        tracing = _tracing(config, metrics, clock, journal.namespace, blocking or in_thread)
+        if tracing is not None and tracing.tracer is not None:
+            recorder.watch(tracing.tracer)
         choices = build_choices(config, providers, states)
         router = build_router(config, choices, recorder.stopped)
         preparer = Preparer(settings, directory, router, recorder, clock, metrics)
         stations = _stations(
             config,
             service,
-            providers,
+            providers if tracing is None else tracing.traced(providers),
             states,
             choices,
             journal,
@@ -168,6 +174,7 @@ async def assemble(
             Pipeline(stations, journal, recorder, clock, heartbeats), stations, recorder, journal,
             _receipts(config, recorder, clock, metrics), metrics, heartbeats,
             OverdueReceipts(config.channels.overdue, journal, clock, metrics),
+            None if tracing is None else tracing.exporter,
         )  # fmt: skip
 
 
@@ -437,3 +444,14 @@ def _receipts(config: Config, recorder: Recorder, clock: Clock, metrics: Metrics
         public_url=config.receipts.public_url or "",
         intermediate=config.events.intermediate,
     )
+
+
+def _tracing(
+    config: Config, metrics: Metrics, clock: Clock, namespace: str, blocking: Blocking
+) -> Tracing | None:
+    """What exports spans and metrics, if an endpoint is configured. Raises ConfigError."""
+    if config.otlp.endpoint is None:
+        return None
+    from deliveryd.otlp.opening import open_tracing  # noqa: PLC0415  # loads protobuf
+
+    return open_tracing(config.otlp, metrics, clock, namespace, blocking)

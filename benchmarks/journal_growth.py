@@ -152,7 +152,7 @@ async def unknown_receipt(journal: Journal) -> float:
 async def forgetting(journal: SqliteJournal, commits: list[float]) -> dict[str, float]:
     """How long the writer is held by one batch of forgetting, as the worker makes them."""
     cpu = time.process_time()
-    forgotten = sum([await journal.forget(NOW, FORGET) for _ in range(50)])
+    forgotten = sum([await journal.prune(NOW, FORGET) for _ in range(50)])
     cpu = time.process_time() - cpu
     held = sorted(commits)
     return {
@@ -168,7 +168,7 @@ async def room(path: Path) -> dict[str, float]:
     commits: list[float] = []
     async with open_journal(path, observe=lambda seconds, _: commits.append(seconds * 1e3)) as journal:
         forgotten = 0
-        while number := await journal.forget(2 * NOW, 2000):
+        while number := await journal.prune(2 * NOW, 2000):
             forgotten += number
         commits.clear()
         while await journal.give_back(64):

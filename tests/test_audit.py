@@ -54,7 +54,7 @@ def test_the_journal_of_a_worker_is_balanced(world: World) -> None:
     sums = dict(re.findall(r"^[ =+]*([a-z, ']+?) {2,}(\d+)$", answered.out, re.MULTILINE))
     assert sums == {
         "taken": "35", "ended": "33", "waiting": "0", "in progress": "0", "in doubt": "1",
-        "set aside": "1", "forgotten, ids kept": "0", "missing": "0",
+        "set aside": "1", "pruned, ids kept": "0", "forgotten": "0", "missing": "0",
     }  # fmt: skip
     assert "the journal is balanced" in answered.out
     assert audit(world, "--json").data["balanced"] is True
@@ -105,7 +105,7 @@ def test_a_run_until_idle_prints_what_became_of_the_messages(world: World) -> No
     world.run_until_idle()
     assert world.log().splitlines()[-1] == (
         "deliveryd: of 10 messages ever taken: 7 sent, 0 delivered, 3 failed, 0 in doubt, 0 set aside,"
-        " 0 not at their end, 0 forgotten"
+        " 0 not at their end, 0 pruned, 0 forgotten"
     )
 
 

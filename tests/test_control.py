@@ -296,7 +296,7 @@ def test_what_is_dropped_is_asked_about_no_more_and_stays_on_record(world: World
     assert sorted(by_kind) == ["event", "malformed", "message"]
     assert names(world, "--kind", "event") == [by_kind["event"]]
     assert names(world, "--since", "2100-01-01T00:00:00Z") == []
-    assert names(world, "--reason", "settingsid") == [by_kind["malformed"]]
+    assert names(world, "--matching", "settingsid") == [by_kind["malformed"]]
     assert '{"id": 2}' in order(world, "dead", "show", by_kind["malformed"]).out
     would = order(world, "dead", "drop", "--all", "--dry-run", "--json").data
     assert sorted(would["done"]) == sorted(by_kind.values())

@@ -256,7 +256,7 @@ def test_a_forgotten_message_is_told_by_what_is_kept(world: World) -> None:
     assert worker.wait(PATIENCE) == 0
     told = explain(world, 5)
     assert told.status == 0
-    assert told.out.startswith("message 5: forgotten; it ended longer ago than journal.retention")
+    assert told.out.startswith("message 5: pruned; it ended longer ago than journal.retention")
     assert "event sent: accepted by the service" in told.out
 
 

@@ -105,7 +105,7 @@ async def everything_that_a_worker_asks(journal: SqliteJournal) -> None:
     await walk_through_everything(journal)
     await journal.recover(NOW, ["email"])
     await journal.counts()
-    await journal.forget(NOW + SECOND, 10)
+    await journal.prune(NOW + SECOND, 10)
     await journal.give_back(1)
     account.account(journal._db)
 
@@ -157,7 +157,7 @@ async def test_the_account_includes_all_commits_without_using_the_writing_thread
         await report(journal, await end(journal, range(1, 11)))
         await take(journal, range(11, 14))
         before = sum(commits)
-        assert await journal.account() == (13, {State.READY: 3}, {State.FAILED: 10}, 0)
+        assert await journal.account() == (13, {State.READY: 3}, {State.FAILED: 10}, 0, 0)
         assert sum(commits) == before
 
 
@@ -170,7 +170,7 @@ async def test_messages_that_have_to_stay_do_not_block_the_deletion_of_others(pa
         for row in await end(journal, range(1, 41)):
             await journal.refuse(row, "400", NOW)
         await report(journal, await end(journal, range(41, 44)))
-        forgotten = [await journal.forget(NOW + 1, 1) for _ in range(20)]
+        forgotten = [await journal.prune(NOW + 1, 1) for _ in range(20)]
         assert sum(forgotten) == 3
         assert (await journal.counts()).events_refused == 40
         assert (await journal.account()).ended == 40
@@ -191,11 +191,11 @@ async def test_a_post_stays_as_long_as_one_of_its_events_does(path: Path) -> Non
         await journal.take([message(200)], [], NOW)
         await journal.accept(await journal.outbox(0, 1), NOW + 200)
         assert posts_of(journal) == 201
-        assert await journal.forget(NOW + 1, 30) == 30
+        assert await journal.prune(NOW + 1, 30) == 30
         assert posts_of(journal) <= 201 - 30
-        while await journal.forget(NOW + 1, 30):
+        while await journal.prune(NOW + 1, 30):
             pass
-        assert await journal.forget(NOW + 1000, 30) == 0
+        assert await journal.prune(NOW + 1000, 30) == 0
         assert posts_of(journal) == 1
         assert [event.settled_at for event in read_life(path, 200).events] == [NOW + 200]
 
@@ -214,7 +214,7 @@ async def test_a_tombstone_restores_the_events_byte_for_byte(path: Path, event: 
         await journal.change([Transition(entry(1), State.READY, State.FAILED, NOW, events=(event,))])
         await report(journal, await journal.outbox(0, 9))
         before = await words(journal, 1)
-        assert await journal.forget(NOW + 1, 9) == 1
+        assert await journal.prune(NOW + 1, 9) == 1
         assert await words(journal, 1) == before
         assert len(before) == 2
 
@@ -224,7 +224,7 @@ async def test_a_forgotten_malformed_message_keeps_its_two_events(path: Path) ->
         await journal.take([], [Malformed('{"id":1}', "no settings", 1)], NOW)
         dequeued, error = await journal.outbox(0, 9)
         await report(journal, [dequeued, error])
-        assert await journal.forget(NOW + 1, 9) == 2  # the message, and the element that it was made of
+        assert await journal.prune(NOW + 1, 9) == 2  # the message, and the element that it was made of
         assert await words(journal, 1) == [dequeued.body, error.body]
     assert read_life(path, 1).tombstone == (dequeued.body, error.body)
 
@@ -233,7 +233,7 @@ async def test_a_flood_of_unmatched_receipts_is_deleted_completely(path: Path) -
     """A sweep returns more than 0 as long as anything old enough is left."""
     async with open_journal(path) as journal:
         await journal.receive([Receipt("sms", f"p{n}", True, "delivered", NOW, NOW) for n in range(250)])
-        steps = [await journal.forget(NOW + 1, 100) for _ in range(4)]
+        steps = [await journal.prune(NOW + 1, 100) for _ in range(4)]
         assert steps == [100, 100, 50, 0]
         assert (await journal.counts()).receipts_unmatched == 0
 
@@ -252,7 +252,7 @@ async def test_a_tombstone_takes_few_bytes(path: Path) -> None:
         await journal.change(sent)
         await journal.change([Transition(entry(c.entry.id), State.SENDING, State.SENT, NOW) for c in sent])
         await report(journal, await journal.outbox(0, 100_000))
-        assert await journal.forget(NOW + 1, 10_000) == 10_000
+        assert await journal.prune(NOW + 1, 10_000) == 10_000
     assert bytes_of(path, "tombstone") < 48 * 10_000
 
 
@@ -265,7 +265,7 @@ async def test_the_space_of_forgotten_messages_is_returned_to_the_file_system(pa
     async with open_journal(path) as journal:
         for first in range(0, 3000, 500):
             await report(journal, await end(journal, range(first, first + 500), "x" * 20_000))
-        while await journal.forget(NOW + 1, 100):
+        while await journal.prune(NOW + 1, 100):
             pass
         steps = 0
         while given := await journal.give_back(1000):
@@ -280,7 +280,7 @@ async def test_the_space_of_forgotten_messages_is_returned_to_the_file_system(pa
 async def test_a_small_journal_keeps_its_free_pages_for_reuse(path: Path) -> None:
     async with open_journal(path) as journal:
         await report(journal, await end(journal, range(200), "x" * 10_000))
-        while await journal.forget(NOW + 1, 100):
+        while await journal.prune(NOW + 1, 100):
             pass
         assert await journal.give_back(1000) == 0
 

@@ -121,7 +121,7 @@ async def test_a_forgotten_message_is_known_by_its_tombstone(path: Path) -> None
         await take(journal)
         await send(journal)
         await journal.accept(await journal.outbox(0, 10), NOW + 4)
-        assert await journal.forget(NOW + 1000, 10) == 1
+        assert await journal.prune(NOW + 1000, 10) == 1
     life = read_life(path, 5)
     assert life.is_known
     assert life.message is None

@@ -523,7 +523,7 @@ async def test_repeats_of_forgotten_messages_do_not_gather(path: Path) -> None:
         failed = StatusEvent(1, "error", NOW, details="expired")
         await journal.change([Transition(entry(1), State.READY, State.FAILED, NOW, events=(failed,))])
         await journal.accept(await journal.outbox(0, 10), NOW)
-        assert await journal.forget(NOW + 1, 10) == 1
+        assert await journal.prune(NOW + 1, 10) == 1
         for _ in range(20):
             await journal.take([message(1)], [], NOW)
             await journal.accept(await journal.outbox(0, 10), NOW)

@@ -300,9 +300,11 @@ def test_a_worker_records_who_is_at_the_other_end_of_its_socket(
     world.state.enqueue('{"id": 5, "settingsId": 1, "customerId": 1, "variables": 0}')
     worker = world.start()
     world.sandbox.wait_for(lambda state: state.statuses(5) == ["dequeued", "error"], PATIENCE)
-    assert command("dead", "drop", "--config", world.config, "--all").status == 0
+    drop = ("dead", "drop", "--config", world.config, "--all")
+    assert command(*drop, "--reason", "a test of theirs").status == 0
     told = of(world, "explain", 5).out
     assert f"by the user {me}\n" in told
+    assert "reason: a test of theirs\n" in told
     assert "claimed" not in told
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE) == 0
@@ -313,3 +315,24 @@ def test_a_claim_that_is_no_users_name_is_left_out_and_the_order_carried_out(cla
     """On either side of the socket."""
     order = {"request": "order", "verb": "drop", "kind": "event", "keys": ["1"], "caller": claim}
     assert read_request(json.dumps(order).encode()) == Order(Action.DROP, ItemKind.EVENT, ("1",))
+
+
+@pytest.mark.parametrize("reason", ["", "  ", "x" * 501, "a\x1b]0;title\x07", "two\nlines", 7, ["a"]])
+def test_an_order_with_a_reason_that_cannot_be_kept_is_refused(reason: object) -> None:
+    """Nothing is recorded that the operator didn't write."""
+    order = {
+        "request": "order",
+        "verb": "drop",
+        "kind": "event",
+        "keys": ["1"],
+        "caller": None,
+        "reason": reason,
+    }
+    with pytest.raises(ValueError, match="reason"):
+        read_request(json.dumps(order).encode())
+
+
+def test_a_reason_that_is_too_long_is_a_usage_error() -> None:
+    told = command("dead", "drop", "--all", "--reason", "x" * 501)
+    assert told.status == 2
+    assert "at most 500" in told.err

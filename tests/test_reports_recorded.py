@@ -138,7 +138,7 @@ async def test_only_the_latest_of_what_cant_be_read_are_kept(
         await received(journal, *(unread(str(number), NOW + number) for number in range(10)))
         kept = read_dead_letters(path, [ItemKind.REPORT], 0, "")
         assert [letter.at - NOW for letter in kept] == [7, 8, 9]
-        await journal.forget(NOW + 9, 100)
+        await journal.prune(NOW + 9, 100)
         assert [letter.at - NOW for letter in read_dead_letters(path, [ItemKind.REPORT], 0, "")] == [9]
 
 

@@ -175,7 +175,7 @@ async def test_who_was_lifted_long_ago_is_forgotten(path: Path) -> None:
     """Who is on the list stays there."""
     async with open_journal(path) as journal:
         await journal.receive([], [change(1), change(2, address="x@example.com"), change(3, stopped=False)])
-        await journal.forget(100, 10)
+        await journal.prune(100, 10)
         assert in_force(path) == [(2, "answer")]
     assert read(path, lambda db: db.execute("SELECT count(*) FROM stopped").fetchone()) == (1,)
 

@@ -62,7 +62,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "RECEIPT_FAILED": "FAILED",
     },
     "DELIVERED": {},
-    "FAILED": {"RECEIPT_PROVES": "SENT", "RECEIPT_DELIVERED": "DELIVERED"},
+    "FAILED": {"ORDERED_ANEW": "WAITING", "RECEIPT_PROVES": "SENT", "RECEIPT_DELIVERED": "DELIVERED"},
     "SET_ASIDE": {"ORDERED_RETRY": "TAKEN", "DEQUEUED_ACCEPTED": "READY"},
 }
 """Written out once more, so that a change of the table is a change in two places."""
@@ -108,6 +108,7 @@ MADE: Mapping[tuple[State, Cause], Transition | ReceiptStep | Edge | None] = {
     (State.SENT, Cause.RECEIPT_FAILED_NEXT): transitions.failed_to_next(ENTRY, receipt(delivered=False)),
     (State.SENT, Cause.RECEIPT_DELIVERED): transitions.reported(1, State.SENT, receipt(delivered=True)),
     (State.SENT, Cause.RECEIPT_FAILED): transitions.reported(1, State.SENT, receipt(delivered=False)),
+    (State.FAILED, Cause.ORDERED_ANEW): transitions.ordered_anew(ENTRY, AT),
     (State.FAILED, Cause.RECEIPT_PROVES): proved(State.FAILED),
     (State.FAILED, Cause.RECEIPT_DELIVERED): transitions.reported(1, State.FAILED, receipt(delivered=True)),
     (State.SET_ASIDE, Cause.ORDERED_RETRY): transitions.ordered_retry(ENTRY, AT),

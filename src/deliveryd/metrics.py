@@ -66,7 +66,7 @@ _COMMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 class Levels:
     """Current values: messages per state, events not yet accepted, bytes of the journal's files, whether
     each provider's breaker is open, and whether receipt deadlines of a provider stand still; whether messages
-    are taken, messages in doubt by provider, ages of what waits longest (seconds), and pauses by kind.
+    are taken, messages in doubt by provider, and the ages of what waits longest (seconds).
     """
 
     messages: Mapping[State, int]
@@ -78,7 +78,6 @@ class Levels:
     in_doubt: Mapping[str, int] = field(default_factory=dict)
     oldest_message: float = 0.0
     oldest_event: float = 0.0
-    paused: Mapping[str, int] = field(default_factory=dict)
 
 
 class Totals(NamedTuple):

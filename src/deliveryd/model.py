@@ -236,7 +236,8 @@ class Entry(NamedTuple):
 
     def anew(self) -> Entry:
         """The message as an operator has it begin anew: its keys are new ones at every provider."""
-        return self._unbound()._replace(beginning=self.beginning + 1)
+        stay = self.key + 1 if self.number else self.key  # a stay without a try isn't counted
+        return self._unbound()._replace(key=stay, beginning=self.beginning + 1)
 
     def moved_on(self, reason: str) -> Entry:
         """The message after a try that its provider didn't take: another one of its channel takes it.

@@ -51,6 +51,7 @@ class Cause(Enum):
     ORDERED_SENT = "ordered: settle as sent"
     ORDERED_FAILED = "ordered: settle as failed"
     ORDERED_RETRY = "ordered: retry"
+    ORDERED_ANEW = "ordered: begin anew"
     RECEIPT_PROVES = "receipt proves it sent"
     RECEIPT_DELIVERED = "receipt: delivered"
     RECEIPT_FAILED = "receipt: failed"
@@ -108,6 +109,7 @@ TRANSITIONS: dict[State, dict[Cause, State]] = {
     },
     State.DELIVERED: {},
     State.FAILED: {
+        Cause.ORDERED_ANEW: State.WAITING,
         Cause.RECEIPT_PROVES: State.SENT,
         Cause.RECEIPT_DELIVERED: State.DELIVERED,
     },

@@ -240,6 +240,7 @@ class Fields(TypedDict, total=False):
     oldest: float
     outbox: int
     pid: int
+    pruned: int
     reason: str
     refused: int
     repeated: int

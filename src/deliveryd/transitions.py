@@ -58,6 +58,7 @@ _ORDERED_RESEND = edge(State.IN_DOUBT, Cause.ORDERED_RESEND)
 _ORDERED_SENT = edge(State.IN_DOUBT, Cause.ORDERED_SENT)
 _ORDERED_FAILED = edge(State.IN_DOUBT, Cause.ORDERED_FAILED)
 _ORDERED_RETRY = edge(State.SET_ASIDE, Cause.ORDERED_RETRY)
+_ORDERED_ANEW = edge(State.FAILED, Cause.ORDERED_ANEW)
 
 
 # The beginning
@@ -223,6 +224,14 @@ def ordered_failed(entry: Entry, at: int) -> Transition:
 def ordered_retry(entry: Entry, at: int) -> Transition:
     """Report the `dequeued` of a message once more that was set aside."""
     return Transition(entry, *_ORDERED_RETRY, at)
+
+
+def ordered_anew(entry: Entry, at: int) -> Transition:
+    """A message that failed begins anew, at once: every channel may take it, under new keys.
+
+    Its expiry is checked before the attempt, as always. The service is told what comes of it.
+    """
+    return Transition(entry.anew()._replace(spent=(), sent_by=None), *_ORDERED_ANEW, at, due_at=at)
 
 
 # Receipts that didn't come, and receipts

@@ -33,6 +33,7 @@ PROVIDER = (
 NEVER_PASSED: Mapping[str, str] = {
     "COMMIT.cut_log": "no transaction: what it does is a checkpoint, as SQLite does it by itself",
     "COMMIT.account": "only reads, and not in the thread that writes",
+    "COMMIT.open_work": "only reads, and not in the thread that writes",
     "COMMIT.largest_cause": "only reads, and only when far more messages wait than the scenario has",
     "COMMIT.hasten": "the scenario's clock isn't put back",
     "DiskCache.clear": "for an operator's command",
@@ -85,6 +86,7 @@ NEVER_PASSED: Mapping[str, str] = {
     "ServiceClient.customer_data": "no message needs the area of customer data",
     "ServiceClient.customer_page": "no message needs the area of customer data",
     "ServiceClient.entity": "no message needs the area of customer data",
+    "SqliteJournal.open_work": "only reads: see COMMIT.open_work",
     "SqliteJournal.largest_cause": "only reads: see COMMIT.largest_cause",
     "ServiceClient.look": "for an operator's command",
     "SqliteJournal.hasten": "the scenario's clock isn't put back",

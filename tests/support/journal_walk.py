@@ -55,7 +55,7 @@ async def walk_through_everything(journal: SqliteJournal) -> None:
     await go_on_without_receipts(journal)
     await decide_everything(journal)
     await journal.accept(await journal.outbox(0, 100), NOW)
-    await journal.forget(NOW + 1, 10)
+    await journal.prune(NOW + 1, 10)
     await journal.take([message(1)], [], NOW)
 
 

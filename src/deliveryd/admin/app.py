@@ -1,9 +1,10 @@
-"""The administrative pages: /livez, /readyz, /metrics, /status and a plain index of them (design 6)."""
+"""The administrative pages (design 6): /livez, /readyz, /metrics, /status, and the status page."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from importlib import resources
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -11,13 +12,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from deliveryd.admin import page
 from deliveryd.admin.base import HealthSource
 from deliveryd.admin.exposition import expose
 from deliveryd.admin.hosts import HostGuard
+from deliveryd.admin.viewers import Places, RegionsFeed, Stream, WholeFeed
 from deliveryd.metrics import Metrics
-from deliveryd.overview import as_json
+from deliveryd.overview import Points, as_json
 
 _TEXT = "text/plain; charset=utf-8"
+_JSON = "application/json"
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -26,25 +30,34 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+_PAGE_HEADERS = {
+    **_HEADERS,
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self';"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+}
 
-_INDEX = """\
-deliveryd
-
-/livez    200 while all loops are turning
-/readyz   200 while messages are being taken
-/metrics  metrics for Prometheus
-/status   the worker's state, as JSON
-"""
+_FILES = {
+    "page.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+"""What the page loads, all of it from here."""
 
 
 def admin_app(health: HealthSource, metrics: Metrics, allowed_hosts: Collection[str] = ()) -> ASGIApp:
-    """Build the read-only pages on the health and the metrics of one worker.
+    """Build the pages on the health and the metrics of one worker.
 
     Requests must use an address, `localhost` or a name of `allowed_hosts` as their host.
     """
+    drawn = _Drawn(health)
+    places = Places()
+    whole = WholeFeed(lambda: as_json(health.overview()))
 
-    async def index(_request: Request) -> Response:
-        return _answer(_INDEX)
+    async def shown(_request: Request) -> Response:
+        document = page.document(drawn.regions())
+        return Response(document, headers=_PAGE_HEADERS, media_type="text/html")
 
     async def livez(_request: Request) -> Response:
         alive, turns = health.alive()
@@ -60,18 +73,48 @@ def admin_app(health: HealthSource, metrics: Metrics, allowed_hosts: Collection[
         return _answer(body, media_type=content_type)
 
     async def status(_request: Request) -> Response:
-        return _answer(f"{json.dumps(as_json(health.overview()), indent=2)}\n", media_type="application/json")
+        return _answer(f"{json.dumps(as_json(health.overview()), indent=2)}\n", media_type=_JSON)
+
+    async def history(_request: Request) -> Response:
+        return _answer(f"{json.dumps(as_json(health.hour()))}\n", media_type=_JSON)
 
     pages = Starlette(
         routes=[
-            Route("/", index),
+            Route("/", shown),
             Route("/livez", livez),
             Route("/readyz", readyz),
             Route("/metrics", numbers),
             Route("/status", status),
+            Route("/status/history", history),
+            Route("/status/stream", Stream(whole, places), methods=["GET"]),
+            Route("/page/stream", Stream(RegionsFeed(drawn.regions), places), methods=["GET"]),
+            *(
+                Route(f"/page/{name}", _file(name, media_type), methods=["GET"])
+                for name, media_type in _FILES.items()
+            ),
         ]
     )
     return HostGuard(pages, allowed_hosts)
+
+
+class _Drawn:
+    """The regions of the page; the plots, which change seldom, are drawn when they do."""
+
+    def __init__(self, health: HealthSource) -> None:
+        self._health = health
+        self._hour: Points | None = None
+        self._plots: page.Regions = {}
+
+    def regions(self) -> page.Regions:
+        hour = self._health.hour()
+        if hour is not self._hour:
+            self._hour, self._plots = hour, page.plots(hour)
+        return {**page.numbers(self._health.overview()), **self._plots}
+
+
+def _file(name: str, media_type: str) -> Response:
+    body = resources.files("deliveryd.admin").joinpath("static", name).read_bytes()
+    return Response(body, headers=_HEADERS, media_type=media_type)
 
 
 def _answer(body: str | bytes, status: int = 200, media_type: str = _TEXT) -> Response:

@@ -103,10 +103,6 @@ def _gauges(now: Levels) -> Iterator[Metric]:
         "Age of the oldest status event not yet accepted by the service; 0: there is none.",
         now.oldest_event,
     )
-    paused = GaugeMetricFamily("deliveryd_paused", "Pauses in force, by what they pause.", labels=["kind"])
-    for kind, count in now.paused.items():
-        paused.add_metric([kind], count)
-    yield paused
     silent = GaugeMetricFamily(
         "deliveryd_receipts_silent",
         "1 while a provider reports nothing and its receipt deadlines stand still.",

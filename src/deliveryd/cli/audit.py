@@ -36,7 +36,7 @@ def audit(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> No
         raise typer.Exit(FAILED)
 
 
-_TEXTS = {"in_the_line_hands": "in progress", "forgotten": "forgotten, ids kept"}
+_TEXTS = {"in_the_line_hands": "in progress", "pruned": "pruned, ids kept"}
 
 
 def _sums(result: Audit) -> Mapping[str, int]:
@@ -47,13 +47,14 @@ def _sums(result: Audit) -> Mapping[str, int]:
         "in_the_line_hands": sum(states.get(state, 0) for state in IN_HAND),
         "in_doubt": states.get(State.IN_DOUBT, 0),
         "set_aside": states.get(State.SET_ASIDE, 0),
-        "forgotten": result.ids_kept,
+        "pruned": result.ids_kept,
+        "forgotten": result.account.forgotten,
     }
 
 
 def _as_lines(result: Audit) -> Iterator[str]:
     yield _line("taken", result.account.taken)
-    for sign, (name, number) in zip("=+++++", _sums(result).items(), strict=True):
+    for sign, (name, number) in zip("=++++++", _sums(result).items(), strict=True):
         yield _line(f"  {sign} {_TEXTS.get(name) or name.replace('_', ' ')}", number)
     yield _line("missing", result.gap)
     yield ""

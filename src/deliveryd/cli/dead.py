@@ -9,7 +9,7 @@ import typer
 
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, Everything
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, Everything, WhyOption
 from deliveryd.cli.orders import (
     carry_out,
     expected_reply,
@@ -73,7 +73,7 @@ Since = Annotated[
         help='Only those set aside since this instant, or within this time, such as "2h".',
     ),
 ]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")]
+Matching = Annotated[str, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")]
 
 
 @dead.command("list")
@@ -82,11 +82,11 @@ def list_dead(
     config: ConfigOption = USUAL_CONFIG,
     kind: Kinds = None,
     since: Since = None,
-    reason: Reason = "",
+    matching: Matching = "",
     as_data: AsData = False,
 ) -> None:
     """List the dead letters, oldest first."""
-    found = _Filter(kind or DEAD_KINDS, since, reason).apply(load_as_owner(config))
+    found = _Filter(kind or DEAD_KINDS, since, matching).apply(load_as_owner(config))
     if as_data:
         print_json([_as_data(each) for each in found])
     else:
@@ -125,7 +125,8 @@ def retry(
     everything: Everything = False,
     kind: Kinds = None,
     since: Since = None,
-    reason: Reason = "",
+    matching: Matching = "",
+    why: WhyOption = None,
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
@@ -134,8 +135,8 @@ def retry(
     Events are reported again, messages start over, receipts are matched again.
     """
     loaded = load_as_owner(config)
-    chosen = _choose(loaded, names or (), everything, _Filter(kind or _RETRIED, since, reason))
-    _decide(loaded, Action.RETRY, chosen, dry_run=dry_run, as_data=as_data)
+    chosen = _choose(loaded, names or (), everything, _Filter(kind or _RETRIED, since, matching))
+    _decide(loaded, Action.RETRY, chosen, why=why, dry_run=dry_run, as_data=as_data)
 
 
 @dead.command()
@@ -146,7 +147,8 @@ def drop(
     everything: Everything = False,
     kind: Kinds = None,
     since: Since = None,
-    reason: Reason = "",
+    matching: Matching = "",
+    why: WhyOption = None,
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
@@ -155,8 +157,8 @@ def drop(
     They stay in the journal, marked as dropped.
     """
     loaded = load_as_owner(config)
-    chosen = _choose(loaded, names or (), everything, _Filter(kind or DEAD_KINDS, since, reason))
-    _decide(loaded, Action.DROP, chosen, dry_run=dry_run, as_data=as_data)
+    chosen = _choose(loaded, names or (), everything, _Filter(kind or DEAD_KINDS, since, matching))
+    _decide(loaded, Action.DROP, chosen, why=why, dry_run=dry_run, as_data=as_data)
 
 
 _RETRIED = (
@@ -180,10 +182,16 @@ def _choose(
 
 
 def _decide(
-    config: Config, verb: Action, chosen: Mapping[ItemKind, Sequence[str]], *, dry_run: bool, as_data: bool
+    config: Config,
+    verb: Action,
+    chosen: Mapping[ItemKind, Sequence[str]],
+    *,
+    why: str | None,
+    dry_run: bool,
+    as_data: bool,
 ) -> None:
     there = {name_of(each.kind, each.key) for each in NO_FILTER.apply(config)}
-    answer = expected_reply(chosen, there) if dry_run else carry_out(config, verb, chosen)
+    answer = expected_reply(chosen, there) if dry_run else carry_out(config, verb, chosen, why)
     report_reply(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
 
 

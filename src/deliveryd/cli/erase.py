@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, identifier
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, WhyOption, identifier
 from deliveryd.cli.orders import carry_out, name_of
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import print_errors, print_json, print_lines
@@ -38,6 +38,7 @@ def erase(
             "--customer", metavar="ID", parser=identifier, help="The customer's ID as it appears in messages."
         ),
     ],
+    why: WhyOption = None,
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:  # fmt: skip
@@ -55,7 +56,7 @@ def erase(
         ItemKind.RECEIPT: [str(seq) for seq in held.receipts],
         ItemKind.MESSAGE: [str(id_) for id_ in held.messages],
     }
-    answer = _preview(loaded, wanted) if dry_run else carry_out(loaded, Action.ERASE, wanted)
+    answer = _preview(loaded, wanted) if dry_run else carry_out(loaded, Action.ERASE, wanted, why)
     if as_data:
         print_json(_as_json(customer, answer, dry_run))
     else:

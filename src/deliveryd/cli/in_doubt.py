@@ -19,6 +19,7 @@ from deliveryd.cli.options import (
     ConfigOption,
     DryRun,
     Everything,
+    WhyOption,
     insist_on_a_channel,
     integer,
 )
@@ -123,6 +124,7 @@ def resend(
             " already gets it twice.",
         ),
     ] = False,
+    why: WhyOption = None,
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
@@ -134,7 +136,7 @@ def resend(
     if new_key:
         print_errors(DOUBLES)
     verb = Action.RESEND_ANEW if new_key else Action.RESEND
-    _decide(config, verb, choice, dry_run=dry_run, as_data=as_data)
+    _decide(config, verb, choice, why=why, dry_run=dry_run, as_data=as_data)
 
 
 @in_doubt.command()
@@ -161,6 +163,7 @@ def settle(
     everything: Everything = False,
     channel: ChannelOption = None,
     until: Until = None,
+    why: WhyOption = None,
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
@@ -171,14 +174,16 @@ def settle(
     if ask:
         if as_ is not None:
             raise typer.BadParameter("give either --as or --ask")
-        _settle_by_asking(config, choice, dry_run=dry_run, as_data=as_data)
+        _settle_by_asking(config, choice, why=why, dry_run=dry_run, as_data=as_data)
     elif as_ is None:
         raise typer.BadParameter("give --as or --ask")
     else:
-        _decide(config, VERBS[as_], choice, dry_run=dry_run, as_data=as_data)
+        _decide(config, VERBS[as_], choice, why=why, dry_run=dry_run, as_data=as_data)
 
 
-def _settle_by_asking(config: Path, choice: _Choice, *, dry_run: bool, as_data: bool) -> None:
+def _settle_by_asking(
+    config: Path, choice: _Choice, *, why: str | None, dry_run: bool, as_data: bool
+) -> None:
     loaded = load_as_owner(config)
     held = [
         each
@@ -198,7 +203,7 @@ def _settle_by_asking(config: Path, choice: _Choice, *, dry_run: bool, as_data: 
     for verb, keys in wanted.items():
         order = {ItemKind.MESSAGE: keys}
         there = [name_of(ItemKind.MESSAGE, key) for key in keys]
-        reply = expected_reply(order, there) if dry_run else carry_out(loaded, verb, order)
+        reply = expected_reply(order, there) if dry_run else carry_out(loaded, verb, order, why)
         done[verb] = reply.done
         skipped |= reply.skipped
     _report_asked(done, skipped, "would " if dry_run else "", as_data=as_data)
@@ -224,12 +229,14 @@ def _report_asked(
         raise typer.Exit(FAILED)
 
 
-def _decide(config: Path, verb: Action, choice: _Choice, *, dry_run: bool, as_data: bool) -> None:
+def _decide(
+    config: Path, verb: Action, choice: _Choice, *, why: str | None, dry_run: bool, as_data: bool
+) -> None:
     loaded = load_as_owner(config)
     held = [str(each.message_id) for each in _held(loaded, choice.channel, choice.until)]
     wanted = {ItemKind.MESSAGE: list(dict.fromkeys(map(str, choice.ids))) or held}
     there = {name_of(ItemKind.MESSAGE, key) for key in held}
-    answer = expected_reply(wanted, there) if dry_run else carry_out(loaded, verb, wanted)
+    answer = expected_reply(wanted, there) if dry_run else carry_out(loaded, verb, wanted, why)
     report_reply(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from deliveryd.control.protocol import check_reason
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.options.suggestion import suggestion
 from deliveryd.rendering.language import standard_tag
@@ -23,6 +24,24 @@ ConfigOption = Annotated[
 AsData = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, without changing anything.")]
 Everything = Annotated[bool, typer.Option("--all", help="Select everything that the other options match.")]
+
+
+def _reason(text: str) -> str | None:
+    try:
+        return check_reason(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+WhyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reason",
+        parser=_reason,
+        metavar="TEXT",
+        help="Why, for the record: kept with the decision, so name no personal data.",
+    ),
+]
 
 
 def integer(text: str) -> int:

@@ -46,7 +46,9 @@ def name_of(kind: ItemKind, key: object) -> str:
     return f"{kind}:{key}"
 
 
-def carry_out(config: Config, verb: Action, wanted: Mapping[ItemKind, Sequence[str]]) -> ControlReply:
+def carry_out(
+    config: Config, verb: Action, wanted: Mapping[ItemKind, Sequence[str]], reason: str | None = None
+) -> ControlReply:
     """Execute the orders, through the worker or directly on the journal; the reply holds names."""
     client = ControlClient(
         config.journal.path,
@@ -57,7 +59,7 @@ def carry_out(config: Config, verb: Action, wanted: Mapping[ItemKind, Sequence[s
     done: list[str] = []
     skipped: dict[str, str] = {}
     for kind, keys in wanted.items():
-        answer = order(client, verb, kind, keys)
+        answer = order(client, verb, kind, keys, reason)
         done += [name_of(kind, key) for key in answer.done]
         skipped |= {name_of(kind, key): reason for key, reason in answer.skipped.items()}
     return ControlReply(tuple(done), skipped)

@@ -13,7 +13,7 @@ from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.phone_numbers import PhoneReader
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption
 from deliveryd.cli.orders import carry_out, report_reply
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.config import Config
@@ -61,13 +61,14 @@ def lift(
     recipients: Annotated[
         list[str], typer.Argument(metavar="RECIPIENT", help="Addresses, or digests such as digest:3f0c….")
     ],
+    why: WhyOption = None,
     as_data: AsData = False,
 ) -> None:
     """Take recipients off the list.
 
     The channel is used for them again."""
     loaded = load_as_owner(config)
-    answer = _order(loaded, Action.LIFT, channel, list(dict.fromkeys(recipients)))
+    answer = _order(loaded, Action.LIFT, channel, list(dict.fromkeys(recipients)), why)
     report_reply(str(Action.LIFT), answer, as_data=as_data)
 
 
@@ -79,6 +80,7 @@ def import_stopped(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="One recipient per line; - for standard input.")
     ],
+    why: WhyOption = None,
     as_data: AsData = False,
 ) -> None:
     """Put recipients on the list.
@@ -88,7 +90,7 @@ def import_stopped(
     loaded = load_as_owner(config)
     _check_channel(loaded, channel)
     recipients = list(dict.fromkeys(_recipients(file)))
-    answer = _order(loaded, Action.STOP, channel, recipients)
+    answer = _order(loaded, Action.STOP, channel, recipients, why)
     known = [name for name, reason in answer.skipped.items() if "already" in reason]
     other = {name: reason for name, reason in answer.skipped.items() if name not in known}
     report_reply("import", ControlReply(answer.done, other), as_data=as_data)
@@ -119,14 +121,16 @@ def _check_channel(config: Config, channel: str) -> None:
         raise typer.BadParameter(text, param_hint="--channel")
 
 
-def _order(config: Config, verb: Action, channel: str, recipients: Sequence[str]) -> ControlReply:
+def _order(
+    config: Config, verb: Action, channel: str, recipients: Sequence[str], why: str | None
+) -> ControlReply:
     """Carry out an order; the reply names the recipients as they were given."""
     reader = _phone_reader(config, channel)
     given = {sent: each for each in recipients if (sent := _as_sent(each, reader)) is not None}
     unfit = [each for each in recipients if _as_sent(each, reader) is None]
     answer = ControlReply((), {})
     if given:
-        answer = carry_out(config, verb, {ItemKind.RECIPIENT: [f"{channel} {each}" for each in given]})
+        answer = carry_out(config, verb, {ItemKind.RECIPIENT: [f"{channel} {each}" for each in given]}, why)
     prefix = f"{ItemKind.RECIPIENT}:{channel} "
     done = tuple(given[name.removeprefix(prefix)] for name in answer.done)
     skipped = {given[name.removeprefix(prefix)]: reason for name, reason in answer.skipped.items()}

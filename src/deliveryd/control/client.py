@@ -118,7 +118,9 @@ def _connected(journal: Path, timeout: float) -> Iterator[socket.socket]:
         yield connection
 
 
-def order(client: ControlClient, verb: Action, kind: ItemKind, keys: Sequence[str]) -> ControlReply:
+def order(
+    client: ControlClient, verb: Action, kind: ItemKind, keys: Sequence[str], reason: str | None = None
+) -> ControlReply:
     """Apply an action to everything that these keys name, in portions.
 
     Raises JournalError; portions completed before it stay done, and are skipped when repeated.
@@ -126,7 +128,7 @@ def order(client: ControlClient, verb: Action, kind: ItemKind, keys: Sequence[st
     done: list[str] = []
     skipped: dict[str, str] = {}
     for begin in range(0, len(keys), MOST_KEYS):
-        portion = Order(verb, kind, tuple(keys[begin : begin + MOST_KEYS]), caller=caller())
+        portion = Order(verb, kind, tuple(keys[begin : begin + MOST_KEYS]), caller=caller(), reason=reason)
         answer = _order(client, portion)
         done += answer.done
         skipped |= answer.skipped

@@ -20,6 +20,7 @@ MOST_KEYS = 500
 """Most keys in one order, so that lines and transactions stay small."""
 
 LONGEST_NAME = 64
+LONGEST_REASON = 500
 
 _LONGEST_PATH = 100  # of a socket's address, which the system limits to 107 bytes
 
@@ -102,7 +103,7 @@ def write_request(request: Request) -> bytes:
     match request:
         case Order():
             fields = {"verb": request.verb, "kind": request.kind, "keys": request.keys}
-            return _line({"request": "order", **fields, "caller": request.caller})
+            return _line({"request": "order", **fields, "caller": request.caller, "reason": request.reason})
         case ReloadRequest():
             return _line({"request": "reload", **request._asdict()})
         case StatusRequest():
@@ -129,7 +130,8 @@ def _order(fields: Mapping[object, object]) -> Order:
     match fields:
         case {"verb": str(verb), "kind": str(kind), "keys": list(keys), **rest} if len(keys) <= MOST_KEYS:
             if all(isinstance(key, str) for key in keys):
-                return Order(Action(verb), ItemKind(kind), tuple(keys), caller=claim_of(rest.get("caller")))
+                caller, reason = claim_of(rest.get("caller")), check_reason(rest.get("reason"))
+                return Order(Action(verb), ItemKind(kind), tuple(keys), caller=caller, reason=reason)
     raise ValueError("not an order")
 
 
@@ -147,6 +149,17 @@ def claim_of(caller: object) -> str | None:
     if isinstance(caller, str) and caller.isprintable() and 0 < len(caller) <= LONGEST_NAME:
         return caller
     return None
+
+
+def check_reason(reason: object) -> str | None:
+    """Return an operator's reason for an order. Raises ValueError if it can't be kept."""
+    if reason is None:
+        return None
+    if not isinstance(reason, str) or not reason.strip() or not reason.isprintable():
+        raise ValueError("the reason must be one line of printable characters")
+    if len(reason) > LONGEST_REASON:
+        raise ValueError(f"the reason has {len(reason)} characters; at most {LONGEST_REASON} are kept")
+    return reason
 
 
 # replies

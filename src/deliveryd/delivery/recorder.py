@@ -165,7 +165,11 @@ class Recorder:
         firsts: dict[int, QueuedMessage] = {}
         for message in messages:
             firsts.setdefault(message.id, message)
-        entries = [Entry(*message, taken_at=at) for message in firsts.values() if message.id in new]
+        entries = [
+            Entry(*message, taken_at=at, beginning=new[message.id])
+            for message in firsts.values()
+            if message.id in new
+        ]
         if messages or malformed:
             self._await_acceptance(entries)
         for watcher in self._watchers:

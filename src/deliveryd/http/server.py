@@ -103,7 +103,8 @@ class _Server(uvicorn.Server):
 class _TimedProtocol(HttpToolsProtocol):
     """Limits the time of every request, from the connection or the previous response to its own response.
 
-    Otherwise clients that send or read nothing could hold all connections forever. It also limits what the
+    Otherwise clients that send or read nothing could hold all connections forever. A response that has begun,
+    and is read, isn't limited: a stream of events has no end. It also limits what the
     parser, which costs far less than h11, would buffer without end: heads, pipelined requests, and
     connections on which the server waits for the client.
     """
@@ -245,10 +246,16 @@ class _TimedProtocol(HttpToolsProtocol):
 
     def _watch(self) -> None:
         """Close the connection at its deadline. Responses move the deadline, but not the timer."""
+        if self._is_streaming():
+            self._deadline = self.loop.time() + _REQUEST_TIMEOUT
         if self.loop.time() < self._deadline:
             self._patience = self.loop.call_at(self._deadline, self._watch)
         else:
             self.transport.abort()
+
+    def _is_streaming(self) -> bool:
+        """Whether a response is being sent that the client reads: it may take as long as it takes."""
+        return bool(self._owed) and self.cycle.response_started and not self.flow.write_paused
 
 
 class _Parser(httptools.HttpRequestParser):

@@ -37,7 +37,7 @@ STATES: Mapping[State, str] = {
 
 RECEIPT_MAY_FOLLOW = ", and a provider's receipt may still follow"
 
-FORGOTTEN = "forgotten; it ended longer ago than journal.retention, and only these events are kept"
+PRUNED = "pruned; it ended longer ago than journal.retention, and only these events are kept"
 ERASED = "erased by an operator; only these events are kept"
 EMPTIED_TEXT = "removed after sending (journal.keep_variables)"
 NEVER_TAKEN = "never taken; only malformed elements had this id"
@@ -94,7 +94,7 @@ def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
     message = life.message
     if message is None:
         erased = any(decision.verb == Action.ERASE for decision in life.decisions)
-        yield f"message {life.id}: {ERASED if erased else FORGOTTEN if life.tombstone else NEVER_TAKEN}"
+        yield f"message {life.id}: {ERASED if erased else PRUNED if life.tombstone else NEVER_TAKEN}"
         return
     may_follow = message.state is State.SENT and message.lane in reporting
     yield f"message {life.id}: {STATES[message.state]}{RECEIPT_MAY_FOLLOW if may_follow else ''}"
@@ -187,7 +187,8 @@ def _decision(decision: DecisionRecord) -> Step:
     what = "" if decision.kind == "message" else f" {decision.kind} {decision.key}"
     on_behalf = f", on behalf of {decision.caller}, as claimed" if decision.caller is not None else ""
     who = (f"by the user {decision.user}{on_behalf}",) if decision.user is not None else ()
-    return Step(decision.at, f"operator's order: {decision.verb}{what}", who)
+    why = (f"reason: {decision.reason}",) if decision.reason is not None else ()
+    return Step(decision.at, f"operator's order: {decision.verb}{what}", who + why)
 
 
 def _first_events(life: Life) -> Iterator[EventRecord]:
@@ -270,7 +271,7 @@ def life_data(life: Life) -> Mapping[str, object]:
     message = life.message
     return {
         "id": life.id,
-        "state": message.state.name.lower() if message else "forgotten" if life.tombstone else "malformed",
+        "state": message.state.name.lower() if message else "pruned" if life.tombstone else "malformed",
         "message": _message_json(message) if message else None,
         "attempts": [_written(attempt._asdict()) for attempt in life.attempts],
         "events": [_event_json(event) for event in life.events],

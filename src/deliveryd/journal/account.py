@@ -23,8 +23,13 @@ def add_taken(db: sqlite3.Connection, number: int) -> None:
     db.execute(_ADD, (number, "taken"))
 
 
-def add_forgotten(db: sqlite3.Connection, number: int) -> None:
+def add_pruned(db: sqlite3.Connection, number: int) -> None:
     """Add to the number of messages of which only a tombstone is left."""
+    db.execute(_ADD, (number, "pruned"))
+
+
+def add_forgotten(db: sqlite3.Connection, number: int) -> None:
+    """Add to the number of messages that were forgotten on an operator's order."""
     db.execute(_ADD, (number, "forgotten"))
 
 
@@ -53,11 +58,15 @@ def account(db: sqlite3.Connection) -> Account:
 
     Counting ended messages takes a few seconds for ten million, too long for the writing thread.
     """
-    counters = "SELECT key, CAST(value AS INTEGER) FROM meta WHERE key IN ('taken', 'forgotten')"
+    counters = "SELECT key, CAST(value AS INTEGER) FROM meta WHERE key IN ('taken', 'pruned', 'forgotten')"
     meta = dict(db.execute(counters))
     found = zip(_ENDS, db.execute(_ENDED).fetchone(), strict=True)
     return Account(
-        meta["taken"], open_states(db), {end: number for end, number in found if number}, meta["forgotten"]
+        meta["taken"],
+        open_states(db),
+        {end: number for end, number in found if number},
+        meta["pruned"],
+        meta["forgotten"],
     )
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from deliveryd.errors import JournalUnusable
 from deliveryd.journal.account import LostBatches, account, lost_batches
 from deliveryd.journal.base import Account
+from deliveryd.journal.orders import Action
 from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
 from deliveryd.journal.read_transaction import read
 from deliveryd.states import ENDED, State
@@ -30,6 +31,10 @@ _IS_ENDED = _is(*sorted(ENDED))
 _REAL = "settings_id IS NOT NULL"  # a malformed element with an id is recorded as a message without settings
 _FIRST_STATUS = f"(SELECT status FROM event WHERE message_id = m.id ORDER BY {HAPPENED} LIMIT 1)"  # noqa: S608
 _REFUSED_OR_AGAIN = f"(e.refused IS NOT NULL OR e.dropped_at IS NOT NULL OR e.seq > {WATERMARK})"
+_ANEW = (  # how often an operator had it begin anew after it had failed
+    "(SELECT count(*) FROM decision d WHERE d.message_id = m.id AND d.verb IN"  # noqa: S608  # constants
+    f" ('{Action.BEGIN_ANEW}', '{Action.BEGIN_ANEW_ANYWAY}'))"
+)
 _UNACCEPTED = "SELECT 1 FROM unaccepted a WHERE a.message_id = m.id"
 _LEFT = (  # tries that were accepted and not confirmed in time
     "(SELECT count(*) FROM unaccepted a WHERE a.message_id = m.id AND a.verdict = 'accepted')"
@@ -79,20 +84,23 @@ CHECKS: Mapping[str, str] = {
     "a message set aside has a refused dequeued event": _messages(
         f"{_is(State.SET_ASIDE)} AND {_events('dequeued', _REFUSED_OR_AGAIN)} = 0"
     ),
-    "a sent message has one sent event for each acceptance and no other end": _messages(
+    "a sent message has one sent event for each acceptance, and an error for each new beginning": _messages(
         f"{_is(State.SENT)}"
-        f" AND ({_events('sent')} <> 1 + {_LEFT} OR {_events('delivered')} + {_events('error')} > 0)"
+        f" AND ({_events('sent')} <> 1 + {_LEFT} OR {_events('delivered')} > 0"
+        f" OR {_events('error')} <> {_ANEW})"
     ),
     "a delivered message has one sent event for each acceptance and one delivered event": _messages(
         f"{_is(State.DELIVERED)}"
-        f" AND ({_events('sent')} <> 1 + {_LEFT} OR {_events('delivered')} <> 1 OR {_events('error')} > 1)"
+        f" AND ({_events('sent')} <> 1 + {_LEFT} OR {_events('delivered')} <> 1"
+        f" OR {_events('error')} > 1 + {_ANEW})"
     ),
-    "a failed message has one error event": _messages(
-        f"{_is(State.FAILED)} AND ({_events('error')} <> 1 OR {_events('delivered')} > 0)"
+    "a failed message has one error event for each beginning": _messages(
+        f"{_is(State.FAILED)} AND ({_events('error')} <> 1 + {_ANEW} OR {_events('delivered')} > 0)"
     ),
     "a message that hasn't ended has no final event": _messages(
         f"NOT {_IS_ENDED}"
-        f" AND ({_events('sent')} <> {_LEFT} OR {_events('delivered')} + {_events('error')} > 0)"
+        f" AND ({_events('sent')} <> {_LEFT} OR {_events('delivered')} > 0"
+        f" OR {_events('error')} <> {_ANEW})"
     ),
     "sent comes before delivered": _messages(
         f"{_is(State.DELIVERED)}"  # noqa: S608  # constants
@@ -154,6 +162,10 @@ CHECKS: Mapping[str, str] = {
         "SELECT r.message_id FROM receipt r WHERE r.message_id IS NOT NULL"
         " AND NOT EXISTS (SELECT 1 FROM message WHERE id = r.message_id)"
     ),
+    "no beginning is used again": (
+        "SELECT m.id FROM message m JOIN beginning b ON b.id = m.id"
+        " WHERE m.settings_id IS NOT NULL AND m.beginning <= b.count"
+    ),
     "no message has a tombstone": "SELECT id FROM message WHERE id IN (SELECT id FROM tombstone)",
 }
 """By the rule: a query for the ids of messages that violate it."""
@@ -184,7 +196,7 @@ class Audit(NamedTuple):
     @property
     def gap(self) -> int:
         """The number of missing messages."""
-        return self.account.taken - sum(self.states.values()) - self.ids_kept
+        return self.account.taken - sum(self.states.values()) - self.ids_kept - self.account.forgotten
 
     @property
     def is_balanced(self) -> bool:

@@ -123,23 +123,25 @@ class Open(NamedTuple):
 class Account(NamedTuple):
     """Where the messages are that were ever taken. `taken` is counted apart, so that a loss shows as a gap.
 
-    `states` holds those that haven't ended, `ends` the others; of those `forgotten` only the ids are kept.
+    `states` holds those that haven't ended, `ends` the others. Of those `pruned` only the ids are kept,
+    and of those `forgotten` by an operator's order nothing but how often they began.
     """
 
     taken: int
     states: Mapping[State, int]
     ends: Mapping[State, int]
-    forgotten: int
+    pruned: int
+    forgotten: int = 0
 
     @property
     def ended(self) -> int:
-        """How many have ended, and aren't forgotten."""
+        """How many have ended, and are neither pruned nor forgotten."""
         return sum(self.ends.values())
 
     @property
     def gap(self) -> int:
         """How many are missing; 0 when the account is balanced."""
-        return self.taken - sum(self.states.values()) - self.ended - self.forgotten
+        return self.taken - sum(self.states.values()) - self.ended - self.pruned - self.forgotten
 
 
 class Journal(Protocol):
@@ -173,9 +175,10 @@ class Journal(Protocol):
 
     async def take(
         self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int, lost: int = 0
-    ) -> Collection[int]:
-        """Record a batch: each new message in TAKEN with its `dequeued` event; return the ids that are new.
+    ) -> Mapping[int, int]:
+        """Record a batch: each new message in TAKEN with its `dequeued` event.
 
+        Returns the ids that are new, each with its beginning: 1, or more for one that was forgotten.
         `lost` is how many batches may be lost, besides what is given of them. A malformed element with an id
         is a message too, which has failed: its `dequeued` is followed by an `error`.
 
@@ -314,7 +317,7 @@ class Journal(Protocol):
         False while another connection reads the journal as of an earlier instant: try again later.
         """
 
-    async def forget(self, before: int, limit: int) -> int:
+    async def prune(self, before: int, limit: int) -> int:
         """Delete ended messages whose end was before that instant and whose events are all accepted.
 
         A refused event keeps its message until it is retried or dropped. The ids of all are kept, so that a
@@ -324,7 +327,7 @@ class Journal(Protocol):
         """
 
     async def give_back(self, limit: int) -> int:
-        """Give room that forgetting left back to the disk, as far as what comes next won't need it.
+        """Give room that pruning left back to the disk, as far as what comes next won't need it.
 
         At most `limit` portions, each of some kilobytes. Returns how many it were; 0: there is no more.
         """

@@ -9,7 +9,9 @@ from functools import partial
 from typing import NamedTuple
 
 from deliveryd import transitions
+from deliveryd.journal.anew import begin_anew, obstacle_to_beginning_anew
 from deliveryd.journal.erasure import erase_malformed, erase_message, erase_receipt
+from deliveryd.journal.forgetting import forget_message, obstacle_to_forgetting
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Action, Decided, Effect, ItemKind, Order
 from deliveryd.journal.outbox import HAPPENED, WATERMARK, Outbox
@@ -23,6 +25,10 @@ from deliveryd.states import State
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _SET_ASIDE_EVENTS = (  # refused, or reported once more since the queue handed the message out again
     f"status = 'dequeued' AND dropped_at IS NULL AND (refused IS NOT NULL OR seq > {WATERMARK})"
+)
+_RECORD = (
+    "INSERT INTO decision (at, verb, kind, key, message_id, user, caller, reason)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -78,6 +84,10 @@ class Decisions:
             (Action.DROP, ItemKind.REPORT): _drop_report,
             (Action.STOP, ItemKind.RECIPIENT): _stop,
             (Action.LIFT, ItemKind.RECIPIENT): _lift,
+            (Action.BEGIN_ANEW, ItemKind.MESSAGE): partial(self._begin_anew, accepted=False),
+            (Action.BEGIN_ANEW_ANYWAY, ItemKind.MESSAGE): partial(self._begin_anew, accepted=True),
+            (Action.FORGET, ItemKind.MESSAGE): partial(_forget, accepted=False),
+            (Action.FORGET_ANYWAY, ItemKind.MESSAGE): partial(_forget, accepted=True),
             (Action.ERASE, ItemKind.MESSAGE): lambda case: _erased(erase_message(case.db, case.number)),
             (Action.ERASE, ItemKind.RECEIPT): lambda case: _erased(erase_receipt(case.db, case.number)),
             (Action.ERASE, ItemKind.REPORT): lambda case: _erased(erase_unread(case.db, case.key)),
@@ -90,17 +100,14 @@ class Decisions:
         done: list[str] = []
         skipped: dict[str, str] = {}
         effects: list[Effect] = []
+        by = order.user, order.caller, order.reason
         for key in order.keys:
             try:
                 message_id, effect, recorded = decide(_Case(db, key, at, providers))
             except _Skip as reason:
                 skipped[key] = str(reason)
                 continue
-            db.execute(
-                "INSERT INTO decision (at, verb, kind, key, message_id, user, caller)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (at, order.verb, order.kind, recorded or key, message_id, order.user, order.caller),
-            )
+            db.execute(_RECORD, (at, order.verb, order.kind, recorded or key, message_id, *by))
             done.append(key)
             effects.append(effect)
         return Decided(tuple(done), skipped, tuple(effects))
@@ -124,6 +131,14 @@ class Decisions:
     def _settle_as_failed(self, case: _Case) -> _Done:
         entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")
         return self._move(case, transitions.ordered_failed(entry, case.at))
+
+    # messages that failed
+
+    def _begin_anew(self, case: _Case, *, accepted: bool) -> _Done:
+        hindrance = obstacle_to_beginning_anew(case.db, case.number, accepted=accepted)
+        if hindrance is not None:
+            raise _Skip(hindrance)
+        return self._move(case, begin_anew(case.db, case.number, case.at))
 
     def _move(self, case: _Case, transition: Transition) -> _Done:
         self._operations.change(case.db, [transition])
@@ -255,6 +270,15 @@ def _change_recipient(case: _Case, *, stopped: bool, otherwise: str) -> _Done:
     if not changed:
         raise _Skip(f"{otherwise} on {channel}")
     return _Done(None, Effect(stop=change), f"{channel} {DIGEST_PREFIX}{digest.hex()}")
+
+
+def _forget(case: _Case, *, accepted: bool) -> _Done:
+    """The decision is kept, and names the message by its key alone."""
+    hindrance = obstacle_to_forgetting(case.db, case.number, accepted=accepted)
+    if hindrance is not None:
+        raise _Skip(hindrance)
+    forget_message(case.db, case.number)
+    return _Done(None)
 
 
 def _erased(hindrance: str | None) -> _Done:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 
-from deliveryd.journal.account import add_forgotten
+from deliveryd.journal.account import add_pruned
+from deliveryd.journal.beginnings import keep_beginnings
 from deliveryd.journal.outbox import WATERMARK
 from deliveryd.journal.tombstones import add_tombstones, strip_details
 from deliveryd.journal.upkeep import DELETE_MESSAGE
@@ -38,10 +39,11 @@ def erase_message(db: sqlite3.Connection, id_: int) -> str | None:
     if (reason := obstacle(db, id_)) is not None:
         return reason
     add_tombstones(db, [(id_,)])
+    keep_beginnings(db, [(id_,)])
     strip_details(db, id_)
     for statement in (*DELETE_MESSAGE, "DELETE FROM malformed WHERE message_id = ?"):
         db.execute(statement, (id_,))
-    add_forgotten(db, 1)
+    add_pruned(db, 1)
     return None
 
 

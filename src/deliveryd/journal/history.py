@@ -89,7 +89,7 @@ class MalformedRecord(NamedTuple):
 
 
 class DecisionRecord(NamedTuple):
-    """An operator's order for the message; `caller`: on whose behalf, as the user claimed."""
+    """An operator's order for the message; `caller`: on whose behalf, as the user claimed; `reason`: why."""
 
     at: int
     verb: str
@@ -97,6 +97,7 @@ class DecisionRecord(NamedTuple):
     key: str
     user: str | None
     caller: str | None
+    reason: str | None
 
 
 class Life(NamedTuple):
@@ -122,7 +123,7 @@ def read_life(path: Path, message_id: int) -> Life:
 
     Raises JournalError, or JournalAbsent if there is no file.
     """
-    return read(path, lambda db: _life(db, message_id))
+    return read(path, lambda db: life_of(db, message_id))
 
 
 def without_values(life: Life) -> Life:
@@ -141,14 +142,16 @@ FROM event WHERE message_id = ? ORDER BY {HAPPENED}, seq
 
 
 _DECISIONS = """
-SELECT at, verb, kind, key, user, caller FROM (
+SELECT at, verb, kind, key, user, caller, reason FROM (
     SELECT * FROM decision WHERE message_id = ?1
     UNION ALL SELECT * FROM decision WHERE message_id IS NULL AND kind = 'message' AND key = CAST(?1 AS TEXT)
 ) ORDER BY seq
 """
 
 
-def _life(db: sqlite3.Connection, message_id: int) -> Life:
+def life_of(db: sqlite3.Connection, message_id: int) -> Life:
+    """Return everything about a message; for a read transaction."""
+
     def rows(statement: str) -> list[Any]:
         return db.execute(statement, (message_id,)).fetchall()
 

@@ -38,7 +38,7 @@ class _Waiting(NamedTuple):
     """Waiting messages of one provider: how many, and the lowest id."""
 
     provider: str
-    count: int
+    messages: int
     first: int
 
 

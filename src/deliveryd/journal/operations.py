@@ -12,6 +12,7 @@ from deliveryd.errors import IllegalTransition
 from deliveryd.journal import statements
 from deliveryd.journal.account import add_taken
 from deliveryd.journal.base import MOST_COUNTED, Due, OutboxRow, Recorded
+from deliveryd.journal.beginnings import beginnings_of
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox, settle_events
 from deliveryd.journal.receipt_match import Matching
@@ -41,8 +42,8 @@ class Operations:
         messages: Sequence[QueuedMessage],
         malformed: Sequence[Malformed],
         at: int,
-    ) -> set[int]:
-        """Record a batch of the queue; return the ids that are new."""
+    ) -> Mapping[int, int]:
+        """Record a batch of the queue; return the ids that are new, with their beginnings."""
         ids = [message.id for message in messages] + [bad.id for bad in malformed if bad.id is not None]
         known = _known(db, ids)
         new: dict[int, QueuedMessage] = {}
@@ -57,7 +58,10 @@ class Operations:
         failed = self._set_aside(db, malformed, known | new.keys(), at)
         add_taken(db, len(new) + failed)
         report_again(db, self._outbox, known, at)
-        return set(new)
+        again = beginnings_of(db, new)
+        if again:
+            db.executemany(statements.BEGIN_AT, [(count, id_) for id_, count in again.items()])
+        return dict.fromkeys(new, 1) | again
 
     def _set_aside(
         self, db: sqlite3.Connection, malformed: Sequence[Malformed], known: set[int], at: int

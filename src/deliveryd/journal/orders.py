@@ -33,12 +33,17 @@ class Action(StrEnum):
     STOP = "stop"  # a recipient: send nothing to them on the channel
     LIFT = "lift"  # a recipient: send to them again
     ERASE = "erase"  # a message that has ended, or what was set aside: remove it
+    BEGIN_ANEW = "begin anew"  # a message that failed: send it once more, under new keys
+    BEGIN_ANEW_ANYWAY = "begin anew, duplicates accepted"  # the same, though it may arrive twice
+    FORGET = "forget"  # a message that has ended: take it as new if the queue gives it again
+    FORGET_ANYWAY = "forget, duplicates accepted"  # the same, though it may arrive twice
 
 
 class Order(NamedTuple):
     """One thing to do with everything that these keys name.
 
-    `user` gave it, by the system's word; `caller` is the name that the command was given for the record.
+    `user` gave it, by the system's word; `caller` is the name that the command was given for the record, and
+    `reason` why it was given.
     """
 
     verb: Action
@@ -46,6 +51,7 @@ class Order(NamedTuple):
     keys: tuple[str, ...]
     user: str | None = None
     caller: str | None = None
+    reason: str | None = None
 
 
 class Effect(NamedTuple):

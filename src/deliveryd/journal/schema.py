@@ -143,15 +143,22 @@ CREATE TABLE decision (                   -- operators' orders that were carried
     message_id INTEGER,                   -- NULL: about no message, or about one that was erased
     at INTEGER NOT NULL,
     verb TEXT NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL,
-    user TEXT, caller TEXT                -- the user as the system reports it; the caller as the user claims
+    user TEXT, caller TEXT,               -- the user as the system reports it; the caller as the user claims
+    reason TEXT                           -- why, as the operator wrote it
 );
 CREATE INDEX decision_message ON decision (message_id) WHERE message_id IS NOT NULL;
 CREATE INDEX decision_other ON decision (at) WHERE message_id IS NULL;
 
-CREATE TABLE tombstone (                  -- forgotten messages; never deleted
+CREATE TABLE tombstone (                  -- pruned and erased messages
     id INTEGER PRIMARY KEY,
     dequeued_at INTEGER,
     at INTEGER, status TEXT, rest TEXT    -- the latest event; rest: its other fields as JSON, if any
+);
+
+CREATE TABLE beginning (                  -- of deleted messages (see beginnings.py); never deleted
+    id INTEGER PRIMARY KEY,
+    count INTEGER NOT NULL,               -- how often it began
+    doubt INTEGER NOT NULL DEFAULT 0      -- 1: it failed, and may have arrived
 );
 
 CREATE TABLE provider (                   -- of those with receipts: see deadlines.py and overdue.py
@@ -169,7 +176,7 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 _HEADER = 100
 """Bytes of a database's header, which holds its application id and format."""
 
-_FIRST_VALUES = {"settled_seq": "0", "taken": "0", "forgotten": "0"}
+_FIRST_VALUES = {"settled_seq": "0", "taken": "0", "pruned": "0", "forgotten": "0"}
 
 
 def prepare_schema(db: sqlite3.Connection, upgrades: Sequence[str] = UPGRADES) -> None:

@@ -119,10 +119,10 @@ class SqliteJournal:
 
     async def take(
         self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int, lost: int = 0
-    ) -> Collection[int]:
-        """Record a batch of the queue; return the ids that are new."""
+    ) -> Mapping[int, int]:
+        """Record a batch of the queue; return the ids that are new, with their beginnings."""
 
-        def record(db: sqlite3.Connection) -> Collection[int]:
+        def record(db: sqlite3.Connection) -> Mapping[int, int]:
             account.add_lost(db, lost, at)
             return self._operations.take(db, messages, malformed, at)
 
@@ -230,7 +230,7 @@ class SqliteJournal:
         """Carry out an operator's order."""
         return await self._try(lambda db: self._decisions.carry_out(db, order, at, providers))
 
-    async def forget(self, before: int, limit: int) -> int:
+    async def prune(self, before: int, limit: int) -> int:
         """Delete old ended messages."""
         return await self._commit(lambda db: self._retention.step(db, before, limit))
 

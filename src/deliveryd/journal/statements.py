@@ -10,6 +10,7 @@ TAKE = f"""
 INSERT INTO message (id, settings_id, customer_id, variables, state, taken_at)
 VALUES (?, ?, ?, ?, {of.TAKEN:d}, ?)
 """
+BEGIN_AT = "UPDATE message SET beginning = ? WHERE id = ?"
 TAKE_MALFORMED = f"INSERT INTO message (id, state, taken_at, ended_at) VALUES (?, {of.MALFORMED:d}, ?, ?)"
 KEEP_MALFORMED = """
 INSERT INTO malformed (digest, raw, reason, message_id, first_at, last_at) VALUES (?, ?, ?, ?, ?, ?)

@@ -1,4 +1,4 @@
-"""Tombstones: the id of a forgotten message, and in few bytes the events to report again for a repeat."""
+"""Tombstones: the id of a pruned message, and in few bytes the events to report again for a repeat."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deliveryd.model import format_instant
 
 
 class Tombstone(NamedTuple):
-    """The JSON of a forgotten message's `dequeued` and of its latest event, as they were reported."""
+    """The JSON of a pruned message's `dequeued` and of its latest event, as they were reported."""
 
     dequeued: str | None
     latest: str | None

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from deliveryd import transitions
-from deliveryd.journal.account import add_forgotten, open_states
+from deliveryd.journal.account import add_pruned, open_states
 from deliveryd.journal.base import Counts, Doubtful, Recovery
+from deliveryd.journal.beginnings import keep_beginnings
 from deliveryd.journal.outbox import WATERMARK
 from deliveryd.journal.rows import ENTRY, entry_of, to_json
 from deliveryd.journal.tombstones import add_tombstones
@@ -198,10 +199,11 @@ class RetentionSweep:
             if rows or self._after is _BEGINNING:
                 break
         add_tombstones(db, rows)
+        keep_beginnings(db, rows)
         for statement in DELETE_MESSAGE:
             db.executemany(statement, rows)
         others = sum(db.execute(statement, (before, limit)).rowcount for statement in _DELETE_OTHERS)
-        add_forgotten(db, len(rows))
+        add_pruned(db, len(rows))
         self._forget_posts(db, before, POSTS_PER_MESSAGE * limit)
         return len(rows) + others
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import pytest
 
+from deliveryd.testing.journal_cases.beginning_anew import BeginningAnewCases
 from deliveryd.testing.journal_cases.deadlines import DeadlineCases
 from deliveryd.testing.journal_cases.delivery import DeliveryCases
 from deliveryd.testing.journal_cases.intake import IntakeCases
@@ -33,6 +34,7 @@ class JournalConformance(
     ReceiptKeyCases,
     DeadlineCases,
     OrderCases,
+    BeginningAnewCases,
     UpkeepCases,
 ):
     """What every journal must do. Subclass it as `Test…`; see this module for the lines.
@@ -44,7 +46,8 @@ class JournalConformance(
     Checked: that a new message is taken once, with its `dequeued`, and a repeat is reported again; the order
     of the outbox, and what acceptance and refusal lead to; that illegal steps change nothing; that progress
     survives a restart; what is due, and when; what a receipt matches, what it leads to in every state, and
-    what follows if none comes; operators' orders; recovery, sums and forgetting.
+    what follows if none comes; operators' orders; messages that begin anew or are forgotten; recovery, sums
+    and pruning.
     """
 
     pytestmark = pytest.mark.anyio

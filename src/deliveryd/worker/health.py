@@ -31,9 +31,9 @@ class WorkerHealth:
         self._figures = Figures(Counts({}, 0, 0, 0, 0), Open())
         self.draining = False
 
-    def refresh(self, counts: Counts, open_: Open) -> None:
-        """Update the journal's figures."""
-        self._figures = Figures(counts, open_)
+    def refresh(self, counts: Counts, open_: Open | None) -> None:
+        """Update the journal's figures; None: what is open couldn't be read, the former figures stay."""
+        self._figures = Figures(counts, self._figures.open if open_ is None else open_)
 
     def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:
         """Return whether all loops are turning, and the seconds since the last turn of each."""

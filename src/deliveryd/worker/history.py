@@ -38,17 +38,23 @@ class History:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._fine: deque[Sample] = deque(maxlen=MINUTES + 1)
-        self._coarse: deque[Sample] = deque(maxlen=HOUR + 1)
-        self.sample()
+        self._fine: deque[Sample] = deque([self._read()], maxlen=MINUTES + 1)
+        self._coarse: deque[tuple[Rates, Delay]] = deque(maxlen=HOUR)
+        self._coarse_end = self._fine[0]
+        self._hour: Points | None = None
 
     def sample(self) -> None:
         """Take a sample."""
-        metrics = self._metrics
-        sample = Sample(anyio.current_time(), metrics.totals(), metrics.attempts(), metrics.delays())
+        sample, before = self._read(), self._coarse_end
         self._fine.append(sample)
-        if not self._coarse or sample.at - self._coarse[-1].at >= COARSE_INTERVAL - SAMPLE_INTERVAL / 2:
-            self._coarse.append(sample)
+        if sample.at - before.at >= COARSE_INTERVAL - SAMPLE_INTERVAL / 2:
+            self._coarse.append((_rates(before, sample), _delay(before, sample)))
+            self._coarse_end = sample
+            self._hour = None
+
+    def _read(self) -> Sample:
+        metrics = self._metrics
+        return Sample(anyio.current_time(), metrics.totals(), metrics.attempts(), metrics.delays())
 
     def rates(self, seconds: float) -> Rates:
         """Messages per second over the last seconds."""
@@ -69,11 +75,13 @@ class History:
 
     def minutes(self) -> Points:
         """The last ten minutes, by the second."""
-        return _points(SAMPLE_INTERVAL, list(self._fine))
+        return _points(SAMPLE_INTERVAL, [(_rates(*pair), _delay(*pair)) for pair in pairwise(self._fine)])
 
     def hour(self) -> Points:
-        """The last hour, by ten seconds."""
-        return _points(COARSE_INTERVAL, list(self._coarse))
+        """The last hour, by ten seconds: the same object until another ten seconds are over."""
+        if self._hour is None:
+            self._hour = _points(COARSE_INTERVAL, list(self._coarse))
+        return self._hour
 
     def _since(self, seconds: float) -> Sample:
         """The sample from which on as many seconds are counted: the oldest one that isn't older."""
@@ -85,18 +93,15 @@ def _at(sample: Sample) -> float:
     return sample.at
 
 
-def _points(interval: float, samples: Sequence[Sample]) -> Points:
-    pairs = list(pairwise(samples))
-    rates = [_rates(*pair) for pair in pairs]
-    delays = [_delay(*pair) for pair in pairs]
+def _points(interval: float, measured: Sequence[tuple[Rates, Delay]]) -> Points:
     return Points(
         interval,
-        [each.taken for each in rates],
-        [each.sent for each in rates],
-        [each.delivered for each in rates],
-        [each.failed for each in rates],
-        [each.p50 for each in delays],
-        [each.p99 for each in delays],
+        [rates.taken for rates, _ in measured],
+        [rates.sent for rates, _ in measured],
+        [rates.delivered for rates, _ in measured],
+        [rates.failed for rates, _ in measured],
+        [delay.p50 for _, delay in measured],
+        [delay.p99 for _, delay in measured],
     )
 
 

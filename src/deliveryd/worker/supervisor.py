@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 
 COUNT_INTERVAL = 10.0
 STATUS_INTERVAL = 10.0
-FORGET_INTERVAL = 60.0
+PRUNE_INTERVAL = 60.0
 TELL_INTERVAL = 60.0
 OVERDUE_INTERVAL = 300.0
 CUT_INTERVAL = 300.0
 """Seconds between truncations of the journal's log, which contains deleted data, and between retries."""
 
-FORGET_BATCH = 100
+PRUNE_BATCH = 100
 GIVE_BACK_BATCH = 64
-FORGET_PAUSE = 0.025
+PRUNE_PAUSE = 0.025
 """Seconds between two batches of either, so that the line has most of the writer's time."""
 
 
@@ -209,28 +209,29 @@ class Supervisor:
         async with anyio.create_task_group() as chores:
             chores.start_soon(_every, COUNT_INTERVAL, self._count, parts, health)
             chores.start_soon(_every, SAMPLE_INTERVAL, _sample, health)
-            chores.start_soon(_every, FORGET_INTERVAL, self._forget, parts)
+            chores.start_soon(_every, PRUNE_INTERVAL, self._prune, parts)
             chores.start_soon(_every, CUT_INTERVAL, parts.journal.cut_log)
             chores.start_soon(_every, TELL_INTERVAL, _log_failures, parts)
             chores.start_soon(_every, OVERDUE_INTERVAL, parts.overdue.count)
 
     async def _count(self, parts: Parts, health: WorkerHealth) -> None:
-        with suppress(JournalError):  # it is read beside the writer, which says so if the journal is broken
+        counts, open_ = await parts.journal.counts(), None
+        with suppress(JournalError):  # read beside the writer, where a broken journal ends the worker
             open_ = await parts.journal.open_work()
-            health.refresh(await parts.journal.counts(), open_)
+        health.refresh(counts, open_)
 
-    async def _forget(self, parts: Parts) -> None:
+    async def _prune(self, parts: Parts) -> None:
         before = self._clock.now() - int(self._config.journal.retention * SECOND)
         total = 0
-        while forgotten := await parts.journal.forget(before, FORGET_BATCH):
-            total += forgotten
-            await anyio.sleep(FORGET_PAUSE)
+        while pruned := await parts.journal.prune(before, PRUNE_BATCH):
+            total += pruned
+            await anyio.sleep(PRUNE_PAUSE)
         if total:
             log(Event.JOURNAL_CLEANED, count=total)
         given = GIVE_BACK_BATCH
         while given:
             given = await parts.journal.give_back(GIVE_BACK_BATCH)
-            await anyio.sleep(FORGET_PAUSE)
+            await anyio.sleep(PRUNE_PAUSE)
 
     async def _notify_systemd(self, health: WorkerHealth) -> None:
         interval = self._notifier.watchdog_interval or STATUS_INTERVAL
@@ -259,7 +260,8 @@ async def _reconcile(journal: Journal) -> Account:
         Event.JOURNAL_ACCOUNT,
         taken=account.taken, sent=sent, delivered=delivered, failed=failed, set_aside=set_aside,
         waiting=waiting, in_doubt=in_doubt,
-        in_flight=sum(account.states.values()) - waiting - in_doubt, forgotten=account.forgotten,
+        in_flight=sum(account.states.values()) - waiting - in_doubt, pruned=account.pruned,
+        forgotten=account.forgotten,
     )  # fmt: skip
     if account.gap:
         log(Event.JOURNAL_GAP, gap=account.gap)

@@ -142,7 +142,7 @@ class OrderCases:
             await journal.refuse(row, "400", NOW)
             await receive_all(journal, [sample_receipt("q7")])
             assert (
-                await journal.forget(NOW + 1, 9) == 1
+                await journal.prune(NOW + 1, 9) == 1
             )  # the malformed element, not the event that is set aside
             await journal.take([], [Malformed("[]", "no object", None)], NOW)
             assert await journal.counts() == Counts({}, 0, 1, 1, 1)
@@ -155,7 +155,7 @@ class OrderCases:
                 assert (await decide_on(journal, Action.DROP, kind, key)).done == (key,)
                 assert (await decide_on(journal, Action.DROP, kind, key)).done == ()
             assert await journal.counts() == Counts({}, 0, 0, 0, 0)
-            assert await journal.forget(NOW + 1, 9) == 2  # the message, and the malformed element
+            assert await journal.prune(NOW + 1, 9) == 2  # the message, and the malformed element
 
     async def test_a_receipt_is_matched_again_when_its_attempt_is_known(
         self, open_journal: OpenJournal
@@ -182,7 +182,7 @@ class OrderCases:
                 5, {State.TAKEN: 1, State.WAITING: 1, State.IN_DOUBT: 1}, {State.SENT: 1, State.FAILED: 1}, 0
             )
             await accept_all(journal)
-            assert await journal.forget(NOW + ONE_SECOND, 9) == 3
+            assert await journal.prune(NOW + ONE_SECOND, 9) == 3
         async with open_journal() as journal:
             account = await journal.account()
-            assert (account.taken, account.ended, account.forgotten, account.gap) == (5, 0, 2, 0)
+            assert (account.taken, account.ended, account.pruned, account.gap) == (5, 0, 2, 0)

@@ -58,7 +58,7 @@ class ReportingCases:
             await journal.refuse((await journal.outbox(0, 1))[0], "400", NOW)
             await journal.change([Transition(sample_entry(1), State.SET_ASIDE, State.TAKEN, NOW)])
             assert await state_counts(journal) == {State.TAKEN: 1}
-            assert await journal.forget(NOW + 1, 10) == 0
+            assert await journal.prune(NOW + 1, 10) == 0
 
     async def test_a_message_that_was_set_aside_is_ready_once_its_repeated_dequeued_is_accepted(
         self,
@@ -68,7 +68,7 @@ class ReportingCases:
         async with open_journal() as journal:
             await journal.take([sample_message(1)], [], NOW)
             refused = await refuse_first(journal, NOW)
-            assert await journal.take([sample_message(1)], [], NOW + 1) == set()
+            assert await journal.take([sample_message(1)], [], NOW + 1) == {}
             again = await journal.outbox(0, 10)
             assert [row.body for row in again] == [refused.body]
             assert await journal.counts() == Counts({}, 1, 0, 0, 0)
@@ -77,7 +77,7 @@ class ReportingCases:
             await journal.take([sample_message(1)], [], NOW + 3)
             assert await journal.accept(await journal.outbox(0, 10), NOW + 4) == []
             assert await state_counts(journal) == {State.READY: 1}
-            assert await journal.forget(NOW + 5, 10) == 0
+            assert await journal.prune(NOW + 5, 10) == 0
 
     async def test_a_refused_dequeued_is_offered_at_once_and_then_after_pauses_that_double(
         self, open_journal: OpenJournal
@@ -153,7 +153,7 @@ class ReportingCases:
         async with open_journal() as journal:
             await deliver_to_sent(journal, 1)
             if is_forgotten:
-                assert await journal.forget(NOW + 6, 10) == 1
+                assert await journal.prune(NOW + 6, 10) == 1
             at = NOW
             for times in range(1, 4):
                 at = NOW + times * 3_600_000_000

@@ -1,0 +1,291 @@
+"""The status page: one document, and its regions, which the page's script replaces as they change.
+
+Everything is drawn here, so that the page shows the same with a script and without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from itertools import groupby
+
+from deliveryd.admin.notices import Level, level_of, notices_of
+from deliveryd.admin.plots import figure, plot
+from deliveryd.admin.words import age, ago, clock, length, size
+from deliveryd.overview import Overview, Paused, Points, ProviderView
+
+Regions = Mapping[str, str]
+"""The content of each region of the page, by the id of its element."""
+
+_RATES = (("taken", "Taken"), ("sent", "Sent"), ("delivered", "Delivered"), ("failed", "Failed"))
+_COLUMNS = (
+    "Provider", "State", "Waiting", "Under way", "Rate", "In doubt", "Receipts", "Last failure"
+)  # fmt: skip
+_WARNINGS_SHOWN = 12
+_LONGEST_LINE = 300
+_STATES: Mapping[Level, str] = {"good": "Well", "fair": "Needs attention", "bad": "Not ready"}
+
+
+def numbers(overview: Overview) -> Regions:
+    """The regions that may change every second."""
+    notices = notices_of(overview)
+    level = level_of(overview, notices)
+    return {
+        "state": _state(overview, level),
+        "notices": "".join(
+            f'<li class="{each.level}"><b>{escape(each.about)}</b> <span>{escape(each.text)}</span></li>'
+            for each in notices
+        ),
+        **{f"now-{name}": _rate(overview, name) for name, _ in _RATES},
+        "now-delay": _delay(overview),
+        "places": _meter(
+            overview.in_flight,
+            overview.in_flight_limit,
+            f"of {overview.in_flight_limit:,} places",
+            "In flight",
+        ),
+        "waits": _waits(overview),
+        "events": _events(overview),
+        "disk": _disk(overview),
+        "providers": _providers(overview),
+        "paused": "".join(_pause(each, overview.at) for each in overview.paused)
+        or '<li class="calm">Nothing is paused.</li>',
+        "reload": _reload(overview),
+        "warnings": _warnings(overview),
+        "foot": _foot(overview),
+    }
+
+
+def plots(hour: Points) -> Regions:
+    """The regions that change when the history grows."""
+    return {
+        **{
+            f"plot-{name}": plot(f"{title} per second", "/s", (name, getattr(hour, name)))
+            for name, title in _RATES
+        },
+        "plot-delay": plot("Delay", " s", ("p99", hour.p99), ("p50", hour.p50)),
+    }
+
+
+def document(regions: Regions) -> str:
+    """The page with its regions filled."""
+    tiles = "".join(_tile(name, title, regions) for name, title in _RATES)
+    delay = _tile("delay", "Delay, take to send", regions)
+    facts = "".join(
+        f'<section class="fact"><h2>{title}</h2><div id="{name}">{regions[name]}</div></section>'
+        for name, title in (
+            ("places", "In flight"), ("waits", "Waiting"), ("events", "Events"), ("disk", "Disk")
+        )
+    )  # fmt: skip
+    heads = "".join(f'<th scope="col" role="columnheader">{name}</th>' for name in _COLUMNS)
+    return f"""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>deliveryd</title>
+<link rel="icon" href="/page/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="/page/page.css">
+<script src="/page/page.js" defer></script>
+</head>
+<body>
+<header>
+<h1>deliveryd</h1>
+<p id="link" role="status">as of the time it was loaded</p>
+</header>
+<main>
+<section id="state" class="state" aria-live="polite" aria-atomic="true">{regions["state"]}</section>
+<ul id="notices" class="notices" aria-live="polite" aria-label="Attention">{regions["notices"]}</ul>
+<div class="tiles">{tiles}{delay}</div>
+<div class="facts">{facts}</div>
+<section class="wide"><h2 id="providers-title">Providers</h2>
+<table role="table" aria-labelledby="providers-title">
+<thead role="rowgroup"><tr role="row">{heads}</tr></thead>
+<tbody role="rowgroup" id="providers">{regions["providers"]}</tbody>
+</table></section>
+<div class="pair">
+<section><h2>Paused</h2><ul id="paused" class="list">{regions["paused"]}</ul></section>
+<section><h2>Configuration</h2><div id="reload" class="text">{regions["reload"]}</div></section>
+</div>
+<section><h2>Last warnings of the log</h2><ol id="warnings" class="log">{regions["warnings"]}</ol></section>
+</main>
+<footer><p id="foot">{regions["foot"]}</p>
+<p><a href="/status">Status as JSON</a> <a href="/metrics">Metrics</a> <a href="/readyz">Readiness</a>
+<a href="/livez">Liveness</a></p></footer>
+</body>
+</html>
+"""
+
+
+def _tile(name: str, title: str, regions: Regions) -> str:
+    return (
+        f'<section class="tile {name}"><h2>{title}</h2><p class="number" id="now-{name}">'
+        f'{regions[f"now-{name}"]}</p><div id="plot-{name}">{regions[f"plot-{name}"]}</div></section>'
+    )
+
+
+def _state(overview: Overview, level: Level) -> str:
+    word = "Stuck" if not overview.alive else _STATES[level]
+    reason = overview.reason
+    return (
+        f'<p class="word {level}"><span class="dot" aria-hidden="true"></span>{word}</p>'
+        f'<p class="reason">{escape(reason[:1].upper() + reason[1:])}.</p>'
+    )
+
+
+def _rate(overview: Overview, name: str) -> str:
+    now, minute = getattr(overview.rates_10s, name), getattr(overview.rates_60s, name)
+    return f'{figure(now)}<small> /s</small> <span class="aside">{figure(minute)} /s last minute</span>'
+
+
+def _delay(overview: Overview) -> str:
+    delay = overview.delay
+    if delay.p50 is None or delay.p99 is None:
+        return '-<span class="aside">nothing sent in the last minute</span>'
+    return (
+        f'{length(delay.p50)}<small> p50</small> <span class="aside">{length(delay.p99)} p99,'
+        " last minute</span>"
+    )
+
+
+def _meter(value: int, most: int, words: str, label: str) -> str:
+    return (
+        f'<p class="number">{value:,}<small> {words}</small></p>'
+        f'<meter min="0" max="{most}" value="{min(value, most)}" aria-label="{label}"></meter>'
+    )
+
+
+def _waits(overview: Overview) -> str:
+    waiting, in_doubt = (overview.messages.get(state, 0) for state in ("waiting", "in_doubt"))
+    oldest = overview.oldest.message
+    lines = [f"oldest {age(oldest)}" if oldest is not None else "no message is open"]
+    if overview.waiting_unbound:
+        lines.append(f"{overview.waiting_unbound:,} for settings, a customer or a free provider")
+    if in_doubt:
+        lines.append(f"{in_doubt:,} in doubt")
+    return f'<p class="number">{waiting:,}<small> messages</small></p>{_lines(lines)}'
+
+
+def _events(overview: Overview) -> str:
+    oldest, refused = overview.oldest.event, overview.events.refused
+    lines = [f"oldest {age(oldest)}" if oldest is not None else "all accepted by the service"]
+    if refused:
+        lines.append(f"{refused:,} refused")
+    return f'<p class="number">{overview.events.waiting:,}<small> to report</small></p>{_lines(lines)}'
+
+
+def _disk(overview: Overview) -> str:
+    disk = overview.disk
+    return (
+        f'<p class="number">{size(disk.free)}<small> free</small></p>'
+        f"{_lines([f'nothing is taken below {size(disk.reserve)}'])}"
+    )
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f'<p class="aside">{escape(line)}</p>' for line in lines)
+
+
+def _providers(overview: Overview) -> str:
+    rows = []
+    for channel, group in groupby(overview.providers, key=lambda each: each.channel):
+        members = list(group)
+        if len(members) > 1 or members[0].identity != channel:
+            rows.append(_channel_row(channel, members))
+        rows += [_provider_row(each, overview.at, is_inner=each.identity != channel) for each in members]
+    return "".join(rows)
+
+
+def _channel_row(channel: str, members: Sequence[ProviderView]) -> str:
+    waiting, under_way, in_doubt = (
+        sum(getattr(each, name) for each in members) for name in ("waiting", "under_way", "in_doubt")
+    )
+    rate = sum(each.rate for each in members)
+    down = sum(each.breaker != "closed" for each in members)
+    state = f"{down} of {len(members)} down" if down else f"{len(members)} providers"
+    cells = (state, f"{waiting:,}", f"{under_way:,}", f"{figure(rate)} /s", f"{in_doubt:,}", "", "")
+    return _row("channel", channel, [escape(cell) for cell in cells])
+
+
+def _provider_row(each: ProviderView, now: str, *, is_inner: bool) -> str:
+    name = each.identity.partition("/")[2] if is_inner else each.identity
+    waiting = f"{each.waiting:,}" + (f" <small>+ {each.queued:,} queued</small>" if each.queued else "")
+    limit = f" <small>of {escape(each.rate_limit)}</small>" if each.rate_limit else ""
+    failure = each.last_failure
+    cells = [
+        _provider_state(each, now),
+        waiting,
+        f"{each.under_way:,} <small>of {each.concurrency:,}</small>",
+        f"{figure(each.rate)} /s{limit}",
+        f'<b class="fair">{each.in_doubt:,}</b>' if each.in_doubt else "0",
+        _receipts(each),
+        f"{escape(failure.reason)} <small>{escape(ago(failure.at, now))}</small>" if failure else "",
+    ]
+    return _row("inner" if is_inner else "single", name, cells, key=each.identity)
+
+
+def _row(kind: str, name: str, cells: Sequence[str], key: str = "") -> str:
+    labelled = zip(_COLUMNS[1:], cells, strict=True)
+    inner = "".join(f'<td role="cell" data-label="{label}">{cell}</td>' for label, cell in labelled)
+    attribute = f' data-key="{escape(key)}"' if key else ""
+    head = f'<th scope="row" role="rowheader">{escape(name)}</th>'
+    return f'<tr role="row" class="{kind}"{attribute}>{head}{inner}</tr>'
+
+
+def _provider_state(each: ProviderView, now: str) -> str:
+    if not each.enabled:
+        return '<span class="tag off">disabled</span>'
+    if each.breaker != "closed":
+        word = "probing" if each.breaker == "probing" else "down"
+        since = f" <small>{escape(ago(each.since, now))}</small>" if each.since else ""
+        return f'<span class="tag bad">{word}</span>{since}'
+    if each.refused_settings:
+        return f'<span class="tag fair">refuses {len(each.refused_settings)} settings</span>'
+    return '<span class="tag good">working</span>'
+
+
+def _receipts(each: ProviderView) -> str:
+    if each.receipts == "none":
+        return '<span class="aside">none</span>'
+    if each.receipts == "silent":
+        return '<span class="tag fair">silent</span>'
+    late = each.unconfirmed + each.overdue
+    return f"{each.delivered:,} delivered" + (f" <small>{late:,} late</small>" if late else "")
+
+
+def _pause(pause: Paused, now: str) -> str:
+    what = f"{pause.kind} {pause.key}".strip()
+    until = f", until {clock(pause.until)}" if pause.until else ""
+    by = f" by {escape(pause.user)}" if pause.user else ""
+    why = f": {escape(pause.reason)}" if pause.reason else ""
+    return f"<li><b>{escape(what)}</b> {escape(ago(pause.since, now))}{by}{why}{until}</li>"
+
+
+def _reload(overview: Overview) -> str:
+    reload = overview.last_reload
+    if reload is None:
+        return f"<p>As read at the start, {escape(age(overview.uptime_seconds))} ago.</p>"
+    problems = "".join(f"<li>{escape(problem)}</li>" for problem in reload.problems)
+    listed = f'<ul class="problems">{problems}</ul>' if problems else ""
+    return f"<p>Reload {escape(ago(reload.at, overview.at))}: {escape(reload.outcome)}</p>{listed}"
+
+
+def _warnings(overview: Overview) -> str:
+    lines = list(overview.warnings)[: -_WARNINGS_SHOWN - 1 : -1]
+    return "".join(map(_warning, lines)) or '<li class="calm">None since the start.</li>'
+
+
+def _warning(line: Mapping[str, object]) -> str:
+    shown = {name: value for name, value in line.items() if name not in ("at", "level", "event")}
+    fields = " ".join(f"{name}={value}" for name, value in shown.items())[:_LONGEST_LINE]
+    kind = "fair" if line.get("level") == "warning" else "bad"
+    return (
+        f'<li class="{kind}">{clock(str(line["at"]))} <b>{escape(str(line["event"]))}</b>'
+        f" <span>{escape(fields)}</span></li>"
+    )
+
+
+def _foot(overview: Overview) -> str:
+    return f"deliveryd {overview.version}, process {overview.pid}, running for {age(overview.uptime_seconds)}"

@@ -1,0 +1,133 @@
+"""Server-sent events: what a worker shows, every second, to a bounded number of viewers.
+
+Each message is made once, whoever asks first, however many viewers there are; nobody asks, nothing is made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import anyio
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+MOST_VIEWERS = 20
+INTERVAL = 1.0
+RETRY_MILLISECONDS = 1000
+"""When a browser connects again after it lost the connection."""
+
+_FRESH = 0.9 * INTERVAL
+_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+
+class Feed(Protocol):
+    """What viewers are sent."""
+
+    def next(self, seen: int) -> tuple[int, bytes]:
+        """Return the number of the latest message, and what a viewer needs of it who has seen that one.
+
+        0: the viewer has seen none.
+        """
+
+
+class Places:
+    """How many more viewers there may be, of all feeds together."""
+
+    def __init__(self, most: int = MOST_VIEWERS) -> None:
+        self.free = most
+
+
+class Stream:
+    """The ASGI application that sends one feed."""
+
+    def __init__(self, feed: Feed, places: Places) -> None:
+        self._feed = feed
+        self._places = places
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the viewer leaves."""
+        if scope["method"] != "GET":
+            await PlainTextResponse("", headers={"content-type": "text/event-stream"})(scope, receive, send)
+            return
+        if not self._places.free:
+            text = f"{MOST_VIEWERS} viewers are connected already; try again later\n"
+            await PlainTextResponse(text, 503, {"Retry-After": "10"})(scope, receive, send)
+            return
+        self._places.free -= 1
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._send, send)
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                tasks.cancel_scope.cancel()
+        finally:
+            self._places.free += 1
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        await _send_part(send, b"retry: %d\n" % RETRY_MILLISECONDS)
+        seen = 0
+        while True:
+            seen, message = self._feed.next(seen)
+            await _send_part(send, b"data: %b\n\n" % message)
+            # All viewers at the same instants, so that they share what is made.
+            await anyio.sleep(INTERVAL - anyio.current_time() % INTERVAL)
+
+
+async def _send_part(send: Send, part: bytes) -> None:
+    await send({"type": "http.response.body", "body": part, "more_body": True})
+
+
+class WholeFeed:
+    """Sends all of a value as JSON each time."""
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        self._make = make
+        self._number = 0
+        self._made_at = float("-inf")
+        self._message = b""
+
+    def next(self, seen: int) -> tuple[int, bytes]:  # noqa: ARG002 - every message has everything
+        """Return the value of this second."""
+        now = anyio.current_time()
+        if now - self._made_at >= _FRESH:
+            self._made_at = now
+            self._number += 1
+            self._message = json.dumps(self._make(), separators=(",", ":")).encode()
+        return self._number, self._message
+
+
+class RegionsFeed:
+    """Sends the regions of a page that changed since a viewer's last message."""
+
+    def __init__(self, draw: Callable[[], Mapping[str, str]]) -> None:
+        self._draw = draw
+        self._number = 0
+        self._drawn_at = float("-inf")
+        self._regions: dict[str, str] = {}
+        self._changed: dict[str, int] = {}  # in which message each region changed last
+        self._common = b""  # for viewers who saw the message before
+
+    def next(self, seen: int) -> tuple[int, bytes]:
+        """Return what changed."""
+        now = anyio.current_time()
+        if now - self._drawn_at >= _FRESH:
+            self._drawn_at = now
+            self._number += 1
+            for name, content in self._draw().items():
+                if self._regions.get(name) != content:
+                    self._regions[name] = content
+                    self._changed[name] = self._number
+            self._common = self._since(self._number - 1)
+        return self._number, self._common if seen == self._number - 1 else self._since(seen)
+
+    def _since(self, seen: int) -> bytes:
+        changed = {name: self._regions[name] for name, number in self._changed.items() if number > seen}
+        return json.dumps(changed, separators=(",", ":")).encode()

@@ -1,0 +1,65 @@
+"""Forgets messages on an operator's order: an id that the queue gives again is taken as new.
+
+How often it began outlives that (see `beginnings`), so that its keys are new ones.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+from deliveryd.journal.account import add_forgotten, add_pruned
+from deliveryd.journal.anew import DOUBTFUL, NOT_IN_THE_JOURNAL, UNSETTLED
+from deliveryd.journal.beginnings import MAY_HAVE_ARRIVED, begun, keep_beginnings, keep_forgotten
+from deliveryd.journal.outbox import WATERMARK
+from deliveryd.journal.tombstones import read_tombstone
+from deliveryd.journal.upkeep import DELETE_MESSAGE
+from deliveryd.states import State
+
+SENT = "it was sent: if the queue gives it again, its customer gets it twice (--accept-duplicates)"
+
+_STANDING = f"""
+SELECT state, ended_at IS NOT NULL, {MAY_HAVE_ARRIVED} FROM message WHERE id = ?
+"""  # noqa: S608  # constants
+_IS_REPORTING = f"SELECT 1 FROM event WHERE message_id = ? AND seq > {WATERMARK} LIMIT 1"  # noqa: S608
+_KEEP_DECISIONS = "UPDATE decision SET message_id = NULL WHERE message_id = ?"
+"""Those about the message itself name it by their key as well."""
+
+
+def obstacle_to_forgetting(db: sqlite3.Connection, id_: int, *, accepted: bool) -> str | None:
+    """Return why a message can't be forgotten now, or None if it can; `accepted`: duplicates are."""
+    found = _standing(db, id_)
+    if isinstance(found, str):
+        return found
+    if db.execute(_IS_REPORTING, (id_,)).fetchone() is not None:
+        return UNSETTLED
+    was_sent, may_have_arrived = found
+    if accepted:
+        return None
+    return SENT if was_sent else DOUBTFUL if may_have_arrived else None
+
+
+def _standing(db: sqlite3.Connection, id_: int) -> tuple[bool, bool] | str:
+    """Return whether a message was sent, and whether it may have arrived; or why it can't be forgotten."""
+    row = db.execute(_STANDING, (id_,)).fetchone()
+    if row is not None:
+        state, has_ended, may_have_arrived = row
+        if not has_ended:
+            return f"it hasn't ended: it is {State(state).name.lower().replace('_', ' ')}"
+        return state in (State.SENT, State.DELIVERED), bool(may_have_arrived)
+    tombstone = read_tombstone(db, id_)
+    if tombstone is None:
+        return NOT_IN_THE_JOURNAL
+    status = "" if tombstone.latest is None else json.loads(tombstone.latest)["status"]
+    return status in ("sent", "delivered"), begun(db, id_).doubt
+
+
+def forget_message(db: sqlite3.Connection, id_: int) -> None:
+    """Delete a message, or what is kept of one, so that its id is unknown."""
+    keep_beginnings(db, [(id_,)])
+    db.execute(_KEEP_DECISIONS, (id_,))
+    for statement in (*DELETE_MESSAGE, "DELETE FROM malformed WHERE message_id = ?"):
+        db.execute(statement, (id_,))
+    add_pruned(db, -db.execute("DELETE FROM tombstone WHERE id = ?", (id_,)).rowcount)
+    keep_forgotten(db, id_)
+    add_forgotten(db, 1)

@@ -1,0 +1,96 @@
+"""What commands read of a journal, beside a worker or without one.
+
+Each call is a short read transaction of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+from deliveryd.journal.history import Life
+from deliveryd.journal.orders import Action
+from deliveryd.journal.selection import Found, Page, Selection
+
+PORTION_SECONDS = 0.02
+"""Seconds that one read transaction is meant to take, so that the log can be checkpointed in between."""
+
+FIRST_PORTION, LEAST_PORTION, LARGEST_PORTION = 500, 50, 50_000
+
+
+class DecisionSelection(NamedTuple):
+    """Decisions for which everything that is given is true."""
+
+    since: int | None = None
+    until: int | None = None
+    message: int | None = None
+    user: str | None = None
+    verb: str | None = None
+
+
+class Decision(NamedTuple):
+    """An operator's order for one key; `user` as the system reports it, `caller` as the user claimed.
+
+    `message_id` is the message that it concerned; None: none, or one that was erased or forgotten.
+    """
+
+    seq: int
+    at: int
+    verb: str
+    kind: str
+    key: str
+    message_id: int | None
+    user: str | None
+    caller: str | None
+    reason: str | None
+
+
+class Reader(Protocol):
+    """Reads of a journal that don't change it."""
+
+    def find(self, selection: Selection, after: tuple[int, ...] | None, limit: int) -> Page:
+        """Examine the next `limit` messages behind `after`, and return those that are selected.
+
+        None: from the beginning. The cost of a call is bounded by `limit`, however many messages there are.
+        """
+
+    def obstacles(self, verb: Action, ids: Collection[int]) -> Mapping[int, str]:
+        """Return which of these messages an order would be refused for now, and why.
+
+        The verb is to begin anew or to forget.
+        """
+
+    def lives(self, ids: Collection[int]) -> Sequence[Life]:
+        """Return everything about each of these messages, in the order of the ids."""
+
+    def decisions(self, selection: DecisionSelection, after: int, limit: int) -> Sequence[Decision]:
+        """Return the next `limit` decisions with a number above `after`, oldest first."""
+
+
+def read_all(
+    reader: Reader, selection: Selection, note: Callable[[int], None] = lambda _examined: None
+) -> Iterator[Found]:
+    """Find messages in portions, each in a short transaction of its own; `note` gets the number examined.
+
+    Without ids they come in the order of their ends if only ended ones are selected, else in that of ids. A
+    message that changes meanwhile may be missed or found as it was.
+    """
+    after: tuple[int, ...] | None = None
+    limit, examined = FIRST_PORTION, 0
+    while True:
+        began = perf_counter()
+        page = reader.find(selection, after, limit)
+        limit = next_portion(limit, perf_counter() - began)
+        examined += page.examined
+        note(examined)
+        yield from page.found
+        if page.after is None:
+            return
+        after = page.after
+
+
+def next_portion(limit: int, seconds: float) -> int:
+    """Return how many messages the next portion examines, after one that took so long."""
+    factor = min(PORTION_SECONDS / max(seconds, 1e-6), 2.0)
+    return max(LEAST_PORTION, min(int(limit * factor), LARGEST_PORTION))

@@ -132,7 +132,7 @@ def test_a_slow_reader_loses_events_and_is_told_how_many() -> None:
     events = anyio.run(run)
     assert len(events) == MOST_HELD + 1
     assert events[-1].as_data()["event"] == "dropped"
-    assert events[-1].count == 5
+    assert events[-1].left_out == 5
 
 
 def test_the_status_of_a_receipt_is_shown_without_the_providers_words() -> None:

@@ -177,6 +177,13 @@ class Event(StrEnum):
     JOURNAL_FULL = "journal.full", ERROR, "the journal's disk is full; the line waits"
     JOURNAL_ROOM = "journal.room", INFO, "the journal's disk has room again; the line continues"
     JOURNAL_EXPOSED = "journal.exposed", WARNING, "other users could read the journal or change its folder"
+    JOURNAL_CLEANING = "journal.cleaning", INFO, "messages older than the retention are removed; count so far"
+    JOURNAL_UPGRADING = (
+        "journal.upgrading",
+        INFO,
+        "the journal is being brought to the present format",
+    )
+    JOURNAL_UPGRADED = "journal.upgraded", INFO, "the journal was brought to the present format"
     JOURNAL_CLEANED = "journal.cleaned", INFO, "messages older than the retention were removed"
 
     CLOCK_STEPPED = "clock.stepped", WARNING, "the clock was corrected; due times follow it"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
+from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.tail import Tail, TailFilter
 from deliveryd.overview import (
     Delay,
     Disk,
@@ -123,6 +126,16 @@ def hour(scale: float = 1.0, points: int = 360) -> Points:
     )  # fmt: skip
 
 
+class _Nobody:
+    """In place of a recorder: a test hands its events to the tail itself."""
+
+    def watch(self, watcher: Tail) -> None:
+        """Do nothing."""
+
+    def unwatch(self, watcher: Tail) -> None:
+        """Do nothing."""
+
+
 @dataclass
 class Worker:
     """A worker whose signs of life a test sets."""
@@ -130,6 +143,7 @@ class Worker:
     is_alive: bool = True
     is_ready: bool = True
     shown: Overview = IDLE
+    tails: list[Tail] = field(default_factory=list)
     past: Points = field(default_factory=lambda: Points(10.0))
 
     def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:
@@ -139,6 +153,15 @@ class Worker:
     def ready(self) -> tuple[bool, str]:
         """As set."""
         return self.is_ready, "taking work" if self.is_ready else "the outbox is full"
+
+    def receiving(self) -> tuple[bool, str]:
+        """As set."""
+        return self.is_ready, "receipts are taken"
+
+    def tail(self, wanted: TailFilter) -> Tail:
+        """A reader of what a test records."""
+        self.tails.append(Tail(cast("Recorder", _Nobody()), wanted))
+        return self.tails[-1]
 
     def overview(self) -> Overview:
         """As set."""

@@ -48,7 +48,7 @@ class TailFilter(NamedTuple):
 class TailEvent(NamedTuple):
     """One thing that happened to a message. `status` is that of the service's event or of the receipt.
 
-    `number` counts the tries of a stay at a provider. `count` is set by `dropped` only.
+    `number` counts the tries of a stay at a provider. `left_out`: for how many events `dropped` stands.
     """
 
     at: int
@@ -59,7 +59,7 @@ class TailEvent(NamedTuple):
     status: str | None = None
     number: int | None = None
     reason: str | None = None
-    count: int | None = None
+    left_out: int | None = None
 
     def as_data(self) -> dict[str, object]:
         """Return the event as JSON, without what it lacks."""
@@ -68,7 +68,10 @@ class TailEvent(NamedTuple):
         return {name: fields[name] for name in _ORDER if fields[name] is not None}
 
 
-_ORDER = ("at", "message", "event", "channel", "provider", "settings", "status", "number", "reason", "count")
+_ORDER = (
+    *("at", "message", "event", "channel", "provider", "settings"),
+    *("status", "number", "reason", "left_out"),
+)
 
 
 class Tail:
@@ -95,7 +98,7 @@ class Tail:
             await self._added.wait(longest)
         events = [self._held.popleft() for _ in range(min(len(self._held), MOST_AT_ONCE))]
         if self._dropped and not self._held:
-            events.append(TailEvent(events[-1].at, "dropped", count=self._dropped))
+            events.append(TailEvent(events[-1].at, "dropped", left_out=self._dropped))
             self._dropped = 0
         return events
 

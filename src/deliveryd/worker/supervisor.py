@@ -18,13 +18,16 @@ from anyio.abc import TaskGroup, TaskStatus
 from deliveryd import __version__
 from deliveryd.config import Config
 from deliveryd.control.orders import OrderHandler
+from deliveryd.control.protocol import StatusRequest, TailRequest
 from deliveryd.control.server import ControlServer
+from deliveryd.control.views import ViewHandler
 from deliveryd.errors import JournalError
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.http.lazy_server import serve_when_asked
 from deliveryd.journal.base import Account, Journal
 from deliveryd.journal.orders import Order
 from deliveryd.model import SECOND, Clock, WallClock
+from deliveryd.runtime.progress import LoggedProgress
 from deliveryd.runtime.threads import Blocking
 from deliveryd.states import ENDED, State
 from deliveryd.telemetry import Event, log
@@ -140,7 +143,12 @@ class Supervisor:
 
     def _start_loops(self, parts: Parts, health: WorkerHealth, loops: TaskGroup) -> None:
         orders = OrderHandler(parts.journal, parts.recorder, parts.stations.dispatchers)
-        control = ControlServer(self._config.journal.path, {Order: orders.carry_out}, {})
+        views = ViewHandler(health.overview, parts.recorder)
+        control = ControlServer(
+            self._config.journal.path,
+            {Order: orders.carry_out, StatusRequest: views.status},
+            {TailRequest: views.tail},
+        )
         for loop in (*parts.pipeline.loops(), control.run):
             loops.start_soon(loop)
         loops.start_soon(self._housekeeping, parts, health)
@@ -222,12 +230,12 @@ class Supervisor:
 
     async def _prune(self, parts: Parts) -> None:
         before = self._clock.now() - int(self._config.journal.retention * SECOND)
-        total = 0
+        progress = LoggedProgress(Event.JOURNAL_CLEANING, anyio.current_time)
         while pruned := await parts.journal.prune(before, PRUNE_BATCH):
-            total += pruned
+            progress.add(pruned)
             await anyio.sleep(PRUNE_PAUSE)
-        if total:
-            log(Event.JOURNAL_CLEANED, count=total)
+        if progress.count:
+            log(Event.JOURNAL_CLEANED, count=progress.count, seconds=progress.seconds)
         given = GIVE_BACK_BATCH
         while given:
             given = await parts.journal.give_back(GIVE_BACK_BATCH)

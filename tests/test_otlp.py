@@ -19,9 +19,11 @@ from deliveryd.otlp.export import Exporter
 from deliveryd.otlp.identity import TraceIds
 from deliveryd.otlp.spans import Kind, Span, SpanQueue
 from deliveryd.runtime.threads import in_thread
+from support.check_command import check, line, warned
 from support.collector import Collector, collecting, values_of
 from support.logs import log_lines
 from support.messages import message
+from support.terminal import free_port
 from support.world import World, open_world
 
 BOTH = {"content": {"en": {"sms": {"text": "dear {name}"}, "email": {"subject": "s", "body": "b {name}"}}}}
@@ -254,3 +256,13 @@ def test_a_mistake_is_named(tmp_path: Path, tables: str, problem: str) -> None:
     with pytest.raises(ConfigError) as raised:
         load(path, environ={})
     assert any(each.startswith(f"{path}:{problem}") for each in raised.value.problems)
+
+
+@pytest.mark.slow
+def test_check_says_whether_the_collector_can_be_reached(world: World, collector: Collector) -> None:
+    """A warning, since messages are delivered without it."""
+    assert line(check(world), "otlp.endpoint").endswith(f"{collector.address} can be reached")
+    world.change(f'endpoint = "{collector.address}"', f'endpoint = "http://127.0.0.1:{free_port()}"')
+    answered = check(world)
+    assert "refused" in warned(answered)["otlp.endpoint"]
+    assert answered.status == 0

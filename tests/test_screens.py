@@ -14,7 +14,7 @@ from deliveryd.inspection.screens import SORTS, status_lines
 from deliveryd.inspection.top import KEYS, TopState, View, draw, press
 from deliveryd.inspection.watched import read_overview
 from deliveryd.overview import Overview, as_json
-from support.overviews import BUSY, DOWN, IDLE
+from support.overviews import BUSY, DOWN, IDLE, provider
 
 OVERVIEWS = {"idle": IDLE, "busy": BUSY, "down": DOWN}
 WIDTHS = (10, 20, 40, 60, 80, 120, 200)
@@ -129,6 +129,19 @@ def test_a_channel_is_opened_for_its_providers() -> None:
     assert press(keys("down down down"), "enter", few).channel == "inApp"
     none = replace(BUSY, providers=[])
     assert press(keys("enter", none), "down", none).channel is None
+
+
+def test_long_lists_scroll() -> None:
+    """A selected channel stays on a small screen, and other lists move by a line, down to the last one."""
+    many = replace(BUSY, providers=[provider(f"c{number:02}") for number in range(30)])
+    state = keys("down " * 25, many)
+    assert "c25" in shown(draw(state, many, 60, 12))
+    assert "c05" not in shown(draw(state, many, 60, 12))
+    state = keys("p " + "down " * 40, many)
+    assert state.first == 29
+    assert "c29" in shown(draw(state, many, 60, 12))
+    assert press(state, "up", many).first == 28
+    assert press(state, "c", many).first == 0
 
 
 def test_s_sorts_by_the_next_column() -> None:

@@ -11,11 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from deliveryd.sandbox.faults import FaultAnswer
+from deliveryd.sandbox.state import SandboxState
 from support.messages import message
 from support.pty_screen import on_terminal
 from support.terminal import free_port
@@ -54,11 +56,15 @@ class Busy:
         """Have messages taken and sent."""
         self.world.state.enqueue(*({**message(id_), "variables": {"name": "Ann"}} for id_ in ids))
         for id_ in ids:
-            self.world.state.wait_for(lambda state, id_=id_: "sent" in state.statuses(id_), 20)
+            self.world.state.wait_for(partial(_has_sent, id_), 20)
 
     def by(self, way: str) -> list[str]:
         """The options that name the worker."""
         return ["--config", self.config] if way == "socket" else ["--url", self.url]
+
+
+def _has_sent(id_: int, state: SandboxState) -> bool:
+    return "sent" in state.statuses(id_)
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ def tail(
                 print_texts(_lines(portion))
     except KeyboardInterrupt:
         return
-    raise DeliverydError("the worker has ended")
+    raise DeliverydError("the worker has ended, or closed the connection because its events weren't read")
 
 
 def _print_data(portion: Portion) -> None:

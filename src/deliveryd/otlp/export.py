@@ -77,17 +77,20 @@ class Exporter:
 
     async def run(self, stop: anyio.Event) -> None:
         """Post until the event is set, and then once more."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._post_spans_often)
-            if self._interval is not None:
-                tasks.start_soon(self._post_metrics_often, self._interval)
-            await stop.wait()
-            tasks.cancel_scope.cancel()
-        with anyio.move_on_after(LAST_POST):
-            await self._post_all_spans()
-            if self._interval is not None:
-                await self._post_metrics()
-        await self._collector.client.aclose()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._post_spans_often)
+                if self._interval is not None:
+                    tasks.start_soon(self._post_metrics_often, self._interval)
+                await stop.wait()
+                tasks.cancel_scope.cancel()
+            with anyio.move_on_after(LAST_POST):
+                await self._post_all_spans()
+                if self._interval is not None:
+                    await self._post_metrics()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._collector.client.aclose()
 
     async def _post_spans_often(self) -> None:
         pause = FLUSH_INTERVAL

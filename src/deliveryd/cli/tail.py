@@ -40,9 +40,9 @@ def tail(
     failed: Annotated[bool, typer.Option("--failed", help="Only attempts and messages that failed.")] = False,
     as_data: Annotated[bool, typer.Option("--json", help="Print JSON Lines, one event each.")] = False,
 ) -> None:
-    """Print what happens to messages as it happens, without texts, names and addresses.
+    """Print what happens to messages as it happens.
 
-    Ends with Ctrl-C. Exit status 1 if the worker ends before.
+    Nothing of it is personal data. Ends with Ctrl-C. Exit status 1 if the worker ends before.
     """
     portions = watched(config, url, channel).tail(TailRequest(channel, message, failed))
     try:

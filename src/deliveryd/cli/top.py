@@ -48,7 +48,7 @@ def top(
         int | None, typer.Option("--count", metavar="NUMBER", min=1, help="End after so many pictures.")
     ] = None,
 ) -> None:
-    """Watch the running worker: rates, what waits, and the providers of a channel.
+    """Watch the running worker live.
 
     Press ? for the keys, q to quit. Through a pipe, or with TERM=dumb, it prints a block of lines each time.
     """

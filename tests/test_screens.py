@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.text import Text
 
+from deliveryd.cli.text_output import safe
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.columns import Cell, Column, fitted, table
 from deliveryd.inspection.screens import SORTS, status_lines
@@ -156,6 +157,12 @@ def test_s_sorts_by_the_next_column() -> None:
         ("failed", "email"),
     ]  # fmt: skip
     assert state.sort == "name"
+
+
+def test_a_hostile_worker_cannot_steer_the_terminal() -> None:
+    """Escapes in a reason are shown, not obeyed."""
+    (shown_line,) = [safe(line) for line in status_lines(replace(IDLE, reason="a\x1b[2Jb"), 80)[1:2]]
+    assert shown_line.plain == r"a\x1b[2Jb"
 
 
 # reading

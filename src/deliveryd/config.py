@@ -404,10 +404,15 @@ def _receipt_keys(config: Config) -> Iterator[tuple[str, str]]:
                 yield place, "must be shorter than journal.retention, which deletes messages before"
 
 
+def _is_installed(package: str, part: str) -> bool:
+    """Whether a part of a package is there that several distributions share."""
+    return find_spec(package) is not None and find_spec(f"{package}.{part}") is not None
+
+
 def _traces(config: Config) -> Iterator[tuple[str, str]]:
     """Yield what tracing lacks, by key."""
     otlp = config.otlp
-    if otlp.endpoint is not None and find_spec("opentelemetry") is None:
+    if otlp.endpoint is not None and not _is_installed("opentelemetry", "proto"):
         yield "otlp.endpoint", "needs the extra otlp: pip install 'deliveryd[otlp]'"
     for provider in config.channels.providers.values():
         if getattr(provider.options, "traceparent", False) and not (otlp.endpoint and otlp.traces):

@@ -16,6 +16,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.text import Text
 
+from deliveryd.cli.text_output import safe
+
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"  # a screen of its own, without a cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _HOME, _TO_END_OF_LINE, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -96,7 +98,7 @@ class Screen:
 
     def _with_escapes(self, line: Text) -> str:
         with self._console.capture() as captured:
-            self._console.print(line, end="", soft_wrap=True)
+            self._console.print(safe(line), end="", soft_wrap=True)
         return captured.get()
 
     def wake(self) -> None:

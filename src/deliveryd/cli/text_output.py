@@ -36,9 +36,9 @@ def print_texts(lines: Iterable[Text]) -> None:
     with standard_output() as out:
         console = TextConsole(file=out, highlight=False, markup=False, emoji=False)
         for line in lines:
-            console.print(_safe(line), end="\n", soft_wrap=True)
+            console.print(safe(line), end="\n", soft_wrap=True)
 
 
-def _safe(line: Text) -> Text:
+def safe(line: Text) -> Text:
     """Return the line; if it holds characters that control a terminal, escaped and without styles."""
     return line if line.plain.isprintable() else Text(printable(line.plain))

@@ -185,7 +185,7 @@ class Tracer:
         message, name = self.ids.message(row.message_id), f"event {row.status}"
         attributes: Attributes = {"deliveryd.message": row.message_id, "deliveryd.status": row.status}
         id_ = self.ids.part(message, name, row.seq)
-        start = min(_instant_in(row.body), at)
+        start = min(_instant_in(row.body) or at, at)
         self._queue.add(Span(trace, id_, message, name, Kind.PRODUCER, start, at, attributes, error))
 
     def received(self, reports: Sequence[Reported], results: Sequence[MatchedReceipt], at: int) -> None:
@@ -293,6 +293,9 @@ def _attributes(entry: Entry, provider: str | None) -> Attributes:
     return attributes
 
 
-def _instant_in(body: str) -> int:
+def _instant_in(body: str) -> int | None:
     """The instant of an event as it is sent, which is always at the same place."""
-    return parse_instant(body[_TIMESTAMP : body.index('"', _TIMESTAMP)])
+    try:
+        return parse_instant(body[_TIMESTAMP : body.index('"', _TIMESTAMP)])
+    except ValueError:
+        return None

@@ -56,7 +56,7 @@ def lines() -> Iterator[LogLines]:
 
 
 def worker_of(world: VirtualWorld, clock: SteppingClock) -> VirtualSupervisor:
-    return VirtualSupervisor(world.config(), clock, outside=world._outside, blocking=inline)
+    return VirtualSupervisor(world.config(), clock, openers=world.openers(), blocking=inline)
 
 
 def during(worker: Supervisor, play: Callable[[], Awaitable[None]]) -> None:

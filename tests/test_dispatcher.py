@@ -374,7 +374,7 @@ class Bench:
         self.recorder = WatchedRecorder(journal, self.clock, metrics)
         outcomes = Outcomes(self.recorder, Heartbeats())
         self.settled = outcomes._pending
-        provider = Provider("sms", policy.breaker, self.recorder.backlog, self.clock)
+        provider = Provider("sms", policy.breaker, self.recorder.backlog, self.recorder.pauses, self.clock)
         choice = Choice({"sms": Sender(self.channel, provider)})
         self.dispatcher = Dispatcher(
             provider, choice, self.channel, self.recorder, outcomes, self.clock, metrics, Heartbeats(),

@@ -15,6 +15,7 @@ from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.recorder import WAKE_BATCH, Recorder
+from deliveryd.journal.pauses import Pause
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import WallClock
@@ -33,9 +34,13 @@ class Roomy:
 
     share = room_to_fetch = 500
     is_open = refuses_all = gives_away = False
+    pause: Pause | None = None
 
     def reserve(self, places: int) -> None:
         """Nothing else competes for the places."""
+
+    def route_paused(self) -> None:
+        """Nothing is queued."""
 
 
 async def waiting(path: Path, for_settings: int) -> None:

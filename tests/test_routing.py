@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from deliveryd.channels.base import NO_ADDRESS, Dispatch, Found, Unknown, Verdict
 from deliveryd.delivery.choice import Choice, Idle, Sender
-from deliveryd.delivery.routing import Road, Routed, Router, Undeliverable, is_expired
+from deliveryd.delivery.pauses import Pauses
+from deliveryd.delivery.routing import Road, Route, Routed, Router, Undeliverable, is_expired
 from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.model import Customer, Entry, LanguageContent, Settings, Spent, parse_instant
@@ -284,8 +285,8 @@ CASES = {
 }
 
 
-def route(case: Case, *, expires_at: int | None = None, now: int = 0) -> Routed | Undeliverable:
-    router = Router(ROADS, ORDER, case.configured, NOBODY)
+def route(case: Case, *, expires_at: int | None = None, now: int = 0) -> Route:
+    router = Router(ROADS, ORDER, case.configured, NOBODY, Pauses())
     settings = compile_settings(Settings(2, expires_at, case.languages))
     return router.route(case.entry, settings, case.customer, now)
 
@@ -353,7 +354,7 @@ def test_tries_and_keys_are_those_of_one_lane(lane: str | None, tries: int, expe
 
 def test_the_order_names_only_what_is_configured() -> None:
     """Channels of `order` that aren't configured are no channels; configured ones outside it aren't used."""
-    router = Router(ROADS, ("messenger", "email"), ("en",), NOBODY)
+    router = Router(ROADS, ("messenger", "email"), ("en",), NOBODY, Pauses())
     settings = compile_settings(Settings(2, None, {"en": EVERYTHING}))
     found: Any = router.route(MESSAGE, settings, customer(**ALL), 0)
     assert found.provider == "email"
@@ -390,7 +391,7 @@ def test_whether_it_matters_who_the_customer_is(name: str) -> None:
     """Only for a name, a greeting, an address, or a choice of languages."""
     languages, variables, needs = NEEDS[name]
     settings = compile_settings(Settings(2, None, languages))
-    router = Router(ROADS, ORDER, ("en", "uk"), NOBODY)
+    router = Router(ROADS, ORDER, ("en", "uk"), NOBODY, Pauses())
     for _ in range(2):  # the second time it is remembered
         assert router.needs_customer(MESSAGE._replace(variables=variables), settings, 0) is needs
 
@@ -398,14 +399,14 @@ def test_whether_it_matters_who_the_customer_is(name: str) -> None:
 def test_an_expired_message_needs_no_customer() -> None:
     """That it is over can be said without them."""
     settings = compile_settings(Settings(2, EXPIRY, {"en": content(sms="{customer.name}")}))
-    router = Router(ROADS, ORDER, ("en",), NOBODY)
+    router = Router(ROADS, ORDER, ("en",), NOBODY, Pauses())
     assert router.needs_customer(MESSAGE, settings, EXPIRY)
     assert not router.needs_customer(MESSAGE, settings, EXPIRY + 1)
 
 
 def test_the_general_greeting_for_everybody_needs_a_customer_only_for_a_name_in_it() -> None:
     """With `content.greeting_fallback` and no personal greeting, all are greeted alike."""
-    router = Router(ROADS, ORDER, ("en",), NOBODY)
+    router = Router(ROADS, ORDER, ("en",), NOBODY, Pauses())
     for text, needs in (("Hello", False), ("Hello {customer.name}", True)):
         language = LanguageContent(text, None, {"inApp": {"name": "{greeting}"}})
         settings = compile_settings(Settings(2, None, {"en": language}), greetings=general_stands_in)
@@ -415,7 +416,7 @@ def test_the_general_greeting_for_everybody_needs_a_customer_only_for_a_name_in_
 def test_what_is_left_after_failures_decides() -> None:
     """A channel that is spent, or an attempt in doubt, leaves others that may need an address."""
     settings = compile_settings(Settings(2, None, {"en": content(inApp="a", sms="b")}))
-    router = Router(ROADS, ORDER, ("en",), NOBODY)
+    router = Router(ROADS, ORDER, ("en",), NOBODY, Pauses())
     assert not router.needs_customer(MESSAGE, settings, 0)
     assert router.needs_customer(MESSAGE._replace(spent=(Spent("inApp", "no"),)), settings, 0)
     assert router.needs_customer(DOUBT, settings, 0)
@@ -477,7 +478,7 @@ def test_a_message_that_needs_no_customer_is_the_same_whoever_they_are(
     configured: list[str],
 ) -> None:
     """The same lane, language and text, or the same end, save for what was tried and couldn't be read."""
-    router = Router(ROADS, ORDER, configured, NOBODY)
+    router = Router(ROADS, ORDER, configured, NOBODY, Pauses())
     settings = compile_settings(Settings(2, None, languages), greetings=greetings)
     first, second = (router.route(entry, settings, customer, 0) for customer in people)
     if router.needs_customer(entry, settings, 0):
@@ -497,7 +498,7 @@ def test_a_customer_is_not_asked_for_in_vain(
     languages: Mapping[str, LanguageContent], entry: Entry, configured: list[str]
 ) -> None:
     """Where one is needed, two of them get different messages; or nobody gets any."""
-    router = Router(ROADS, ORDER, configured, NOBODY)
+    router = Router(ROADS, ORDER, configured, NOBODY, Pauses())
     settings = compile_settings(Settings(2, None, languages))
     if not router.needs_customer(entry, settings, 0) or any("{" in key for key in entry.variables):
         return
@@ -520,7 +521,7 @@ def test_a_customer_is_not_asked_for_in_vain(
     assert len(set(map(_said, routes))) > 1 or not any(isinstance(route, Routed) for route in routes)
 
 
-def _said(route: Routed | Undeliverable) -> tuple[object, ...]:
+def _said(route: Route) -> tuple[object, ...]:
     if isinstance(route, Undeliverable):
         readable = [reason for reason in route.details.split("; ") if reason != UNREADABLE]
         return ("; ".join(readable).partition(" in ")[0],)
@@ -537,11 +538,13 @@ def route_sms(
     languages: Mapping[str, LanguageContent],
     entry: Entry = MESSAGE,
     address: Customer | None = None,
-) -> Routed | Undeliverable:
+) -> Route:
     """Route over a channel with these rules, and e-mail."""
     roads = {"sms": ROADS["sms"]._replace(sms=rules), "email": ROADS["email"]}
     settings = compile_settings(Settings(2, None, languages))
-    return Router(roads, ORDER, ["en", "de"], NOBODY).route(entry, settings, address or customer(**ALL), 0)
+    return Router(roads, ORDER, ["en", "de"], NOBODY, Pauses()).route(
+        entry, settings, address or customer(**ALL), 0
+    )
 
 
 def test_a_text_of_too_many_parts_takes_the_next_channel() -> None:
@@ -610,7 +613,7 @@ def test_a_limit_of_parts_makes_the_customer_matter() -> None:
     settings = compile_settings(Settings(2, None, {"en": content(sms="hi", email="hi")}))
 
     def needs_customer(road: Road) -> bool:
-        router = Router({"sms": road, "email": ROADS["email"]}, ORDER, ["en"], NOBODY)
+        router = Router({"sms": road, "email": ROADS["email"]}, ORDER, ["en"], NOBODY, Pauses())
         return router.needs_customer(MESSAGE, settings, 0)
 
     assert needs_customer(road)
@@ -621,7 +624,7 @@ def test_who_stopped_a_channel_takes_the_next_one() -> None:
     """At the address that they stopped; without another channel, the event says why."""
     settings = compile_settings(Settings(2, None, {"en": content(sms="a", email="b")}))
     stopped = StoppedRecipients(b"key")
-    router = Router(ROADS, ("sms", "email"), ("en",), stopped)
+    router = Router(ROADS, ("sms", "email"), ("en",), stopped, Pauses())
     stopped.stop("sms", "+44 20", 1, "blocked")
     ann = Customer(3, {"phone": "+4420", "email": "ann@example.com"})
     found = [

@@ -374,3 +374,29 @@ os._exit(0)
         process.stdin.flush()
         assert process.stdout.readline() == "done\n"
     assert process.returncode == 0
+
+
+# ---- for those who look at a running worker
+
+
+def test_the_last_warnings_are_kept_as_they_were_logged(out: io.StringIO) -> None:
+    """The latest fifty, with their instants; nothing of what a line may not have is in them either."""
+    assert telemetry.last_warnings() == []
+    log(Event.QUEUE_TAKEN, count=1)
+    for number in range(60):
+        log(Event.QUEUE_UNAVAILABLE, reason=f"no answer {number}", delay=1.0, secret=CANARY)  # type: ignore[call-arg]
+    error = ServiceUnavailable("down")
+    log(Event.WORKER_DIED, error=ValueError(CANARY))
+    log(Event.EVENTS_UNAVAILABLE, error=error)
+
+    kept = telemetry.last_warnings()
+    assert len(kept) == telemetry.MOST_WARNINGS
+    assert kept[-3]["reason"] == "no answer 59"
+    assert {"at", "level", "event"} <= kept[-1].keys()
+    assert "exception" not in kept[-2]
+    assert CANARY not in json.dumps(kept)
+
+
+def test_without_a_log_there_are_no_warnings() -> None:
+    """A worker within another program may leave the log to that."""
+    assert telemetry.last_warnings() == []

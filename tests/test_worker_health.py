@@ -19,6 +19,7 @@ from deliveryd.overview import as_json
 from deliveryd.runtime.threads import Blocking, inline
 from deliveryd.states import State
 from deliveryd.worker.health import WorkerHealth
+from deliveryd.worker.outside import open_outside
 from deliveryd.worker.supervisor import Supervisor
 from deliveryd.worker.systemd import Notifier
 from deliveryd.worker.wiring import Parts, assemble
@@ -49,7 +50,7 @@ async def running(
     """The health of a worker whose loops turn, and its parts; `blocking` is where its journal is written."""
     config = world.config()
     async with (
-        world._outside(config) as outside,
+        open_outside(config, world.openers()) as outside,
         assemble(config, VirtualClock(), outside, blocking) as parts,
         trio.open_nursery() as loops,
     ):
@@ -340,7 +341,7 @@ def test_neither_a_provider_that_hangs_for_an_hour_nor_a_long_end_costs_the_watc
             listener = trio.socket.from_stdlib_socket(bound)
             notifier = Notifier(str(tmp_path / "notify"), watchdog_interval=15.0)
             supervisor = Supervisor(
-                world.config(), VirtualClock(), notifier=notifier, outside=world._outside, blocking=inline
+                world.config(), VirtualClock(), notifier=notifier, openers=world.openers(), blocking=inline
             )
 
             async def listen() -> None:

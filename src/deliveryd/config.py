@@ -39,7 +39,7 @@ from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_t
 from deliveryd.options.file import ConfigFile
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions, tls_problems
-from deliveryd.options.units import Duration, FilePath, Positive, Size, resolve_path
+from deliveryd.options.units import Duration, FilePath, Positive, SecretPath, Size, resolve_path
 from deliveryd.rendering.escaping import EmailFormat
 from deliveryd.rendering.language import standard_tag
 from deliveryd.runtime.secret_file import SecretFile
@@ -47,6 +47,9 @@ from deliveryd.service.auth import AuthOptions
 from deliveryd.service.hosts import parse_host, parse_network
 
 SQLITE = "sqlite:///"
+
+LEAST_TOKEN = 16
+"""Characters of the token for actions on the status page."""
 
 _RECEIPT_KEYS = ("receipt_deadline", "receipt_failed_then", "receipt_overdue")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63}){0,126}")
@@ -142,6 +145,7 @@ class QueueOptions(Section):
         description="most messages under way",
     )
     max_waiting: StrictInt = Field(2_000_000, ge=1, description="waiting messages at which taking stops")
+    max_paused: StrictInt = Field(2_000_000, ge=1, description="paused messages at which taking stops")
 
     @model_validator(mode="after")
     def _fits(self) -> QueueOptions:
@@ -223,10 +227,13 @@ class JournalOptions(Section):
 
 
 class AdminOptions(Section):
-    """Health, readiness, metrics and status."""
+    """Health, readiness, metrics and status, and the status page."""
 
     listen: Listen = Field("127.0.0.1:9470", description="address; port 0: any free one; empty: off")
     allowed_hosts: tuple[OwnName, ...] = Field((), description="names it answers by, besides addresses")
+    token_file: SecretPath | None = Field(
+        None, description="token for actions on the status page; left out: the page only reads"
+    )
 
 
 class ReceiptsOptions(Section):
@@ -338,6 +345,8 @@ def _check(file: ConfigFile, config: Config) -> None:
     for key, secret in _secrets(config):
         if (problem := secret.problem()) is not None:
             file.complain(key, problem)
+    if (problem := _weak_token(config)) is not None and not file.complained_of("admin.token_file"):
+        file.complain("admin.token_file", problem)
     for table, tls in (("service", config.service.tls), ("otlp", config.otlp.tls)):
         for problem in tls_problems(f"{table}.tls", tls.files(f"{table}.tls.ca_file")):
             file.complain(*_taken_apart(problem))
@@ -434,6 +443,14 @@ def _plain_text(config: Config) -> Iterator[tuple[str, str]]:
     for table, options in (("service", service), ("entities", config.entities), ("otlp", otlp)):
         if problem := options.plain_text_problem():
             yield f"{table}.proxy", problem
+
+
+def _weak_token(config: Config) -> str | None:
+    """Return why the token of the status page's actions could be guessed."""
+    token = config.admin.token_file
+    if token is None or token.problem() is not None or len(token.read()) >= LEAST_TOKEN:
+        return None
+    return f"must have at least {LEAST_TOKEN} characters: openssl rand -hex 32 >{token.path}"
 
 
 def _taken_apart(problem: str) -> tuple[str, str]:

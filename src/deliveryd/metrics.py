@@ -65,8 +65,9 @@ _COMMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 @dataclass(frozen=True, slots=True)
 class Levels:
     """Current values: messages per state, events not yet accepted, bytes of the journal's files, whether
-    each provider's breaker is open, and whether receipt deadlines of a provider stand still; whether messages
-    are taken, messages in doubt by provider, and the ages of what waits longest (seconds).
+    each provider's breaker is open, and whether receipt deadlines of a provider stand still; the pauses by
+    kind, and messages that are paused; whether messages are taken, messages in doubt by provider, and the
+    ages of what waits longest (seconds).
     """
 
     messages: Mapping[State, int]
@@ -74,6 +75,8 @@ class Levels:
     journal_size: int
     providers_open: Mapping[str, bool]
     providers_silent: Mapping[str, bool]
+    pauses: Mapping[str, int] = field(default_factory=dict)
+    paused: int = 0
     ready: bool = False
     in_doubt: Mapping[str, int] = field(default_factory=dict)
     oldest_message: float = 0.0
@@ -142,9 +145,6 @@ class Metrics:
         self.version = version
         self.families: list[MetricCounts | Lengths] = []
         self.levels: Callable[[], Levels] | None = None
-        providers = tuple(providers)
-        self._channels = {each: channel_of(each) for each in providers}
-        places = [*self._channels.items(), (NONE, NONE)]
         plain, by = self._counted, self._counted_by
 
         self._taken = plain("messages_taken", "Messages taken from the queue for the first time.")
@@ -160,11 +160,10 @@ class Metrics:
             "messages_ended",
             "Messages that reached an end state.",
             ("channel", "provider", "state"),
-            [(channel, each, _word(state)) for each, channel in places for state in sorted(ENDED)],
+            (),
         )
-        self._delay = self._timed_at(
-            "delivery_delay", "From take to acceptance by a channel.", DELAYS, providers
-        )
+        self._delay: dict[str, Durations] = {}
+        self._delay_series = self._timed_at("delivery_delay", "From take to acceptance by a channel.")
 
         self._events_accepted = plain("events_accepted", "Status events accepted by the service.")
         self._events_refused = plain("events_refused", "Status events refused for good and set aside.")
@@ -181,29 +180,48 @@ class Metrics:
             "receipts",
             "Receipts from providers.",
             ("channel", "provider", "result"),
-            [(channel, each, word) for each, channel in places for word in get_args(ReceiptResult)],
+            (),
         )
         self._spans = by("otlp_spans", "Spans for the OTLP collector.", result=("accepted", "lost"))
         self._export_failures = plain("otlp_export_failures", "Failed posts to the OTLP collector.")
         self._commits = self._timed("journal_commit", "Time for one durable commit.", _COMMITS)
         self._attempts = self._tally(
-            "attempts",
-            "Attempts by verdict.",
-            ("channel", "provider", "verdict"),
-            [(channel_of(each), each, word) for each in providers for word in VERDICT_WORDS.values()],
+            "attempts", "Attempts by verdict.", ("channel", "provider", "verdict"), ()
         )
         self._unconfirmed, self._overdue = (
-            self._tally(
-                name, meaning, ("channel", "provider"), [(channel_of(each), each) for each in providers]
-            )
+            self._tally(name, meaning, ("channel", "provider"), ())
             for name, meaning in (
                 ("receipts_unconfirmed", "Messages that weren't confirmed by their receipt deadline."),
                 ("receipts_overdue", "Messages that weren't confirmed for receipt_overdue."),
             )
         )
-        self._attempt_seconds = self._timed_at(
-            "attempt_duration", "Time for one attempt.", _ATTEMPTS, providers
-        )
+        self._channels: dict[str, str] = {}
+        self._attempt_seconds: dict[str, Durations] = {}
+        self._attempt_series = self._timed_at("attempt_duration", "Time for one attempt.")
+        self._add_place(NONE, NONE)
+        for provider in providers:
+            self.add_provider(provider)
+
+    def add_provider(self, provider: str) -> None:
+        """Begin the series of a provider; those of a removed one stay, and go on if it is added again."""
+        if provider in self._channels:
+            return
+        channel = self._channels[provider] = channel_of(provider)
+        for word in VERDICT_WORDS.values():
+            self._attempts[channel, provider, word] = 0
+        self._add_place(channel, provider)
+        self._unconfirmed[channel, provider] = self._overdue[channel, provider] = 0
+        durations = self._attempt_seconds[provider] = Durations(_ATTEMPTS)
+        self._attempt_series[channel, provider] = durations
+        delays = self._delay[provider] = Durations(DELAYS)
+        self._delay_series[channel, provider] = delays
+
+    def _add_place(self, channel: str, provider: str) -> None:
+        """Begin the series that are also counted where no provider is known."""
+        for end in sorted(ENDED):
+            self._ended[channel, provider, _word(end)] = 0
+        for result in get_args(ReceiptResult):
+            self._receipts[channel, provider, result] = 0
 
     def taken(self, fresh: int, repeated: int, malformed: int) -> None:
         """Count a batch recorded in the journal."""
@@ -346,16 +364,11 @@ class Metrics:
         self.families.append(Lengths(f"deliveryd_{name}_seconds", meaning, (), {_ALONE: durations}))
         return durations
 
-    def _timed_at(
-        self, name: str, meaning: str, bounds: Sequence[float], providers: Iterable[str]
-    ) -> Mapping[str, Durations]:
-        """Add histograms of durations, one for each provider."""
-        durations = {provider: Durations(bounds) for provider in providers}
-        series: dict[Labels, Durations] = {
-            (channel_of(provider), provider): each for provider, each in durations.items()
-        }
+    def _timed_at(self, name: str, meaning: str) -> dict[Labels, Durations]:
+        """Add a family of histograms of durations, to have one for each provider."""
+        series: dict[Labels, Durations] = {}
         self.families.append(Lengths(f"deliveryd_{name}_seconds", meaning, ("channel", "provider"), series))
-        return durations
+        return series
 
 
 def _word(state: State) -> str:

@@ -25,6 +25,9 @@ _MOST_REASONS = 5
 SECOND = 1_000_000
 """Microseconds."""
 
+NEVER = 253_402_300_799_999_999
+"""The last instant that can be written: when a message is due that waits without a limit."""
+
 STEP = SECOND
 """Microseconds from which a correction of the clock counts as a step; smaller ones are passed over."""
 

@@ -101,22 +101,28 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """A pause in force: of intake, a channel, a provider, a settings id or a message (`key`)."""
+    """A pause in force: of intake, a channel, a provider, a settings id or a message (`key`).
+
+    `messages` wait for its end; `user` and `caller` ordered it: by the system's word, and by their own.
+    """
 
     kind: str
     key: str
     since: str
     until: str | None
+    messages: int
     user: str | None
+    caller: str | None
     reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """The last reload of the configuration. `problems` are `place: what to do`."""
+    """The last reload of the configuration: `changes` are keys, `problems` are `place: what to do`."""
 
     at: str
     outcome: str
+    changes: Sequence[str] = ()
     problems: Sequence[str] = ()
 
 

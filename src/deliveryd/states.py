@@ -34,6 +34,7 @@ class Cause(Enum):
     DEQUEUED_ACCEPTED = "dequeued accepted"
     DEQUEUED_REFUSED = "dequeued refused"
     DEFERRED = "deferred"  # settings, a customer or room in a dispatcher can't be had now
+    PAUSED = "paused"  # by an operator: the message, its settings, or where it would go
     DUE = "due"
     UNDELIVERABLE = "undeliverable"
     EXPIRED = "expired"
@@ -70,6 +71,7 @@ TRANSITIONS: dict[State, dict[Cause, State]] = {
     },
     State.READY: {
         Cause.DEFERRED: State.WAITING,
+        Cause.PAUSED: State.WAITING,
         Cause.INTERRUPTED: State.WAITING,
         Cause.INTENT: State.SENDING,
         Cause.HELD: State.IN_DOUBT,

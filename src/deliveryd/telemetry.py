@@ -188,6 +188,11 @@ class Event(StrEnum):
 
     CLOCK_STEPPED = "clock.stepped", WARNING, "the clock was corrected; due times follow it"
 
+    CONFIG_RELOADED = "config.reloaded", INFO, "a changed configuration is in force"
+    CONFIG_REFUSED = "config.refused", ERROR, "a configuration was not applied; the one before stays in force"
+    MESSAGES_REPEATED = "message.repeated", INFO, "messages held in doubt are repeated by a new configuration"
+    PAUSE_ENDED = "pause.ended", INFO, "the time of a pause is over; what was paused goes on"
+
     DESK_DECIDED = "desk.decided", INFO, "an operator's order was carried out"
     DESK_CLOSED = "desk.closed", WARNING, "the worker can't receive operators' orders"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from deliveryd.model import (
+    NEVER,
     Confirmation,
     Entry,
     Outcome,
@@ -49,6 +50,7 @@ STAYS_SENT = edge(State.READY, Cause.STAYS_SENT)
 
 _FAILED_NEXT = edge(State.SENT, Cause.RECEIPT_FAILED_NEXT)
 _DEFERRED = edge(State.READY, Cause.DEFERRED)
+_PAUSED = edge(State.READY, Cause.PAUSED)
 _UNDELIVERABLE = edge(State.READY, Cause.UNDELIVERABLE)
 _HELD_BEFORE_A_TRY = edge(State.READY, Cause.HELD)
 _HELD = edge(State.SENDING, Cause.HELD)
@@ -89,6 +91,12 @@ def deferred(entry: Entry, at: int, due_at: int, waits_for: str | None) -> Trans
     return Transition(entry, *_DEFERRED, at, due_at, waits_for=waits_for)
 
 
+def paused(entry: Entry, at: int, expires_at: int | None, waits_for: str) -> Transition:
+    """Wait until the pause ends, or until the message expires."""
+    due_at = NEVER if expires_at is None else expires_at + 1
+    return Transition(entry, *_PAUSED, at, due_at, waits_for=waits_for)
+
+
 def expired(entry: Entry, before: State, at: int, expires_at: int) -> Transition:
     """The time ran out: before an intent, or between the intent and the first byte.
 
@@ -111,6 +119,11 @@ def expiry_details(expires_at: int) -> str:
 def changed(entry: Entry, at: int) -> Transition:
     """Hold a message in doubt that would say something else than before."""
     return Transition(entry, *_HELD_BEFORE_A_TRY, at, outcome=Outcome("in_doubt", None, CHANGED))
+
+
+def held_without_provider(entry: Entry, at: int) -> Transition:
+    """Hold a message in doubt whose provider was removed from the configuration."""
+    return Transition(entry, *_HELD_BEFORE_A_TRY, at)
 
 
 def intent(entry: Entry, at: int, intermediate: Collection[str]) -> Transition:

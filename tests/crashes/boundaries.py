@@ -86,6 +86,7 @@ NEVER_PASSED: Mapping[str, str] = {
     "ServiceClient.customer_data": "no message needs the area of customer data",
     "ServiceClient.customer_page": "no message needs the area of customer data",
     "ServiceClient.entity": "no message needs the area of customer data",
+    "SqliteJournal.room": "only reads, for those who look",
     "SqliteJournal.open_work": "only reads: see COMMIT.open_work",
     "SqliteJournal.largest_cause": "only reads: see COMMIT.largest_cause",
     "ServiceClient.look": "for an operator's command",

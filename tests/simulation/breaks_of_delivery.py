@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from deliveryd.channels.base import Attempted, Dispatch
 from deliveryd.delivery import dispatch_queue, dispatcher, preparation, request_slots, settings
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.request_slots import RequestSlots
-from deliveryd.delivery.routing import Routed, Router, Undeliverable
+from deliveryd.delivery.routing import Route, Routed, Router
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.journal import account, upkeep
 from deliveryd.journal.base import Recovery
@@ -78,8 +78,8 @@ def repeats_sent_again(patch: Patch) -> None:
     """A message id that the queue hands out again is taken for new."""
     take = Operations.take
 
-    def take_again(self: Operations, db: sqlite3.Connection, *batch: Any) -> set[int]:
-        new = take(self, db, *batch)
+    def take_again(self: Operations, db: sqlite3.Connection, *batch: Any) -> Mapping[int, int]:
+        new = dict(take(self, db, *batch))
         for message in batch[0]:
             if (
                 message.id not in new
@@ -89,7 +89,7 @@ def repeats_sent_again(patch: Patch) -> None:
                     (State.TAKEN, message.id, State.SENT),
                 ).rowcount
             ):
-                new.add(message.id)
+                new[message.id] = 50
         return new
 
     patch.setattr(Operations, "take", take_again)
@@ -99,7 +99,7 @@ def dequeued_not_awaited(patch: Patch) -> None:
     """A message is sent as soon as it is in the journal."""
     record_batch, take = Operations.take, Recorder.take
 
-    def record_as_ready(self: Operations, db: sqlite3.Connection, *batch: Any) -> set[int]:
+    def record_as_ready(self: Operations, db: sqlite3.Connection, *batch: Any) -> Mapping[int, int]:
         new = record_batch(self, db, *batch)
         db.execute("UPDATE message SET state = ? WHERE state = ?", (State.READY, State.TAKEN))
         return new
@@ -172,7 +172,7 @@ def content_rendered_anew_on_a_repeat(patch: Patch) -> None:
 
     def anew(
         self: Router, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
-    ) -> Routed | Undeliverable:
+    ) -> Route:
         return route(self, entry._replace(content=None), settings, customer, now)
 
     patch.setattr(Router, "_repeats", lambda *_: None)
@@ -201,7 +201,7 @@ def fallback_after_doubt(patch: Patch) -> None:
 
     def elsewhere(
         self: Router, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
-    ) -> Routed | Undeliverable:
+    ) -> Route:
         if entry.doubt and entry.provider is not None:
             found = route(self, entry.given_up("in doubt"), settings, customer, now)
             if isinstance(found, Routed):

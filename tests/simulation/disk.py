@@ -49,4 +49,4 @@ class Disk:
         pages = 1 if shortage is not None else _NO_LIMIT  # SQLite makes it what the file has already
         self._journal._db.execute(f"PRAGMA max_page_count = {pages}")
         is_seen = shortage is not None and shortage.seen
-        self._journal._reserve = _MORE_THAN_ANY_DISK if is_seen else 0
+        self._journal.reserve = _MORE_THAN_ANY_DISK if is_seen else 0

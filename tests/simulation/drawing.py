@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from deliveryd.journal.orders import Action, ItemKind
 from simulation.choosing import Choices, Drawn, Seeded
 from simulation.contents import CONTENTS, MALFORMED, VARIABLES
+from simulation.new_beginnings import with_new_beginnings
 from simulation.plan import (
     CHANNELS,
     End,
@@ -86,7 +87,8 @@ ADDRESSES = ("ann@example.org", "a.n@example.org", "an.n@example.org", None)
 
 def seeded_plan(seed: int) -> Plan:
     """The plan of a seed; about half of them have several providers for a channel."""
-    return with_several_providers(Seeded(f"providers {seed}"), plan_of_single_providers(seed))
+    plan = with_several_providers(Seeded(f"providers {seed}"), plan_of_single_providers(seed))
+    return with_new_beginnings(Seeded(f"beginnings {seed}"), plan)
 
 
 def plan_of_single_providers(seed: int) -> Plan:
@@ -98,7 +100,8 @@ def plan_of_single_providers(seed: int) -> Plan:
 def plans(draw: st.DrawFn) -> Plan:
     """Plans for Hypothesis."""
     choices = Drawn(draw)
-    return with_several_providers(choices, draw_plan(choices, choices.number(0, 2**16)))
+    plan = with_several_providers(choices, draw_plan(choices, choices.number(0, 2**16)))
+    return with_new_beginnings(choices, plan)
 
 
 def draw_plan(choices: Choices, seed: int) -> Plan:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from deliveryd.journal.orders import Action, ItemKind
-from simulation.plan import Named, Trouble
+from simulation.plan import Halt, Named, Trouble
 
 KEPT_FOR_LATER = 202
 """In place of a status: the report was recorded, and fits nothing yet."""
@@ -118,6 +118,15 @@ class Ordered(NamedTuple):
     provider_ids: tuple[str, ...]
 
 
+@dataclass(slots=True)
+class Held:
+    """An order to pause something was carried out until `begun`; nothing resumed it before `ended`."""
+
+    halt: Halt
+    begun: float
+    ended: float
+
+
 class Polled(NamedTuple):
     """The queue was asked for messages."""
 
@@ -150,6 +159,7 @@ class Ledger:
     reported: list[Reported] = field(default_factory=list)
     ordered: list[Ordered] = field(default_factory=list)
     polled: list[Polled] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
     answered: set[int] = field(default_factory=set)
     """Numbers of the requests whose answer reached the worker."""
     refused_events: set[str] = field(default_factory=set)

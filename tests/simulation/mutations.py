@@ -6,19 +6,20 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from simulation import breaks_of_choice, breaks_of_delivery, breaks_of_reporting
+from simulation import breaks_of_beginning, breaks_of_choice, breaks_of_delivery, breaks_of_reporting
 
 Break = Callable[[Any], None]
 
 
-def _breaks_in(module: ModuleType) -> dict[str, Break]:
+def breaks_in(module: ModuleType) -> dict[str, Break]:
     """The module's public functions: each breaks the worker with a `pytest.MonkeyPatch`."""
     own = (thing for thing in vars(module).values() if getattr(thing, "__module__", "") == module.__name__)
     return {thing.__name__: thing for thing in own if callable(thing) and not thing.__name__.startswith("_")}
 
 
 MUTATIONS: Mapping[str, Break] = {
-    **_breaks_in(breaks_of_delivery),
-    **_breaks_in(breaks_of_choice),
-    **_breaks_in(breaks_of_reporting),
+    **breaks_in(breaks_of_delivery),
+    **breaks_in(breaks_of_choice),
+    **breaks_in(breaks_of_reporting),
+    **breaks_in(breaks_of_beginning),
 }

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 
 import anyio
 from anyio.abc import TaskGroup
 
-from deliveryd.control.protocol import LONGEST_LINE, read_reply, socket_address, socket_of, write_request
+from deliveryd.control.protocol import (
+    LONGEST_LINE,
+    as_control_reply,
+    read_reply,
+    socket_address,
+    socket_of,
+    write_request,
+)
 from deliveryd.journal.dead_letters import read_dead_letters, read_in_doubt
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal
 from deliveryd.runtime.threads import inline
 from simulation.ledger import Ordered
+from simulation.new_beginnings import BEGINS, FORGETS, ids_for, note_forgotten
 from simulation.plan import Errand
 from simulation.world import World
 
@@ -35,7 +44,9 @@ class Operators:
             order = self._order(errand)
             if order is not None:
                 async with open_journal(self._world.journal, blocking=inline) as journal:
-                    await journal.decide(order, self._world.clock.now(), list(self._world.plan.weights))
+                    providers = list(self._world.plan.weights)
+                    decided = await journal.decide(order, self._world.clock.now(), providers)
+                note_forgotten(self._world, order.verb, decided.done)
 
     def begin(self, tasks: TaskGroup) -> None:
         """A worker runs: send it orders."""
@@ -58,7 +69,10 @@ class Operators:
     def _order(self, errand: Errand) -> Order | None:
         """An order about all that lies aside; noted before it is given, since no answer may come."""
         world = self._world
-        if errand.verb in _IN_DOUBT:
+        if errand.verb in BEGINS | FORGETS:
+            ids = ids_for(world, errand.verb)
+            keys = tuple(map(str, ids))
+        elif errand.verb in _IN_DOUBT:
             ids = [doubtful.message_id for doubtful in read_in_doubt(world.journal, None, None)]
             keys = tuple(map(str, ids))
         else:
@@ -81,4 +95,6 @@ class Operators:
                 connection.connect(address)
             connection.send(write_request(order))
             await anyio.wait_readable(connection)
-            read_reply(connection.recv(LONGEST_LINE))
+            reply = read_reply(connection.recv(LONGEST_LINE))
+            if isinstance(reply, Mapping):
+                note_forgotten(self._world, order.verb, as_control_reply(reply).done)

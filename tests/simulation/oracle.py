@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deliveryd.journal.orders import Action
-from simulation import rules_of_choosing, rules_of_reporting, rules_of_sending
+from simulation import rules_of_beginning, rules_of_choosing, rules_of_reporting, rules_of_sending
 from simulation.case import DELIVERED, FAILED, IN_DOUBT, SENT, SET_ASIDE, cases, first_heard
 from simulation.ledger import Posted, read_event
 from simulation.plan import Offers, Trouble
+from simulation.rules_of_beginning import began_anew
+from simulation.rules_of_pausing import broken_pauses
 from simulation.run import History
 from simulation.service import id_of
 from simulation.wire import BROKEN_OFF
@@ -34,8 +36,9 @@ def violations(history: History) -> list[str]:
     found += _losses_said(history)
     found += _malformed_told(history)
     found += _taken_without_room(history)
+    found += broken_pauses(history)
     for case in cases(history):
-        for rule in RULES:
+        for rule in rules_of_beginning.RULES if began_anew(case) else RULES:
             found += [f"message {case.message.id}: {text}" for text in rule(case)]
     return found
 
@@ -43,7 +46,7 @@ def violations(history: History) -> list[str]:
 def _account(history: History) -> Iterator[str]:
     """Taken = ended + in doubt + set aside: nothing is on its way any more, nothing fell out."""
     handed = {handed.id for handed in history.ledger.handed if handed.id is not None}
-    known = history.rows.keys() | history.forgotten
+    known = history.rows.keys() | history.pruned | history.forgotten
     if lost := handed - known - _cut_off(history):
         yield f"handed out and not in the journal: {sorted(lost)}"
     if invented := known - handed:
@@ -78,7 +81,7 @@ def _malformed_told(history: History) -> Iterator[str]:
     heard = first_heard(history.ledger.posted)
     own = {message.id for message in history.plan.messages}
     refused = {event.message_id for event in map(read_event, history.ledger.refused_events)}
-    for id_ in (history.rows.keys() | history.forgotten) - own - refused:
+    for id_ in (history.rows.keys() | history.pruned) - own - refused:
         events = [one.event for one in heard[id_]]
         if [event.status for event in events] != ["dequeued", "error"]:
             yield f"malformed message {id_}: {', '.join(event.status for event in events)} was reported"

@@ -227,6 +227,20 @@ class Errand:
 
 
 @dataclass(frozen=True, slots=True)
+class Halt:
+    """From some second of the run on an operator has something paused, for so many seconds.
+
+    Then it is resumed; or it was paused for that time to begin with.
+    """
+
+    at: float
+    seconds: float
+    kind: ItemKind
+    key: str
+    ends_by_itself: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Shortage:
     """From some second of the run on the journal's disk is full. `seen`: the system tells so beforehand."""
 
@@ -266,5 +280,6 @@ class Plan:
     weights: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(CHANNELS, 1))
     """The providers of all channels and their weights; as a rule each channel has one, of its own name."""
     outages: tuple[Outage, ...] = ()
+    halts: tuple[Halt, ...] = ()
     has_spare: bool = False
     """Nothing is wrong but the outages, and each channel has a provider without one."""

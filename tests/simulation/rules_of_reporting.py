@@ -134,7 +134,7 @@ def _set_aside_rightly(case: Case) -> Iterator[str]:
 def _receipts_told(case: Case) -> Iterator[str]:
     """What a provider reported, and heard that it was noted, becomes an event, whatever was told before."""
     # What fits nothing for as long as the journal keeps anything is forgotten; so is what ended before.
-    is_old = case.history.forgotten or any(jump.seconds >= RETENTION for jump in case.history.plan.jumps)
+    is_old = case.history.pruned or any(jump.seconds >= RETENTION for jump in case.history.plan.jumps)
     if is_old or case.has_dropped_reports or case.state is None:
         return
     known = [*case.noted, *_known_by_provider_id(case)]
@@ -179,7 +179,8 @@ def _delivered_truly(case: Case) -> Iterator[str]:
             yield f"delivered with the channel {fields.get('channel')}, which isn't the first that said so"
 
 
-def _errors_explained(case: Case) -> Iterator[str]:
+def errors_explained(case: Case) -> Iterator[str]:
+    """Each error says what is true."""
     for heard in case.heard:
         if heard.event.status == "error" and not _is_true(case, heard.event.details or "", heard.at):
             yield f"an error that isn't true: {heard.event.details}"
@@ -268,6 +269,6 @@ RULES = (
     _set_aside_rightly,
     _receipts_told,
     _delivered_truly,
-    _errors_explained,
+    errors_explained,
     _doubts_told,
 )

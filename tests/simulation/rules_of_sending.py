@@ -61,7 +61,7 @@ def _keys_kept(case: Case) -> Iterator[str]:
             yield "was repeated at its provider under another key"
 
 
-def _repeated_rightly(case: Case) -> Iterator[str]:
+def repeated_rightly(case: Case) -> Iterator[str]:
     """Under its key, with the words that may have arrived, and not once a provider has or refused it."""
     for again in case.asked:
         before = [asked for asked in case.under_key(again.key) if asked.order < again.order]
@@ -107,7 +107,7 @@ def _said(asked: Asked) -> dict[str, str]:
     return {name: text for name, text in asked.content.items() if name != "to"}
 
 
-def _sent_with_leave(case: Case) -> Iterator[str]:
+def sent_with_leave(case: Case) -> Iterator[str]:
     """Only after `dequeued` was accepted, with the intent in the journal, and in time."""
     dequeued = [heard.order for heard in case.heard if heard.event.status == "dequeued"]
     template = case.history.plan.templates.get(case.message.settings_id)
@@ -124,7 +124,8 @@ def _sent_with_leave(case: Case) -> Iterator[str]:
             yield "was sent though it is set aside"
 
 
-def _said_right(case: Case) -> Iterator[str]:
+def said_right(case: Case) -> Iterator[str]:
+    """In the right words, over a channel that it may take, to an address that the directory knows."""
     plan = case.history.plan
     for asked in case.asked:
         configured = case.history.lives[asked.life].channels
@@ -225,10 +226,10 @@ def _sent_soon(case: Case) -> Iterator[str]:
 RULES = (
     _taken_once,
     _keys_kept,
-    _repeated_rightly,
+    repeated_rightly,
     _stays_while_in_doubt,
-    _sent_with_leave,
-    _said_right,
+    sent_with_leave,
+    said_right,
     _ended_truly,
     _not_sent_after_its_end,
     _sent_soon,

@@ -17,6 +17,7 @@ from deliveryd.journal.audit import audit_journal
 from deliveryd.model import WallClock
 from simulation.ledger import Ledger
 from simulation.operators import Operators
+from simulation.pausing import Pausers
 from simulation.plan import Life, Plan
 from simulation.providers import Providers
 from simulation.reports import Reports
@@ -53,10 +54,13 @@ class History(NamedTuple):
     ledger: Ledger
     lives: tuple[Life, ...]
     rows: dict[int, Row]
+    pruned: frozenset[int]
     forgotten: frozenset[int]
+    """Those of which only is known how often they began."""
 
 
 _ROWS = "SELECT id, state, provider FROM message"
+_KNOWN = "SELECT id FROM message UNION SELECT id FROM tombstone UNION SELECT id FROM beginning"
 
 
 def run_plan(plan: Plan) -> History:
@@ -76,7 +80,8 @@ async def _live(plan: Plan, folder: Path) -> History:
 async def _live_in(world: World) -> History:
     plan = world.plan
     reports = Reports(world)
-    others = StandIns(Service(world), Providers(world, reports.expect), reports, Operators(world))
+    providers = Providers(world, reports.expect)
+    others = StandIns(Service(world), providers, reports, Operators(world), Pausers(world))
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(world.disk.run)
@@ -91,8 +96,11 @@ async def _live_in(world: World) -> History:
         world.ledger.seconds = anyio.current_time()
         _audit(world)
         rows = {row.id: row for row in (Row(*row) for row in world.ask_journal(_ROWS))}  # type: ignore[arg-type]
-        forgotten = frozenset(int(str(id_)) for (id_,) in world.ask_journal("SELECT id FROM tombstone"))
-        return History(plan, world.ledger, tuple(world.lives), rows, forgotten)
+        pruned, forgotten = (
+            frozenset(int(str(id_)) for (id_,) in world.ask_journal(f"SELECT id FROM {table}"))  # noqa: S608  # constants
+            for table in ("tombstone", "beginning")
+        )
+        return History(plan, world.ledger, tuple(world.lives), rows, pruned, forgotten)
     finally:
         world.close()
 
@@ -162,7 +170,7 @@ def _causes(error: BaseException) -> str:
 
 def _hand_out_lost(world: World, service: Service) -> None:
     """What a worker took and didn't record: handed out again after a crash, after anything else a loss."""
-    known = {id_ for (id_,) in world.ask_journal("SELECT id FROM message UNION SELECT id FROM tombstone")}
+    known = {id_ for (id_,) in world.ask_journal(_KNOWN)}
     raws = {raw for (raw,) in world.ask_journal("SELECT raw FROM malformed")}
     forgets = any(jump.seconds >= RETENTION for jump in world.plan.jumps)
     lost = [

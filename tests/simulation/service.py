@@ -110,6 +110,7 @@ class Service:
         self._takes += 1
         while self._again and self._again[0][0] <= self._takes:
             self.queue.append(self._again.pop(0)[1])
+        self._give_forgotten_again()
         count = int(request.path.rpartition("=")[2])
         world, ledger = self._world, self._world.ledger
         raws = tuple(islice(self.queue, count))
@@ -121,6 +122,12 @@ class Service:
         for raw in raws:
             ledger.handed.append(Handed(ledger.number(), world.life, request.number, raw, id_of(raw), at))
         return WireResponse(200, {}, f"[{','.join(raws)}]".encode())
+
+    def _give_forgotten_again(self) -> None:
+        forgotten = self._world.forgotten
+        elements = {message.id: _element(message) for message in self._world.plan.messages if forgotten}
+        self.queue.extend(elements[id_] for id_ in forgotten if id_ in elements)
+        forgotten.clear()
 
     def _post(self, request: Request) -> WireResponse:
         bodies = _events(request.body)

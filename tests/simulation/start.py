@@ -19,12 +19,13 @@ from deliveryd.journal.schema import prepare_schema
 from deliveryd.metrics import Metrics
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.runtime.threads import inline
-from deliveryd.worker import wiring
+from deliveryd.worker import supervisor, wiring
 from simulation.disk import SMALL_PAGE
 from simulation.plan import Plan
 from simulation.worker import CACHE, JOURNAL, whole_config
 
 IDLE_CHECK = 0.5
+SAMPLE_INTERVAL = 10.0
 """Seconds between looks whether a worker is idle: fewer turns of its loops are more plans in a minute."""
 
 FEW_FETCHES = 4
@@ -41,6 +42,7 @@ def made_ready(plan: Plan) -> Iterator[Path]:
     with (
         _work_folder() as folder,
         patch.object(pipeline, "IDLE_CHECK", IDLE_CHECK),
+        patch.object(supervisor, "SAMPLE_INTERVAL", SAMPLE_INTERVAL),
         patch.object(settings, "MOST_FETCHES", FEW_FETCHES),
         patch.object(wiring, "Metrics", lambda *_: _metrics()),
         patch.object(Metrics, "follow", lambda *_: None),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +18,7 @@ from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.http_request import RequestWriter
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config, JournalOptions, load
+from deliveryd.directory.base import Directory
 from deliveryd.directory.remote import RemoteDirectory
 from deliveryd.errors import JournalFull
 from deliveryd.http.client import HttpClient
@@ -30,12 +30,14 @@ from deliveryd.runtime.renewal import RenewedValue
 from deliveryd.runtime.threads import inline
 from deliveryd.service.client import ServiceClient
 from deliveryd.worker.health import WorkerHealth
+from deliveryd.worker.outside import Openers
 from deliveryd.worker.supervisor import Addresses, Supervisor
 from deliveryd.worker.systemd import Notifier
-from deliveryd.worker.wiring import Outside, Parts
+from deliveryd.worker.wiring import Parts
 from simulation.expectation import providers_of
 from simulation.ledger import channel_served_by
 from simulation.operators import Operators
+from simulation.pausing import Pausers
 from simulation.plan import CHANNELS, PROVIDERS, Life, Plan, Step, Trouble
 from simulation.providers import Providers, host_of
 from simulation.reports import Reports
@@ -154,6 +156,7 @@ class StandIns(NamedTuple):
     providers: Providers
     reports: Reports
     operators: Operators
+    pausers: Pausers
 
 
 class Worker(Supervisor):
@@ -161,7 +164,7 @@ class Worker(Supervisor):
 
     def __init__(self, world: World, life: Life, others: StandIns) -> None:
         self._world = world
-        self._service, self._providers, self._reports, self._operators = others
+        self._service, self._providers, self._reports, self._operators, self._pausers = others
         self._commits = 0
         self.stopped_at: float | None = None
         self.was_idle = False
@@ -170,7 +173,7 @@ class Worker(Supervisor):
             self._watched,
             clock=world.clock,
             notifier=Notifier(),
-            outside=self._stand_ins,
+            openers=Openers(self._open_service, self._open_provider, self._open_directory),
             blocking=self._watched_commit,
         )
         world.stop = self.stop
@@ -223,16 +226,16 @@ class Worker(Supervisor):
         if text not in self._world.ledger.complaints:
             self._world.ledger.complaints.append(text)
 
-    @asynccontextmanager
-    async def _stand_ins(self, config: Config) -> AsyncIterator[Outside]:
-        service_wire = TroubledWire(self._world, self._service)
-        client = HttpClient(service_wire, timeout=config.service.timeout)
-        service = ServiceClient(client, config.service.base_url)
+    def _open_service(self, config: Config) -> ServiceClient:
+        wire = TroubledWire(self._world, self._service)
+        return ServiceClient(HttpClient(wire, timeout=config.service.timeout), config.service.base_url)
+
+    def _open_provider(self, _config: Config, provider: ProviderConfig) -> Channel:
         wire = TroubledWire(self._world, self._providers)
-        client = HttpClient(wire, timeout=TIMEOUT)
-        channels = {name: _channel(self._world, name, client) for name in config.channels.providers}
-        directory = RemoteDirectory(self._world, config.customers.terms)
-        yield Outside(service, channels, directory)
+        return _channel(self._world, provider.identity, HttpClient(wire, timeout=TIMEOUT))
+
+    async def _open_directory(self, config: Config) -> Directory:
+        return RemoteDirectory(self._world, config.customers.terms)
 
     def _open_servers(
         self, parts: Parts, health: WorkerHealth, servers: TaskGroup, stop: anyio.Event
@@ -249,6 +252,7 @@ class Worker(Supervisor):
         async with anyio.create_task_group() as tasks:
             self._reports.begin(parts.receipts, tasks)
             self._operators.begin(tasks)
+            self._pausers.begin(tasks)
             try:
                 await self._go_on(parts)
             finally:
@@ -257,7 +261,7 @@ class Worker(Supervisor):
 
     async def _go_on(self, parts: Parts) -> None:
         await parts.pipeline.until_idle()
-        while self._reports.waiting or self._operators.waiting:
+        while self._reports.waiting or self._operators.waiting or self._pausers.waiting:
             await anyio.sleep(IDLE_PAUSE)
             await parts.pipeline.until_idle()
         self._check_idle(parts)

@@ -75,6 +75,8 @@ class World:
         self._requests: Counter[str] = Counter()
         self._lookups = 0
         self._observer: sqlite3.Connection | None = None
+        self.forgotten: list[int] = []
+        """Messages that an operator had forgotten; the queue gives them again."""
         self.disk = Disk(plan.shortages)
         self.patience = anyio.CancelScope()
         """Ends a run that takes too long."""

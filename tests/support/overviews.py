@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.tail import Tail, TailFilter
+from deliveryd.errors import ConfigError, DeliverydError
 from deliveryd.overview import (
     Delay,
     Disk,
@@ -76,7 +77,7 @@ BUSY = replace(
         {"at": "2026-11-22T09:52:44.000000Z", "level": "warning", "event": "message.failed", "count": 12,
          "provider": "email", "reason": "missing placeholders"},
     ],
-    last_reload=Reload("2026-11-22T08:12:00.000000Z", "in force: channels.sms.rate changed"),
+    last_reload=Reload("2026-11-22T08:12:00.000000Z", "applied", ["channels.sms.rate"]),
 )  # fmt: skip
 
 DOWN = replace(
@@ -102,11 +103,12 @@ DOWN = replace(
         for each in BUSY.providers
     ],
     paused=[
-        Paused("settings", "17", "2026-11-22T09:45:00.000000Z", None, "anna", "wrong price in the text"),
+        Paused("settings", "17", "2026-11-22T09:45:00.000000Z", None, 1310, "anna", None,
+               "wrong price in the text"),
         Paused("provider", "messenger/south", "2026-11-22T09:20:00.000000Z",
-               "2026-11-22T11:20:00.000000Z", "root", None),
+               "2026-11-22T11:20:00.000000Z", 0, "root", None, None),
     ],
-    last_reload=Reload("2026-11-22T09:58:00.000000Z", "refused: the old configuration stays in force",
+    last_reload=Reload("2026-11-22T09:58:00.000000Z", "refused", (),
                        ["config.toml:channels.sms.rate: expected a string such as \"50/s\""]),
 )  # fmt: skip
 
@@ -120,10 +122,10 @@ def hour(scale: float = 1.0, points: int = 360) -> Points:
             for i in range(points)
         ]
 
-    return Points(
-        10.0, wave(1900, 0), wave(1890, 0.1), wave(1550, 0.4), [scale * 2 if i % 50 < 4 else 0 for i in range(points)],
-        [0.3 + 0.05 * math.sin(i / 9) for i in range(points)], [1.5 + 0.6 * math.sin(i / 21) for i in range(points)],
-    )  # fmt: skip
+    failed = [scale * 2 if i % 50 < 4 else 0 for i in range(points)]
+    p50 = [0.3 + 0.05 * math.sin(i / 9) for i in range(points)]
+    p99 = [1.5 + 0.6 * math.sin(i / 21) for i in range(points)]
+    return Points(10.0, wave(1900, 0), wave(1890, 0.1), wave(1550, 0.4), failed, p50, p99)
 
 
 class _Nobody:
@@ -170,3 +172,54 @@ class Worker:
     def hour(self) -> Points:
         """As set."""
         return self.past
+
+
+TOKEN = "correct-horse-battery-staple"
+
+
+class Operator:
+    """Notes what is ordered, or refuses it. What is paused is shown by `worker`, if there is one."""
+
+    def __init__(self, worker: Worker | None = None) -> None:
+        self.worker = worker
+        self.orders: list[tuple[object, ...]] = []
+        self.refusal: str | list[str] | None = None
+
+    async def pause(
+        self, kind: str, key: str, seconds: float | None, reason: str | None
+    ) -> Mapping[str, object]:
+        """Note it."""
+        self._note("pause", kind, key, seconds, reason)
+        if self.worker is not None:
+            pause = Paused(kind, key, AT, None, 0, None, "status page", reason)
+            self.worker.shown = replace(self.worker.shown, paused=[*self.worker.shown.paused, pause])
+        return {"done": [key], "skipped": {}}
+
+    async def resume(self, kind: str, key: str, reason: str | None) -> Mapping[str, object]:
+        """Note it."""
+        self._note("resume", kind, key, reason)
+        if self.worker is not None:
+            left = [each for each in self.worker.shown.paused if (each.kind, each.key) != (kind, key)]
+            self.worker.shown = replace(self.worker.shown, paused=left)
+        return {"done": [key], "skipped": {}}
+
+    async def failed(self) -> Sequence[Mapping[str, object]]:
+        """One reason."""
+        return [{"reason": "no", "count": 3}]
+
+    async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
+        """Note it."""
+        self._note("retry", failure, reason)
+        return {"done": ["1", "2"], "skipped": {"3": "it has expired"}}
+
+    async def reload(self) -> Mapping[str, object]:
+        """Note it."""
+        self._note("reload")
+        return {"outcome": "applied", "changes": []}
+
+    def _note(self, *order: object) -> None:
+        if isinstance(self.refusal, list):
+            raise ConfigError(self.refusal)
+        if self.refusal is not None:
+            raise DeliverydError(self.refusal)
+        self.orders.append(order)

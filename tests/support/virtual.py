@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,19 +17,23 @@ import trio
 from anyio.abc import TaskGroup
 from trio.testing import MockClock
 
-from deliveryd.channels.base import NO_ADDRESS, Accepted, Dispatch, Found, Unknown, Verdict
-from deliveryd.config import Config, load
+from deliveryd.channels.base import NO_ADDRESS, Accepted, Channel, Dispatch, Found, Unknown, Verdict
+from deliveryd.channels.options import ProviderConfig
+from deliveryd.config import Config, examine, load
 from deliveryd.delivery import pipeline
 from deliveryd.directory.base import Directory
 from deliveryd.directory.none import NoDirectory
+from deliveryd.errors import ConfigError
 from deliveryd.http.client import HttpClient
 from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.model import Customer
 from deliveryd.runtime.threads import inline
 from deliveryd.service.client import ServiceClient
+from deliveryd.worker import supervisor
 from deliveryd.worker.health import WorkerHealth
+from deliveryd.worker.outside import Openers
 from deliveryd.worker.supervisor import Addresses, Supervisor
-from deliveryd.worker.wiring import Outside, Parts
+from deliveryd.worker.wiring import Parts
 from support.service import ServiceMemory
 
 START = 1_800_000_000_000_000
@@ -68,7 +73,8 @@ def live(run: Callable[[], Awaitable[None]], hours: float = 3.0) -> float:
             await run()
         return trio.current_time()
 
-    with patch.object(pipeline, "IDLE_CHECK", 0.5):  # fewer looks make hours cheaper
+    fewer = (patch.object(pipeline, "IDLE_CHECK", 0.5), patch.object(supervisor, "SAMPLE_INTERVAL", 10.0))
+    with fewer[0], fewer[1]:  # fewer looks make hours cheaper
         return trio.run(timed, clock=MockClock(autojump_threshold=0))
 
 
@@ -117,6 +123,7 @@ class VirtualChannel:
         self.asked: list[tuple[float, Dispatch]] = []
         self.found: Callable[[Dispatch], Found] = lambda _dispatch: Unknown("not asked")
         self.seconds = 0.05
+        self.under_way = self.closed = self.cut_off = 0
 
     def reaches(self, customer: Customer | None) -> bool:
         """Everybody."""
@@ -139,7 +146,9 @@ class VirtualChannel:
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Decide after a while."""
+        self.under_way += 1
         await anyio.sleep(self.seconds)
+        self.under_way -= 1
         self.attempts.append((anyio.current_time(), dispatch))
         return self.verdict(dispatch)
 
@@ -152,7 +161,9 @@ class VirtualChannel:
         return None
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Count, and what it cuts off."""
+        self.closed += 1
+        self.cut_off += self.under_way
 
 
 class VirtualSupervisor(Supervisor):
@@ -183,6 +194,17 @@ class VirtualWorld:
         self.service = VirtualService()
         self.channels: defaultdict[str, VirtualChannel] = defaultdict(VirtualChannel)
         self.directory: Directory = NoDirectory()
+        self.unopenable: str | None = None
+        """A provider whose adapter can't be opened."""
+
+    def write(self, text: str) -> None:
+        """Replace the configuration."""
+        self.path.write_text(text, encoding="utf-8")
+
+    def journal_rows(self, query: str) -> list[tuple[object, ...]]:
+        """Read the journal, also of a worker that runs."""
+        with closing(sqlite3.connect(self.folder / "journal.db")) as db:
+            return db.execute(query).fetchall()
 
     def add(self, tables: str) -> None:
         """Put tables behind the configuration."""
@@ -194,15 +216,31 @@ class VirtualWorld:
 
     def supervisor(self) -> VirtualSupervisor:
         """A worker that has not begun."""
-        return VirtualSupervisor(self.config(), VirtualClock(), outside=self._outside, blocking=inline)
+        return VirtualSupervisor(
+            self.config(),
+            VirtualClock(),
+            openers=self.openers(),
+            examine=lambda: examine(self.path, environ={}),
+            blocking=inline,
+        )
 
     async def run_until_idle(self) -> None:
         """Run a worker until there is nothing more to do."""
         await self.supervisor().run(until_idle=True)
 
-    @asynccontextmanager
-    async def _outside(self, config: Config) -> AsyncIterator[Outside]:
-        wire = HttpxWire(httpx.MockTransport(self.service.handle))
-        client = ServiceClient(HttpClient(wire, timeout=config.service.timeout), config.service.base_url)
-        channels = {name: self.channels[name] for name in config.channels.providers}
-        yield Outside(client, channels, self.directory)
+    def openers(self) -> Openers:
+        """What opens the service, the providers and the directory of this world."""
+
+        def service(config: Config) -> ServiceClient:
+            wire = HttpxWire(httpx.MockTransport(self.service.handle))
+            return ServiceClient(HttpClient(wire, timeout=config.service.timeout), config.service.base_url)
+
+        def provider(_config: Config, provider: ProviderConfig) -> Channel:
+            if provider.identity == self.unopenable:
+                raise ConfigError([f"{provider.place}: can't be opened"])
+            return self.channels[provider.identity]
+
+        async def directory(_config: Config) -> Directory:
+            return self.directory
+
+        return Openers(service, provider, directory)

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from deliveryd.admin import page
+from deliveryd.admin.actions import Actions
 from deliveryd.admin.base import HealthSource
 from deliveryd.admin.exposition import expose
 from deliveryd.admin.hosts import HostGuard
@@ -42,22 +43,30 @@ _PAGE_HEADERS = {
 _FILES = {
     "page.css": "text/css; charset=utf-8",
     "page.js": "text/javascript; charset=utf-8",
+    "actions.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
 """What the page loads, all of it from here."""
 
 
-def admin_app(health: HealthSource, metrics: Metrics, allowed_hosts: Collection[str] = ()) -> ASGIApp:
+def admin_app(
+    health: HealthSource,
+    metrics: Metrics,
+    allowed_hosts: Collection[str] = (),
+    actions: Actions | None = None,
+) -> ASGIApp:
     """Build the pages on the health and the metrics of one worker.
 
-    Requests must use an address, `localhost` or a name of `allowed_hosts` as their host.
+    Requests must use an address, `localhost` or a name of `allowed_hosts` as their host. Without `actions`
+    the pages only read.
     """
+    extras = page.READS if actions is None else page.ORDERS
     drawn = _Drawn(health)
     places = Places()
     whole = WholeFeed(lambda: as_json(health.overview()))
 
     async def shown(_request: Request) -> Response:
-        document = page.document(drawn.regions())
+        document = page.document(drawn.regions(), extras)
         return Response(document, headers=_PAGE_HEADERS, media_type="text/html")
 
     async def livez(_request: Request) -> Response:
@@ -95,6 +104,7 @@ def admin_app(health: HealthSource, metrics: Metrics, allowed_hosts: Collection[
             Route("/status/stream", Stream(whole, places), methods=["GET"]),
             Route("/tail", TailStream(health.tail, places), methods=["GET"]),
             Route("/page/stream", Stream(RegionsFeed(drawn.regions), places), methods=["GET"]),
+            *(() if actions is None else (Route("/actions/{name}", actions.answer, methods=["POST"]),)),
             *(
                 Route(f"/page/{name}", _file(name, media_type), methods=["GET"])
                 for name, media_type in _FILES.items()

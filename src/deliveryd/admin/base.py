@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from deliveryd.delivery.tail import Tail, TailFilter
@@ -32,3 +32,27 @@ class HealthSource(Protocol):
 
     def hour(self) -> Points:
         """Return what was done in the last hour."""
+
+
+class Operator(Protocol):
+    """What the status page may order. Each raises DeliverydError, or ValueError for what can't be done.
+
+    `reason` is the operator's own, for the record.
+    """
+
+    async def pause(
+        self, kind: str, key: str, seconds: float | None, reason: str | None
+    ) -> Mapping[str, object]:
+        """Pause something for so many seconds; None: until it is resumed."""
+
+    async def resume(self, kind: str, key: str, reason: str | None) -> Mapping[str, object]:
+        """Resume what is paused."""
+
+    async def failed(self) -> Sequence[Mapping[str, object]]:
+        """Return the reasons for which messages failed, each with its `count`."""
+
+    async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
+        """Let messages begin anew that failed for this reason."""
+
+    async def reload(self) -> Mapping[str, object]:
+        """Read the configuration anew, and apply it."""

@@ -111,3 +111,10 @@ def _gauges(now: Levels) -> Iterator[Metric]:
     for provider, is_silent in now.providers_silent.items():
         silent.add_metric([channel_of(provider), provider], is_silent)
     yield silent
+    pauses = GaugeMetricFamily("deliveryd_paused", "Pauses in force, by what is paused.", labels=["kind"])
+    for kind, count in now.pauses.items():
+        pauses.add_metric([kind], count)
+    yield pauses
+    yield GaugeMetricFamily(
+        "deliveryd_paused_messages", "Messages that wait for the end of a pause.", now.paused
+    )

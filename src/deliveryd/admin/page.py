@@ -5,14 +5,19 @@ Everything is drawn here, so that the page shows the same with a script and with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from itertools import groupby
+from typing import NamedTuple
 
+from deliveryd.admin.dialogs import DIALOGS, SESSION, button
 from deliveryd.admin.notices import Level, level_of, notices_of
 from deliveryd.admin.plots import figure, plot
 from deliveryd.admin.words import age, ago, clock, length, size
 from deliveryd.overview import Overview, Paused, Points, ProviderView
+
+Held = Collection[tuple[str, str]]
+"""The kinds and keys of what is paused."""
 
 Regions = Mapping[str, str]
 """The content of each region of the page, by the id of its element."""
@@ -22,7 +27,13 @@ _COLUMNS = (
     "Provider", "State", "Waiting", "Under way", "Rate", "In doubt", "Receipts", "Last failure"
 )  # fmt: skip
 _WARNINGS_SHOWN = 12
+_ITEMS_SHOWN = 8
 _LONGEST_LINE = 300
+_RELOADS = {
+    "applied": "applied; this has changed:",
+    "unchanged": "nothing had changed.",
+    "refused": "refused; the configuration before stays in force.",
+}
 _STATES: Mapping[Level, str] = {"good": "Well", "fair": "Needs attention", "bad": "Not ready"}
 
 
@@ -67,9 +78,34 @@ def plots(hour: Points) -> Regions:
     }
 
 
-def document(regions: Regions) -> str:
+class Extras(NamedTuple):
+    """What a page has that can order something."""
+
+    scripts: str = ""
+    session: str = ""
+    dialogs: str = ""
+    pause: str = ""
+    retry: str = ""
+    reload: str = ""
+
+
+READS = Extras()
+ORDERS = Extras(
+    '\n<script src="/page/actions.js" defer></script>',
+    SESSION,
+    DIALOGS,
+    button("pause", "Pause …"),
+    button("retry", "Send once more …"),
+    button("reload", "Reload"),
+)
+
+
+def document(regions: Regions, extras: Extras = READS) -> str:
     """The page with its regions filled."""
-    tiles = "".join(_tile(name, title, regions) for name, title in _RATES)
+    tiles = "".join(
+        _tile(name, f"{title} {extras.retry}" if name == "failed" else title, regions)
+        for name, title in _RATES
+    )
     delay = _tile("delay", "Delay, take to send", regions)
     facts = "".join(
         f'<section class="fact"><h2>{title}</h2><div id="{name}">{regions[name]}</div></section>'
@@ -88,13 +124,14 @@ def document(regions: Regions) -> str:
 <title>deliveryd</title>
 <link rel="icon" href="/page/icon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="/page/page.css">
-<script src="/page/page.js" defer></script>
+<script src="/page/page.js" defer></script>{extras.scripts}
 </head>
 <body>
 <header>
 <h1>deliveryd</h1>
-<p id="link" role="status">as of the time it was loaded</p>
+<div class="session"><p id="link" role="status">as of the time it was loaded</p>{extras.session}</div>
 </header>
+<p id="outcome" role="status"></p>
 <main>
 <section id="state" class="state" aria-live="polite" aria-atomic="true">{regions["state"]}</section>
 <ul id="notices" class="notices" aria-live="polite" aria-label="Attention">{regions["notices"]}</ul>
@@ -106,11 +143,13 @@ def document(regions: Regions) -> str:
 <tbody role="rowgroup" id="providers">{regions["providers"]}</tbody>
 </table></section>
 <div class="pair">
-<section><h2>Paused</h2><ul id="paused" class="list">{regions["paused"]}</ul></section>
-<section><h2>Configuration</h2><div id="reload" class="text">{regions["reload"]}</div></section>
+<section><h2>Paused {extras.pause}</h2><ul id="paused" class="list">{regions["paused"]}</ul></section>
+<section><h2>Configuration {extras.reload}</h2>
+<div id="reload" class="text">{regions["reload"]}</div></section>
 </div>
 <section><h2>Last warnings of the log</h2><ol id="warnings" class="log">{regions["warnings"]}</ol></section>
 </main>
+{extras.dialogs}
 <footer><p id="foot">{regions["foot"]}</p>
 <p><a href="/status">Status as JSON</a> <a href="/metrics">Metrics</a> <a href="/readyz">Readiness</a>
 <a href="/livez">Liveness</a></p></footer>
@@ -189,33 +228,42 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def _providers(overview: Overview) -> str:
+    paused = frozenset((each.kind, each.key) for each in overview.paused)
     rows = []
     for channel, group in groupby(overview.providers, key=lambda each: each.channel):
         members = list(group)
-        if len(members) > 1 or members[0].identity != channel:
-            rows.append(_channel_row(channel, members))
-        rows += [_provider_row(each, overview.at, is_inner=each.identity != channel) for each in members]
+        is_split = len(members) > 1 or members[0].identity != channel
+        if is_split:
+            rows.append(_channel_row(channel, members, paused))
+        rows += [_provider_row(each, overview.at, paused, is_inner=is_split) for each in members]
     return "".join(rows)
 
 
-def _channel_row(channel: str, members: Sequence[ProviderView]) -> str:
+def _channel_row(channel: str, members: Sequence[ProviderView], paused: Held) -> str:
     waiting, under_way, in_doubt = (
         sum(getattr(each, name) for each in members) for name in ("waiting", "under_way", "in_doubt")
     )
     rate = sum(each.rate for each in members)
     down = sum(each.breaker != "closed" for each in members)
     state = f"{down} of {len(members)} down" if down else f"{len(members)} providers"
-    cells = (state, f"{waiting:,}", f"{under_way:,}", f"{figure(rate)} /s", f"{in_doubt:,}", "", "")
-    return _row("channel", channel, [escape(cell) for cell in cells])
+    if ("channel", channel) in paused:
+        state = '<span class="tag held">paused</span>'
+    else:
+        state += button("pause", "Pause", "channel", channel)
+    return _row(
+        "channel",
+        channel,
+        [state, f"{waiting:,}", f"{under_way:,}", f"{figure(rate)} /s", f"{in_doubt:,}", "", ""],
+    )
 
 
-def _provider_row(each: ProviderView, now: str, *, is_inner: bool) -> str:
-    name = each.identity.partition("/")[2] if is_inner else each.identity
+def _provider_row(each: ProviderView, now: str, paused: Held, *, is_inner: bool) -> str:
+    name = each.identity.partition("/")[2] or each.identity
     waiting = f"{each.waiting:,}" + (f" <small>+ {each.queued:,} queued</small>" if each.queued else "")
     limit = f" <small>of {escape(each.rate_limit)}</small>" if each.rate_limit else ""
     failure = each.last_failure
     cells = [
-        _provider_state(each, now),
+        _provider_state(each, now) + _hold(each, paused, is_inner=is_inner),
         waiting,
         f"{each.under_way:,} <small>of {each.concurrency:,}</small>",
         f"{figure(each.rate)} /s{limit}",
@@ -246,6 +294,14 @@ def _provider_state(each: ProviderView, now: str) -> str:
     return '<span class="tag good">working</span>'
 
 
+def _hold(each: ProviderView, paused: Held, *, is_inner: bool) -> str:
+    """Whether a provider is paused, else the button; a channel's only one is paused as the channel."""
+    what = ("provider", each.identity) if is_inner else ("channel", each.channel)
+    if what in paused or ("provider", each.identity) in paused:
+        return ' <span class="tag held">paused</span>'
+    return button("pause", "Pause", *what)
+
+
 def _receipts(each: ProviderView) -> str:
     if each.receipts == "none":
         return '<span class="aside">none</span>'
@@ -256,20 +312,25 @@ def _receipts(each: ProviderView) -> str:
 
 
 def _pause(pause: Paused, now: str) -> str:
-    what = f"{pause.kind} {pause.key}".strip()
+    what = pause.kind if pause.kind == "intake" else f"{pause.kind} {pause.key}"
     until = f", until {clock(pause.until)}" if pause.until else ""
-    by = f" by {escape(pause.user)}" if pause.user else ""
+    by = f" by {escape(pause.caller or pause.user or '')}" if pause.caller or pause.user else ""
+    held = f" <small>{pause.messages:,} messages wait</small>" if pause.messages else ""
     why = f": {escape(pause.reason)}" if pause.reason else ""
-    return f"<li><b>{escape(what)}</b> {escape(ago(pause.since, now))}{by}{why}{until}</li>"
+    resume = button("resume", "Resume", pause.kind, pause.key)
+    return f"<li><b>{escape(what)}</b> {escape(ago(pause.since, now))}{by}{why}{until}{held}{resume}</li>"
 
 
 def _reload(overview: Overview) -> str:
     reload = overview.last_reload
     if reload is None:
         return f"<p>As read at the start, {escape(age(overview.uptime_seconds))} ago.</p>"
-    problems = "".join(f"<li>{escape(problem)}</li>" for problem in reload.problems)
-    listed = f'<ul class="problems">{problems}</ul>' if problems else ""
-    return f"<p>Reload {escape(ago(reload.at, overview.at))}: {escape(reload.outcome)}</p>{listed}"
+    items = [*reload.problems, *reload.changes]
+    listed = "".join(f"<li>{escape(item)}</li>" for item in items[:_ITEMS_SHOWN])
+    more = f"<li>and {len(items) - _ITEMS_SHOWN} more</li>" if len(items) > _ITEMS_SHOWN else ""
+    words = _RELOADS.get(reload.outcome, reload.outcome)
+    when = escape(ago(reload.at, overview.at))
+    return f'<p>Reload {when}: {escape(words)}</p><ul class="problems">{listed}{more}</ul>'
 
 
 def _warnings(overview: Overview) -> str:

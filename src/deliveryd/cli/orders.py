@@ -47,9 +47,17 @@ def name_of(kind: ItemKind, key: object) -> str:
 
 
 def carry_out(
-    config: Config, verb: Action, wanted: Mapping[ItemKind, Sequence[str]], reason: str | None = None
+    config: Config,
+    verb: Action,
+    wanted: Mapping[ItemKind, Sequence[str]],
+    reason: str | None = None,
+    *,
+    lasts: float | None = None,
 ) -> ControlReply:
-    """Execute the orders, through the worker or directly on the journal; the reply holds names."""
+    """Execute the orders, through the worker or directly on the journal; the reply holds names.
+
+    A pause lasts so many seconds.
+    """
     client = ControlClient(
         config.journal.path,
         config.events.details_field,
@@ -59,7 +67,7 @@ def carry_out(
     done: list[str] = []
     skipped: dict[str, str] = {}
     for kind, keys in wanted.items():
-        answer = order(client, verb, kind, keys, reason)
+        answer = order(client, verb, kind, keys, reason, lasts=lasts)
         done += [name_of(kind, key) for key in answer.done]
         skipped |= {name_of(kind, key): reason for key, reason in answer.skipped.items()}
     return ControlReply(tuple(done), skipped)

@@ -1,4 +1,4 @@
-"""A progress line on standard error for long exports."""
+"""A progress line on standard error for long reads."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TextIO
-
-from deliveryd.inspection.customer_export import Progress
+from typing import Protocol, TextIO
 
 QUIET = 1.0
 """Seconds before the line appears; most exports are finished by then."""
 
 REDRAW_PAUSE = 0.2
 _BLANK = "\r\x1b[K"
+
+
+class Progress(Protocol):
+    """How far something long came."""
+
+    def text(self) -> str:
+        """Return it as text."""
 
 
 class ProgressLine:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated
 
 import anyio
@@ -14,6 +16,7 @@ from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, ConfigOption
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.cli.shutdown import announce_shutdown
+from deliveryd.config import examine
 from deliveryd.journal.base import Account
 from deliveryd.states import State
 from deliveryd.worker.supervisor import Supervisor
@@ -47,15 +50,18 @@ def run(
     """Run the worker: take, send and report messages.
 
     On SIGTERM or Ctrl-C it finishes what is in progress, for run.drain_timeout at most, and exits. A second
-    signal exits at once.
+    signal exits at once. On SIGHUP it reads the configuration anew, as "deliveryd reload" does.
     """
     if as_data and not until_idle:
         raise typer.BadParameter("--json needs --until-idle")
+    signal.signal(
+        signal.SIGHUP, signal.SIG_IGN
+    )  # until the worker handles it; by default it ends the process
     loaded = load_as_owner(config)
     telemetry.configure(loaded.log.level, loaded.log.format)
 
     async def work() -> Supervisor:
-        supervisor = Supervisor(loaded, on_ending=announce_shutdown)
+        supervisor = Supervisor(loaded, on_ending=announce_shutdown, examine=partial(examine, config))
         await supervisor.run(until_idle=until_idle)
         return supervisor
 
@@ -66,11 +72,19 @@ def run(
             print_json(_numbers(ended.account))
         else:
             print_lines(_sums(ended.account))
-    if until_idle and ended.held_in_doubt:
-        print_errors(
-            f"deliveryd: messages held in doubt, to be settled by an operator: {ended.held_in_doubt}"
-        )
+    if until_idle and (left := list(_left(ended))):
+        print_errors(*left)
         raise typer.Exit(1)
+
+
+def _left(ended: Supervisor) -> Iterator[str]:
+    """What isn't done, and needs an operator."""
+    if ended.held_in_doubt:
+        yield f"deliveryd: messages held in doubt, to be settled by an operator: {ended.held_in_doubt}"
+    if paused := sum(ended.paused.values()):
+        yield f"deliveryd: messages paused, to be resumed by an operator (deliveryd paused): {paused}"
+    if ended.intake_is_paused:
+        yield "deliveryd: the intake is paused (deliveryd paused): the queue may hold messages"
 
 
 def _sums(account: Account) -> str:

@@ -119,16 +119,24 @@ def _connected(journal: Path, timeout: float) -> Iterator[socket.socket]:
 
 
 def order(
-    client: ControlClient, verb: Action, kind: ItemKind, keys: Sequence[str], reason: str | None = None
+    client: ControlClient,
+    verb: Action,
+    kind: ItemKind,
+    keys: Sequence[str],
+    reason: str | None = None,
+    *,
+    lasts: float | None = None,
 ) -> ControlReply:
-    """Apply an action to everything that these keys name, in portions.
+    """Apply an action to everything that these keys name, in portions; a pause lasts so many seconds.
 
     Raises JournalError; portions completed before it stay done, and are skipped when repeated.
     """
     done: list[str] = []
     skipped: dict[str, str] = {}
     for begin in range(0, len(keys), MOST_KEYS):
-        portion = Order(verb, kind, tuple(keys[begin : begin + MOST_KEYS]), caller=caller(), reason=reason)
+        portion = Order(
+            verb, kind, tuple(keys[begin : begin + MOST_KEYS]), None, caller(), reason, lasts
+        )  # fmt: skip
         answer = _order(client, portion)
         done += answer.done
         skipped |= answer.skipped

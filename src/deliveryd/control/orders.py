@@ -21,8 +21,11 @@ class OrderHandler:
         self._providers = providers
         self._turn = anyio.Lock()
 
-    async def carry_out(self, order: Order, user: str) -> Mapping[str, object]:
-        """Carry out an order that a user gave. Raises JournalError, or ValueError for unusable keys."""
+    async def carry_out(self, order: Order, user: str | None) -> Mapping[str, object]:
+        """Carry out an order that a user gave; None: no user of the system.
+
+        Raises JournalError, or ValueError for unusable keys.
+        """
         order = order._replace(user=user)
         async with self._turn:
             decided = await self._recorder.decide(order, self._providers)

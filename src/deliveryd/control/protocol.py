@@ -21,6 +21,8 @@ MOST_KEYS = 500
 
 LONGEST_NAME = 64
 LONGEST_REASON = 500
+LONGEST_PAUSE = 3650 * 86400.0
+"""Seconds of a pause that ends by itself."""
 
 _LONGEST_PATH = 100  # of a socket's address, which the system limits to 107 bytes
 
@@ -103,7 +105,8 @@ def write_request(request: Request) -> bytes:
     match request:
         case Order():
             fields = {"verb": request.verb, "kind": request.kind, "keys": request.keys}
-            return _line({"request": "order", **fields, "caller": request.caller, "reason": request.reason})
+            why = {"caller": request.caller, "reason": request.reason, "lasts": request.lasts}
+            return _line({"request": "order", **fields, **why})
         case ReloadRequest():
             return _line({"request": "reload", **request._asdict()})
         case StatusRequest():
@@ -131,8 +134,17 @@ def _order(fields: Mapping[object, object]) -> Order:
         case {"verb": str(verb), "kind": str(kind), "keys": list(keys), **rest} if len(keys) <= MOST_KEYS:
             if all(isinstance(key, str) for key in keys):
                 caller, reason = claim_of(rest.get("caller")), check_reason(rest.get("reason"))
-                return Order(Action(verb), ItemKind(kind), tuple(keys), caller=caller, reason=reason)
+                lasts = _length(rest.get("lasts"))
+                return Order(Action(verb), ItemKind(kind), tuple(keys), None, caller, reason, lasts)
     raise ValueError("not an order")
+
+
+def _length(seconds: object) -> float | None:
+    if seconds is None:
+        return None
+    if isinstance(seconds, int | float) and 0 < seconds <= LONGEST_PAUSE:
+        return float(seconds)
+    raise ValueError("not a length of time")
 
 
 def _tail(fields: Mapping[object, object], failed: bool) -> TailRequest:

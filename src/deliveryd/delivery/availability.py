@@ -40,6 +40,14 @@ class Availability:
         self._heartbeats = heartbeats
         self._since: dict[str, int] = {}
 
+    def adopt(self, choices: Mapping[str, Choice], limits: Mapping[str, float]) -> None:
+        """Watch other channels from now on; those that stay keep what was noted of them."""
+        for channel, before in self._choices.items():
+            if channel in limits:
+                choices[channel].is_unavailable = before.is_unavailable
+        self._choices = {channel: choices[channel] for channel in limits}
+        self._limits = limits
+
     def resume(self, since: Mapping[str, int]) -> None:
         """Take up what an earlier run noted: providers of these channels are probed before they are used."""
         for channel, at in since.items():

@@ -6,18 +6,21 @@ import math
 from collections.abc import Iterable, Mapping
 
 from deliveryd.model import Transition
+from deliveryd.runtime import waits
 from deliveryd.runtime.wakeup import AutoResetEvent
 
 
 class Backlog:
     """How many messages wait, when the next one has waited long enough, and which answers arrived.
 
+    Those that are paused are counted apart.
     `changed` is set when there is reason to look for messages that may go on.
     """
 
     def __init__(self) -> None:
         self.changed = AutoResetEvent()
         self._count = 0
+        self._paused = 0
         self._overdue_at: float = math.inf
         self._short_of_room: set[str] = set()
         self._answers: dict[str, float] = {}
@@ -28,6 +31,11 @@ class Backlog:
         return self._count
 
     @property
+    def paused(self) -> int:
+        """How many messages are paused."""
+        return self._paused
+
+    @property
     def overdue_at(self) -> float:
         """When the next message has waited long enough for whatever it waits for."""
         return self._overdue_at
@@ -36,9 +44,17 @@ class Backlog:
         """Count messages that began to wait (positive) or ended to (negative)."""
         self._count += count
 
+    def change_paused(self, count: int) -> None:
+        """Count messages that were paused (positive) or are so no more (negative)."""
+        self._paused += count
+
     def add(self, transitions: Iterable[Transition]) -> None:
         """Count messages that wait by these steps, and note what for."""
         for transition in transitions:
+            if waits.is_paused(transition.waits_for):
+                self._paused += 1
+                self.expect_overdue(transition.due_at or 0)
+                continue
             self._count += 1
             if transition.waits_for is not None and transition.due_at is not None:
                 self.expect_overdue(transition.due_at)

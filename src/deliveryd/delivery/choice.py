@@ -27,6 +27,10 @@ class Standing(Protocol):
         """Whether its breaker is open."""
 
     @property
+    def is_paused(self) -> bool:
+        """Whether an operator paused it."""
+
+    @property
     def has_failed(self) -> bool:
         """Whether its breaker is open, and it failed since the start."""
 
@@ -43,7 +47,7 @@ class Standing(Protocol):
 class Idle:
     """The standing of a provider where nothing is sent."""
 
-    is_down = has_failed = False
+    is_down = is_paused = has_failed = False
 
     def takes(self, _settings_id: int) -> bool:
         """It takes every message."""
@@ -86,8 +90,10 @@ class Choice:
 
     @property
     def is_down(self) -> bool:
-        """Whether all providers that are enabled are down."""
-        return self.is_enabled and all(each.standing.is_down for each in self._enabled.values())
+        """Whether all providers that are enabled are down; one that is paused doesn't count as down."""
+        return self.is_enabled and all(
+            each.standing.is_down and not each.standing.is_paused for each in self._enabled.values()
+        )
 
     @property
     def has_failed(self) -> bool:
@@ -109,7 +115,10 @@ class Choice:
         return {name: sender for name, sender in self._enabled.items() if not is_spent(entry.spent, name)}
 
     def provider_for(self, entry: Entry, customer: Customer | None) -> str | None:
-        """The provider that takes a message; None: none of them reaches the customer, or all are spent."""
+        """The provider that takes a message; None: none of them reaches the customer, or all are spent.
+
+        It is one that is paused only if there is no other.
+        """
         if self._only is not None and not entry.spent and not entry.doubt:
             name, sender = self._only
             return name if sender.adapter.reaches(customer) else None
@@ -119,7 +128,11 @@ class Choice:
         if len(found) < 2:
             return next(iter(found), None)
         settings_id = entry.settings_id
-        ready = {name: each for name, each in found.items() if each.standing.takes(settings_id)} or found
+        ready = (
+            {name: each for name, each in found.items() if each.standing.takes(settings_id)}
+            or {name: each for name, each in found.items() if not each.standing.is_paused}
+            or found
+        )
         weights = {name: each.weight for name, each in ready.items() if each.weight}
         weights = weights or dict.fromkeys(ready, 1)
         return max(weights, key=lambda name: self._score(entry.id, name, weights[name]))
@@ -139,7 +152,10 @@ class Choice:
 
     def has_other(self, name: str) -> bool:
         """Whether another provider works and takes messages instead of this one."""
-        return any(other != name and not sender.standing.is_down for other, sender in self._enabled.items())
+        return any(
+            other != name and not sender.standing.is_down and not sender.standing.is_paused
+            for other, sender in self._enabled.items()
+        )
 
     def has_other_for(self, entry: Entry, name: str) -> bool:
         """The same for one message, which is repeated where it was made while it is in doubt."""
@@ -153,8 +169,12 @@ class Choice:
 
     def leaves(self, entry: Entry, name: str) -> bool:
         """Whether a message that may have arrived at a provider, but isn't in doubt, may go elsewhere."""
-        is_down = self.senders[name].standing.is_down
-        return is_down and (self.has_other_for(entry, name) or (self.is_unavailable and not entry.doubt))
+        standing = self.senders[name].standing
+        if standing.is_paused:
+            return self.has_other_for(entry, name)
+        return standing.is_down and (
+            self.has_other_for(entry, name) or (self.is_unavailable and not entry.doubt)
+        )
 
     def _others(self, entry: Entry, name: str) -> Iterator[Sender]:
         return (

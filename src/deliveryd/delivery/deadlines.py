@@ -48,6 +48,12 @@ class ReceiptDeadlines:
         """Of each provider, whether its deadlines stand still."""
         return {name: name in self.silent for name in self._providers}
 
+    def adopt(self, providers: Collection[str]) -> None:
+        """Watch the deadlines of other providers from now on."""
+        self._providers = providers
+        self.silent &= frozenset(providers)
+        self._time.begun.set()
+
     async def recover(self) -> None:
         """Go on with the listening time of an earlier run; after its messages, before any is accepted."""
         found = await self._recorder.pass_deadlines(0, self._providers, PORTION)
@@ -105,15 +111,19 @@ class OverdueReceipts:
     def __init__(
         self, patience: Mapping[str, float], journal: Journal, clock: Clock, metrics: Metrics
     ) -> None:
-        self._patience = patience
+        self._patience = dict(patience)
         self._journal = journal
         self._clock = clock
         self._metrics = metrics
         self._counted: dict[str, int] = {}
 
+    def adopt(self, patience: Mapping[str, float]) -> None:
+        """Count for other providers, or by other times, from now on."""
+        self._patience = dict(patience)
+
     async def count(self) -> None:
         """Count the messages that became overdue since the last call."""
-        for provider, seconds in self._patience.items():
+        for provider, seconds in list(self._patience.items()):
             until = self._clock.now() - int(seconds * SECOND)
             count = await self._journal.count_overdue(provider, self._counted.get(provider), until)
             self._counted[provider] = until

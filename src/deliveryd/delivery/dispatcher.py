@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import get_args
 
 import anyio
@@ -18,19 +18,18 @@ from anyio.abc import TaskGroup
 from deliveryd import transitions
 from deliveryd.channels.base import (
     Accepted,
-    AskLater,
     Channel,
     Dispatch,
     Expired,
     InDoubt,
     Stopped,
-    Taken,
     TryAgain,
     Verdict,
 )
 from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.lane import AdapterUse, Kit, Lane
 from deliveryd.delivery.listening import Awaited
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.pace import Pace
@@ -39,20 +38,19 @@ from deliveryd.delivery.provider import Provider, wait_alone
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed, is_expired
 from deliveryd.delivery.verdicts import VerdictHandler
+from deliveryd.journal.pauses import Pause
 from deliveryd.journal.rows import digest_of
 from deliveryd.metrics import Metrics
-from deliveryd.model import Clock, Content, Customer, Entry, Transition, channel_of, message_key
+from deliveryd.model import Clock, Customer, Entry, Transition, channel_of, message_key
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
-
-NO_VALUES: Mapping[str, str] = {}
 
 VERDICTS = frozenset(get_args(Verdict))
 
 
 class Dispatcher:
-    """The attempts at one provider. `share` is how many places are its own."""
+    """The attempts at one provider."""
 
     def __init__(  # noqa: PLR0917 - the first eight are parts, the others are choices
         self,
@@ -74,33 +72,22 @@ class Dispatcher:
     ) -> None:
         self.name = name = provider.name
         self._channel_name = channel_of(name)
-        self._loop = f"lane {name}"
-        self._choice = choice
-        self.share = share
+        self.loop = f"lane {name}"
         self._owed = 0
-        self._channel = channel
-        self._customer_fields = tuple(channel.customer_fields)
-        self._policy = policy
         self._namespace = namespace
         self._clock = clock
         self._metrics = metrics
         self._heartbeats = heartbeats
         self._in_flight = recorder.in_flight
-        self._intermediate = intermediate
         self._recorder = recorder
         self._stopped = recorder.stopped
+        self._pauses = recorder.pauses
         self._outcomes = outcomes
-        self._pace = Pace(policy.rate) if policy.rate is not None else None
-        self._queue = provider.queue
-        self._provider = provider
-        self._breaker = provider.breaker
-        self._refusals = provider.refusals
-        self._verdicts = VerdictHandler(
-            policy, doubt, provider, choice, outcomes, clock,
-            intermediate=intermediate,
-            awaited=awaited,
-        )  # fmt: skip
-        self._begun: deque[tuple[Entry, Routed]] = deque()
+        self._pace: Pace | None = None
+        self._equip(
+            Lane(provider, choice, channel, policy, doubt, share, intermediate, awaited), AdapterUse()
+        )
+        self._begun: deque[tuple[Entry, Routed, Kit]] = deque()
         self._idle = ParkingLot()
         self._workers = 0
         self._under_way = 0
@@ -108,6 +95,44 @@ class Dispatcher:
         self._stopping = False
         self._was_unavailable = False
         self._finished = AutoResetEvent()
+
+    def _equip(self, lane: Lane, use: AdapterUse) -> None:
+        provider, policy = lane.provider, lane.policy
+        self.lane = lane
+        self._choice = lane.choice
+        self.share = lane.share
+        self._policy = policy
+        self._intermediate = lane.intermediate
+        self._pace = Pace(policy.rate) if policy.rate is not None else None
+        self._queue = provider.queue
+        self._provider = provider
+        self._breaker = provider.breaker
+        self._refusals = provider.refusals
+        verdicts = VerdictHandler(
+            policy, lane.doubt, provider, lane.choice, self._outcomes, self._clock,
+            intermediate=lane.intermediate,
+            awaited=lane.awaited,
+        )  # fmt: skip
+        self._kit = Kit(lane, verdicts, use)
+
+    def adopt(self, lane: Lane) -> anyio.Event | None:
+        """Work by another lane from now on, with whatever is queued; attempts under way end as they began.
+
+        With another adapter, the event is set when the last attempt of the one before has ended.
+        """
+        kit, queue, pace, rate = self._kit, self._queue, self._pace, self._policy.rate
+        is_same = lane.channel is kit.channel
+        self._equip(lane, kit.use if is_same else AdapterUse())
+        if rate == lane.policy.rate:
+            self._pace = pace
+        if queue is not self._queue:
+            self._recorder.route_again([routed.entry for routed in queue.take_if(_all)])
+        self._wakeup.set()
+        return None if is_same else kit.use.retire()
+
+    def route_all_again(self) -> None:
+        """Have all that is queued routed anew, since routing or rendering have changed."""
+        self._route_again(_all)
 
     # room
 
@@ -133,6 +158,11 @@ class Dispatcher:
     def is_open(self) -> bool:
         """Whether the provider's breaker is open: only probes are sent."""
         return self._breaker.is_open
+
+    @property
+    def pause(self) -> Pause | None:
+        """The pause of the provider or of its channel."""
+        return self._pauses.at(self.name)
 
     @property
     def refuses_all(self) -> bool:
@@ -194,9 +224,15 @@ class Dispatcher:
         self._wakeup.set()
         return True
 
+    def route_paused(self) -> None:
+        """Have queued messages prepared anew that are paused: they wait in the journal, or go elsewhere."""
+        self._route_again(lambda routed: self._pauses.holding(routed.entry, self.name) is not None)
+
     @property
     def gives_away(self) -> bool:
         """Whether another provider takes the messages that wait for this one."""
+        if self.pause is not None:
+            return self._pauses.of_channel(self._channel_name) is None and self._choice.has_other(self.name)
         return self._breaker.is_open and (self._choice.is_unavailable or self._choice.has_other(self.name))
 
     def defer(self, routed: Routed) -> Transition:
@@ -216,6 +252,11 @@ class Dispatcher:
 
     # stop taking, stop working
 
+    def leave(self) -> Sequence[Entry]:
+        """Begin no more attempts, since the provider is removed; return what was queued."""
+        self.stop()
+        return [routed.entry for routed in self._queue.take_if(_all)]
+
     def stop(self) -> None:
         """Begin no more attempts."""
         self._stopping = True
@@ -232,7 +273,7 @@ class Dispatcher:
         """Send until cancelled."""
         async with anyio.create_task_group() as workers:
             while True:
-                self._refusals.tick(self._heartbeats.beat(self._loop))
+                self._refusals.tick(self._heartbeats.beat(self.loop))
                 await self._wakeup.wait(self._longest_wait())
                 if not self._stopping:
                     await self._end_expired()
@@ -240,7 +281,7 @@ class Dispatcher:
                     self._connect_first(workers)
                 while not self._stopping and (batch := self._next_batch()):
                     # On a slow disk a backlog always has a next batch: the loop turns here too.
-                    self._refusals.tick(self._heartbeats.beat(self._loop))
+                    self._refusals.tick(self._heartbeats.beat(self.loop))
                     await self._begin(batch, workers)
 
     def _longest_wait(self) -> float:
@@ -304,43 +345,47 @@ class Dispatcher:
 
         Where others take the messages, none comes before that; a lone provider's next one waits for it.
         """
+        if self.pause is not None:
+            return False
         return not self._provider.is_reached and (bool(self.queued) or self.gives_away)
 
     def _connect_first(self, workers: TaskGroup) -> None:
         """Make a bare connection before a message is used as a probe."""
         if self._breaker.is_open and self._needs_probe and self._breaker.allowed(1):
             self._breaker.probe()
-            workers.start_soon(self._connect)
+            workers.start_soon(self._connect, self._provider, self._kit.channel)
 
-    async def _connect(self) -> None:
+    async def _connect(self, provider: Provider, channel: Channel) -> None:
         try:
-            problem = await self._channel.probe()
+            problem = await channel.probe()
         except Exception as error:  # one broken adapter must not take the worker with it
             problem = f"the adapter failed with {type(error).__name__}"
-        if self._breaker.is_open:
+        if provider.breaker.is_open:
             if problem is None:
-                self._provider.reached()
+                provider.reached()
             else:
-                self._provider.not_reached(problem)
+                provider.not_reached(problem)
         self._wakeup.set()
 
     async def _begin(self, batch: Sequence[Routed], workers: TaskGroup) -> None:
         """Commit the intents of those that may still be sent, the ends of the others, and start sending."""
+        kit = self._kit
         self._under_way += len(batch)
+        kit.use.begin(len(batch))
         now = self._clock.now()
         begun: list[tuple[Entry, Routed]] = []
         steps: list[Transition] = []
-        has_stops = self._channel_name in self._stopped.digests
+        may_wait = self._pauses.any or self._channel_name in self._stopped.digests
         for routed in batch:
             entry, _, customer, rendered, expires_at = routed
             if expires_at is not None and is_expired(expires_at, now):
                 steps.append(self._expire(routed, now))
                 continue
-            digest = digest_of(*(entry.content or (rendered, self._values(customer))))
-            if has_stops and self._has_stopped(routed):
+            if may_wait and (step := self._put_off(routed, now)) is not None:
                 self._refusals.unanswered(entry.settings_id)
-                steps.append(transitions.deferred(entry, now, now, None))
+                steps.append(step)
                 continue
+            digest = digest_of(*(entry.content or (rendered, kit.values(customer))))
             if entry.doubt and _is_changed(entry, digest):
                 steps.append(self._hold(entry, now))
                 continue
@@ -351,44 +396,48 @@ class Dispatcher:
         if settled:  # a receipt says that it was sent already
             for entry, _ in begun:
                 if entry.id in settled:
-                    self._refusals.unanswered(entry.settings_id)
+                    kit.refusals.unanswered(entry.settings_id)
             begun = [each for each in begun if each[0].id not in settled]
         if not begun:
-            self._breaker.withdraw()
+            kit.breaker.withdraw()
         self._under_way -= len(batch) - len(begun)
-        self._begun.extend(begun)
+        kit.use.end(len(batch) - len(begun))
+        self._begun.extend([(*each, kit) for each in begun])
         more = min(len(begun) - self._idle.unpark(len(begun)), self._policy.concurrency - self._workers)
         for _ in range(more):
             self._workers += 1
             workers.start_soon(self._work)
 
+    def _put_off(self, routed: Routed, now: int) -> Transition | None:
+        """The step of a message that was paused, or whose recipient stopped the channel, while it was queued.
+
+        It waits for the end of the pause, or is routed anew.
+        """
+        entry = routed.entry
+        if (pause := self._pauses.holding(entry, self.name)) is not None:
+            return transitions.paused(entry, now, routed.expires_at, pause.waits_for)
+        return transitions.deferred(entry, now, now, None) if self._has_stopped(routed) else None
+
     def _has_stopped(self, routed: Routed) -> bool:
-        """Whether the recipient stopped the channel while the message was queued; then it is routed anew.
+        """Whether the recipient stopped the channel.
 
         What may have arrived is repeated nevertheless: only an answer to it can settle it.
         """
+        if self._channel_name not in self._stopped.digests:
+            return False
         if routed.customer is None or routed.entry.may_have_arrived:
             return False
-        return self._stopped.includes(self._channel_name, self._channel.recipient(routed.customer))
+        return self._stopped.includes(self._channel_name, self._kit.channel.recipient(routed.customer))
 
-    def _with_stop(self, step: Transition, customer: Customer | None, verdict: Stopped) -> Transition:
+    def _with_stop(
+        self, step: Transition, channel: Channel, customer: Customer | None, verdict: Stopped
+    ) -> Transition:
         """The step after a try, with the recipient put on the list of those who can't be reached any more."""
-        address = self._channel.recipient(customer) if customer is not None else None
+        address = channel.recipient(customer) if customer is not None else None
         if address is None:
             return step
         stop = self._stopped.stop(self._channel_name, address, step.at, verdict.reason)
         return transitions.with_stop(step, stop)
-
-    def _content(self, routed: Routed) -> Content:
-        """What a message says at this provider."""
-        return routed.entry.content or Content(routed.rendered, self._values(routed.customer))
-
-    def _values(self, customer: Customer | None) -> Mapping[str, str]:
-        """The customer's values that the adapter sends."""
-        if customer is None or not self._customer_fields:
-            return NO_VALUES
-        fields = customer.fields
-        return {name: fields[name] for name in self._customer_fields if name in fields}
 
     def _hold(self, entry: Entry, now: int) -> Transition:
         self._refusals.unanswered(entry.settings_id)
@@ -402,26 +451,29 @@ class Dispatcher:
         while True:
             while not self._begun:
                 await self._idle.park()
-            self._outcomes.add(await self._attempt(*self._begun.popleft()))
+            entry, routed, kit = self._begun.popleft()
+            self._outcomes.add(await self._attempt(entry, routed, kit))
             self._under_way -= 1
+            kit.use.end(1)
             if self._queue.new or self._queue.repeats or self._breaker.is_open:
                 self._wakeup.set()
             if self._stopping:
                 self._finished.set()
 
-    async def _attempt(self, entry: Entry, routed: Routed) -> Transition:
+    async def _attempt(self, entry: Entry, routed: Routed, kit: Kit) -> Transition:
         """Make one attempt, unless the time ran out since its intent; return the step that follows."""
+        channel, verdicts = kit.channel, kit.verdicts
         if routed.expires_at is not None and is_expired(routed.expires_at, now := self._clock.now()):
-            return self._verdicts.expired(entry, routed, now)
+            return verdicts.expired(entry, routed, now)
         key = message_key(self._namespace, entry.id, self.name, entry.beginning)
         dispatch = Dispatch(key, entry, routed.customer, routed.rendered, routed.expires_at, self._clock)
-        if entry.doubt and self._channel.lookup_after is not None:
-            step = await self._settled_by_asking(entry, dispatch)
+        if entry.doubt and channel.lookup_after is not None:
+            step = await kit.settle_by_asking(entry, dispatch)
             if step is not None:
                 return step
         started = time.monotonic()
         try:
-            verdict = await self._channel.send(dispatch)
+            verdict = await channel.send(dispatch)
         except Exception as error:  # one broken adapter must not take the worker with it
             log(
                 Event.MESSAGE_IN_DOUBT,
@@ -432,25 +484,19 @@ class Dispatcher:
             verdict = InDoubt(f"the adapter answered with a {type(verdict).__name__}, which is no verdict")
         self._metrics.attempted(self.name, verdict, time.monotonic() - started)
         if isinstance(verdict, Accepted):
-            return self._verdicts.accepted(entry, verdict)
+            return verdicts.accepted(entry, verdict)
         if isinstance(verdict, Expired):
-            return self._verdicts.expired(entry, routed, self._clock.now())
+            return verdicts.expired(entry, routed, self._clock.now())
         if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
-            entry = entry._replace(content=self._content(routed))
-        step = self._verdicts.decide(entry, verdict)
+            entry = entry._replace(content=kit.content(routed))
+        step = verdicts.decide(entry, verdict)
         if isinstance(verdict, Stopped):
-            step = self._with_stop(step, routed.customer, verdict)
+            step = self._with_stop(step, channel, routed.customer, verdict)
         return step if routed.expires_at is None else transitions.no_later_than(step, routed.expires_at + 1)
 
-    async def _settled_by_asking(self, entry: Entry, dispatch: Dispatch) -> Transition | None:
-        """Ask whether the provider has a message in doubt; None: repeat it."""
-        try:
-            found = await self._channel.look_up(dispatch)
-        except Exception as error:  # as in an attempt
-            found = AskLater(f"the adapter failed with {type(error).__name__}")
-        if isinstance(found, Taken):
-            return self._verdicts.found(entry, found)
-        return self._verdicts.ask_later(entry, found) if isinstance(found, AskLater) else None
+
+def _all(_routed: Routed) -> bool:
+    return True
 
 
 def _is_changed(entry: Entry, digest: bytes) -> bool:

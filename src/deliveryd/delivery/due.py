@@ -10,6 +10,7 @@ import anyio
 from deliveryd.delivery.clock_steps import StepWatch
 from deliveryd.delivery.recorder import WAKE_BATCH, Recorder
 from deliveryd.journal.base import Journal
+from deliveryd.journal.pauses import Pause
 from deliveryd.model import SECOND, Clock
 from deliveryd.runtime import waits
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats
@@ -45,11 +46,18 @@ class Room(Protocol):
 
     @property
     def gives_away(self) -> bool:
-        """Whether its breaker is open and another provider takes what waits for it."""
+        """Whether its breaker is open or it is paused, and another provider takes what waits for it."""
 
     @property
     def refuses_all(self) -> bool:
         """Whether its provider refuses everything."""
+
+    @property
+    def pause(self) -> Pause | None:
+        """The pause of its provider, or of the channel."""
+
+    def route_paused(self) -> None:
+        """Have queued messages prepared anew that are paused."""
 
     def reserve(self, owed: int) -> None:
         """Leave room to so many due messages."""
@@ -78,9 +86,16 @@ class DueMessages:
         self._max_waiting = max_waiting
         self._steps = StepWatch(clock)
         self._look_again: dict[str, float] = {}  # by provider with an open breaker, the event loop's time
+        self._pauses_seen = 0
+        self._parked: Mapping[str, Pause] = {}  # by provider, its pause
+        self._to_park: dict[str, Pause] = {}  # the same, while messages may wait for the provider
         self._short = 0  # messages that are due and found no place
         self._level = 0
         self._is_misplaced = False
+
+    def bound(self, max_waiting: int) -> None:
+        """Warn by another limit from now on."""
+        self._max_waiting = max_waiting
 
     async def run(self) -> None:
         """Make messages ready until cancelled."""
@@ -91,8 +106,10 @@ class DueMessages:
             self._watch_journal()
             if step := self._steps.stepped():
                 await self._recorder.follow_clock(step)
+            await self._recorder.pausing.end_those_over()
+            self._follow_pauses()
             await self._wake_answered()
-            pause = await self._fetch_all()
+            pause = min(await self._fetch_all(), self._until_a_pause_ends())
             await self._warn_of_many()
 
     async def _wake_answered(self) -> None:
@@ -101,18 +118,41 @@ class DueMessages:
         One batch a turn: however many wait for one answer, all others come due in time beside them.
         """
         answers = self._backlog.take_answers()
+        resumed = [waits_for for waits_for in answers if waits.is_paused(waits_for)]
+        if resumed and await self._recorder.pausing.wake(resumed):
+            self._backlog.answered_before(resumed, 0.0)
+        answers = {waits_for: pause for waits_for, pause in answers.items() if not waits.is_paused(waits_for)}
         for seconds in set(answers.values()):
             answered = [waits_for for waits_for, pause in answers.items() if pause == seconds]
             if await self._recorder.wake(answered, seconds, WAKE_BATCH) == WAKE_BATCH:
                 self._backlog.answered_before(answered, seconds)
+
+    def _follow_pauses(self) -> None:
+        """After a change of what is paused, have queued messages wait, then those that wait for providers."""
+        pauses = self._recorder.pauses
+        if pauses.version == self._pauses_seen:
+            return
+        self._pauses_seen = pauses.version
+        paused = {name: pause for name, room in self._rooms.items() if (pause := room.pause) is not None}
+        self._to_park = {name: each for name, each in paused.items() if self._parked.get(name) != each}
+        self._parked = paused
+        if pauses.any:
+            for room in self._rooms.values():
+                room.route_paused()
+
+    def _until_a_pause_ends(self) -> float:
+        """The seconds until the first pause ends by itself."""
+        return max((self._recorder.pauses.next_end - self._clock.now()) / SECOND, 0.0)
 
     async def _fetch_all(self) -> float:
         """Make due messages ready; return the seconds until more may be due."""
         self._short = 0
         pause = HEARTBEAT_INTERVAL
         if self._backlog.count:
-            pauses = [await self._fetch_of(name, room) for name, room in self._rooms.items()]
+            pauses = [await self._fetch_of(name, room) for name, room in list(self._rooms.items())]
             pause = min(*pauses, await self._fetch_unbound(), await self._fetch_overdue())
+        elif self._backlog.paused:
+            pause = await self._fetch_overdue()
         self._in_flight.owe(self._short)
         return pause
 
@@ -121,6 +161,9 @@ class DueMessages:
 
         What finds no room is owed some of what is freed next.
         """
+        if dispatcher.pause is not None:
+            dispatcher.reserve(0)
+            return await self._fetch_paused(name, dispatcher)
         if dispatcher.is_open:
             dispatcher.reserve(0)
             return await self._fetch_candidates(name, dispatcher)
@@ -128,13 +171,13 @@ class DueMessages:
         pause, left = await self._fetch({name: room})
         room = min(dispatcher.room_to_fetch, self._in_flight.free)
         if self._backlog.is_short_of_room(name) and not left:
-            left = await self._fetch_for_room(name, room)
+            left = await self._fetch_for_room(name, room, dispatcher.share)
         # A single provider has room for whatever holds a place.
         dispatcher.reserve(left if len(self._rooms) > 1 else 0)
         self._short += min(left, dispatcher.room_to_fetch)
         return SHORT_OF_ROOM if left else pause
 
-    async def _fetch_for_room(self, name: str, room: int) -> int:
+    async def _fetch_for_room(self, name: str, room: int, share: int) -> int:
         """Fetch what waits for room in a dispatcher, repeats first; return how many more may, at most."""
         if room:
             self._backlog.begin_room(name)
@@ -142,7 +185,21 @@ class DueMessages:
             if found < room:
                 return 0
             self._backlog.note_short_of_room([name])
-        return self._rooms[name].share
+        return share
+
+    async def _fetch_paused(self, name: str, dispatcher: Room) -> float:
+        """Let what waits for a paused provider be due at another one, or wait for the end of the pause.
+
+        One portion a turn. Then only what is due for a retry there is left: it is held when it is routed.
+        """
+        if (pause := self._to_park.get(name)) is not None:
+            if dispatcher.gives_away and await self._recorder.release(name):
+                return SHORT_OF_ROOM
+            if await self._recorder.pausing.park(name, pause):
+                return SHORT_OF_ROOM
+            del self._to_park[name]
+        pause_seconds, left = await self._fetch({name: self._in_flight.free_for_some})
+        return SHORT_OF_ROOM if left else pause_seconds
 
     async def _fetch_candidates(self, name: str, dispatcher: Room) -> float:
         """Fetch a few of a provider whose breaker is open, seldom: most of them are put off again."""
@@ -156,7 +213,7 @@ class DueMessages:
             await self._fetch({name: min(PROBE_CANDIDATES, free)})
         room = PROBE_CANDIDATES if dispatcher.refuses_all else dispatcher.room_to_fetch
         if self._backlog.is_short_of_room(name) and (room := min(room, self._in_flight.free_for_some)):
-            await self._fetch_for_room(name, room)
+            await self._fetch_for_room(name, room, dispatcher.share)
         return PROBE_PAUSE
 
     async def _fetch_unbound(self) -> float:

@@ -94,7 +94,9 @@ class Intake:
         self._in_flight = recorder.in_flight
         self._metrics = metrics
         self._heartbeats = heartbeats
+        self._batch_size = batch_size
         self._size = TakeSize(batch_size)
+        self._pause_ends = 0.0  # the event loop's time
         self._extra = 0
         self._poll_interval = poll_interval
         self._max_poll_interval = max_poll_interval
@@ -117,6 +119,17 @@ class Intake:
         self._stopping = True
         self._stop_event.set()
         self._in_flight.freed.set()
+
+    def adopt(self, *, batch_size: int, poll_interval: float, max_poll_interval: float) -> None:
+        """Take by other limits from now on; a pause ends at once."""
+        if batch_size != self._batch_size:
+            self._batch_size = batch_size
+            self._size = TakeSize(batch_size)
+        self._poll_interval = poll_interval
+        self._max_poll_interval = max_poll_interval
+        self._pauses = 0
+        self._pause_ends = 0.0
+        self._stop_event.set()
 
     async def run(self) -> None:
         """Take until stopped."""
@@ -162,6 +175,8 @@ class Intake:
                 # As many events as places are missing are enough for a post: many small ones cost too much.
                 self._recorder.outbox.hasten(max(short, whole // 2))
                 await self._in_flight.freed.wait()
+        if self._recorder.pauses.intake is not None:  # since the check above
+            return 0
         room = min(whole, self._in_flight.free_to_take)
         return room + self._extra if room and not self._stopping else 0
 
@@ -238,8 +253,8 @@ class Intake:
 
     async def _sleep(self, seconds: float) -> None:
         """Pause, and keep turning."""
-        ends = anyio.current_time() + seconds
-        while not self._stopping and (left := ends - anyio.current_time()) > 0:
+        self._pause_ends = anyio.current_time() + seconds
+        while not self._stopping and (left := self._pause_ends - anyio.current_time()) > 0:
             self._heartbeats.beat("intake")
             await self._stop_event.wait(min(left, HEARTBEAT_INTERVAL))
 

@@ -17,6 +17,15 @@ class OutboxSignals:
         self._hurry = False
         self.hurried = AutoResetEvent()
 
+    def change_batches(self, batch_size: int) -> None:
+        """Change how many events are a full batch; those that wait are posted at once."""
+        self._batch_size = self._enough = batch_size
+        self._full.set()
+
+    def go_on(self) -> None:
+        """End a pause after a failure: the service is another one, or its credentials are."""
+        self.hurried.set()
+
     def expect(self, events: int) -> None:
         """Count events that entered the outbox; they are posted with a batch."""
         self._waiting += events

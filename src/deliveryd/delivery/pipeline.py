@@ -22,15 +22,16 @@ from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.intake import Intake
+from deliveryd.delivery.lanes import Lanes
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.preparation import Deferred, Prepared, Preparer
 from deliveryd.delivery.provider import bounded
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.recovery import recover_line
 from deliveryd.delivery.reporting import Reporting
-from deliveryd.delivery.routing import Undeliverable
+from deliveryd.delivery.routing import Held, Undeliverable
 from deliveryd.journal.base import Journal
-from deliveryd.model import SECOND, Clock, Transition
+from deliveryd.model import SECOND, Clock, Entry, Transition
 from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.states import State
 
@@ -43,12 +44,17 @@ class Stations(NamedTuple):
     intake: Intake
     reporting: Reporting
     preparer: Preparer
-    dispatchers: Mapping[str, Dispatcher]
+    lanes: Lanes
     outcomes: Outcomes
     due: DueMessages
-    doubts: Mapping[str, DoubtPolicy]
+    doubts: dict[str, DoubtPolicy]
     availability: Availability
     deadlines: ReceiptDeadlines
+
+    @property
+    def dispatchers(self) -> Mapping[str, Dispatcher]:
+        """The dispatchers by their providers, as they are configured now."""
+        return self.lanes.current
 
 
 class Pipeline:
@@ -58,6 +64,7 @@ class Pipeline:
         self, stations: Stations, journal: Journal, recorder: Recorder, clock: Clock, heartbeats: Heartbeats
     ) -> None:
         self._stations = stations
+        self._lanes = stations.lanes
         self._dispatchers = stations.dispatchers
         self._journal = journal
         self._recorder = recorder
@@ -76,7 +83,7 @@ class Pipeline:
             self.take,  # 1. from the queue into the journal
             self._stations.reporting.run,  # 2. `dequeued` to the service; what it accepts is ready
             self.deliver,  # 3. settings, customer, expiry, language, channel, text; then to a dispatcher
-            *(dispatcher.run for dispatcher in self._dispatchers.values()),  # 4. intent, attempt, verdict
+            self._lanes.run,  # 4. for each provider: intent, attempt, verdict
             self._stations.outcomes.run,  # 5. the outcome into the journal, with its event for `reporting`
             self._stations.availability.run,  # channels that are down for too long
             self._stations.due.run,  # what waits comes back to 3 when its time has come
@@ -113,15 +120,26 @@ class Pipeline:
         """Put a message into its dispatcher's queue; or the step that it takes instead."""
         if isinstance(message, Undeliverable):
             now = self._clock.now()
+            if message.entry.doubt and message.entry.provider not in self._dispatchers:
+                return transitions.held_without_provider(message.entry, now)
             if message.expired_at is not None:
                 return transitions.expired(message.entry, State.READY, now, message.expired_at)
             return transitions.undeliverable(message.entry, now, message.details)
         if isinstance(message, Deferred):
             now = self._clock.now()
             due_at = bounded(now + int(message.seconds * SECOND), message.expires_at)
-            return transitions.deferred(message.entry, now, due_at, message.waits_for)
+            return transitions.deferred(self._released(message.entry), now, due_at, message.waits_for)
+        if isinstance(message, Held):
+            entry, pause, expires_at = message
+            return transitions.paused(self._released(entry), self._clock.now(), expires_at, pause.waits_for)
         dispatcher = self._dispatchers[message.provider]
         return None if dispatcher.offer(message) else dispatcher.defer(message)
+
+    def _released(self, entry: Entry) -> Entry:
+        """The message; bound to none if its provider was removed, unless a try there is in doubt."""
+        if entry.provider is None or entry.provider in self._dispatchers or entry.doubt:
+            return entry
+        return entry._replace(provider=None, tries=0)
 
     async def _record(self, steps: Sequence[Transition]) -> None:
         await self._recorder.record(steps)
@@ -129,12 +147,14 @@ class Pipeline:
             self._stations.preparer.now_waiting(waits_for)
 
     async def until_idle(self) -> None:
-        """Return when the queue was empty, messages ended or are held in doubt, and events are accepted.
+        """Return when the queue was empty, messages ended or are held, and events are accepted.
 
-        Nothing more is taken then.
+        Nothing more is taken then. Messages are held that are in doubt or paused; while the intake is paused,
+        the queue counts as empty.
         """
         while not (self._taken_last.is_set() and await self._is_idle()):
-            if self._stations.intake.found_empty and await self._is_idle():
+            is_empty = self._stations.intake.found_empty or self._recorder.pauses.intake is not None
+            if is_empty and await self._is_idle():
                 self._stations.intake.stop()  # a take that is under way may bring something after all
                 await self._taken_last.wait()
             else:
@@ -144,14 +164,19 @@ class Pipeline:
         if not self._recorder.idle or self._journal.misplaced() is not None:
             return False
         counts = await self._journal.counts()
-        return not counts.events_waiting and not counts.states.keys() - {State.IN_DOUBT}
+        pauses = self._recorder.pauses
+        held = sum(count for waits_for, count in counts.paused.items() if pauses.is_in_force(waits_for))
+        if counts.states.get(State.WAITING, 0) > held:
+            return False
+        return not counts.events_waiting and not counts.states.keys() - {State.IN_DOUBT, State.WAITING}
 
     async def drain(self) -> None:
         """Stop taking, finish what is under way, a take among it, begin nothing new, and report all of it."""
         self._stations.intake.stop()
-        for dispatcher in self._dispatchers.values():
+        dispatchers = self._lanes.all
+        for dispatcher in dispatchers:
             dispatcher.stop()
-        for dispatcher in self._dispatchers.values():
+        for dispatcher in dispatchers:
             await dispatcher.finish()
         await self._stations.outcomes.flush()
         self._recorder.outbox.hurry()

@@ -12,7 +12,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.delivery.routing import Routed, Router, Undeliverable
+from deliveryd.delivery.routing import Held, Routed, Router, Undeliverable, is_expired
 from deliveryd.delivery.settings import SettingsCache
 from deliveryd.directory.base import Directory, DirectoryAnswer
 from deliveryd.errors import DirectoryUnavailable, ServiceUnavailable, SettingsUnusable
@@ -49,7 +49,7 @@ class Deferred(NamedTuple):
     expires_at: int | None = None
 
 
-Prepared = Routed | Undeliverable | Deferred
+Prepared = Routed | Undeliverable | Deferred | Held
 
 
 _Unknown = tuple[Entry, CompiledSettings]
@@ -79,6 +79,7 @@ class Preparer:
         self._directory = directory
         self._router = router
         self._recorder = recorder
+        self._pauses = recorder.pauses
         self._backlog = recorder.backlog
         self._clock = clock
         self._metrics = metrics
@@ -88,6 +89,12 @@ class Preparer:
         self._late: list[Prepared] = []
         self.finished = AutoResetEvent()
         """Set when messages are prepared that had to wait for an answer; `take_late` returns them."""
+
+    def adopt(self, router: Router) -> None:
+        """Route by another router from now on; what was routed and not yet taken is routed again."""
+        self._router = router
+        late, self._late = self._late, []
+        self._recorder.route_again([each.entry for each in late])
 
     async def run(self) -> None:
         """Request settings, and let messages go on that wait for a turn to ask the directory."""
@@ -160,6 +167,8 @@ class Preparer:
         prepared: list[Prepared],
     ) -> list[_Unknown]:
         """Route messages of one settings id; return those that need their customer for it."""
+        if self._pauses.hold_messages and not isinstance(settings, ServiceUnavailable):
+            entries = self._without_held(entries, settings, prepared)
         if isinstance(settings, SettingsUnusable):
             prepared += [Undeliverable.because(entry, str(settings)) for entry in entries]
             return []
@@ -174,6 +183,24 @@ class Preparer:
             else:
                 prepared.append(self._router.route(entry, settings, None, now))
         return unknown
+
+    def _without_held(
+        self,
+        entries: Sequence[Entry],
+        settings: CompiledSettings | SettingsUnusable,
+        prepared: list[Prepared],
+    ) -> Sequence[Entry]:
+        """Hold messages that are paused, or whose settings are; return the others, and those that expired."""
+        expires_at = None if isinstance(settings, SettingsUnusable) else settings.expires_at
+        if is_expired(expires_at, self._clock.now()):
+            return entries
+        left = []
+        for entry in entries:
+            if (pause := self._pauses.of_message(entry)) is not None:
+                prepared.append(Held(entry, pause, expires_at))
+            else:
+                left.append(entry)
+        return left
 
     def _without_settings(self, entry: Entry) -> Deferred:
         if self._settings.is_awaited(entry.settings_id):

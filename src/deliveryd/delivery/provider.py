@@ -10,6 +10,7 @@ from deliveryd import transitions
 from deliveryd.channels.base import InDoubt, Misconfigured, Refused, TryAgain
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.dispatch_queue import DispatchQueue
+from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.refusals import Refusals
 from deliveryd.delivery.routing import Routed
 from deliveryd.model import SECOND, Clock, Transition, channel_of
@@ -35,8 +36,11 @@ class LastFailure(NamedTuple):
 class Provider:
     """One provider: its breaker, the settings ids that wait on it, and what is queued for it."""
 
-    def __init__(self, name: str, policy: BreakerPolicy, backlog: Backlog, clock: Clock) -> None:
+    def __init__(
+        self, name: str, policy: BreakerPolicy, backlog: Backlog, pauses: Pauses, clock: Clock
+    ) -> None:
         self.name = name
+        self._pauses = pauses
         self._channel = channel_of(name)
         self.queue = queue = DispatchQueue(clock)
         self._backlog = backlog
@@ -50,10 +54,30 @@ class Provider:
         self._chosen_at = -PROBE_SPACING
         self.last_failure: LastFailure | None = None
 
+    def follow(self, policy: BreakerPolicy) -> None:
+        """Follow another policy from now on; what is known of the provider stays."""
+        self.breaker.follow(policy)
+        self.refusals.follow(policy)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its breaker is open, or its last answer said that it is misconfigured."""
+        return self.breaker.is_open or self._misconfigured is not None
+
+    def probe_soon(self) -> None:
+        """Its address or its credentials were changed while it failed: probe it at once."""
+        self.breaker.open()
+        self.breaker.hasten()
+
     @property
     def is_down(self) -> bool:
         """Whether its breaker is open."""
         return self.breaker.is_open
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator paused it, its channel aside."""
+        return self._pauses.of_provider(self.name) is not None
 
     @property
     def is_reached(self) -> bool:
@@ -62,6 +86,8 @@ class Provider:
 
     def takes(self, settings_id: int) -> bool:
         """Whether it takes a new message with these settings: while it is down, one as a probe."""
+        if self.is_paused:
+            return False
         if self.breaker.is_open:
             is_free = not self.queue and anyio.current_time() >= self._chosen_at + PROBE_SPACING
             return self._is_reached and is_free and self.breaker.allowed(1) > 0

@@ -15,11 +15,20 @@ from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.failures import Failures
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
+from deliveryd.delivery.pausing import Pausing
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.delivery.watching import Watcher
 from deliveryd.errors import JournalFull
-from deliveryd.journal.base import Journal, MatchedReceipt, OutboxRow, PassedDeadlines, Recovery
-from deliveryd.journal.orders import Decided, Effect, Order
+from deliveryd.journal.base import (
+    Doubtful,
+    Journal,
+    Left,
+    MatchedReceipt,
+    OutboxRow,
+    PassedDeadlines,
+    Recovery,
+)
+from deliveryd.journal.orders import Action, Decided, Effect, Order
 from deliveryd.metrics import Metrics
 from deliveryd.model import (
     SECOND,
@@ -46,6 +55,7 @@ WAKE_BATCH = 1000
 
 DISK_FULL = "the journal's disk is nearly full (journal.reserve)"
 TOO_MANY = "too many messages wait in the journal (queue.max_waiting)"
+TOO_MANY_PAUSED = "too many messages are paused (queue.max_paused)"
 """Why nothing is taken."""
 
 LOGGED_STATES = {
@@ -68,8 +78,8 @@ class RefusedEvent(NamedTuple):
 class Recorder:
     """Records what happens to messages. It is built before the stations and handed to them.
 
-    `max_waiting` bounds the backlog that allows a take; `longest_pause` (seconds) is the longest wait that
-    any message may have in the journal.
+    `max_waiting` bounds the backlog that allows a take, and `max_paused` the messages that are paused;
+    `longest_pause` (seconds) is the longest wait that any other message may have in the journal.
     """
 
     def __init__(  # noqa: PLR0917 - the first six are parts, the others are limits
@@ -82,6 +92,7 @@ class Recorder:
         metrics: Metrics,
         *,
         max_waiting: int,
+        max_paused: int = ALL,
         longest_pause: float,
     ) -> None:
         self._journal = journal
@@ -94,7 +105,12 @@ class Recorder:
 
         self._clock = clock
         self._metrics = metrics
+        self.pausing = Pausing(journal, backlog, in_flight, clock)
+        self.pauses = self.pausing.pauses
+        """What is paused."""
+
         self._max_waiting = max_waiting
+        self._max_paused = max_paused
         self._longest_pause = int(longest_pause * SECOND)
         self._awaiting: dict[int, Entry] = {}  # taken; the service hasn't accepted their `dequeued` yet
         self._ready: list[Entry] = []
@@ -118,18 +134,25 @@ class Recorder:
 
     @property
     def idle(self) -> bool:
-        """Whether no message is held and none waits."""
+        """Whether no message is held and none waits, but those that are paused."""
         return not self.in_flight.held and not self.backlog.count
 
     def obstacle(self) -> str | None:
-        """Why the journal can't take in more; None: it can."""
+        """Why no more may be taken; None: it may."""
         if (reason := self._journal.misplaced()) is not None:
             return reason
         if self._journal.full or not self._journal.has_room():
             return DISK_FULL
         if self.backlog.count >= self._max_waiting:
             return TOO_MANY
-        return None
+        if self.backlog.paused >= self._max_paused:
+            return TOO_MANY_PAUSED
+        return self.pauses.intake_obstacle
+
+    def bound_waiting(self, max_waiting: int, longest_pause: float) -> None:
+        """Change the bounds of what waits; due times that are later already stay."""
+        self._max_waiting = max_waiting
+        self._longest_pause = int(longest_pause * SECOND)
 
     # an earlier run
 
@@ -143,6 +166,7 @@ class Recorder:
         self.in_flight.hold([*self._awaiting, *left.reporting])
         self.backlog.change(left.waiting)
         self.backlog.note_short_of_room(providers)
+        self.pausing.recover(left, providers)
         return left
 
     def open(self) -> None:
@@ -250,6 +274,7 @@ class Recorder:
         if parked:
             steps = await self._by_todays_clock(steps)
             self.backlog.add(step for step in steps if step.after is State.WAITING)
+            self.pausing.note_waiting(steps)
             self.in_flight.release(parked)
             self.backlog.changed.set()
         self._count_and_log(steps)
@@ -331,8 +356,10 @@ class Recorder:
 
     async def decide(self, order: Order, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""
-        decided = await self._journal.decide(order, self._clock.now(), providers)
+        decided = await self.pausing.decided(self._journal.decide(order, self._clock.now(), providers))
         self._apply(decided.effects)
+        if order.verb is Action.ERASE:
+            await self.pausing.refresh()
         for watcher in self._watchers:
             watcher.decided(order, decided, self._clock.now())
         return decided
@@ -346,6 +373,8 @@ class Recorder:
                 self.stopped.apply(effect.stop)
         if taken := [effect.taken for effect in effects if effect.taken is not None]:
             self._await_acceptance(taken)
+        if paused := sum(effect.paused for effect in effects):
+            self.backlog.change_paused(paused)
         if waiting := sum(effect.waiting for effect in effects):
             self.backlog.change(waiting)
             self.backlog.changed.set()
@@ -376,6 +405,8 @@ class Recorder:
         self.backlog.begin_overdue()
         due = await self._journal.overdue(now, self.in_flight.free_for_some)
         self._fetched(due.entries)
+        self.backlog.change_paused(-due.paused)
+        self.backlog.change(due.paused)  # `_fetched` counted them as waiting
         if due.next_due is not None:
             self.backlog.expect_overdue(due.next_due)
 
@@ -410,11 +441,34 @@ class Recorder:
             self.backlog.changed.set()
         return released == WAKE_BATCH
 
+    async def leave(self, providers: Collection[str]) -> Left:
+        """Hold what is in doubt at removed providers, and let all else that waits there go elsewhere."""
+        held = released = 0
+        while True:
+            portion = await self._journal.leave(providers, self._clock.now(), WAKE_BATCH)
+            held, released = held + portion.held, released + portion.released
+            self.backlog.change(-portion.held)
+            if portion.released:
+                self.backlog.changed.set()
+            if max(portion) < WAKE_BATCH:
+                return Left(held, released)
+
+    async def held(self, providers: Collection[str]) -> Sequence[Doubtful]:
+        """The messages held in doubt at these providers."""
+        found: list[Doubtful] = []
+        after = -ALL * 2
+        while portion := await self._journal.held(providers, after, WAKE_BATCH):
+            found += portion
+            after = portion[-1].entry.id
+        return found
+
     async def follow_clock(self, step: int) -> None:
         """Move due times by the microseconds that the clock was put back, and bound all of them."""
         if step:
             log(Event.CLOCK_STEPPED, seconds=step / SECOND)
-        await self._journal.retime(max(-step, 0), self._clock.now() + self._longest_pause)
+        back = max(-step, 0)
+        await self._journal.retime(back, self._clock.now() + self._longest_pause)
+        await self.pausing.follow_clock(back)
         self.backlog.expect_overdue(0.0)
 
 

@@ -70,6 +70,12 @@ class Refusals:
         self.refuses_all = False
         """Whether the provider refuses whatever it gets, so that it counts as misconfigured."""
 
+    def follow(self, policy: BreakerPolicy) -> None:
+        """Pause by another policy from now on; what is counted stays."""
+        self._policy = policy._replace(failures=MOST_IN_A_ROW)
+        for counted in self._counted.values():
+            counted.breaker.follow(self._policy)
+
     def tick(self, now: float) -> None:
         """Note the event loop's time: acceptances are as of then."""
         self._now = now

@@ -70,6 +70,13 @@ class Reporting:
         """Whether the last attempt to report failed."""
         return self._failures > 0
 
+    def adopt(self, *, batch_size: int, flush_interval: float) -> None:
+        """Report by other limits from now on."""
+        if batch_size != self._batch_size:
+            self._batch_size = batch_size
+            self._signals.change_batches(batch_size)
+        self._flush_interval = flush_interval
+
     async def run(self) -> None:
         """Report until cancelled."""
         while True:

@@ -8,9 +8,11 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from deliveryd.delivery.choice import Choice
+from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import LanguageUnreadable
+from deliveryd.journal.pauses import Pause
 from deliveryd.model import Customer, Entry, Rendered, channel_of, first_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates
@@ -49,6 +51,14 @@ class Routed(NamedTuple):
         return self.entry.bound(self.provider)
 
 
+class Held(NamedTuple):
+    """A message that waits for the end of a pause, or until it expires."""
+
+    entry: Entry
+    pause: Pause
+    expires_at: int | None
+
+
 class Undeliverable(NamedTuple):
     """A message that ends here, and the details of its `error` event. `expired_at`: its time ran out then."""
 
@@ -67,6 +77,9 @@ def is_expired(expires_at: int | None, now: int) -> bool:
     return expires_at is not None and now > expires_at
 
 
+Route = Routed | Undeliverable | Held
+
+
 _Offer = tuple[str, CompiledBlock]
 """A channel, and the block that it would send."""
 
@@ -83,6 +96,7 @@ _Place = tuple[str, str]
 """A language, and a channel whose block may be found there."""
 
 DOWN = "provider was down"
+PAUSED = "provider was paused"
 """Why a message doesn't come back to a provider that may have it."""
 
 _MOST_KEPT = 50
@@ -113,8 +127,10 @@ class Router:
         order: Sequence[str],
         languages: Sequence[str],
         stopped: StoppedRecipients,
+        pauses: Pauses,
     ) -> None:
         self._roads = roads
+        self._pauses = pauses
         self._stopped = stopped
         self._providers = frozenset(each for road in roads.values() for each in road.choice.senders)
         self._order = [name for name in order if name in roads and roads[name].choice.is_enabled]
@@ -141,10 +157,8 @@ class Router:
             return True
         return choice.block is not None and choice.block.needs_name(entry.variables)
 
-    def route(
-        self, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
-    ) -> Routed | Undeliverable:
-        """Where a message goes now, and what it says; or why it can't be sent at all.
+    def route(self, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int) -> Route:
+        """Where a message goes now, and what it says; or why it can't be sent at all, or not now.
 
         `customer` is None when the directory doesn't know them, and when they don't matter.
         """
@@ -155,6 +169,8 @@ class Router:
             elsewhere = self._elsewhere(entry, name, settings, customer, now)
             if elsewhere is not None:
                 return elsewhere
+            if self._pauses.any and (pause := self._pauses.at(name)) is not None:
+                return Held(entry, pause, settings.expires_at)
             said, values = entry.content
             return Routed(entry, name, Customer(entry.customer_id, values), said, settings.expires_at)
         try:
@@ -165,13 +181,18 @@ class Router:
 
     def _first_usable(
         self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
-    ) -> Routed | Undeliverable:
-        """The first offer that can be sent; one of an unavailable channel only if there is no other."""
+    ) -> Route:
+        """The first offer that can be sent; one of an unavailable channel only if there is no other.
+
+        The message is held if that is paused, whatever it would say.
+        """
         too_long: dict[str, str] = {}
         waiting: list[_Offered] = []
         for offered in self._open_offers(entry, settings, customer, tags):
             if offered.channel in too_long:
                 continue
+            if self._pauses.any and (pause := self._pauses.at(offered.provider)) is not None:
+                return Held(entry, pause, settings.expires_at)
             if not self._roads[offered.channel].choice.claim(entry, offered.provider):
                 waiting.append(offered)
             elif (routed := self._render(entry, settings, customer, tags, offered, too_long)) is not None:
@@ -229,16 +250,20 @@ class Router:
         return self._stopped.includes(channel, adapter.recipient(customer))
 
     def _leaves(self, entry: Entry, provider: str) -> bool:
-        return self._roads[channel_of(provider)].choice.leaves(entry, provider)
+        channel = channel_of(provider)
+        return self._pauses.of_channel(channel) is None and self._roads[channel].choice.leaves(
+            entry, provider
+        )
 
     def _elsewhere(
         self, entry: Entry, provider: str, settings: CompiledSettings, customer: Customer | None, now: int
     ) -> Routed | None:
-        """Where a message goes whose provider is down and answered that it didn't take it, if anywhere."""
+        """Where a message goes that its provider didn't take, and that is down or paused now, if anywhere."""
         if not self._leaves(entry, provider):
             return None
-        found = self.route(entry.bound(provider).moved_on(DOWN), settings, customer, now)
-        if isinstance(found, Undeliverable):
+        reason = PAUSED if self._pauses.of_provider(provider) is not None else DOWN
+        found = self.route(entry.bound(provider).moved_on(reason), settings, customer, now)
+        if not isinstance(found, Routed):
             return None
         # One that is down may have it as its probe, while another one of its channel works.
         return None if self._roads[channel_of(found.provider)].choice.is_down else found

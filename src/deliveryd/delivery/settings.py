@@ -154,6 +154,31 @@ class SettingsCache:
         self._left_alone: dict[int, tuple[float, float]] = {}  # when it failed, and its own pause's end
         self._wakeup = AutoResetEvent()
 
+    def adopt(
+        self, compile_settings: Callable[[Settings], CompiledSettings] | None, ttl: float | None
+    ) -> None:
+        """Keep settings for another time from now on, and compile them by other options (None: the same)."""
+        self._ttl = ttl
+        if compile_settings is None:
+            return
+        self._compile = compile_settings
+        for settings_id, known in list(self._known.items()):
+            if isinstance(known, _Usable):
+                self._drop(settings_id)
+
+    def ask_again(self) -> None:
+        """Request at once what the service couldn't give, or had none of: it is another one."""
+        for settings_id, known in list(self._known.items()):
+            if not isinstance(known, _Usable):
+                self._drop(settings_id)
+        self._left_alone.clear()
+        for settings_id, wanted in self._open.items():
+            if wanted.repeat_at is not None:
+                self._repeat_at(settings_id, wanted, anyio.current_time())
+
+    def _drop(self, settings_id: int) -> None:
+        self._size -= self._known.pop(settings_id).size
+
     def at_hand(self, settings_id: int) -> CompiledSettings | SettingsUnusable | ServiceUnavailable | None:
         """The settings of an id, or why there are none, if that is known; None: `ask` can say.
 
@@ -317,7 +342,10 @@ class SettingsCache:
         if isinstance(known, _Usable):
             self._metrics.settings_requested("found")
             log(Event.SETTINGS_FETCHED, settings_id=slot.id, size=len(body))
+            compile_settings = self._compile
             await self._cache.set(f"settings/{slot.id}", body, ttl)
+            if self._compile is not compile_settings:
+                known = self._usable(self._read(slot.id, body), len(body), ttl)
         self._slots.end(slot)
         self._settle(slot.id, known)
         if not isinstance(known, _Unavailable):

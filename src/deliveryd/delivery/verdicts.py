@@ -189,7 +189,8 @@ class VerdictHandler:
     ) -> Transition:
         """Wait for the next try; a pause that the provider asked for ends when it works again."""
         is_open = self._provider.breaker.is_open
-        waits_for = waits.recovery(self._name) if asked or is_open else None
+        is_misconfigured = outcome.verdict == "misconfigured"
+        waits_for = waits.recovery(self._name) if asked or is_open or is_misconfigured else None
         return transitions.retry_later(entry, now, now + int(pause * SECOND), outcome, waits_for)
 
     def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Transition:

@@ -86,6 +86,9 @@ class _Server(uvicorn.Server):
                 await self._stop.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, _TimedProtocol) and connection.is_streaming:
+                connection.transport.close()  # it would go on for ever
         if self.server_state.connections or self.server_state.tasks:  # else it would only pause
             await super().shutdown(sockets)
 
@@ -246,14 +249,15 @@ class _TimedProtocol(HttpToolsProtocol):
 
     def _watch(self) -> None:
         """Close the connection at its deadline. Responses move the deadline, but not the timer."""
-        if self._is_streaming():
+        if self.is_streaming:
             self._deadline = self.loop.time() + _REQUEST_TIMEOUT
         if self.loop.time() < self._deadline:
             self._patience = self.loop.call_at(self._deadline, self._watch)
         else:
             self.transport.abort()
 
-    def _is_streaming(self) -> bool:
+    @property
+    def is_streaming(self) -> bool:
         """Whether a response is being sent that the client reads: it may take as long as it takes."""
         return bool(self._owed) and self.cycle.response_started and not self.flow.write_paused
 

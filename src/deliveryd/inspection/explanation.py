@@ -17,8 +17,9 @@ from deliveryd.journal.history import (
     ReceiptRecord,
 )
 from deliveryd.journal.orders import Action
+from deliveryd.journal.pauses import pause_data
 from deliveryd.journal.tombstones import Tombstone
-from deliveryd.model import SECOND, channel_of, format_instant, parse_instant
+from deliveryd.model import NEVER, SECOND, channel_of, format_instant, parse_instant
 from deliveryd.runtime.waits import awaited
 from deliveryd.states import State
 
@@ -35,6 +36,7 @@ STATES: Mapping[State, str] = {
 }
 """What each state means to an operator."""
 
+PAUSED = "paused; waiting until it is resumed, or expires"
 RECEIPT_MAY_FOLLOW = ", and a provider's receipt may still follow"
 
 PRUNED = "pruned; it ended longer ago than journal.retention, and only these events are kept"
@@ -97,7 +99,8 @@ def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
         yield f"message {life.id}: {ERASED if erased else PRUNED if life.tombstone else NEVER_TAKEN}"
         return
     may_follow = message.state is State.SENT and message.lane in reporting
-    yield f"message {life.id}: {STATES[message.state]}{RECEIPT_MAY_FOLLOW if may_follow else ''}"
+    state = PAUSED if message.state is State.WAITING and message.pause is not None else STATES[message.state]
+    yield f"message {life.id}: {state}{RECEIPT_MAY_FOLLOW if may_follow else ''}"
     yield ""
     if message.settings_id is None:
         yield "  its queue element was malformed: it has no settings, customer or variables"
@@ -237,6 +240,11 @@ def _next_steps(message: MessageRecord) -> Iterator[Step]:
         left = length(int(max(message.confirm_within, 0.0) * SECOND))
         yield Step(None, f"goes to the next channel unless a delivery is reported within {left} of listening")
     if message.state is State.WAITING and message.due_at is not None:
+        if message.pause is not None:
+            yield Step(None, f"paused: {message.pause}")
+            if message.due_at < NEVER:
+                yield Step(message.due_at, "expires then, or is examined again")
+            return
         where = f"goes on with {message.lane}" if message.lane is not None else "goes on"
         if message.waits_for is not None:
             yield Step(None, f"waits for {awaited(message.waits_for)}, until due at the latest")
@@ -287,7 +295,9 @@ def life_data(life: Life) -> Mapping[str, object]:
 
 def _message_json(message: MessageRecord) -> Mapping[str, object]:
     spent = [_written(each._asdict()) for each in message.spent]
-    return _written(message._asdict()) | {"state": message.state.name.lower(), "spent": spent}
+    pause = None if message.pause is None else pause_data(message.pause)
+    state = message.state.name.lower()
+    return _written(message._asdict()) | {"state": state, "spent": spent, "pause": pause}
 
 
 def _event_json(event: EventRecord) -> Mapping[str, object]:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.config import Config
 from deliveryd.delivery.choice import Idle
-from deliveryd.delivery.routing import Routed, Undeliverable, is_expired
+from deliveryd.delivery.pauses import Pauses
+from deliveryd.delivery.routing import Route, Routed, Undeliverable, is_expired
 from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import DeliverydError
@@ -106,7 +107,7 @@ def _preview_result(
         for provider in config.channels.configured[name].providers.values()
     ]
     choices = build_choices(config, providers, dict.fromkeys(providers, Idle()))
-    router = build_router(config, choices, StoppedRecipients(b""))
+    router = build_router(config, choices, StoppedRecipients(b""), Pauses())
     customer = message.customer if router.needs_customer(message.entry, settings, now) else None
     route = router.route(message.entry, settings, customer, now)
     return PreviewResult(
@@ -187,9 +188,9 @@ def _sms_size(text: str) -> SmsSize:
     return SmsSize(*sms_parts(text), outside_gsm(text))
 
 
-def _chosen(previews: Sequence[Preview], route: Routed | Undeliverable, scope: Scope) -> Preview | None:
+def _chosen(previews: Sequence[Preview], route: Route, scope: Scope) -> Preview | None:
     """Return the preview that delivery would choose, even if it can't be sent."""
-    if isinstance(route, Undeliverable):
+    if not isinstance(route, Routed):
         reached = (preview for preview in previews if preview.reached)
         return next(reached, None) if scope == WHOLE_SCOPE else None
     place = (route.provider, route.rendered.language)
@@ -199,7 +200,7 @@ def _chosen(previews: Sequence[Preview], route: Routed | Undeliverable, scope: S
 def _why_not(
     message: PreviewMessage,
     previews: Sequence[Preview],
-    route: Routed | Undeliverable,
+    route: Route,
     scope: Scope,
     now: int,
 ) -> str | None:

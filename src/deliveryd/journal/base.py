@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from deliveryd.journal.orders import Decided, Effect, Order
+from deliveryd.journal.pauses import Pause
 from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.states import State
 
@@ -71,8 +72,9 @@ class Recovery(NamedTuple):
     """What an earlier run left.
 
     `taken`: messages whose `dequeued` isn't accepted yet. `doubtful`: those with an attempt in doubt.
-    `waiting`: how many wait for their time, those that were in the line's hands among them. `reporting`: ids
-    of ended messages whose last event isn't accepted yet.
+    `waiting`: how many wait for their time, those that were in the line's hands among them, but none that is
+    paused. `reporting`: ids of ended messages whose last event isn't accepted yet. `pauses`: those in force.
+    `paused`: how many messages are paused, by what they wait for.
     """
 
     taken: list[Entry]
@@ -80,34 +82,62 @@ class Recovery(NamedTuple):
     waiting: int
     reporting: list[int]
     down_since: Mapping[str, int] = {}
+    pauses: Sequence[Pause] = ()
+    paused: Mapping[str, int] = {}
 
 
 class Due(NamedTuple):
     """Waiting messages whose time has come, now READY, and when the next one of the same providers is due.
 
-    `left` says how many more are due; they are counted up to `MOST_COUNTED`.
+    `left` says how many more are due; they are counted up to `MOST_COUNTED`. `paused`: how many of the
+    entries were paused.
     """
 
     entries: list[Entry]
     next_due: int | None
     left: int = 0
+    paused: int = 0
 
 
 MOST_COUNTED = 500
 
 
+class Orphans(NamedTuple):
+    """What would be left of a provider if it were removed.
+
+    `in_doubt`: messages that nobody could repeat there. `waiting`: others bound to it. `unconfirmed`: those
+    that it accepted and hasn't reported on. `deadlines`: receipt deadlines among them.
+    """
+
+    in_doubt: int = 0
+    waiting: int = 0
+    unconfirmed: int = 0
+    deadlines: int = 0
+
+
+class Left(NamedTuple):
+    """What became of messages that waited at removed providers: how many are held, and how many go on."""
+
+    held: int
+    released: int
+
+
 class Counts(NamedTuple):
-    """How many messages are in each state that isn't an end, and how many events and other things wait."""
+    """How many messages are in each state that isn't an end, and how many events and other things wait.
+
+    `paused`: how many of the waiting messages are paused, by what they wait for.
+    """
 
     states: Mapping[State, int]
     events_waiting: int
     events_refused: int
     malformed: int
     receipts_unmatched: int
+    paused: Mapping[str, int] = {}
 
 
 class Open(NamedTuple):
-    """What hasn't ended, by provider ("": bound to none), and what is oldest of it.
+    """What hasn't ended and isn't paused, by provider ("": bound to none), and what is oldest of it.
 
     `oldest_message`: when the message was taken that was taken first, of those that wait or are in the line's
     hands; of those that wait, the ones with the lowest id are looked at, as the queue's ids grow.
@@ -150,6 +180,9 @@ class Journal(Protocol):
     namespace: str
     stop_key: bytes
     """The key of the digests of stopped recipients."""
+
+    reserve: int
+    """Bytes of free space on the disk below which nothing more is taken in."""
 
     last_at: int
     """When an earlier run last wrote, by the clock of that time; 0: never."""
@@ -208,7 +241,10 @@ class Journal(Protocol):
         """
 
     async def overdue(self, now: int, limit: int) -> Due:
-        """The same for messages that wait for something, at any provider: they have waited long enough."""
+        """The same for messages that wait for something, at any provider: they have waited long enough.
+
+        Those that are paused have when they expired.
+        """
 
     async def resume(self, waits_for: Sequence[str], limit: int) -> list[Entry]:
         """Make messages READY that wait for one of these: the first named first, then the first due."""
@@ -219,11 +255,32 @@ class Journal(Protocol):
     async def release(self, provider: str, at: int, limit: int) -> int:
         """Let messages that are bound to a provider and wait be due at `at`, bound to none.
 
-        Those in doubt stay. Returns how many were released, `limit` at most.
+        Those in doubt stay, and those that are paused. Returns how many were released, `limit` at most.
+        """
+
+    async def park(self, waits_for: str, instead_of: Collection[str], limit: int) -> int:
+        """Let messages that wait for one of these wait for the end of a pause; return how many.
+
+        They stay due when they were, at the latest.
+        """
+
+    async def end_pauses(self, now: int) -> Sequence[Pause]:
+        """Resume what was paused until an instant that has come, and record that; return all other pauses.
+
+        Their messages go on when they are woken (see `wake`).
+        """
+
+    async def retime_pauses(self, back: int, now: int) -> Sequence[Pause]:
+        """Bring pauses in line with a clock that was put back by so many microseconds (0: it wasn't).
+
+        Each lasts no longer from `now` on than it was ordered to. Returns all pauses.
         """
 
     async def largest_cause(self) -> tuple[str, int]:
-        """What most of the waiting messages wait for, in an operator's words, and how many they are."""
+        """What most of the waiting messages wait for, in an operator's words, and how many they are.
+
+        Those that are paused don't count.
+        """
 
     async def outbox(self, after: int, limit: int) -> list[OutboxRow]:
         """The oldest events that aren't accepted or refused yet, with a `seq` above `after`."""
@@ -282,7 +339,20 @@ class Journal(Protocol):
 
         Waiting messages whose provider isn't among `providers` lose it; those with an attempt in doubt there
         are held in doubt. Those that waited for settings or a customer are due: nothing is asked for yet.
+        Those that are paused stay so.
         """
+
+    async def leave(self, providers: Collection[str], at: int, limit: int) -> Left:
+        """Do to messages that wait at these removed providers what `recover` does; at most `limit` of each.
+
+        Those in doubt are held; the others are due at `at`, bound to none.
+        """
+
+    async def held(self, providers: Collection[str], after: int, limit: int) -> list[Doubtful]:
+        """The messages held in doubt at these providers, by their ids, from the one behind `after` on."""
+
+    async def orphans(self, provider: str, sent_since: int) -> Orphans:
+        """Count what the removal of a provider would leave; of what it accepted, since that instant."""
 
     async def note_down(self, since: Mapping[str, int]) -> None:
         """Keep since when all providers of these channels are down."""
@@ -290,7 +360,7 @@ class Journal(Protocol):
     async def retime(self, back: int, latest: int) -> None:
         """Bring due times in line with a clock that was put back by so many microseconds (0: it wasn't).
 
-        None is later than `latest` then.
+        None is later than `latest` then, but of messages that are paused: they are due when they expire.
         """
 
     async def hasten(self, due: Mapping[int, int]) -> None:
@@ -307,6 +377,8 @@ class Journal(Protocol):
 
     async def decide(self, order: Order, at: int, providers: Collection[str]) -> Decided:
         """Carry out an operator's order, each key for itself; `providers` are the providers that there are.
+
+        What is paused can be paused again: it stays paused since the first time, with the new end and reason.
 
         What is dropped stays recorded, and so does each decision.
         """

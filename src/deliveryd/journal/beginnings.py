@@ -37,7 +37,7 @@ _COUNTS = "SELECT id, count FROM beginning WHERE id IN (SELECT value FROM json_e
 class Begun(NamedTuple):
     """What is kept of a message whose row is deleted: how often it began, and whether it may have arrived."""
 
-    count: int = 1
+    times: int = 1
     doubt: bool = False
 
 

@@ -26,10 +26,11 @@ _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _SET_ASIDE_EVENTS = (  # refused, or reported once more since the queue handed the message out again
     f"status = 'dequeued' AND dropped_at IS NULL AND (refused IS NOT NULL OR seq > {WATERMARK})"
 )
-_RECORD = (
+RECORD = (
     "INSERT INTO decision (at, verb, kind, key, message_id, user, caller, reason)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
+"""Records that an order was carried out for a key."""
 
 
 class _Case(NamedTuple):
@@ -107,7 +108,7 @@ class Decisions:
             except _Skip as reason:
                 skipped[key] = str(reason)
                 continue
-            db.execute(_RECORD, (at, order.verb, order.kind, recorded or key, message_id, *by))
+            db.execute(RECORD, (at, order.verb, order.kind, recorded or key, message_id, *by))
             done.append(key)
             effects.append(effect)
         return Decided(tuple(done), skipped, tuple(effects))

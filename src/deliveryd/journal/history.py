@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
+from deliveryd.journal.pauses import Pause, pauses
 from deliveryd.journal.read_transaction import read
 from deliveryd.journal.rows import spent_of
 from deliveryd.journal.tombstones import Tombstone, read_tombstone
@@ -21,6 +22,7 @@ class MessageRecord(NamedTuple):
 
     Variables are also None once the message was sent; a variable's value is None if it was omitted (see
     `without_values`). `key` is the idempotency key of the latest try; None if there was none.
+    `pause`: the one that it waits for.
     """
 
     settings_id: int | None
@@ -37,6 +39,7 @@ class MessageRecord(NamedTuple):
     ended_at: int | None
     waits_for: str | None = None
     confirm_within: float | None = None
+    pause: Pause | None = None
 
 
 class AttemptRecord(NamedTuple):
@@ -178,9 +181,11 @@ def life_of(db: sqlite3.Connection, message_id: int) -> Life:
         "SELECT raw, reason, first_at, last_at, times FROM malformed WHERE message_id = ? ORDER BY first_at"
     )
     decisions = rows(_DECISIONS)
+    waits_for = messages[0][12] if messages else None
+    pause = next((each for each in pauses(db) if each.waits_for == waits_for), None)
     return Life(
         id=message_id,
-        message=_message(messages[0], attempts[-1].key if attempts else None) if messages else None,
+        message=_message(messages[0], attempts[-1].key if attempts else None, pause) if messages else None,
         attempts=tuple(attempts),
         events=tuple(EventRecord(*row) for row in events),
         receipts=tuple(ReceiptRecord(*row)._replace(delivered=bool(row[2])) for row in receipts),
@@ -190,9 +195,10 @@ def life_of(db: sqlite3.Connection, message_id: int) -> Life:
     )
 
 
-def _message(row: Sequence[Any], latest_key: str | None) -> MessageRecord:
+def _message(row: Sequence[Any], latest_key: str | None, pause: Pause | None) -> MessageRecord:
     record = MessageRecord(*row)
     return record._replace(
+        pause=pause,
         key=latest_key,
         doubt=bool(record.doubt),
         variables=None if row[2] is None else json.loads(row[2]),

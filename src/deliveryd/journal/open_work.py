@@ -30,7 +30,7 @@ _MOVING = (
 _TAKEN_FIRST = "SELECT min(taken_at) FROM message WHERE id IN (SELECT value FROM json_each(?))"
 _FIRST_EVENT = f"SELECT body FROM event WHERE seq > {WATERMARK} ORDER BY seq LIMIT 1"  # noqa: S608
 
-_MANY = ("customer ", "settings ")
+_MANY = ("customer ", waits.PAUSED_FROM, "settings ")
 """What so many names begin with that messages aren't counted for each of them; in the index's order."""
 
 
@@ -73,13 +73,13 @@ def _timed(db: sqlite3.Connection) -> Iterator[_Waiting]:
 
 
 def _held(db: sqlite3.Connection) -> Iterator[_Waiting]:
-    """Messages that wait for something."""
+    """Messages that wait for something, but for those that are paused."""
     after = ""
     for prefix in _MANY:
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
         yield from _by_name(db, "waits_for > ? AND waits_for < ?", after, prefix)
         count, first = db.execute(_HELD_WITHIN, (prefix, end)).fetchone()
-        if count:
+        if count and prefix != waits.PAUSED_FROM:
             yield _Waiting("", count, first)
         after = end
     yield from _by_name(db, "waits_for > ?", after)

@@ -61,7 +61,7 @@ class Operations:
         again = beginnings_of(db, new)
         if again:
             db.executemany(statements.BEGIN_AT, [(count, id_) for id_, count in again.items()])
-        return dict.fromkeys(new, 1) | again
+        return {**dict.fromkeys(new, 1), **again}
 
     def _set_aside(
         self, db: sqlite3.Connection, malformed: Sequence[Malformed], known: set[int], at: int
@@ -120,8 +120,10 @@ class Operations:
 
     def overdue(self, db: sqlite3.Connection, now: int, limit: int) -> Due:
         """Make messages READY that have waited for something for long enough."""
-        entries = _make_ready(db, db.execute(statements.OVERDUE, (now, limit)))
-        return Due(entries, db.execute(statements.NEXT_OVERDUE).fetchone()[0])
+        rows = db.execute(statements.OVERDUE, (now, limit)).fetchall()
+        entries = _make_ready(db, (row for _, *row in rows))
+        paused = sum(is_paused for is_paused, *_ in rows)
+        return Due(entries, db.execute(statements.NEXT_OVERDUE).fetchone()[0], paused=paused)
 
     def resume(self, db: sqlite3.Connection, waits_for: Sequence[str], limit: int) -> list[Entry]:
         """Make messages READY that wait for one of these."""
@@ -182,7 +184,7 @@ def _waits_for(provider: str) -> tuple[str, str, str]:
     return waits.room(provider), waits.repeat(provider), waits.recovery(provider)
 
 
-def _make_ready(db: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
+def _make_ready(db: sqlite3.Connection, rows: Iterable[Sequence[Any]]) -> list[Entry]:
     entries = [entry_of(row) for row in rows]
     db.executemany(statements.MAKE_READY, [(entry.id,) for entry in entries])
     return entries

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from deliveryd.journal.pauses import Pause
 from deliveryd.model import Entry, StopChange
 from deliveryd.states import State
 
 
 class ItemKind(StrEnum):
-    """What can be held or set aside."""
+    """What an order can be about: what is held or set aside, and what can be paused."""
 
     EVENT = "event"  # a status event that the service refused; its key: the event's number
     MESSAGE = "message"  # one in doubt, or one whose `dequeued` was refused; its id
     MALFORMED = "malformed"  # an element of the queue that is no message; the start of its digest
     RECEIPT = "receipt"  # a provider's update that fits no attempt; its number
     REPORT = "report"  # a provider's report that can't be read; the start of its digest
+    INTAKE = "intake"  # see `pauses.PauseKind` for this and what follows
+    CHANNEL = "channel"
+    PROVIDER = "provider"
+    SETTINGS = "settings"
     RECIPIENT = "recipient"  # one on a channel, "CHANNEL ADDRESS" or "CHANNEL digest:HEX"
 
 
@@ -37,13 +42,15 @@ class Action(StrEnum):
     BEGIN_ANEW_ANYWAY = "begin anew, duplicates accepted"  # the same, though it may arrive twice
     FORGET = "forget"  # a message that has ended: take it as new if the queue gives it again
     FORGET_ANYWAY = "forget, duplicates accepted"  # the same, though it may arrive twice
+    PAUSE = "pause"  # the intake, a channel, a provider, settings, a message
+    RESUME = "resume"  # the same
 
 
 class Order(NamedTuple):
     """One thing to do with everything that these keys name.
 
     `user` gave it, by the system's word; `caller` is the name that the command was given for the record, and
-    `reason` why it was given.
+    `reason` why it was given. `lasts`: the seconds of a pause; None: until it is resumed.
     """
 
     verb: Action
@@ -52,14 +59,16 @@ class Order(NamedTuple):
     user: str | None = None
     caller: str | None = None
     reason: str | None = None
+    lasts: float | None = None
 
 
 class Effect(NamedTuple):
     """What a step that the journal took by itself changes in the recorder's counts.
 
     `taken`: this message waits for its `dequeued` to be accepted. `waiting`: one more message waits (1), or
-    one less (-1). `ended`: the ends that a message came to, at `provider`. `events`: how many entered the
-    outbox. `stop`: a change of the list of stopped recipients.
+    one less (-1). `paused`: the same for messages that are paused, which aren't counted as waiting. `ended`:
+    the ends that a message came to, at `provider`. `events`: how many entered the outbox. `stop`: a change of
+    the list of stopped recipients.
     """
 
     taken: Entry | None = None
@@ -67,6 +76,7 @@ class Effect(NamedTuple):
     ended: tuple[State, ...] = ()
     events: int = 0
     stop: StopChange | None = None
+    paused: int = 0
     provider: str | None = None
 
     def __or__(self, other: Effect) -> Effect:
@@ -77,13 +87,18 @@ class Effect(NamedTuple):
             self.ended + other.ended,
             self.events + other.events,
             self.stop or other.stop,
+            self.paused + other.paused,
             self.provider or other.provider,
         )
 
 
 class Decided(NamedTuple):
-    """The result of an order: the keys that it was carried out for, and for the others why it wasn't."""
+    """The result of an order: the keys that it was carried out for, and for the others why it wasn't.
+
+    `pauses` are all that are in force after an order that changes them; None: it changes none.
+    """
 
     done: tuple[str, ...]
     skipped: Mapping[str, str]
     effects: tuple[Effect, ...]
+    pauses: Sequence[Pause] | None = None

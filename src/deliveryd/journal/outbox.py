@@ -118,12 +118,15 @@ def written(db: sqlite3.Connection) -> Written:
 
 
 def _not_before(db: sqlite3.Connection, event: StatusEvent) -> StatusEvent:
-    """The event, or the same one at the instant of its message's latest, if that is later."""
+    """The event, or the same one right after its message's latest, if that isn't earlier.
+
+    Two events of one status stay apart: a message that begins anew may fail twice while the clock is behind.
+    """
     (latest,) = db.execute(
         f"SELECT max({AT}) FROM event WHERE message_id = ?",  # noqa: S608  # a constant
         (event.message_id,),
     ).fetchone()
-    return event._replace(timestamp=max(event.timestamp, _instant(latest)))
+    return event._replace(timestamp=max(event.timestamp, _instant(latest) + 1))
 
 
 def _instant(text: str | None) -> int:

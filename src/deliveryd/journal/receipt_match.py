@@ -19,6 +19,7 @@ from deliveryd.journal import deadlines
 from deliveryd.journal.base import MatchedReceipt, Recorded
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
+from deliveryd.journal.pauses import PAUSED
 from deliveryd.journal.receipt_bulk import BulkMatching
 from deliveryd.journal.rows import ENTRY, entry_of, spent_of
 from deliveryd.journal.unread_reports import keep_unread
@@ -75,7 +76,8 @@ WHERE id = ?4
 """
 
 _MATCHED = (
-    "SELECT id, state, key, accepted_at, provider_id, failed_next, sent_by, spent FROM message WHERE id = ?"
+    f"SELECT id, state, key, accepted_at, provider_id, failed_next, sent_by, spent, {PAUSED}"  # noqa: S608  # a constant
+    " FROM message WHERE id = ?"
 )
 _ENDED = "UPDATE message SET state = ?, ended_at = ? WHERE id = ?"
 _CONFIRM = """
@@ -105,6 +107,7 @@ class _Matched(NamedTuple):
     failed_next: int | None
     sent_by: str | None
     spent: str
+    is_paused: int
 
     @property
     def earlier(self) -> Sequence[str]:
@@ -321,8 +324,9 @@ class Matching:
             return _NOTHING
         if state in settleable or (state is State.FAILED and receipt.delivered):
             events = self._settle(db, tried, state, receipt)
-            waiting = -1 if state is State.WAITING else 0
-            settled = Effect(None, waiting, (State.SENT,), events, provider=receipt.provider)
+            less = -1 if state is State.WAITING else 0
+            waiting, paused = (0, less) if message.is_paused else (less, 0)
+            settled = Effect(None, waiting, (State.SENT,), events, None, paused, receipt.provider)
             return settled | self._confirm(db, message, State.SENT, receipt)
         return None if state in (State.READY, State.SENDING) else _NOTHING
 
@@ -376,7 +380,7 @@ def _was_tried(transition: Transition) -> bool:
 
 
 def _word(effect: Effect) -> str:
-    if effect.waiting < 0:
+    if effect.waiting < 0 or effect.paused < 0:
         return "recalled"
     return "settled" if State.SENT in effect.ended else "matched"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -48,7 +48,7 @@ class EntryRow(NamedTuple):
     sent_by: str | None
 
 
-def entry_of(row: tuple[Any, ...]) -> Entry:
+def entry_of(row: Sequence[Any]) -> Entry:
     """Build an entry from the columns of `ENTRY`."""
     columns = EntryRow(*row)
     return Entry(

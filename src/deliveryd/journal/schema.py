@@ -138,6 +138,14 @@ CREATE TABLE stopped (                    -- recipients who can't be reached on 
 ) WITHOUT ROWID;
 CREATE INDEX stopped_lifted ON stopped (lifted_at) WHERE lifted_at IS NOT NULL;
 
+CREATE TABLE pause (                      -- what operators paused (see pauses.py)
+    kind TEXT NOT NULL, key TEXT NOT NULL,
+    since INTEGER NOT NULL,
+    until INTEGER,                        -- NULL: until an operator resumes it
+    user TEXT, caller TEXT, reason TEXT,  -- as in decision
+    PRIMARY KEY (kind, key)
+) WITHOUT ROWID;
+
 CREATE TABLE decision (                   -- operators' orders that were carried out
     seq INTEGER PRIMARY KEY,
     message_id INTEGER,                   -- NULL: about no message, or about one that was erased

@@ -18,13 +18,16 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import anyio
 
 from deliveryd.errors import JournalError, JournalFull
-from deliveryd.journal import account, deadlines, overdue, upkeep
+from deliveryd.journal import account, deadlines, overdue, pauses, removal, upkeep
 from deliveryd.journal.base import (
     Account,
     Counts,
+    Doubtful,
     Due,
+    Left,
     MatchedReceipt,
     Open,
+    Orphans,
     OutboxRow,
     PassedDeadlines,
     Recorded,
@@ -39,6 +42,8 @@ from deliveryd.journal.open_work import open_work
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.outbox import Outbox, written
+from deliveryd.journal.pause_orders import PAUSE_ORDERS, carry_out_pauses, end_pauses
+from deliveryd.journal.pauses import Pause
 from deliveryd.journal.presence import Presence
 from deliveryd.journal.read_transaction import read
 from deliveryd.journal.receipt_match import Matching
@@ -110,7 +115,7 @@ class SqliteJournal:
         self._path = path
         self._presence = presence
         self._retention = upkeep.RetentionSweep()
-        self._reserve = reserve
+        self.reserve = reserve
         self._short_of_room = 0
         self._shrink = False
         self._shrunk = anyio.Event()
@@ -151,6 +156,23 @@ class SqliteJournal:
     async def release(self, provider: str, at: int, limit: int) -> int:
         """Let messages be due at any provider that wait for this one."""
         return await self._commit(lambda db: self._operations.release(db, provider, at, limit))
+
+    async def park(self, waits_for: str, instead_of: Collection[str], limit: int) -> int:
+        """Let messages wait for the end of a pause instead of these."""
+        return await self._commit(lambda db: pauses.park(db, waits_for, instead_of, limit))
+
+    async def end_pauses(self, now: int) -> Sequence[Pause]:
+        """Resume what was paused until an instant that has come."""
+        return await self._commit(lambda db: end_pauses(db, now))
+
+    async def retime_pauses(self, back: int, now: int) -> Sequence[Pause]:
+        """Bring pauses in line with a clock that was put back."""
+
+        def retime(db: sqlite3.Connection) -> Sequence[Pause]:
+            pauses.retime_pauses(db, back, now)
+            return pauses.pauses(db)
+
+        return await self._commit(retime)
 
     async def largest_cause(self) -> tuple[str, int]:
         """What most messages wait for; read beside the writer, since it scans all that wait."""
@@ -198,6 +220,21 @@ class SqliteJournal:
         """Put in order what an earlier run left."""
         return await self._commit(lambda db: upkeep.recover(db, now, providers))
 
+    async def leave(self, providers: Collection[str], at: int, limit: int) -> Left:
+        """Hold or release what waits at removed providers."""
+        return await self._commit(lambda db: removal.leave(db, providers, at, limit))
+
+    async def held(self, providers: Collection[str], after: int, limit: int) -> list[Doubtful]:
+        """The messages held in doubt at these providers."""
+        return await self._commit(lambda db: removal.held(db, providers, after, limit))
+
+    async def orphans(self, provider: str, sent_since: int) -> Orphans:
+        """Count what the removal of a provider would leave; read beside the writer."""
+        query = partial(removal.count_orphans, provider, sent_since)
+        if self.misplaced() is not None:  # by its name another journal would be read, or none
+            return await self._commit(query)
+        return await self._threads.read(partial(read, self._path, query))
+
     async def note_down(self, since: Mapping[str, int]) -> None:
         """Keep since when all providers of these channels are down."""
         await self._commit(lambda db: upkeep.note_down(db, since))
@@ -228,7 +265,8 @@ class SqliteJournal:
 
     async def decide(self, order: Order, at: int, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""
-        return await self._try(lambda db: self._decisions.carry_out(db, order, at, providers))
+        carry_out = carry_out_pauses if order.verb in PAUSE_ORDERS else self._decisions.carry_out
+        return await self._try(lambda db: carry_out(db, order, at, providers))
 
     async def prune(self, before: int, limit: int) -> int:
         """Delete old ended messages."""
@@ -262,7 +300,7 @@ class SqliteJournal:
 
         When it hasn't, this also asks for the log to be made shorter, which may give room back.
         """
-        has_room = self._presence.room() > self._reserve
+        has_room = self._presence.room() > self.reserve
         if not has_room:
             self._ask_to_shrink()
         return has_room

@@ -12,6 +12,7 @@ from deliveryd.journal.account import add_pruned, open_states
 from deliveryd.journal.base import Counts, Doubtful, Recovery
 from deliveryd.journal.beginnings import keep_beginnings
 from deliveryd.journal.outbox import WATERMARK
+from deliveryd.journal.pauses import PAUSED, count_paused, paused_in_doubt_elsewhere, pauses
 from deliveryd.journal.rows import ENTRY, entry_of, to_json
 from deliveryd.journal.tombstones import add_tombstones
 from deliveryd.model import Entry
@@ -24,13 +25,16 @@ _OPEN = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? ORDER BY id"
 
 _BOUND = f"state = {transitions.CHANNEL_REMOVED.before:d} AND waits_for IS NULL AND provider = ?"
 _DUE_NOW = (  # messages that wait for an answer: nobody has asked for it since the restart
-    "UPDATE message SET due_at = ?, waits_for = NULL WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"
-    " AND waits_for NOT IN (SELECT value FROM json_each(?))"
+    "UPDATE message SET due_at = ?, waits_for = NULL WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"  # noqa: S608
+    f" AND waits_for NOT IN (SELECT value FROM json_each(?)) AND NOT ({PAUSED})"
 )
+_HOLD_PAUSED = f"""
+UPDATE message SET state = {transitions.CHANNEL_REMOVED.after:d}, due_at = NULL, waits_for = NULL WHERE id = ?
+"""  # noqa: S608  # a constant
 _CAUSES = f"""
 SELECT NULL, provider, count(*) FROM message WHERE {_TIMED} GROUP BY provider
 UNION ALL SELECT min(waits_for), '', count(*) FROM message
-    WHERE waits_for IS NOT NULL AND due_at IS NOT NULL
+    WHERE waits_for IS NOT NULL AND due_at IS NOT NULL AND NOT ({PAUSED})
     GROUP BY iif(waits_for LIKE 'customer %', 'directory', waits_for)
 """  # noqa: S608  # a constant
 
@@ -62,6 +66,7 @@ DELETE_MESSAGE = (
     "DELETE FROM unaccepted WHERE message_id = ?",
     "DELETE FROM receipt WHERE message_id = ?",
     "DELETE FROM decision WHERE message_id = ?",
+    "DELETE FROM pause WHERE kind = 'message' AND key = CAST(? AS TEXT)",
     "DELETE FROM message WHERE id = ?",
 )
 """Statements that delete a message and everything that belongs to it, by its id."""
@@ -108,19 +113,22 @@ def recover(db: sqlite3.Connection, now: int, providers: Collection[str]) -> Rec
             (transitions.CHANNEL_REMOVED.after, provider),
         )
         db.execute(f"UPDATE message SET provider = '', tries = 0 WHERE {_BOUND}", (provider,))  # noqa: S608
+    db.executemany(_HOLD_PAUSED, [(id_,) for id_ in paused_in_doubt_elsewhere(db, providers)])
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]
     doubtful = [
-        Doubtful(entry, state, _latest_doubt(db, entry))
+        Doubtful(entry, state, latest_doubt(db, entry))
         for state in (State.SENDING, State.IN_DOUBT)
         for entry in map(entry_of, db.execute(_OPEN, (state,)))
     ]
-    waiting = open_states(db).get(State.WAITING, 0)
+    paused = count_paused(db)
+    waiting = open_states(db).get(State.WAITING, 0) - sum(paused.values())
     reporting = db.execute(
         f"SELECT message_id FROM event WHERE seq > {WATERMARK} AND status IN ('sent', 'error') ORDER BY seq"  # noqa: S608
     )
     return Recovery(
-        taken, doubtful, waiting, list(dict.fromkeys(row[0] for row in reporting)), _down_since(db)
-    )
+        taken, doubtful, waiting, list(dict.fromkeys(row[0] for row in reporting)), _down_since(db),
+        pauses(db), paused,
+    )  # fmt: skip
 
 
 def note_down(db: sqlite3.Connection, since: Mapping[str, int]) -> None:
@@ -133,7 +141,7 @@ def _down_since(db: sqlite3.Connection) -> Mapping[str, int]:
     return {} if row is None else dict(json.loads(row[0]))
 
 
-def _latest_doubt(db: sqlite3.Connection, entry: Entry) -> str | None:
+def latest_doubt(db: sqlite3.Connection, entry: Entry) -> str | None:
     """Return the reason of the latest try in doubt under a message's key."""
     row = db.execute(
         "SELECT reason FROM unaccepted WHERE message_id = ? AND key = ? AND verdict = 'in_doubt'"
@@ -159,15 +167,13 @@ def _providers_of_waiting(db: sqlite3.Connection) -> set[str]:
 
 def counts(db: sqlite3.Connection) -> Counts:
     """Count messages by state, and what waits for the service or for an operator."""
-    return Counts(
-        open_states(db),
-        *db.execute(
-            f"SELECT (SELECT count(*) FROM event WHERE seq > {WATERMARK}),"  # noqa: S608  # a constant
-            " (SELECT count(*) FROM event WHERE refused IS NOT NULL AND dropped_at IS NULL),"
-            " (SELECT count(*) FROM malformed WHERE dropped_at IS NULL),"
-            " (SELECT count(*) FROM receipt WHERE message_id IS NULL AND dropped_at IS NULL)"
-        ).fetchone(),
-    )
+    events, refused, malformed, unmatched = db.execute(
+        f"SELECT (SELECT count(*) FROM event WHERE seq > {WATERMARK}),"  # noqa: S608  # a constant
+        " (SELECT count(*) FROM event WHERE refused IS NOT NULL AND dropped_at IS NULL),"
+        " (SELECT count(*) FROM malformed WHERE dropped_at IS NULL),"
+        " (SELECT count(*) FROM receipt WHERE message_id IS NULL AND dropped_at IS NULL)"
+    ).fetchone()
+    return Counts(open_states(db), events, refused, malformed, unmatched, count_paused(db))
 
 
 def largest_cause(db: sqlite3.Connection) -> tuple[str, int]:

@@ -103,11 +103,15 @@ class Tracer:
     The span of a message ends when the message is sent or has failed; what comes later are spans below it.
     """
 
-    def __init__(self, ids: TraceIds, queue: SpanQueue) -> None:
-        self.ids = ids
-        self._queue = queue
+    def __init__(self, spans: SpanQueue, sample: float) -> None:
+        self.ids = TraceIds("", sample)
+        self.spans = spans
         self._begun: dict[int, _Begun] = {}
         self._doubtful: dict[int, Entry] = {}
+
+    def begin(self, namespace: str) -> None:
+        """Make spans of the messages of this journal."""
+        self.ids = self.ids._replace(namespace=namespace)
 
     # what the recorder tells
 
@@ -149,7 +153,7 @@ class Tracer:
         error = None if outcome.verdict == "accepted" else outcome.reason or outcome.verdict
         parent = self.ids.message(entry.id, entry.beginning)
         name = f"attempt {begun.provider}"
-        self._queue.add(
+        self.spans.add(
             Span(trace, begun.span, parent, name, Kind.INTERNAL, begun.at, step.at, attributes, error)
         )
 
@@ -167,7 +171,7 @@ class Tracer:
             found = Span(
                 trace, id_, span, "message continued", Kind.INTERNAL, start, at, attributes, end.error
             )
-        self._queue.add(found)
+        self.spans.add(found)
 
     def reported(self, rows: Sequence[OutboxRow], at: int) -> None:
         """Add a span for each event, from its step until the service accepted it."""
@@ -186,7 +190,7 @@ class Tracer:
         attributes: Attributes = {"deliveryd.message": row.message_id, "deliveryd.status": row.status}
         id_ = self.ids.part(message, name, row.seq)
         start = min(_instant_in(row.body) or at, at)
-        self._queue.add(Span(trace, id_, message, name, Kind.PRODUCER, start, at, attributes, error))
+        self.spans.add(Span(trace, id_, message, name, Kind.PRODUCER, start, at, attributes, error))
 
     def received(self, reports: Sequence[Reported], results: Sequence[MatchedReceipt], at: int) -> None:
         """Add the spans of receipts; one that settles a message in doubt ends its span."""
@@ -204,7 +208,7 @@ class Tracer:
                 name = f"receipt {'delivered' if report.delivered else 'failed'}"
                 message = self.ids.message(id_)
                 span = self.ids.part(message, name, at)
-                self._queue.add(Span(trace, span, message, name, Kind.CONSUMER, at, at, attributes))
+                self.spans.add(Span(trace, span, message, name, Kind.CONSUMER, at, at, attributes))
                 self._settle(trace, id_, result.effect.ended if result.effect is not None else (), at)
 
     def decided(self, order: Order, decided: Decided, at: int) -> None:
@@ -227,7 +231,7 @@ class Tracer:
         if self.ids.is_sampled(trace):
             attempt = self.ids.attempt(dispatch.entry)
             attributes = _attributes(dispatch.entry, dispatch.entry.provider)
-            self._queue.add(
+            self.spans.add(
                 Span(
                     trace, self.ids.part(attempt, name), attempt, f"{name} {dispatch.entry.provider}",
                     Kind.CLIENT, start, end, attributes, error,

@@ -32,6 +32,7 @@ FetchPage = Callable[[str], Awaitable[bytes | None]]
 
 _STARTING = ReceiptReply(503, "deliveryd is starting; report it again later")
 _LATER = ReceiptReply(503, "can't be recorded now; report it again later")
+_REMOVED = ReceiptReply(404, "no provider of this name has receipts")
 _UNREACHABLE = ReceiptReply(503, "the provider's certificate or confirmation can't be fetched now")
 
 
@@ -80,6 +81,7 @@ class Receipts:
     ) -> None:
         self._inlets = inlets
         self._paths = paths
+        self._endpoints: list[ReceiptEndpoint] = []
         self._recorder = recorder
         self._batcher = ReceiptBatcher(recorder)
         self._clock = clock
@@ -93,7 +95,7 @@ class Receipts:
 
     def app(self) -> ReceiptEndpoint:
         """The ASGI application."""
-        return ReceiptEndpoint(
+        endpoint = ReceiptEndpoint(
             self._paths,
             self._inlets,
             self.take_in,
@@ -101,12 +103,35 @@ class Receipts:
             max_body=self._max_body,
             public_url=self._public_url,
         )
+        self._endpoints.append(endpoint)
+        endpoint.adopt(  # this runs in a thread, and another configuration may have been adopted meanwhile
+            self._paths, self._inlets, max_body=self._max_body, public_url=self._public_url
+        )
+        return endpoint
+
+    def adopt(
+        self,
+        inlets: Mapping[str, Inlet],
+        paths: Mapping[str, str],
+        *,
+        max_body: int,
+        public_url: str,
+        intermediate: Collection[str],
+    ) -> None:
+        """Take in by another configuration from now on; requests under way are verified by it, too."""
+        self._inlets, self._paths = inlets, paths
+        self._max_body, self._public_url = max_body, public_url
+        self._intermediate = intermediate
+        for endpoint in self._endpoints:
+            endpoint.adopt(paths, inlets, max_body=max_body, public_url=public_url)
 
     async def take_in(self, provider: str, request: ReceiptRequest) -> ReceiptReply:
         """Verify, read and record what a provider reports; not before the start is over."""
         if not self._recorder.recovered:
             return _STARTING
-        inlet = self._inlets[provider]
+        inlet = self._inlets.get(provider)
+        if inlet is None:
+            return _REMOVED
         if (challenged := inlet.answer_challenge(request)) is not None:
             return challenged
         now = self._clock.now()

@@ -42,13 +42,19 @@ class ReceiptEndpoint:
         max_body: int,
         public_url: str = "",
     ) -> None:
-        self._paths = paths
-        self._with_token = {path: name for path, name in paths.items() if inlets[name].has_token_in_path}
         self._take_in = take_in
         self._turned_away = turned_away
+        self.adopt(paths, inlets, max_body=max_body, public_url=public_url)
+        self._elsewhere = Starlette(routes=[Route(path, _unknown, methods=_METHODS) for path in _PATHS])
+
+    def adopt(
+        self, paths: Mapping[str, str], inlets: Mapping[str, Inlet], *, max_body: int, public_url: str
+    ) -> None:
+        """Serve other paths, or by other limits, from now on."""
+        self._paths = paths
+        self._with_token = {path: name for path, name in paths.items() if inlets[name].has_token_in_path}
         self._max_body = max_body
         self._public_url = public_url
-        self._elsewhere = Starlette(routes=[Route(path, _unknown, methods=_METHODS) for path in _PATHS])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

@@ -46,6 +46,10 @@ class Breaker:
         self.pause = 0.0
         """The latest pause in seconds."""
 
+    def follow(self, policy: BreakerPolicy) -> None:
+        """Open and pause by another policy from now on; the present state and pause stay."""
+        self._policy = policy
+
     @property
     def is_open(self) -> bool:
         """Whether only probes are allowed."""

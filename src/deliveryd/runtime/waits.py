@@ -20,6 +20,9 @@ LONGEST_ANSWER_WAIT = 3600.0
 DIRECTORY = "directory"
 """A turn to query the customer directory, which is down or has too many queries queued."""
 
+PAUSED_FROM, PAUSED_BELOW = "paused ", "paused!"
+"""All values of messages that are paused, and no others, are between these two."""
+
 
 def settings(settings_id: int) -> str:
     """Settings of an ID."""
@@ -57,6 +60,16 @@ def provider_of(waits_for: str) -> str:
     return name if kind in {"provider", "alone", "room", "repeat"} else ""
 
 
+def paused(kind: str, key: str) -> str:
+    """The end of a pause."""
+    return f"{PAUSED_FROM}{kind} {key}"
+
+
+def is_paused(waits_for: str | None) -> bool:
+    """Whether a message that waits for this is paused."""
+    return waits_for is not None and waits_for.startswith(PAUSED_FROM)
+
+
 def awaited(waits_for: str) -> str:
     """Return what a message waits for, as text for operators."""
     kind, _, name = waits_for.partition(" ")
@@ -67,6 +80,8 @@ def awaited(waits_for: str) -> str:
             return "the customer directory"
         case "provider" | "alone":
             return f"{_named(name)} to recover"
+        case "paused":
+            return f"the end of the pause of {name}"
         case _:
             return f"capacity on {_named(name)}"
 

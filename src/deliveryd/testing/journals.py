@@ -20,6 +20,7 @@ from deliveryd.testing.journal_cases.deadlines import DeadlineCases
 from deliveryd.testing.journal_cases.delivery import DeliveryCases
 from deliveryd.testing.journal_cases.intake import IntakeCases
 from deliveryd.testing.journal_cases.orders import OrderCases
+from deliveryd.testing.journal_cases.pauses import PauseCases
 from deliveryd.testing.journal_cases.receipt_keys import ReceiptKeyCases
 from deliveryd.testing.journal_cases.receipts import ReceiptCases
 from deliveryd.testing.journal_cases.reporting import ReportingCases
@@ -35,6 +36,7 @@ class JournalConformance(
     DeadlineCases,
     OrderCases,
     BeginningAnewCases,
+    PauseCases,
     UpkeepCases,
 ):
     """What every journal must do. Subclass it as `Test…`; see this module for the lines.
@@ -46,8 +48,8 @@ class JournalConformance(
     Checked: that a new message is taken once, with its `dequeued`, and a repeat is reported again; the order
     of the outbox, and what acceptance and refusal lead to; that illegal steps change nothing; that progress
     survives a restart; what is due, and when; what a receipt matches, what it leads to in every state, and
-    what follows if none comes; operators' orders; messages that begin anew or are forgotten; recovery, sums
-    and pruning.
+    what follows if none comes; operators' orders, and what they pause; messages that begin anew or are
+    forgotten; recovery, sums and pruning.
     """
 
     pytestmark = pytest.mark.anyio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import anyio
@@ -9,12 +10,14 @@ import anyio
 from deliveryd.config import Config
 from deliveryd.delivery.tail import Tail, TailFilter
 from deliveryd.journal.base import Counts, Open
+from deliveryd.journal.pauses import PauseKind
 from deliveryd.metrics import Levels
 from deliveryd.model import Clock
 from deliveryd.overview import Overview, Points
 from deliveryd.states import State
 from deliveryd.worker.history import History
 from deliveryd.worker.picture import Figures, Picture, Vitals, oldest_of
+from deliveryd.worker.reload import Reloader
 from deliveryd.worker.wiring import Parts
 
 MISPLACED = "the journal was removed or replaced: don't restart (see the event journal.misplaced)"
@@ -33,6 +36,12 @@ class WorkerHealth:
         self._started = anyio.current_time()
         self._figures = Figures(Counts({}, 0, 0, 0, 0), Open())
         self.draining = False
+        self.reloader: Reloader | None = None
+
+    def adopt(self, config: Config) -> None:
+        """Follow another configuration from now on."""
+        self._picture.adopt(config)
+        self._patience = 45.0 + 4 * config.service.timeout
 
     def refresh(self, counts: Counts, open_: Open | None) -> None:
         """Update the journal's figures; None: what is open couldn't be read, the former figures stay."""
@@ -61,6 +70,8 @@ class WorkerHealth:
             return False, "the service accepts no events; they wait in the journal"
         if any(dispatcher.is_open for dispatcher in stations.dispatchers.values()):
             return True, "taking messages, but a provider keeps failing"
+        if recorder.pauses.any:
+            return True, "taking messages, but something is paused (deliveryd paused)"
         if any(dispatcher.refused_settings for dispatcher in stations.dispatchers.values()):
             return True, "taking messages, but a provider refuses all messages of some settings"
         return True, "taking messages"
@@ -92,9 +103,11 @@ class WorkerHealth:
         _, reason = self.ready()
         counts = self._figures.counts
         waiting, in_doubt = (counts.states.get(state, 0) for state in (State.WAITING, State.IN_DOUBT))
+        paused = sum(counts.paused.values())
+        and_paused = f", {paused} paused" if paused else ""
         return (
             f"{reason[:1].upper()}{reason[1:]}: {self._parts.recorder.in_flight.held} in flight,"
-            f" {waiting} waiting, {in_doubt} in doubt,"
+            f" {waiting - paused} waiting{and_paused}, {in_doubt} in doubt,"
             f" {counts.events_waiting} events to report"
         )
 
@@ -103,7 +116,9 @@ class WorkerHealth:
         alive, ages = self.alive()
         ready, reason = self.ready()
         uptime = anyio.current_time() - self._started
-        return self._picture.draw(Vitals(alive, ages, ready, reason, uptime), self._figures)
+        last_reload = None if self.reloader is None else self.reloader.last
+        vitals = Vitals(alive, ages, ready, reason, uptime, last_reload)
+        return self._picture.draw(vitals, self._figures)
 
     def hour(self) -> Points:
         """Return the last hour, by ten seconds."""
@@ -119,12 +134,15 @@ class WorkerHealth:
         is_open = {name: dispatcher.is_open for name, dispatcher in self._parts.stations.dispatchers.items()}
         counts, open_ = self._figures
         oldest = oldest_of(open_, self._clock.now())
+        pauses = Counter(str(pause.kind) for pause in self._parts.recorder.pauses.all)
         return Levels(
             counts.states,
             counts.events_waiting,
             size,
             is_open,
             self._parts.stations.deadlines.is_silent,
+            {str(kind): pauses[kind] for kind in PauseKind},
+            sum(counts.paused.values()),
             ready=self.ready()[0],
             in_doubt={name: open_.in_doubt.get(name, 0) for name in is_open},
             oldest_message=oldest.message or 0.0,

@@ -84,9 +84,12 @@ class History:
         return self._hour
 
     def _since(self, seconds: float) -> Sample:
-        """The sample from which on as many seconds are counted: the oldest one that isn't older."""
+        """The sample from which on as many seconds are counted: the oldest one that isn't older.
+
+        The one before the last, at least: the loop may have been held up for longer.
+        """
         earliest = self._fine[-1].at - seconds - SAMPLE_INTERVAL / 2
-        return self._fine[bisect_left(self._fine, earliest, key=_at)]
+        return self._fine[min(bisect_left(self._fine, earliest, key=_at), max(len(self._fine) - 2, 0))]
 
 
 def _at(sample: Sample) -> float:

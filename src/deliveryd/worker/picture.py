@@ -10,6 +10,7 @@ from deliveryd import __version__
 from deliveryd.config import Config
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.journal.base import Counts, Open
+from deliveryd.journal.pauses import Pause
 from deliveryd.model import SECOND, Clock, channel_of, format_instant
 from deliveryd.options.units import format_rate
 from deliveryd.overview import (
@@ -19,11 +20,14 @@ from deliveryd.overview import (
     Failure,
     Oldest,
     Overview,
+    Paused,
     ProviderView,
     Receiving,
+    Reload,
 )
 from deliveryd.telemetry import last_warnings
 from deliveryd.worker.history import History
+from deliveryd.worker.reload import LastReload
 from deliveryd.worker.wiring import Parts
 
 _NOW, _MINUTE = 10.0, 60.0
@@ -31,13 +35,17 @@ _NOW, _MINUTE = 10.0, 60.0
 
 
 class Vitals(NamedTuple):
-    """Whether the loops turn, and since when each; whether messages are taken, and why; seconds it runs."""
+    """Whether the loops turn, and since when each; whether messages are taken, and why; seconds it runs.
+
+    Also the last reload of the configuration.
+    """
 
     alive: bool
     ages: Sequence[tuple[str, float]]
     ready: bool
     reason: str
     uptime: float
+    last_reload: LastReload | None
 
 
 class Figures(NamedTuple):
@@ -55,6 +63,10 @@ class Picture:
         self._parts = parts
         self._clock = clock
         self._history = history
+
+    def adopt(self, config: Config) -> None:
+        """Follow another configuration from now on."""
+        self._config = config
 
     def draw(self, vitals: Vitals, figures: Figures) -> Overview:
         """Draw it as it is now; what the journal has is some seconds old."""
@@ -87,9 +99,12 @@ class Picture:
                 for name, dispatcher in dispatchers.items()
             ],
             disk=Disk(self._parts.journal.room(), self._config.journal.reserve),
-            paused=[],
+            paused=[
+                _paused(pause, counts.paused.get(pause.waits_for, 0))
+                for pause in self._parts.recorder.pauses.all
+            ],
             warnings=last_warnings(),
-            last_reload=None,
+            last_reload=_reload(vitals.last_reload),
             lanes={
                 name: {
                     "queued": dispatcher.queued,
@@ -147,6 +162,18 @@ def oldest_of(open_: Open, now: int) -> Oldest:
         for at in (open_.oldest_message, open_.oldest_event)
     )
     return Oldest(message, event)
+
+
+def _paused(pause: Pause, messages: int) -> Paused:
+    until = None if pause.until is None else format_instant(pause.until)
+    since = format_instant(pause.since)
+    return Paused(pause.kind, pause.key, since, until, messages, pause.user, pause.caller, pause.reason)
+
+
+def _reload(last: LastReload | None) -> Reload | None:
+    if last is None:
+        return None
+    return Reload(format_instant(last.at), last.outcome, last.changes, last.problems)
 
 
 def _breaker(dispatcher: Dispatcher) -> BreakerState:

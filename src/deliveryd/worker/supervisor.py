@@ -8,36 +8,46 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from deliveryd import __version__
-from deliveryd.config import Config
+from deliveryd.config import Config, Examined
 from deliveryd.control.orders import OrderHandler
-from deliveryd.control.protocol import StatusRequest, TailRequest
-from deliveryd.control.server import ControlServer
+from deliveryd.control.protocol import ReloadRequest, StatusRequest, TailRequest
+from deliveryd.control.server import Answer, ControlServer
 from deliveryd.control.views import ViewHandler
-from deliveryd.errors import JournalError
+from deliveryd.errors import ConfigError, JournalError
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.http.lazy_server import serve_when_asked
 from deliveryd.journal.base import Account, Journal
 from deliveryd.journal.orders import Order
 from deliveryd.model import SECOND, Clock, WallClock
 from deliveryd.runtime.progress import LoggedProgress
-from deliveryd.runtime.threads import Blocking
+from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.runtime.threads import Blocking, in_thread
+from deliveryd.runtime.wakeup import AutoResetEvent
 from deliveryd.states import ENDED, State
 from deliveryd.telemetry import Event, log
 from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.history import SAMPLE_INTERVAL
+from deliveryd.worker.operator import PageOperator
+from deliveryd.worker.outside import Openers, open_outside
+from deliveryd.worker.reload import Around, Reloader
 from deliveryd.worker.systemd import Notifier
-from deliveryd.worker.wiring import Outside, Parts, assemble, open_outside
+from deliveryd.worker.tracing import open_tracer, traced
+from deliveryd.worker.wiring import OPENERS, Parts, assemble
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
+
+    from deliveryd.admin.actions import Actions
+    from deliveryd.receipts.app import Receipts
 
 COUNT_INTERVAL = 10.0
 STATUS_INTERVAL = 10.0
@@ -47,6 +57,7 @@ OVERDUE_INTERVAL = 300.0
 CUT_INTERVAL = 300.0
 """Seconds between truncations of the journal's log, which contains deleted data, and between retries."""
 
+SWEEP_INTERVAL = 60.0
 PRUNE_BATCH = 100
 GIVE_BACK_BATCH = 64
 PRUNE_PAUSE = 0.025
@@ -71,7 +82,7 @@ class Supervisor:
     """Runs one worker.
 
     `on_ready` is called with its addresses as soon as it takes messages, `on_ending` on the first signal to
-    stop.
+    stop. `examine` reads the configuration anew for a reload; None: it stays what it is.
     """
 
     def __init__(
@@ -82,7 +93,8 @@ class Supervisor:
         notifier: Notifier | None = None,
         on_ready: Callable[[Addresses], None] = lambda _addresses: None,
         on_ending: Callable[[Ending], None] = lambda _ending: None,
-        outside: Callable[[Config], AbstractAsyncContextManager[Outside]] = open_outside,
+        openers: Openers = OPENERS,
+        examine: Callable[[], Examined] | None = None,
         blocking: Blocking | None = None,
     ) -> None:
         self._config = config
@@ -90,11 +102,27 @@ class Supervisor:
         self._notifier = notifier or Notifier.from_environment()
         self._on_ready = on_ready
         self._on_ending = on_ending
-        self._outside = outside
+        self._openers = openers
+        self._examine = examine or self._as_it_is
         self._blocking = blocking
         self._stop = anyio.Event()
+        self._hung_up = AutoResetEvent()
+        self._orders: OrderHandler
+        self.paused: Mapping[str, int] = {}
+        """How many messages were paused when the worker ended, by what they waited for."""
+
+        self.intake_is_paused = False
+        """Whether the intake was paused then."""
+
+        self.reloader: Reloader | None = None
+        """What reloads, set when the start is over."""
         self.account: Account | None = None
         """The totals of the journal, set when the worker has ended."""
+
+    @property
+    def config(self) -> Config:
+        """The configuration that is in force."""
+        return self._config
 
     @property
     def held_in_doubt(self) -> int:
@@ -105,18 +133,29 @@ class Supervisor:
         """Begin the shutdown, as SIGTERM does."""
         self._stop.set()
 
+    def reload(self) -> None:
+        """Read the configuration anew and apply it, as SIGHUP does; during a start, after it."""
+        self._hung_up.set()
+
+    def _as_it_is(self) -> Examined:
+        return Examined(self._config, [])
+
     async def run(self, *, until_idle: bool = False) -> None:
         """Run until stopped or, with `until_idle`, until nothing is left to do.
 
         Raises ConfigError, JournalError, or the error that ended a loop.
         """
         log(Event.WORKER_STARTED, version=__version__, pid=os.getpid())
+        tracer = open_tracer(self._config.otlp)
+        self._openers = traced(self._openers, tracer)
         async with (
-            self._outside(self._config) as outside,
-            assemble(self._config, self._clock, outside, self._blocking) as parts,
+            _hangups() as hangups,
+            open_outside(self._config, self._openers) as outside,
+            assemble(self._config, self._clock, outside, self._blocking, tracer) as parts,
             anyio.create_task_group() as servers,
         ):
             health = WorkerHealth(self._config, parts, self._clock)
+            self._orders = OrderHandler(parts.journal, parts.recorder, parts.stations.dispatchers)
             parts.metrics.follow(health.levels)
             close_servers = anyio.Event()
             addresses = self._open_servers(parts, health, servers, close_servers)
@@ -124,7 +163,11 @@ class Supervisor:
                 servers.start_soon(parts.exporter.run, close_servers)
             await parts.pipeline.recover()
             async with anyio.create_task_group() as loops:
+                serve_receipts = partial(self._serve_receipts, servers, close_servers)
+                reloader = self._reloader(parts, health, loops, serve_receipts)
                 self._start_loops(parts, health, loops)
+                self._start_control(reloader, ViewHandler(health.overview, parts.recorder), loops)
+                loops.start_soon(self._note_hangups, hangups)
                 loops.start_soon(_reconcile, parts.journal)
                 await loops.start(self._listen_to_signals, parts)
                 if until_idle:
@@ -136,23 +179,51 @@ class Supervisor:
                 await self._stop.wait()
                 await self._drain(parts, health)
                 parts.recorder.failures.report()
+                self.paused = (await parts.journal.counts()).paused
+                self.intake_is_paused = parts.recorder.pauses.intake is not None
                 self.account = await _reconcile(parts.journal)
                 loops.cancel_scope.cancel()
             close_servers.set()
         log(Event.WORKER_STOPPED)
 
+    def _reloader(
+        self,
+        parts: Parts,
+        health: WorkerHealth,
+        tasks: TaskGroup,
+        serve_receipts: Callable[[Config, Receipts], None],
+    ) -> Reloader:
+        def adopted(config: Config) -> None:
+            self._config = config
+            health.adopt(config)
+
+        around = Around(
+            self._examine, self._openers, serve_receipts, adopted, self._stop.is_set,
+            self._blocking or in_thread,
+        )  # fmt: skip
+        self.reloader = health.reloader = Reloader(self._config, parts, around, self._clock, tasks)
+        return self.reloader
+
     def _start_loops(self, parts: Parts, health: WorkerHealth, loops: TaskGroup) -> None:
-        orders = OrderHandler(parts.journal, parts.recorder, parts.stations.dispatchers)
-        views = ViewHandler(health.overview, parts.recorder)
-        control = ControlServer(
-            self._config.journal.path,
-            {Order: orders.carry_out, StatusRequest: views.status},
-            {TailRequest: views.tail},
-        )
-        for loop in (*parts.pipeline.loops(), control.run):
+        for loop in parts.pipeline.loops():
             loops.start_soon(loop)
         loops.start_soon(self._housekeeping, parts, health)
         loops.start_soon(self._notify_systemd, health)
+
+    def _start_control(self, reloader: Reloader, views: ViewHandler, loops: TaskGroup) -> None:
+        """Begin to take operators' orders and requests, and signals to reload."""
+
+        async def reload(request: ReloadRequest, _user: str) -> Mapping[str, object]:
+            found = await reloader.reload(accept_orphans=request.accept_orphans)
+            return {"outcome": found.outcome, "changes": found.changes}
+
+        answers: Mapping[type, Answer] = {
+            Order: self._orders.carry_out, ReloadRequest: reload, StatusRequest: views.status
+        }  # fmt: skip
+        control = ControlServer(self._config.journal.path, answers, {TailRequest: views.tail})
+        loops.start_soon(control.run)
+        loops.start_soon(self._reload_when_hung_up, reloader)
+        loops.start_soon(_every, SWEEP_INTERVAL, reloader.sweep)
 
     def _open_servers(
         self, parts: Parts, health: WorkerHealth, servers: TaskGroup, stop: anyio.Event
@@ -171,7 +242,8 @@ class Supervisor:
             from deliveryd.admin.app import admin_app  # noqa: PLC0415  # loads starlette
 
             own = parse_listen(self._config.admin.listen)[0]
-            return admin_app(health, parts.metrics, {own, *self._config.admin.allowed_hosts})
+            hosts = {own, *self._config.admin.allowed_hosts}
+            return admin_app(health, parts.metrics, hosts, self._actions(parts, health))
 
         receipts = parts.receipts.app if parts.receipts is not None else None
         reports = self._config.receipts
@@ -179,6 +251,36 @@ class Supervisor:
             open_server("admin", self._config.admin.listen, admin),
             open_server("receipts", reports.listen, receipts, reports.trusted_proxies),
         )
+
+    def _actions(self, parts: Parts, health: WorkerHealth) -> Actions | None:
+        """What the status page may order; None: it only reads."""
+        token = self._config.admin.token_file
+        if token is None:
+            return None
+        from deliveryd.admin.actions import Actions  # noqa: PLC0415  # loads starlette
+
+        journal, providers = self._config.journal.path, parts.stations.dispatchers
+        operator = PageOperator(self._orders, health, journal, providers)
+        return Actions(operator, RenewedValue([token.path], token.read).current)
+
+    def _serve_receipts(
+        self, servers: TaskGroup, stop: anyio.Event, config: Config, receipts: Receipts
+    ) -> None:
+        """Begin to serve receipts: no provider reported before. Raises ConfigError, AddressInUse."""
+        bound = bind("receipts.listen", config.receipts.listen)
+        log(Event.SERVER_LISTENING, server="receipts", listen=url_of(bound))
+        servers.start_soon(serve_when_asked, receipts.app, bound, stop, config.receipts.trusted_proxies)
+
+    async def _note_hangups(self, hangups: AsyncIterable[object]) -> None:
+        async for _ in hangups:
+            self.reload()
+
+    async def _reload_when_hung_up(self, reloader: Reloader) -> None:
+        """Reload after SIGHUP; however many came meanwhile, once more is enough."""
+        while True:
+            if await self._hung_up.wait():
+                with suppress(ConfigError):  # logged, and shown by the status
+                    await reloader.reload(accept_orphans=False)
 
     async def _listen_to_signals(self, parts: Parts, *, task_status: TaskStatus[None]) -> None:
         if (
@@ -236,6 +338,7 @@ class Supervisor:
             await anyio.sleep(PRUNE_PAUSE)
         if progress.count:
             log(Event.JOURNAL_CLEANED, count=progress.count, seconds=progress.seconds)
+            await parts.recorder.pausing.refresh()
         given = GIVE_BACK_BATCH
         while given:
             given = await parts.journal.give_back(GIVE_BACK_BATCH)
@@ -253,6 +356,23 @@ class Supervisor:
             if not health.draining:
                 self._notifier.status(health.sentence())
             await anyio.sleep(interval)
+
+
+@asynccontextmanager
+async def _hangups() -> AsyncIterator[AsyncIterable[object]]:
+    """Provide each SIGHUP, also one from before it is asked for; by default it would end the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield _none()
+        return
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        yield signals
+
+
+async def _none() -> AsyncIterator[object]:
+    """Never provide any: only the main thread receives signals."""
+    nothing: Sequence[object] = ()
+    for each in nothing:
+        yield each
 
 
 def _under_way(parts: Parts) -> int:

@@ -23,9 +23,12 @@ from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.intake import Intake
+from deliveryd.delivery.lane import Lane
+from deliveryd.delivery.lanes import Lanes
 from deliveryd.delivery.listening import Awaited, ListeningTime
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.outcomes import Outcomes
+from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.pipeline import Pipeline, Stations
 from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
 from deliveryd.delivery.preparation import Preparer
@@ -60,11 +63,15 @@ from deliveryd.service.client import ServiceClient
 from deliveryd.service.configuration_access import ConfigurationAccess
 from deliveryd.service.hosts import HostRules, parse_host, parse_network
 from deliveryd.telemetry import Event, log
+from deliveryd.worker.outside import CurrentDirectory, CurrentService, Openers, Outside
+from deliveryd.worker.tracing import open_exporter
 
 if TYPE_CHECKING:
+    from deliveryd.channels.receipt_options import ReceiptOptions
     from deliveryd.otlp.export import Exporter
-    from deliveryd.otlp.opening import Tracing
+    from deliveryd.otlp.spans import Tracer
     from deliveryd.receipts.app import Receipts
+    from deliveryd.receipts.inlet import Inlet
 
 LONGEST_ASKED = 3600.0
 """Seconds that a provider or the service can have a message wait for, at most."""
@@ -74,6 +81,17 @@ COMMAND_TIMEOUT = 30.0
 
 LARGEST_SERVICE_ANSWER = 4 << 20
 """Bytes of an answer of the service that are read at most, those of the queue aside."""
+
+
+class Common(NamedTuple):
+    """What most parts share, whatever the configuration says."""
+
+    journal: Journal
+    recorder: Recorder
+    clock: Clock
+    metrics: Metrics
+    heartbeats: Heartbeats
+    listening: ListeningTime
 
 
 class Parts(NamedTuple):
@@ -88,42 +106,29 @@ class Parts(NamedTuple):
     heartbeats: Heartbeats
     overdue: OverdueReceipts
     exporter: Exporter | None
-
-
-class Outside(NamedTuple):
-    """What lies outside the worker: the remote service, the providers, the customer directory."""
-
-    service: ServiceClient
-    providers: Mapping[str, Channel]
-    directory: Directory
-
-
-@asynccontextmanager
-async def open_outside(config: Config) -> AsyncIterator[Outside]:
-    """Open what the configuration names, and close it in the end. Raises ConfigError."""
-    async with AsyncExitStack() as stack:
-        service = open_service(config)
-        stack.push_async_callback(service.aclose)
-        providers = open_providers(config)
-        for provider in providers.values():
-            stack.push_async_callback(provider.aclose)
-        directory = await open_directory(config)
-        stack.push_async_callback(directory.aclose)
-        yield Outside(service, providers, directory)
+    common: Common
+    outside: Outside
+    service: CurrentService
+    directory: CurrentDirectory
+    settings: SettingsCache
 
 
 @asynccontextmanager
 async def assemble(
-    config: Config, clock: Clock, outside: Outside, blocking: Blocking | None = None
+    config: Config,
+    clock: Clock,
+    outside: Outside,
+    blocking: Blocking | None = None,
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[Parts]:
     """Put the line together, and close in the end what it opened.
 
+    `tracer` makes spans; None: no traces are exported.
     Raises JournalError.
     """
     async with AsyncExitStack() as stack:
         metrics = Metrics(config.channels.providers, __version__)
         heartbeats = Heartbeats()
-        service, providers, directory = outside
         cache = open_cache(config, blocking or in_thread)
         stack.push_async_callback(cache.aclose)
         stack.enter_context(exclusive_worker(config.journal.path))
@@ -138,79 +143,98 @@ async def assemble(
                 keep_variables=config.journal.keep_variables,
             )
         )
-        in_flight = InFlightLimit(config.queue.max_in_flight)
         recorder = Recorder(
-            journal, in_flight, OutboxSignals(config.events.batch_size), Backlog(), clock, metrics,
+            journal, InFlightLimit(config.queue.max_in_flight), OutboxSignals(config.events.batch_size),
+            Backlog(), clock, metrics,
             max_waiting=config.queue.max_waiting,
-            longest_pause=_longest_pause(config),
+            max_paused=config.queue.max_paused,
+            longest_pause=longest_pause(config),
         )  # fmt: skip
+        common = Common(journal, recorder, clock, metrics, heartbeats, ListeningTime())
+        service, directory = CurrentService(outside.service), CurrentDirectory(outside.directory)
         settings = SettingsCache(
             service, cache, compiler(config), metrics, recorder.backlog, ttl=config.settings.ttl
         )
         states = {
-            name: Provider(name, _policy(provider).breaker, recorder.backlog, clock)
+            name: Provider(name, policy_of(provider).breaker, recorder.backlog, recorder.pauses, clock)
             for name, provider in config.channels.providers.items()
         }
-        tracing = _tracing(config, metrics, clock, journal.namespace, blocking or in_thread)
-        if tracing is not None and tracing.tracer is not None:
-            recorder.watch(tracing.tracer)
-        choices = build_choices(config, providers, states)
-        router = build_router(config, choices, recorder.stopped)
-        preparer = Preparer(settings, directory, router, recorder, clock, metrics)
-        stations = _stations(
-            config,
-            service,
-            providers if tracing is None else tracing.traced(providers),
-            states,
-            choices,
-            journal,
+        exporter = open_exporter(
+            config.otlp,
+            tracer,
             recorder,
-            preparer,
-            clock,
-            metrics,
-            heartbeats,
+            metrics=metrics,
+            clock=clock,
+            blocking=blocking or in_thread,
+            namespace=journal.namespace,
         )
+        derived = derive(config, outside.providers, states, common)
+        preparer = Preparer(settings, directory, derived.router, recorder, clock, metrics)
+        stations = _stations(config, service, derived, preparer, common)
         yield Parts(
             Pipeline(stations, journal, recorder, clock, heartbeats), stations, recorder, journal,
-            _receipts(config, recorder, clock, metrics), metrics, heartbeats,
+            open_receipts(config, common), metrics, heartbeats,
             OverdueReceipts(config.channels.overdue, journal, clock, metrics),
-            None if tracing is None else tracing.exporter,
+            exporter,
+            common, outside, service, directory, settings,
         )  # fmt: skip
 
 
-def _stations(  # noqa: PLR0917 - all that the stations are made of
-    config: Config,
-    service: ServiceClient,
-    providers: Mapping[str, Channel],
-    states: Mapping[str, Provider],
-    choices: Mapping[str, Choice],
-    journal: Journal,
-    recorder: Recorder,
-    preparer: Preparer,
-    clock: Clock,
-    metrics: Metrics,
-    heartbeats: Heartbeats,
+class Derived(NamedTuple):
+    """What follows from a configuration, and from what is open."""
+
+    choices: Mapping[str, Choice]
+    router: Router
+    doubts: Mapping[str, DoubtPolicy]
+    lanes: Mapping[str, Lane]
+    limits: Mapping[str, float]
+
+
+def derive(
+    config: Config, providers: Mapping[str, Channel], states: Mapping[str, Provider], common: Common
+) -> Derived:
+    """Make what the stations work by."""
+    choices = build_choices(config, providers, states)
+    policies = {name: policy_of(provider) for name, provider in config.channels.providers.items()}
+    doubts = {name: DoubtPolicy(name, policy) for name, policy in policies.items()}
+    awaited = _awaited(config, common.listening)
+    share = max(config.queue.max_in_flight // len(policies), 1)
+    intermediate = frozenset(config.events.intermediate)
+    lanes = {
+        name: Lane(
+            states[name], choices[channel_of(name)], providers[name], policy, doubts[name], share,
+            intermediate, awaited.get(name),
+        )
+        for name, policy in policies.items()
+    }  # fmt: skip
+    router = build_router(config, choices, common.recorder.stopped, common.recorder.pauses)
+    return Derived(choices, router, doubts, lanes, _limits(config))
+
+
+def open_dispatcher(lane: Lane, outcomes: Outcomes, common: Common) -> Dispatcher:
+    """The dispatcher of one provider."""
+    journal, recorder, clock, metrics, heartbeats, _ = common
+    return Dispatcher(
+        lane.provider, lane.choice, lane.channel, recorder, outcomes, clock, metrics, heartbeats,
+        policy=lane.policy,
+        doubt=lane.doubt,
+        namespace=journal.namespace,
+        share=lane.share,
+        intermediate=lane.intermediate,
+        awaited=lane.awaited,
+    )  # fmt: skip
+
+
+def _stations(
+    config: Config, service: CurrentService, derived: Derived, preparer: Preparer, common: Common
 ) -> Stations:
     """The stations of the line: each is handed what was built before it, and nothing afterwards."""
-    policies = {name: _policy(provider) for name, provider in config.channels.providers.items()}
-    doubts = {name: DoubtPolicy(name, policy) for name, policy in policies.items()}
+    journal, recorder, clock, metrics, heartbeats, listening = common
     outcomes = Outcomes(recorder, heartbeats)
-    listening = ListeningTime()
-    awaited = _awaited(config, listening)
     deadlines = ReceiptDeadlines(tuple(config.channels.reporting), listening, recorder, metrics, heartbeats)
-    dispatchers = {
-        name: Dispatcher(
-            states[name], choices[channel_of(name)], providers[name], recorder, outcomes, clock, metrics,
-            heartbeats,
-            policy=policies[name],
-            doubt=doubts[name],
-            namespace=journal.namespace,
-            share=max(config.queue.max_in_flight // len(providers), 1),
-            intermediate=frozenset(config.events.intermediate),
-            awaited=awaited.get(name),
-        )
-        for name in policies
-    }  # fmt: skip
+    lanes = Lanes(
+        {name: open_dispatcher(lane, outcomes, common) for name, lane in derived.lanes.items()}, heartbeats
+    )
     intake = Intake(
         service, recorder, metrics, heartbeats,
         batch_size=config.queue.batch_size,
@@ -222,9 +246,13 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
         batch_size=config.events.batch_size,
         flush_interval=config.events.flush_interval,
     )  # fmt: skip
-    due = DueMessages(journal, recorder, dispatchers, clock, heartbeats, max_waiting=config.queue.max_waiting)
-    availability = Availability(journal, recorder.backlog, choices, _limits(config), clock, heartbeats)
-    return Stations(intake, reporting, preparer, dispatchers, outcomes, due, doubts, availability, deadlines)
+    due = DueMessages(
+        journal, recorder, lanes.current, clock, heartbeats, max_waiting=config.queue.max_waiting
+    )
+    availability = Availability(journal, recorder.backlog, derived.choices, derived.limits, clock, heartbeats)
+    return Stations(
+        intake, reporting, preparer, lanes, outcomes, due, dict(derived.doubts), availability, deadlines
+    )
 
 
 def _awaited(config: Config, listening: ListeningTime) -> dict[str, Awaited]:
@@ -327,6 +355,10 @@ async def open_directory(config: Config) -> Directory:
             return RemoteDirectory(source, customers.terms)
 
 
+OPENERS = Openers(open_service, open_provider, open_directory)
+"""How a worker opens what lies outside."""
+
+
 def open_cache(
     config: Config,
     blocking: Blocking = in_thread,
@@ -392,16 +424,19 @@ def sms_rules(channel: ChannelConfig) -> SmsRules | None:
     return SmsRules(common.max_parts, common.transliterate)
 
 
-def build_router(config: Config, choices: Mapping[str, Choice], stopped: StoppedRecipients) -> Router:
+def build_router(
+    config: Config, choices: Mapping[str, Choice], stopped: StoppedRecipients, pauses: Pauses
+) -> Router:
     """What chooses channel, provider and language."""
     roads = {
         name: Road(channel.block, choices[name], sms_rules(channel))
         for name, channel in config.channels.configured.items()
     }
-    return Router(roads, config.channels.order, config.content.languages, stopped)
+    return Router(roads, config.channels.order, config.content.languages, stopped, pauses)
 
 
-def _policy(provider: ProviderConfig) -> DispatchPolicy:
+def policy_of(provider: ProviderConfig) -> DispatchPolicy:
+    """The limits of a provider's attempts."""
     common = provider.common
     retry, breaker = common.retry, common.breaker
     return DispatchPolicy(
@@ -421,37 +456,32 @@ def _limits(config: Config) -> Mapping[str, float]:
     return {name: configured[name].common.unavailable_after for name in names[:-1]}
 
 
-def _longest_pause(config: Config) -> float:
+def longest_pause(config: Config) -> float:
     """Seconds after which whatever waits in the journal comes due at the latest."""
     tables = [provider.common for provider in config.channels.providers.values()]
     return max(LONGEST_ASKED, *(max(each.retry.max, each.breaker.max_pause) for each in tables))
 
 
-def _receipts(config: Config, recorder: Recorder, clock: Clock, metrics: Metrics) -> Receipts | None:
-    reporting = config.channels.reporting
-    if not reporting or not config.receipts.listen:
+def open_receipts(config: Config, common: Common) -> Receipts | None:
+    """What takes receipts in, if any provider reports; raises ValueError for an unusable secret."""
+    if not config.channels.reporting or not config.receipts.listen:
         return None
     from deliveryd.receipts.app import Receipts  # noqa: PLC0415  # loads starlette
-    from deliveryd.receipts.inlet import open_inlet  # noqa: PLC0415
 
     return Receipts(
-        {name: open_inlet(options) for name, options in reporting.items()},
+        open_inlets(config.channels.reporting),
         config.channels.receipt_paths,
-        recorder,
-        clock,
-        metrics,
+        common.recorder,
+        common.clock,
+        common.metrics,
         max_body=config.receipts.max_body,
         public_url=config.receipts.public_url or "",
         intermediate=config.events.intermediate,
     )
 
 
-def _tracing(
-    config: Config, metrics: Metrics, clock: Clock, namespace: str, blocking: Blocking
-) -> Tracing | None:
-    """What exports spans and metrics, if an endpoint is configured. Raises ConfigError."""
-    if config.otlp.endpoint is None:
-        return None
-    from deliveryd.otlp.opening import open_tracing  # noqa: PLC0415  # loads protobuf
+def open_inlets(reporting: Mapping[str, ReceiptOptions]) -> dict[str, Inlet]:
+    """What verifies and reads the reports of each provider; raises ValueError for an unusable secret."""
+    from deliveryd.receipts.inlet import open_inlet  # noqa: PLC0415  # loaded only where one reports
 
-    return open_tracing(config.otlp, metrics, clock, namespace, blocking)
+    return {name: open_inlet(options) for name, options in reporting.items()}

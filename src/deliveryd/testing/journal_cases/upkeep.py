@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from deliveryd.journal.base import Counts, Doubtful, OutboxRow
+from deliveryd.journal.base import Counts, Doubtful, Open, OutboxRow
 from deliveryd.model import Malformed, Outcome, Transition
+from deliveryd.runtime import waits
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.samples import (
@@ -15,11 +16,13 @@ from deliveryd.testing.journal_cases.samples import (
     accepted_step,
     attempt_on,
     begin_attempts,
+    bring_in_doubt,
     bring_to_wait,
     deliver_to_sent,
     hand_over,
     make_ready,
     receive_all,
+    sample_entry,
     sample_message,
     sample_receipt,
     state_counts,
@@ -39,6 +42,32 @@ class UpkeepCases:
                 [],
             )
             assert await journal.counts() == Counts({}, 0, 0, 0, 0)
+
+    async def test_what_is_open_is_counted_by_provider_with_the_oldest_of_it(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """Of what waits, of what is held in doubt, and of the events that aren't accepted."""
+        async with open_journal() as journal:
+            assert await journal.open_work() == Open()
+            await bring_in_doubt(journal, 1)
+            later = NOW + ONE_SECOND
+            await journal.take([sample_message(id_) for id_ in (2, 3, 4, 5)], [], later)
+            first = await journal.open_work()
+            assert (first.waiting, first.in_doubt) == ({}, {"sms": 1})
+            assert (first.oldest_message, first.oldest_event) == (later, later)
+            await accept_all(journal)
+            for id_, provider, waits_for in (
+                (2, "sms", None),
+                (3, "email", waits.room("email")),
+                (4, None, waits.settings(40)),
+                (5, None, waits.paused("settings", "50")),
+            ):
+                entry = sample_entry(id_, provider=provider)
+                step = Transition(entry, State.READY, State.WAITING, later, later, waits_for=waits_for)
+                await journal.change([step])
+            found = await journal.open_work()
+            assert dict(found.waiting) == {"sms": 1, "email": 1, "": 1}
+            assert (found.oldest_message, found.oldest_event) == (later, None)
 
     async def test_what_was_in_the_hands_of_the_line_waits_and_is_due_at_once(
         self, open_journal: OpenJournal

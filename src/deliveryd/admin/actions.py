@@ -1,0 +1,214 @@
+"""The actions of the status page: pause, resume, retry what failed, reload. Only with `admin.token_file`.
+
+A request changes something only with the token in its header, which a page of another site can't send: it
+doesn't know it, and isn't allowed the header. Besides, where a browser says what page a request comes from,
+that has to be ours.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import anyio
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from deliveryd.admin.base import Operator
+from deliveryd.errors import ConfigError, DeliverydError
+
+INTAKE = "intake"
+KINDS = (INTAKE, "channel", "provider", "settings", "message")
+"""What can be paused."""
+
+LONGEST_BODY = 4096
+MOST_FAILURES = 10
+FAILURE_PERIOD = 60.0
+"""Wrong tokens that one peer may send, and the seconds after which they are forgotten."""
+
+MOST_PEERS = 1000
+LONGEST_PAUSE = 3650 * 86400.0
+
+_NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+class Denied(Exception):
+    """A request that isn't carried out: the status of the answer, and why."""
+
+    def __init__(self, status: int, reason: str, **headers: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.headers = headers
+
+
+class WrongTokens:
+    """The wrong tokens that peers sent lately."""
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def check(self, peer: str) -> None:
+        """Raise Denied if a peer sent too many."""
+        count, until = self._failures.get(peer, (0, 0.0))
+        left = until - anyio.current_time()
+        if count >= MOST_FAILURES and left > 0:
+            raise Denied(429, "too many wrong tokens; try again later", **{"Retry-After": f"{left:.0f}"})
+
+    def add(self, peer: str) -> None:
+        """Count one."""
+        now = anyio.current_time()
+        count, until = self._failures.pop(peer, (0, 0.0))
+        self._failures[peer] = (count + 1 if now < until else 1, now + FAILURE_PERIOD)
+        if len(self._failures) > MOST_PEERS:
+            self._failures.popitem(last=False)
+
+
+class Actions:
+    """Carries out what the page orders. `token` is the one that requests must carry."""
+
+    def __init__(self, operator: Operator, token: Callable[[], str]) -> None:
+        self._operator = operator
+        self._token = token
+        self._wrong = WrongTokens()
+        self._actions: Mapping[str, _Action] = {
+            "check": self._check,
+            "pause": self._pause,
+            "resume": self._resume,
+            "failed": self._failed,
+            "retry": self._retry,
+            "reload": self._reload,
+        }
+
+    async def answer(self, request: Request) -> Response:
+        """Answer POST /actions/NAME."""
+        try:
+            _check_origin(request)
+            self._authenticate(request)
+            done = await self._action(request)(_Fields(await _read(request)))
+        except Denied as denied:
+            return JSONResponse({"error": str(denied)}, denied.status, {**_NO_STORE, **denied.headers})
+        except ConfigError as error:
+            return JSONResponse({"error": "refused", "problems": error.problems}, 422, _NO_STORE)
+        except (DeliverydError, ValueError) as error:
+            return JSONResponse({"error": str(error)}, 409, _NO_STORE)
+        return JSONResponse(done, headers=_NO_STORE)
+
+    def _action(self, request: Request) -> _Action:
+        action = self._actions.get(request.path_params["name"])
+        if action is None:
+            raise Denied(404, "there is no such action")
+        return action
+
+    def _authenticate(self, request: Request) -> None:
+        peer = request.client.host if request.client is not None else ""
+        self._wrong.check(peer)
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not given:
+            raise Denied(401, "the token is missing", **{"WWW-Authenticate": "Bearer"})
+        if not hmac.compare_digest(given.strip().encode(), self._token().encode()):
+            self._wrong.add(peer)
+            raise Denied(401, "wrong token", **{"WWW-Authenticate": "Bearer"})
+
+    async def _check(self, fields: _Fields) -> Mapping[str, object]:
+        fields.end()
+        return {}
+
+    async def _pause(self, fields: _Fields) -> Mapping[str, object]:
+        kind, key = fields.paused()
+        seconds, reason = fields.seconds("seconds"), fields.text("reason")
+        fields.end()
+        return await self._operator.pause(kind, key, seconds, reason)
+
+    async def _resume(self, fields: _Fields) -> Mapping[str, object]:
+        kind, key = fields.paused()
+        reason = fields.text("reason")
+        fields.end()
+        return await self._operator.resume(kind, key, reason)
+
+    async def _failed(self, fields: _Fields) -> Mapping[str, object]:
+        fields.end()
+        return {"reasons": await self._operator.failed()}
+
+    async def _retry(self, fields: _Fields) -> Mapping[str, object]:
+        failure, reason = fields.text("failure"), fields.text("reason")
+        fields.end()
+        if failure is None:
+            raise Denied(400, "failure: the reason of the failures is missing")
+        return await self._operator.retry(failure, reason)
+
+    async def _reload(self, fields: _Fields) -> Mapping[str, object]:
+        fields.end()
+        return await self._operator.reload()
+
+
+class _Fields:
+    """The fields of a body. Each method takes one out; raises Denied if it is unusable."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+
+    def text(self, name: str) -> str | None:
+        """A text, or None if there is none."""
+        value = self._fields.pop(name, None)
+        if value is None or value == "":
+            return None
+        if not isinstance(value, str) or not value.isprintable():
+            raise Denied(400, f"{name}: must be one line of text")
+        return value
+
+    def seconds(self, name: str) -> float | None:
+        """A length of time, or None if there is none."""
+        value = self._fields.pop(name, None)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST_PAUSE:
+            raise Denied(400, f"{name}: must be a number of seconds above 0, or left out")
+        return float(value)
+
+    def paused(self) -> tuple[str, str]:
+        """What is to be paused or resumed; the intake has no key."""
+        kind, key = self._fields.pop("kind", None), self.text("key") or ""
+        if kind not in KINDS:
+            raise Denied(400, f"kind: must be one of {', '.join(KINDS)}")
+        if not key and kind != INTAKE:
+            raise Denied(400, f"key: name the {kind}")
+        return kind, key
+
+    def end(self) -> None:
+        """Raise Denied if there are further fields."""
+        if self._fields:
+            raise Denied(400, f"unknown fields: {', '.join(sorted(self._fields))[:200]}")
+
+
+_Action = Callable[[_Fields], Awaitable[Mapping[str, object]]]
+
+
+def _check_origin(request: Request) -> None:
+    """Raise Denied for a request that a browser sends for a page of another site."""
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    origin = request.headers.get("origin")
+    host = request.headers.get("host", "")
+    if site not in ("same-origin", "none") or origin not in (None, f"http://{host}", f"https://{host}"):
+        raise Denied(403, "requests of other sites' pages are refused")
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise Denied(415, "the body must be JSON, with Content-Type: application/json")
+
+
+async def _read(request: Request) -> dict[str, Any]:
+    body = bytearray()
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > LONGEST_BODY:
+                raise Denied(413, f"the body must not exceed {LONGEST_BODY} bytes", Connection="close")
+        fields = json.loads(body or b"{}")
+    except ClientDisconnect:
+        raise Denied(400, "the body didn't arrive") from None
+    except (ValueError, RecursionError):
+        raise Denied(400, "the body is no JSON") from None
+    if not isinstance(fields, dict):
+        raise Denied(400, "the body must be a JSON object")
+    return fields

@@ -1,0 +1,102 @@
+"""`deliveryd decisions`: list what operators decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
+from deliveryd.cli.orders import parse_instant_option
+from deliveryd.cli.output import print_lines
+from deliveryd.cli.selecting import AsLines, insist_on_one_form, print_records, print_table
+from deliveryd.inspection.explanation import moment
+from deliveryd.journal.orders import Action
+from deliveryd.journal.reader import Decision, DecisionSelection
+from deliveryd.journal.sqlite_reader import SqliteReader
+from deliveryd.model import format_instant
+from deliveryd.options.suggestion import suggestion
+
+PORTION = 1000
+"""Decisions that are read in one transaction."""
+
+HEADING = ("AT", "USER", "ORDER", "ABOUT", "REASON")
+
+
+def _verb(text: str) -> str:
+    known = [str(verb) for verb in Action]
+    if text not in known:
+        raise typer.BadParameter(
+            f"there is no order {text[:80]!a}{suggestion(text, known)}; there are {', '.join(known)}"
+        )
+    return text
+
+
+def decisions(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    message: Annotated[
+        int | None, typer.Option(metavar="ID", parser=identifier, help="Only those about this message.")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only those of this user, or on behalf of them.")
+    ] = None,
+    verb: Annotated[
+        str | None, typer.Option(parser=_verb, metavar="ORDER", help='Only these orders, such as "resend".')
+    ] = None,
+    since: Annotated[
+        int | None,
+        typer.Option(
+            parser=parse_instant_option,
+            metavar="TIME",
+            help='Only those since this instant, or within this time, such as "2h".',
+        ),
+    ] = None,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            parser=parse_instant_option,
+            metavar="TIME",
+            help="Only those until this instant, or that long ago.",
+        ),
+    ] = None,
+    as_data: AsData = False,
+    as_lines: AsLines = False,
+) -> None:
+    """List operators' decisions, oldest first: who gave which order, when, and why.
+
+    They are kept as long as the messages that they are about.
+    """
+    insist_on_one_form(as_data=as_data, as_lines=as_lines)
+    selection = DecisionSelection(since, until, message, user, verb)
+    found = _read(load_as_owner(config).journal.path, selection)
+    if as_data or as_lines:
+        print_records(map(_as_data, found), as_lines=as_lines)
+    else:
+        print_lines(f"{print_table(HEADING, map(_row, found)):,} decisions")
+
+
+def _read(journal: Path, selection: DecisionSelection) -> Iterator[Decision]:
+    reader = SqliteReader(journal)
+    after = 0
+    while portion := reader.decisions(selection, after, PORTION):
+        yield from portion
+        after = portion[-1].seq
+
+
+def _row(decision: Decision) -> Sequence[str]:
+    on_behalf = f" for {decision.caller} (claimed)" if decision.caller is not None else ""
+    return (
+        moment(decision.at),
+        f"{decision.user or 'unknown'}{on_behalf}",
+        decision.verb,
+        f"{decision.kind} {decision.key}",
+        decision.reason or "",
+    )
+
+
+def _as_data(decision: Decision) -> Mapping[str, object]:
+    return decision._asdict() | {"at": format_instant(decision.at)}

@@ -1,0 +1,233 @@
+"""`deliveryd failed`: list the messages that failed, and have them begin anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Annotated, NamedTuple
+
+import typer
+
+from deliveryd.cli.bulk_orders import order_all, preview, report_result
+from deliveryd.cli.command_group import CommandGroup
+from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.options import (
+    USUAL_CONFIG,
+    AsData,
+    ConfigOption,
+    DryRun,
+    Everything,
+    WhyOption,
+    identifier,
+)
+from deliveryd.cli.orders import insist_on_a_choice
+from deliveryd.cli.output import print_errors, print_json, print_lines
+from deliveryd.cli.selecting import (
+    AcceptDuplicates,
+    AsLines,
+    Channel,
+    Customer,
+    Ids,
+    Matching,
+    Provider,
+    SettingsId,
+    Since,
+    Until,
+    find_all,
+    insist_on_one_form,
+    now,
+    print_records,
+    print_table,
+    provider_name,
+    until_now,
+)
+from deliveryd.config import Config
+from deliveryd.errors import DeliverydError
+from deliveryd.inspection.failures import (
+    ID_HEADING,
+    export_data,
+    export_with_values,
+    found_data,
+    group_data,
+    group_lines,
+    grouped,
+    id_row,
+    show_lines,
+)
+from deliveryd.journal.orders import Action
+from deliveryd.journal.selection import Found, Selection
+from deliveryd.journal.sqlite_reader import SqliteReader
+from deliveryd.states import State
+
+LIVES = 100
+"""Messages whose histories are read in one transaction."""
+
+DOUBLES = "deliveryd: warning: whoever received one of these messages already might get it twice"
+
+failed = CommandGroup(
+    no_args_is_help=True,
+    help="List the messages that failed, and have them begin anew.\n\n"
+    "A message that begins anew is tried on every channel, under new idempotency keys and with the current"
+    " templates, unless it has expired. A running worker acts at once.",
+)
+
+
+class _Filter(NamedTuple):
+    """Selects failed messages; None: any."""
+
+    matching: str | None
+    channel: str | None
+    provider: str | None
+    settings: int | None
+    customer: int | None
+    since: int | None
+    until: int | None
+
+    def selection(self, ids: Sequence[int] | None) -> Selection:
+        """Return what is selected, of these ids if there are any."""
+        return Selection(
+            ids=tuple(dict.fromkeys(ids or ())), states=(State.FAILED,), customer=self.customer,
+            channel=self.channel, provider=provider_name(self.provider), settings=self.settings,
+            reason=self.matching, since=self.since, until=until_now(self.until),
+        )  # fmt: skip
+
+
+@failed.command("list")
+def list_failed(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    ids: Ids = None,
+    matching: Matching = None,
+    channel: Channel = None,
+    provider: Provider = None,
+    settings: SettingsId = None,
+    customer: Customer = None,
+    since: Since = None,
+    until: Until = None,
+    each: Annotated[bool, typer.Option("--ids", help="List each message, not groups of them.")] = False,
+    as_data: AsData = False,
+    as_lines: AsLines = False,
+) -> None:
+    """List failed messages, grouped by reason, channel and settings.
+
+    Each group with its number of messages, and when the first and the last of them failed."""
+    insist_on_one_form(as_data=as_data, as_lines=as_lines)
+    wanted = _Filter(matching, channel, provider, settings, customer, since, until)
+    selection = wanted.selection(ids)
+    found = find_all(load_as_owner(config), selection, beside_output=each)
+    if each and not (as_data or as_lines):
+        print_lines(f"{print_table(ID_HEADING, map(id_row, found), (0, 2)):,} failed")
+    elif each:
+        print_records(map(found_data, found), as_lines=as_lines)
+    elif as_data or as_lines:
+        print_records(map(group_data, grouped(found)), as_lines=as_lines)
+    else:
+        print_lines(*group_lines(grouped(found)))
+
+
+@failed.command()
+def show(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    message_id: Annotated[
+        int, typer.Argument(metavar="MESSAGE_ID", parser=identifier, help="The message's ID.")
+    ],
+    as_data: AsData = False,
+) -> None:
+    """Show why one message failed, and whether it can be retried.
+
+    `explain` shows its whole history."""
+    reader = SqliteReader(load_as_owner(config).journal.path)
+    page = reader.find(Selection(ids=(message_id,), states=(State.FAILED,)), None, 1)
+    if not page.found:
+        raise DeliverydError(
+            f"message {message_id} hasn't failed, or isn't in the journal;"
+            f" run: deliveryd explain {message_id}"
+        )
+    [found] = page.found
+    obstacle = reader.obstacles(Action.BEGIN_ANEW, [message_id]).get(message_id)
+    if as_data:
+        print_json({**found_data(found), "retry_refused": obstacle})
+    else:
+        print_lines(*show_lines(found, obstacle))
+
+
+@failed.command()
+def retry(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    ids: Ids = None,
+    everything: Everything = False,
+    matching: Matching = None,
+    channel: Channel = None,
+    provider: Provider = None,
+    settings: SettingsId = None,
+    customer: Customer = None,
+    since: Since = None,
+    until: Until = None,
+    accept_duplicates: AcceptDuplicates = False,
+    why: WhyOption = None,
+    dry_run: DryRun = False,
+    as_data: AsData = False,
+) -> None:
+    """Have failed messages begin anew.
+
+    The service received `error` for them; it receives `sent` once they are sent, or `error` again. Messages
+    that may have arrived are refused. Exit status 1: some were refused.
+    """
+    insist_on_a_choice(ids or (), everything)
+    wanted = _Filter(matching, channel, provider, settings, customer, since, until)
+    if ids and any(given is not None for given in wanted):
+        raise typer.BadParameter("options that select messages go with --all, not with IDs")
+    selection = wanted.selection(ids)
+    loaded = load_as_owner(config)
+    chosen = selection.ids or [found.id for found in find_all(loaded, selection, beside_output=False)]
+    if accept_duplicates:
+        print_errors(DOUBLES)
+    verb = Action.BEGIN_ANEW_ANYWAY if accept_duplicates else Action.BEGIN_ANEW
+    if dry_run:
+        report_result("would begin anew", preview(loaded, verb, chosen), as_data=as_data)
+    else:
+        until_then = selection.until or now()
+        report_result("begun anew", order_all(loaded, verb, chosen, why, until_then), as_data=as_data)
+
+
+@failed.command()
+def export(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    ids: Ids = None,
+    matching: Matching = None,
+    channel: Channel = None,
+    provider: Provider = None,
+    settings: SettingsId = None,
+    customer: Customer = None,
+    since: Since = None,
+    until: Until = None,
+    with_variables: Annotated[
+        bool,
+        typer.Option(
+            "--with-variables",
+            help="Include the values of variables and the providers' own words, which may be personal data.",
+        ),
+    ] = False,
+) -> None:
+    """Print failed messages as JSON Lines, with their attempts, events, receipts and decisions."""
+    wanted = _Filter(matching, channel, provider, settings, customer, since, until)
+    selection = wanted.selection(ids)
+    loaded = load_as_owner(config)
+    found = find_all(loaded, selection, beside_output=True)
+    print_records(_exported(loaded, found, with_variables), as_lines=True)
+
+
+def _exported(config: Config, found: Iterator[Found], with_variables: bool) -> Iterator[Mapping[str, object]]:
+    reader = SqliteReader(config.journal.path)
+    exported = export_with_values if with_variables else export_data
+    for portion in iter(partial(_portion, found), []):
+        lives = reader.lives([each.id for each in portion])
+        yield from map(exported, portion, lives)
+
+
+def _portion(found: Iterator[Found]) -> list[Found]:
+    return list(islice(found, LIVES))

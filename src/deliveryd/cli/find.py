@@ -1,0 +1,104 @@
+"""`deliveryd find`: find messages by what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
+from deliveryd.cli.output import print_lines
+from deliveryd.cli.selecting import (
+    AsLines,
+    Channel,
+    Customer,
+    IdRange,
+    Ids,
+    Matching,
+    Provider,
+    SettingsId,
+    Since,
+    Until,
+    find_all,
+    id_range,
+    insist_on_one_form,
+    print_records,
+    print_table,
+    provider_name,
+)
+from deliveryd.inspection.explanation import moment
+from deliveryd.inspection.failures import NO_CHANNEL, channels_of, found_data
+from deliveryd.journal.selection import Found, Selection
+from deliveryd.options.suggestion import suggestion
+from deliveryd.states import State
+
+STATES = {state.name.lower().replace("_", "-"): state for state in State}
+HEADING = ("ID", "STATE", "CHANNEL", "SETTINGS", "CUSTOMER", "TAKEN", "ENDED", "REASON")
+
+
+def _state(text: str) -> State:
+    if text not in STATES:
+        known = ", ".join(STATES)
+        raise typer.BadParameter(
+            f"there is no state {text[:80]!a}{suggestion(text, list(STATES))}; there are {known}"
+        )
+    return STATES[text]
+
+
+def find(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    ids: Ids = None,
+    state: Annotated[
+        list[State] | None,
+        typer.Option(
+            parser=_state,
+            metavar="STATE",
+            help=f"Only messages in this state: {', '.join(STATES)}; can be repeated.",
+        ),
+    ] = None,
+    customer: Customer = None,
+    settings: SettingsId = None,
+    channel: Channel = None,
+    provider: Provider = None,
+    matching: Matching = None,
+    since: Since = None,
+    until: Until = None,
+    within: Annotated[
+        IdRange | None,
+        typer.Option("--id-range", parser=id_range, metavar="FIRST..LAST", help="Only IDs in this range."),
+    ] = None,
+    as_data: AsData = False,
+    as_lines: AsLines = False,
+) -> None:
+    """Find messages by what is known of them.
+
+    Reads the journal in short portions, with or without a running worker. Messages pruned after
+    journal.retention aren't found.
+    """
+    insist_on_one_form(as_data=as_data, as_lines=as_lines)
+    first, last = within or IdRange()
+    selection = Selection(
+        tuple(dict.fromkeys(ids or ())), tuple(state or ()), customer, channel, provider_name(provider),
+        settings, matching, since, until, first, last,
+    )  # fmt: skip
+    found = find_all(load_as_owner(config), selection, beside_output=True)
+    if as_data or as_lines:
+        print_records(map(found_data, found), as_lines=as_lines)
+    else:
+        print_lines(f"{print_table(HEADING, map(_row, found), (0, 3, 4)):,} found")
+
+
+def _row(found: Found) -> Sequence[str]:
+    return (
+        str(found.id),
+        found.state.name.lower().replace("_", "-"),
+        ", ".join(channels_of(found)) or NO_CHANNEL,
+        NO_CHANNEL if found.settings_id is None else str(found.settings_id),
+        NO_CHANNEL if found.customer_id is None else str(found.customer_id),
+        moment(found.taken_at),
+        NO_CHANNEL if found.ended_at is None else moment(found.ended_at),
+        found.reason or "",
+    )

@@ -1,0 +1,44 @@
+"""`deliveryd forget`: have an id taken as new when the queue gives it again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from deliveryd.cli.bulk_orders import order_all, preview, report_result
+from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, WhyOption, identifier
+from deliveryd.cli.output import print_errors
+from deliveryd.cli.selecting import AcceptDuplicates, now
+from deliveryd.journal.orders import Action
+
+DOUBLES = "deliveryd: warning: if the queue gives one of these messages again, it may be received twice"
+
+
+def forget(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    ids: Annotated[
+        list[int], typer.Argument(metavar="MESSAGE_ID", parser=identifier, help="IDs of messages.")
+    ],
+    accept_duplicates: AcceptDuplicates = False,
+    why: WhyOption = None,
+    dry_run: DryRun = False,
+    as_data: AsData = False,
+) -> None:
+    """Forget messages, so that they are taken as new if the queue gives them again.
+
+    They are deleted from the journal. Only the number of times that they began stays, so that no idempotency
+    key is used twice. Messages that haven't ended are refused, and so are messages that were sent or may have
+    arrived. Exit status 1: some were refused.
+    """
+    loaded = load_as_owner(config)
+    chosen = list(dict.fromkeys(ids))
+    if accept_duplicates:
+        print_errors(DOUBLES)
+    verb = Action.FORGET_ANYWAY if accept_duplicates else Action.FORGET
+    if dry_run:
+        report_result("would forget", preview(loaded, verb, chosen), as_data=as_data)
+    else:
+        report_result("forgotten", order_all(loaded, verb, chosen, why, now()), as_data=as_data)

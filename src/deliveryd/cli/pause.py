@@ -1,0 +1,184 @@
+"""`deliveryd pause`: have messages wait, or take none, until an operator resumes them or a time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from deliveryd.cli.command_group import CommandGroup
+from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption, identifier
+from deliveryd.cli.orders import carry_out, report_reply
+from deliveryd.cli.output import print_errors
+from deliveryd.config import Config
+from deliveryd.control.protocol import LONGEST_PAUSE
+from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.pauses import INTAKE, RECENT, Known, read_known
+from deliveryd.journal.read_transaction import JournalAbsent
+from deliveryd.model import channel_of, format_duration
+from deliveryd.options.suggestion import suggestion
+from deliveryd.options.units import parse_duration
+
+pause = CommandGroup(
+    no_args_is_help=True,
+    help="Pause the intake, channels, providers, settings or single messages.\n\n"
+    "What is paused waits in the journal and uses up no try; it still expires. Attempts under way finish."
+    " It lasts over restarts, until deliveryd resume or the end of --for. A running worker acts at once.",
+)
+
+
+def _length(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if not 0 < seconds <= LONGEST_PAUSE:
+        raise typer.BadParameter(
+            f"must be greater than 0 and at most {format_duration(LONGEST_PAUSE)}; for no limit leave it out"
+        )
+    return seconds
+
+
+Lasts = Annotated[
+    float | None,
+    typer.Option(
+        "--for",
+        parser=_length,
+        metavar="DURATION",
+        help='Resume by itself after this time, such as "2h"; without it the pause has no end.',
+    ),
+]
+ChannelNames = Annotated[list[str], typer.Argument(metavar="NAME", help="Names of channels.")]
+ProviderNames = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="CHANNEL/PROVIDER", help="Providers; CHANNEL for one that has its channel's name."
+    ),
+]
+SettingsIds = Annotated[
+    list[int], typer.Argument(metavar="ID", parser=identifier, help="IDs of settings (templates).")
+]
+MessageIds = Annotated[
+    list[int],
+    typer.Argument(metavar="ID", parser=identifier, help="IDs of messages, also ones not taken yet."),
+]
+
+
+@pause.command()
+def intake(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    lasts: Lasts = None,
+    why: WhyOption = None,
+    as_data: AsData = False,
+) -> None:
+    """Take no more messages from the queue.
+
+    All else goes on. /readyz answers 503 meanwhile."""
+    _pause(load_as_owner(config), ItemKind.INTAKE, [INTAKE], lasts, why, as_data=as_data)
+
+
+@pause.command()
+def channel(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    names: ChannelNames,
+    lasts: Lasts = None,
+    why: WhyOption = None,
+    as_data: AsData = False,
+) -> None:
+    """Send nothing on channels.
+
+    Messages that would choose one wait; they don't take the next channel."""
+    loaded = load_as_owner(config)
+    _insist("channel", names, sorted({channel_of(each) for each in loaded.channels.providers}))
+    _pause(loaded, ItemKind.CHANNEL, names, lasts, why, as_data=as_data)
+
+
+@pause.command()
+def provider(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    names: ProviderNames,
+    lasts: Lasts = None,
+    why: WhyOption = None,
+    as_data: AsData = False,
+) -> None:
+    """Send nothing to providers.
+
+    Other providers of the channel take their messages. Messages that no other takes wait, and so do those in
+    doubt there."""
+    loaded = load_as_owner(config)
+    _insist("provider", names, list(loaded.channels.providers))
+    _pause(loaded, ItemKind.PROVIDER, names, lasts, why, as_data=as_data)
+
+
+@pause.command()
+def settings(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    ids: SettingsIds,
+    lasts: Lasts = None,
+    why: WhyOption = None,
+    as_data: AsData = False,
+) -> None:
+    """Send no message with these settings.
+
+    Messages don't fail for a mistake in the settings while they are paused."""
+    loaded = load_as_owner(config)
+    absent = [id_ for id_ in ids if id_ not in _known(loaded, settings=ids).settings]
+    for id_ in absent:
+        print_errors(f"deliveryd: note: none of the latest {RECENT:,} messages has the settings {id_}")
+    _pause(loaded, ItemKind.SETTINGS, list(map(str, ids)), lasts, why, as_data=as_data)
+
+
+@pause.command()
+def message(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    ids: MessageIds,
+    lasts: Lasts = None,
+    why: WhyOption = None,
+    as_data: AsData = False,
+) -> None:
+    """Don't send single messages.
+
+    One that wasn't taken yet waits as soon as it is."""
+    loaded = load_as_owner(config)
+    known = _known(loaded, messages=ids).messages
+    for id_ in ids:
+        if id_ not in known:
+            print_errors(f"deliveryd: note: message {id_} wasn't taken yet; it waits as soon as it is")
+    _pause(loaded, ItemKind.MESSAGE, list(map(str, ids)), lasts, why, as_data=as_data)
+
+
+def _insist(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise BadParameter, with a suggestion, unless all names are among those that are configured."""
+    for name in names:
+        if name not in known:
+            raise typer.BadParameter(
+                f"there is no {what} {name!a}{suggestion(name, known)}; there are {', '.join(known)}"
+            )
+
+
+def _known(config: Config, messages: Sequence[int] = (), settings: Sequence[int] = ()) -> Known:
+    try:
+        return read_known(config.journal.path, messages, settings)
+    except JournalAbsent:
+        return Known(frozenset(), frozenset())
+
+
+def _pause(
+    config: Config,
+    kind: ItemKind,
+    keys: Sequence[str],
+    lasts: float | None,
+    why: str | None,
+    *,
+    as_data: bool,
+) -> None:  # fmt: skip
+    wanted = {kind: list(dict.fromkeys(keys))}
+    answer = carry_out(config, Action.PAUSE, wanted, why, lasts=lasts)
+    report_reply("pause" if lasts is None else f"pause for {format_duration(lasts)}", answer, as_data=as_data)

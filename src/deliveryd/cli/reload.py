@@ -1,0 +1,69 @@
+"""`deliveryd reload`: have a running worker apply its configuration file as it is now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
+from deliveryd.cli.outcome import CONFIGURATION
+from deliveryd.cli.output import print_errors, print_json, print_lines
+from deliveryd.config import examine
+from deliveryd.control.client import NoWorker, ask, caller
+from deliveryd.control.protocol import ReloadRequest
+from deliveryd.errors import ConfigError, DeliverydError
+from deliveryd.runtime.privileges import work_as_owner
+
+RELOAD_TIMEOUT = 120.0
+"""Seconds: a large customer file takes a while to read."""
+
+
+def reload(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    accept_orphans: Annotated[
+        bool,
+        typer.Option(
+            "--accept-orphans",
+            help="Remove providers though messages of theirs are in doubt, wait, or have receipts to come.",
+        ),
+    ] = False,
+    as_data: AsData = False,
+) -> None:
+    """Apply the changed configuration to the running worker.
+
+    The worker reads the file and all secrets as a start would. If anything is wrong, it keeps what it has,
+    and the exit status is 78. Otherwise everything is applied at once, without a pause.
+    """
+    journal = _journal_of(config)
+    try:
+        answer = ask(journal, ReloadRequest(accept_orphans, caller()), RELOAD_TIMEOUT)
+    except NoWorker as error:
+        raise DeliverydError(f"{error}. If journal.url was changed, restart the worker") from None
+    except ConfigError as error:
+        if as_data:
+            print_json({"outcome": "refused", "changes": [], "problems": error.problems})
+            raise typer.Exit(CONFIGURATION) from None
+        print_errors("deliveryd: nothing was changed:", *error.problems)
+        raise typer.Exit(CONFIGURATION) from None
+    found = answer.get("changes")
+    changes = [str(each) for each in found] if isinstance(found, list) else []
+    if as_data:
+        print_json({"outcome": answer.get("outcome"), "changes": changes, "problems": []})
+    else:
+        heading = f"applied: {len(changes)}" if changes else "nothing has changed"
+        print_lines(heading, *(f"  {each}" for each in changes))
+
+
+def _journal_of(path: Path) -> Path:
+    """Return the journal that the file names, though it may have mistakes, which the worker reports.
+
+    Raises ConfigError if so little can be read that its worker isn't known.
+    """
+    examined = examine(path)
+    if examined.config is None:
+        raise ConfigError(examined.problems)
+    work_as_owner(examined.config.journal.named)
+    return examined.config.journal.path

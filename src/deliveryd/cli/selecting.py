@@ -1,0 +1,191 @@
+"""Options that select messages, and reading what they select."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Annotated, NamedTuple
+
+import typer
+
+from deliveryd.cli.options import identifier, insist_on_a_channel
+from deliveryd.cli.orders import parse_instant_option
+from deliveryd.cli.output import json_text
+from deliveryd.cli.printable import printable
+from deliveryd.cli.progress import ProgressLine
+from deliveryd.cli.standard_output import standard_output
+from deliveryd.config import Config
+from deliveryd.inspection.tables import aligned, widths_of
+from deliveryd.journal.reader import read_all
+from deliveryd.journal.selection import Found, Selection
+from deliveryd.journal.sqlite_reader import SqliteReader
+from deliveryd.options.suggestion import suggestion
+
+ROWS = 1000
+"""Rows of a table whose columns are as wide as the widest of them; then the widths may grow."""
+
+_RANGE = re.compile(r"(-?[0-9]+)?\.\.(-?[0-9]+)?")
+
+Ids = Annotated[
+    list[int] | None, typer.Argument(metavar="MESSAGE_ID", parser=identifier, help="IDs of messages.")
+]
+Matching = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")
+]
+Channel = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Only those of this channel, or that failed there.")
+]
+Provider = Annotated[
+    str | None,
+    typer.Option(metavar="CHANNEL/NAME", help="Only those of this provider, or that failed there."),
+]
+SettingsId = Annotated[
+    int | None, typer.Option("--settings", metavar="ID", parser=identifier, help="Only these settings.")
+]
+Customer = Annotated[
+    int | None, typer.Option(metavar="ID", parser=identifier, help="Only messages for this customer.")
+]
+Since = Annotated[
+    int | None,
+    typer.Option(
+        parser=parse_instant_option,
+        metavar="TIME",
+        help='Only those that ended since this instant, or within this time, such as "2h". What hasn\'t'
+        " ended counts by when it was taken.",
+    ),
+]
+Until = Annotated[
+    int | None,
+    typer.Option(
+        parser=parse_instant_option,
+        metavar="TIME",
+        help="Only those that ended until this instant, or longer ago than this time.",
+    ),
+]
+AsLines = Annotated[bool, typer.Option("--jsonl", help="Print JSON Lines, one object per line.")]
+AcceptDuplicates = Annotated[
+    bool,
+    typer.Option(
+        "--accept-duplicates",
+        help="Include messages that may have arrived already: their customers might get them twice.",
+    ),
+]
+
+
+class IdRange(NamedTuple):
+    """The first and the last id of a range; None: no bound."""
+
+    first: int | None = None
+    last: int | None = None
+
+
+def id_range(text: str) -> IdRange:
+    """Parse a range of ids such as 1000..2000, 1000.. or ..2000. Raises BadParameter."""
+    found = _RANGE.fullmatch(text.strip())
+    if found is None or found[0] == "..":
+        raise typer.BadParameter(f"{text[:80]!a} isn't a range such as 1000..2000, 1000.. or ..2000")
+    first, last = (None if bound is None else identifier(bound) for bound in found.groups())
+    if first is not None and last is not None and first > last:
+        raise typer.BadParameter(f"the range {text[:80]} is empty: its first ID is above its last")
+    return IdRange(first, last)
+
+
+def provider_name(provider: str | None) -> str | None:
+    """Return a provider's name as the journal has it: CHANNEL where both words are the same."""
+    if provider is None:
+        return None
+    channel, _, name = provider.partition("/")
+    return channel if name in ("", channel) else provider
+
+
+def insist_on_one_form(*, as_data: bool, as_lines: bool) -> None:
+    """Raise BadParameter if both --json and --jsonl are given."""
+    if as_data and as_lines:
+        raise typer.BadParameter("give either --json or --jsonl")
+
+
+def now() -> int:
+    """Return the instant until which a command selects, so that what ends meanwhile isn't included."""
+    return time.time_ns() // 1000
+
+
+def until_now(until: int | None) -> int:
+    """Return the earlier one of an instant and now."""
+    return now() if until is None else min(until, now())
+
+
+class _FindProgress:
+    """How many messages were read, and how many of them are selected."""
+
+    def __init__(self, line: ProgressLine) -> None:
+        self._line = line
+        self.found = 0
+        self._examined = 0
+
+    def came_to(self, examined: int) -> None:
+        self._examined = examined
+        self._line.came_to(self)
+
+    def text(self) -> str:
+        return f"{self._examined:,} messages were read, {self.found:,} found"
+
+
+def find_all(config: Config, selection: Selection, *, beside_output: bool) -> Iterator[Found]:
+    """Find messages; show the progress on standard error, unless the output goes to the terminal meanwhile.
+
+    Raises BadParameter if nothing was found of a channel or a provider that isn't configured.
+    """
+    line = ProgressLine(beside_output=beside_output and sys.stdout.isatty())
+    progress = _FindProgress(line)
+    try:
+        for found in read_all(SqliteReader(config.journal.path), selection, progress.came_to):
+            progress.found += 1
+            yield found
+    finally:
+        line.close()
+    if not progress.found:
+        _insist_on_known_names(config, selection)
+
+
+def _insist_on_known_names(config: Config, selection: Selection) -> None:
+    if selection.channel is not None:
+        insist_on_a_channel(selection.channel, sorted(config.channels.configured))
+    known = sorted(config.channels.providers)
+    if selection.provider is not None and selection.provider not in known:
+        name = selection.provider
+        text = f"there is no provider {name!a}{suggestion(name, known)}; there are {', '.join(known)}"
+        raise typer.BadParameter(text, param_hint="--provider")
+
+
+def print_table(heading: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> int:
+    """Print rows as they come, in portions that are aligned; return how many there were."""
+    count = 0
+    widths: Sequence[int] = [len(cell) for cell in heading]
+    rest = iter(rows)
+    with standard_output() as out:
+        while portion := list(islice(rest, ROWS)):
+            plain = [[printable(cell) for cell in row] for row in portion]
+            widths = list(map(max, widths, widths_of(plain)))
+            if not count:
+                out.write(f"{aligned(heading, widths, right)}\n")
+            for row in plain:
+                out.write(f"{aligned(row, widths, right)}\n")
+            count += len(portion)
+    return count
+
+
+def print_records(records: Iterable[Mapping[str, object]], *, as_lines: bool) -> None:
+    """Print objects as they come: as JSON Lines, or as one JSON array."""
+    begin, between, end = ("", "\n", "\n") if as_lines else ("[", ",\n ", "]\n")
+    with standard_output() as out:
+        count = 0
+        for record in records:
+            out.write(f"{between if count else begin}{json_text(record)}")
+            count += 1
+        if not as_lines:
+            out.write(end if count else "[]\n")
+        elif count:
+            out.write(end)

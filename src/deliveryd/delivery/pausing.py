@@ -1,0 +1,130 @@
+"""Pauses as they begin and end: the journal's, those in memory, and the messages that wait for their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection, Sequence
+from typing import Protocol, TypeVar
+
+import anyio
+
+from deliveryd.delivery.backlog import Backlog
+from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.pauses import Pauses
+from deliveryd.journal.base import Journal, Recovery
+from deliveryd.journal.pauses import Pause
+from deliveryd.model import Clock, Transition
+from deliveryd.runtime import waits
+from deliveryd.telemetry import Event, log
+
+PORTION = 1000
+"""How many messages one commit parks or wakes at most."""
+
+
+class _Changed(Protocol):
+    """What a change of the pauses returns."""
+
+    @property
+    def pauses(self) -> Sequence[Pause] | None:
+        """All that are in force; None: nothing changed."""
+
+
+_T = TypeVar("_T", bound=_Changed)
+
+
+class Pausing:
+    """Keeps `pauses` as the journal has them, and lets messages go on whose pause ended.
+
+    They go on in portions, beside all else that is due (see `DueMessages`).
+    """
+
+    def __init__(self, journal: Journal, backlog: Backlog, in_flight: InFlightLimit, clock: Clock) -> None:
+        self.pauses = Pauses()
+        self._journal = journal
+        self._backlog = backlog
+        self._in_flight = in_flight
+        self._clock = clock
+        self._providers: Sequence[str] = ()
+        self._turn = anyio.Lock()  # so that pauses change in memory in the order of the journal
+
+    def recover(self, left: Recovery, providers: Collection[str]) -> None:
+        """Take up what an earlier run left.
+
+        Messages go on whose pause ended meanwhile, and those of channels and providers that were removed.
+        """
+        self._providers = tuple(providers)
+        self.pauses.replace(left.pauses, self._providers)
+        self._backlog.change_paused(sum(left.paused.values()))
+        for waits_for in left.paused:
+            if not self.pauses.is_in_force(waits_for):
+                self._backlog.answered(waits_for)
+
+    def configure(self, providers: Collection[str]) -> None:
+        """Follow a change of the configured providers: a pause of one that was removed isn't in force."""
+        self._providers = tuple(providers)
+        self._replace(self.pauses.all)
+
+    async def decided(self, decision: Awaitable[_T]) -> _T:
+        """Follow an order that may change the pauses."""
+        async with self._turn:
+            decided = await decision
+            if decided.pauses is not None:
+                self._replace(decided.pauses)
+        return decided
+
+    def _replace(self, pauses: Sequence[Pause]) -> None:
+        for waits_for in self.pauses.replace(pauses, self._providers):
+            self._backlog.answered(waits_for)
+        self._backlog.changed.set()
+        self._in_flight.freed.set()
+
+    def note_waiting(self, steps: Sequence[Transition]) -> None:
+        """Messages wait by these steps now; those go on whose pause ended while the steps were recorded."""
+        for step in steps:
+            if waits.is_paused(step.waits_for) and not self.pauses.is_in_force(step.waits_for or ""):
+                self._backlog.answered(step.waits_for or "")
+
+    async def end_those_over(self) -> None:
+        """Resume what was paused until now."""
+        now = self._clock.now()
+        if now < self.pauses.next_end:
+            return
+        async with self._turn:
+            ended = [pause for pause in self.pauses.all if pause.until is not None and pause.until <= now]
+            self._replace(await self._journal.end_pauses(now))
+        for pause in ended:
+            log(Event.PAUSE_ENDED, kind=pause.kind, key=pause.key)
+
+    async def refresh(self) -> None:
+        """Read the pauses anew after messages were removed, with which their own pauses go."""
+        if self.pauses.hold_messages:
+            async with self._turn:
+                self._replace(await self._journal.end_pauses(self._clock.now()))
+
+    async def follow_clock(self, back: int) -> None:
+        """Let no pause last longer from now on than it was ordered to; the clock was put back by so much."""
+        async with self._turn:
+            self._replace(await self._journal.retime_pauses(back, self._clock.now()))
+
+    async def park(self, provider: str, pause: Pause) -> bool:
+        """Let messages that wait for a provider wait for the end of a pause instead.
+
+        Returns whether there may be more of them than this portion.
+        """
+        waited_for = (
+            waits.room(provider), waits.repeat(provider), waits.recovery(provider), waits.alone(provider)
+        )  # fmt: skip
+        parked = await self._journal.park(pause.waits_for, waited_for, PORTION)
+        self._backlog.change(-parked)
+        self._backlog.change_paused(parked)
+        if not self.pauses.is_in_force(pause.waits_for):
+            self._backlog.answered(pause.waits_for)
+        return parked == PORTION
+
+    async def wake(self, waits_for: Collection[str]) -> bool:
+        """Make a portion of messages due whose pause ended; return whether there may be more of them."""
+        woken = await self._journal.wake(waits_for, self._clock.now(), PORTION)
+        self._backlog.change_paused(-woken)
+        self._backlog.change(woken)
+        if woken:
+            self._backlog.changed.set()
+        return woken == PORTION

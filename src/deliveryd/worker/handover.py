@@ -1,0 +1,265 @@
+"""The exchange of a running line's parts for those of another configuration, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+from anyio.abc import TaskGroup
+
+from deliveryd.config import Config
+from deliveryd.delivery.dispatch_queue import KEPT
+from deliveryd.delivery.dispatcher import Dispatcher
+from deliveryd.delivery.provider import Provider
+from deliveryd.errors import IllegalTransition
+from deliveryd.model import Entry
+from deliveryd.runtime import waits
+from deliveryd.telemetry import Event, log
+from deliveryd.worker.outside import Closable, Outside
+from deliveryd.worker.wiring import (
+    Derived,
+    Parts,
+    compiler,
+    derive,
+    longest_pause,
+    open_dispatcher,
+    policy_of,
+)
+
+if TYPE_CHECKING:
+    from deliveryd.receipts.app import Receipts
+    from deliveryd.receipts.inlet import Inlet
+
+Inlets = Mapping[str, "Inlet"]
+
+_RECORDED_AGAIN = 3
+"""How often messages held in doubt are read again that an operator decided about meanwhile."""
+
+
+class _Difference(NamedTuple):
+    """The providers that were added or removed, or have another adapter; `routes`: routing differs."""
+
+    added: Collection[str]
+    removed: Collection[str]
+    changed: Collection[str]
+    routes: bool
+
+
+class Handover:
+    """Hands a running line over to one configuration after the other."""
+
+    def __init__(self, config: Config, parts: Parts, tasks: TaskGroup) -> None:
+        self._parts = parts
+        self._common = parts.common
+        self._stations = parts.stations
+        self._recorder = parts.recorder
+        self._tasks = tasks
+        self._removed: set[str] = set()
+        self._watches_deadlines = bool(config.channels.reporting)
+        self.outside = parts.outside
+        """What is in use now."""
+        self.receipts = parts.receipts
+        """What takes receipts in; None: nothing has reported so far."""
+
+    def take_over(
+        self, before: Config, config: Config, outside: Outside, receipts: Receipts | None, inlets: Inlets
+    ) -> None:
+        """Replace all parts. Without an await: the loops see either the old configuration or the new one."""
+        difference = _difference(before, config, self.outside, outside)
+        states = self._states(config, difference)
+        derived = derive(config, outside.providers, states, self._common)
+        self._replace_limits(before, config, self.outside.service is not outside.service)
+        self._replace_outside(outside)
+        self._stations.preparer.adopt(derived.router)
+        self._parts.settings.adopt(
+            None if before.content == config.content else compiler(config), config.settings.ttl
+        )
+        self._replace_lanes(derived, difference)
+        self._stations.availability.adopt(derived.choices, derived.limits)
+        self._replace_receipts(config, receipts, inlets)
+        self.outside = outside
+        self._removed = (self._removed | set(difference.removed)) - derived.lanes.keys()
+        self._tasks.start_soon(self._wake, difference, states, _to_repeat(before, config))
+
+    async def sweep(self) -> None:
+        """Release what still waits for removed providers: some steps are recorded after the exchange."""
+        if self._removed:
+            await self._recorder.leave(self._removed)
+
+    # the exchange
+
+    def _states(self, config: Config, difference: _Difference) -> Mapping[str, Provider]:
+        """What is known of each provider; of a new address or credentials, nothing but that it failed."""
+        dispatchers = self._stations.dispatchers
+        states = {}
+        for name, provider in config.channels.providers.items():
+            policy = policy_of(provider).breaker
+            if name in dispatchers and name not in difference.changed:
+                states[name] = dispatchers[name].lane.provider
+                states[name].follow(policy)
+                continue
+            states[name] = Provider(
+                name, policy, self._recorder.backlog, self._recorder.pauses, self._common.clock
+            )
+            if name in dispatchers and dispatchers[name].lane.provider.is_failing:
+                states[name].probe_soon()
+        return states
+
+    def _replace_limits(self, before: Config, config: Config, is_other_service: bool) -> None:
+        recorder, stations = self._recorder, self._stations
+        recorder.bound_waiting(config.queue.max_waiting, longest_pause(config))
+        recorder.in_flight.most = config.queue.max_in_flight
+        recorder.in_flight.freed.set()
+        self._parts.journal.reserve = config.journal.reserve
+        stations.due.bound(config.queue.max_waiting)
+        stations.reporting.adopt(
+            batch_size=config.events.batch_size, flush_interval=config.events.flush_interval
+        )
+        if is_other_service or before.queue != config.queue:
+            stations.intake.adopt(
+                batch_size=config.queue.batch_size,
+                poll_interval=config.queue.poll_interval,
+                max_poll_interval=config.queue.max_poll_interval,
+            )
+
+    def _replace_outside(self, outside: Outside) -> None:
+        before, parts = self.outside, self._parts
+        if outside.service is not before.service:
+            self._close_after(parts.service.replace(outside.service), before.service)
+            parts.settings.ask_again()
+            if parts.stations.reporting.down:
+                parts.recorder.outbox.go_on()
+        if outside.directory is not before.directory:
+            self._close_after(parts.directory.replace(outside.directory), before.directory)
+
+    def _replace_lanes(self, derived: Derived, difference: _Difference) -> None:
+        stations = self._stations
+        stations.doubts.clear()
+        stations.doubts.update(derived.doubts)
+        leaving = [stations.lanes.remove(name) for name in difference.removed]
+        for name, lane in derived.lanes.items():
+            self._common.metrics.add_provider(name)
+            dispatcher = stations.dispatchers.get(name)
+            if dispatcher is None:
+                stations.lanes.add(open_dispatcher(lane, stations.outcomes, self._common))
+                continue
+            adapter = dispatcher.lane.channel
+            if (unused := dispatcher.adopt(lane)) is not None:
+                self._close_after(unused, adapter)
+            if difference.routes:
+                dispatcher.route_all_again()
+        for dispatcher in leaving:
+            self._recorder.route_again([_released(entry) for entry in dispatcher.leave()])
+            self._tasks.start_soon(self._end, dispatcher)
+
+    def _replace_receipts(self, config: Config, receipts: Receipts | None, inlets: Inlets) -> None:
+        deadlines = self._stations.deadlines
+        deadlines.adopt(tuple(config.channels.reporting))
+        if config.channels.reporting and not self._watches_deadlines:
+            self._watches_deadlines = True
+            self._stations.lanes.begin(deadlines.run)
+        self._parts.overdue.adopt(config.channels.overdue)
+        self.receipts = receipts
+        if receipts is not None:
+            receipts.adopt(
+                inlets,
+                config.channels.receipt_paths,
+                max_body=config.receipts.max_body,
+                public_url=config.receipts.public_url or "",
+                intermediate=config.events.intermediate,
+            )
+
+    # afterwards
+
+    def _close_after(self, unused: anyio.Event, part: Closable) -> None:
+        async def close() -> None:
+            await unused.wait()
+            await self.outside.holdings.close(part)
+
+        self._tasks.start_soon(close)
+
+    async def _end(self, dispatcher: Dispatcher) -> None:
+        """Finish the attempts at a removed provider, then release what they left there."""
+        await self._stations.lanes.end(dispatcher)
+        await self._stations.outcomes.flush()
+        await self.sweep()
+        await self.outside.holdings.close(dispatcher.lane.channel)
+
+    async def _wake(
+        self, difference: _Difference, states: Mapping[str, Provider], to_repeat: Collection[str]
+    ) -> None:
+        """Let messages go on that wait for what has changed, as a start does."""
+        recorder, backlog = self._recorder, self._recorder.backlog
+        await self.sweep()
+        await self._repeat_held({*to_repeat, *difference.added})
+        for name in (*difference.added, *difference.changed):
+            await recorder.wake([waits.recovery(name)], most=KEPT)
+            if not states[name].is_down:
+                backlog.answered(waits.recovery(name))
+        if difference.routes:
+            for name in states:
+                backlog.answered(waits.alone(name))
+        backlog.note_short_of_room(states)
+        backlog.changed.set()
+
+    async def _repeat_held(self, providers: Collection[str]) -> None:
+        """Repeat what is held in doubt at providers that repeat it now."""
+        doubts = self._stations.doubts
+        for _ in range(_RECORDED_AGAIN):
+            now = self._common.clock.now()
+            held = [each for each in await self._recorder.held(providers) if each.entry.provider in doubts]
+            steps = [
+                step
+                for entry, _, reason in held
+                if (step := doubts[entry.provider or ""].after_hold(entry, reason or "", now)) is not None
+            ]
+            try:
+                await self._recorder.record(steps)
+            except IllegalTransition:  # an operator or a receipt settled one of them meanwhile
+                continue
+            if steps:
+                log(Event.MESSAGES_REPEATED, count=len(steps))
+            return
+
+
+def _released(entry: Entry) -> Entry:
+    """A message that was queued at a removed provider: bound to none, unless a try there is in doubt."""
+    return entry if entry.doubt else entry._replace(provider=None, tries=0)
+
+
+def _difference(before: Config, config: Config, old: Outside, new: Outside) -> _Difference:
+    stay = old.providers.keys() & new.providers.keys()
+    changed = [name for name in stay if new.providers[name] is not old.providers[name]]
+    return _Difference(
+        [name for name in new.providers if name not in stay],
+        [name for name in old.providers if name not in stay],
+        changed,
+        bool(changed) or _routing(before) != _routing(config),
+    )
+
+
+def _routing(config: Config) -> object:
+    """What of a configuration decides where a message goes and what it says."""
+    channels = {
+        name: (
+            channel.block,
+            channel.common.max_parts,
+            channel.common.transliterate,
+            [(each.identity, each.common.weight, each.common.enabled) for each in channel.providers.values()],
+        )
+        for name, channel in config.channels.configured.items()
+    }
+    return config.content, config.channels.order, channels
+
+
+def _to_repeat(before: Config, config: Config) -> Collection[str]:
+    """The providers that held what is in doubt, and repeat it now."""
+    old = before.channels.providers
+    return [
+        name
+        for name, provider in config.channels.providers.items()
+        if name in old
+        and old[name].common.on_in_doubt != "resend"
+        and provider.common.on_in_doubt == "resend"
+    ]

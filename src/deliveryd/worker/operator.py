@@ -1,0 +1,153 @@
+"""What the status page may order of a running worker: the same orders that commands give it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+
+import anyio.to_thread
+
+from deliveryd.control.orders import OrderHandler
+from deliveryd.control.protocol import MOST_KEYS, as_control_reply, check_reason
+from deliveryd.errors import DeliverydError
+from deliveryd.journal.orders import Action, ItemKind, Order
+from deliveryd.journal.reader import read_all
+from deliveryd.journal.selection import Found, Selection
+from deliveryd.journal.sqlite_reader import SqliteReader
+from deliveryd.model import channel_of
+from deliveryd.states import State
+from deliveryd.worker.health import WorkerHealth
+
+CALLER = "status page"
+"""Who gives the orders, for the record: the page knows a token, and no user."""
+
+MOST_RETRIED = 5000
+"""Messages that one order lets begin anew; the next order takes the next ones."""
+
+READ_SECONDS = 5.0
+"""How long failed messages are read for a list of their reasons."""
+
+MOST_REASONS = 50
+INTAKE = "intake"
+
+
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
+_LONG_NUMBER = re.compile(r"\d{6,}")
+_ID = re.compile(r"-?[0-9]{1,18}")
+MAY_HAVE_ARRIVED = "may have arrived; send them with deliveryd failed retry --accept-duplicates"
+NO_REASON = "no reason recorded"
+
+
+class Starting(DeliverydError):
+    """The worker takes no orders yet."""
+
+
+class PageOperator:
+    """Carries out what the page orders; `providers` are those that are configured."""
+
+    def __init__(
+        self, orders: OrderHandler, health: WorkerHealth, journal: Path, providers: Collection[str]
+    ) -> None:
+        self._orders = orders
+        self._health = health
+        self._providers = providers
+        self._reader = SqliteReader(journal)
+
+    async def pause(
+        self, kind: str, key: str, seconds: float | None, reason: str | None
+    ) -> Mapping[str, object]:
+        """Pause something for so many seconds."""
+        order = _order(Action.PAUSE, ItemKind(kind), [self._key(kind, key)], reason)
+        return await self._carry_out(order._replace(lasts=seconds))
+
+    async def resume(self, kind: str, key: str, reason: str | None) -> Mapping[str, object]:
+        """Resume what is paused."""
+        return await self._carry_out(_order(Action.RESUME, ItemKind(kind), [key or INTAKE], reason))
+
+    async def failed(self) -> Sequence[Mapping[str, object]]:
+        """The reasons for which messages failed, the most frequent first; as many as are read in time."""
+        counts = await anyio.to_thread.run_sync(self._count_failed)
+        return [{"reason": reason, "count": count} for reason, count in counts.most_common(MOST_REASONS)]
+
+    async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
+        """Let messages begin anew that failed for this reason, some thousands at most."""
+        ids, left_out = await anyio.to_thread.run_sync(self._failed_for, failure)
+        done: list[str] = []
+        skipped: dict[str, str] = {}
+        if left_out:
+            skipped[f"{left_out:,} messages"] = MAY_HAVE_ARRIVED
+        for first in range(0, len(ids), MOST_KEYS):
+            keys = [str(id_) for id_ in ids[first : first + MOST_KEYS]]
+            answer = await self._carry_out(_order(Action.BEGIN_ANEW, ItemKind.MESSAGE, keys, reason))
+            reply = as_control_reply(answer)
+            done += reply.done
+            skipped |= reply.skipped
+        return {"done": done, "skipped": skipped}
+
+    async def reload(self) -> Mapping[str, object]:
+        """Read the configuration anew, and apply it if it would orphan nothing."""
+        if self._health.reloader is None:
+            raise Starting("the worker is starting; try again later")
+        found = await self._health.reloader.reload(accept_orphans=False)
+        return {"outcome": found.outcome, "changes": list(found.changes)}
+
+    async def _carry_out(self, order: Order) -> Mapping[str, object]:
+        if self._health.reloader is None:
+            raise Starting("the worker is starting; try again later")
+        return await self._orders.carry_out(order, None)
+
+    def _count_failed(self) -> Counter[str]:
+        until = monotonic() + READ_SECONDS
+        counts: Counter[str] = Counter()
+        for found in self._all_failed():
+            counts[reason_of(found)] += 1
+            if monotonic() > until:
+                break
+        return counts
+
+    def _failed_for(self, failure: str) -> tuple[Sequence[int], int]:
+        """The messages that may begin anew, and how many may not, since they could arrive twice."""
+        ids: list[int] = []
+        left_out = 0
+        for found in self._all_failed():
+            if reason_of(found) != failure:
+                continue
+            if found.may_have_arrived:
+                left_out += 1
+                continue
+            ids.append(found.id)
+            if len(ids) == MOST_RETRIED:
+                break
+        return ids, left_out
+
+    def _key(self, kind: str, key: str) -> str:
+        """The key of what is to be paused. Raises ValueError if there can't be anything with it."""
+        match kind:
+            case "intake":
+                return INTAKE
+            case "channel":
+                known = sorted({channel_of(each) for each in self._providers})
+            case "provider":
+                known = sorted(self._providers)
+            case _:
+                if not _ID.fullmatch(key):
+                    raise ValueError(f"{key} is no id: give the {kind}'s number")
+                return str(int(key))
+        if key not in known:
+            raise ValueError(f"there is no {kind} {key}; there are {', '.join(known)}")
+        return key
+
+    def _all_failed(self) -> Iterator[Found]:
+        return read_all(self._reader, Selection(states=(State.FAILED,)))
+
+
+def reason_of(found: Found) -> str:
+    """Why a message failed; instants and long numbers count as equal."""
+    return _LONG_NUMBER.sub("#", _INSTANT.sub("TIME", found.reason or NO_REASON))
+
+
+def _order(verb: Action, kind: ItemKind, keys: Sequence[str], reason: str | None) -> Order:
+    return Order(verb, kind, tuple(keys), caller=CALLER, reason=check_reason(reason))

@@ -1,0 +1,226 @@
+"""Reload: a changed configuration takes the place of the running one, as a whole or not at all.
+
+Everything is read, checked and opened beside what runs. Then all parts are replaced at one point of the event
+loop, without an await between. What is unchanged is kept, above all adapters and what is known of providers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+from anyio.abc import TaskGroup
+
+from deliveryd import telemetry
+from deliveryd.config import Config, Examined
+from deliveryd.errors import AddressInUse, ConfigError
+from deliveryd.journal.base import Orphans
+from deliveryd.model import SECOND, Clock
+from deliveryd.runtime.threads import Blocking, in_thread
+from deliveryd.telemetry import Event, log
+from deliveryd.worker.changes import (
+    Change,
+    Digests,
+    changes,
+    digests,
+    is_same_adapter,
+    needs_restart,
+)
+from deliveryd.worker.handover import Handover
+from deliveryd.worker.outside import Closable, Openers, Outside
+from deliveryd.worker.wiring import Parts, open_inlets, open_receipts
+
+if TYPE_CHECKING:
+    from deliveryd.receipts.app import Receipts
+    from deliveryd.receipts.inlet import Inlet
+
+APPLIED, UNCHANGED, REFUSED = "applied", "unchanged", "refused"
+
+STOPPING = "the worker is stopping: the next start reads the configuration"
+
+
+class Examination(NamedTuple):
+    """A configuration that was read, and the digests of the files that it names."""
+
+    examined: Examined
+    digests: Digests
+
+
+class LastReload(NamedTuple):
+    """The latest reload: when it ended, its outcome, what it changed, and what kept it from that."""
+
+    at: int
+    outcome: str
+    changes: Sequence[str] = ()
+    problems: Sequence[str] = ()
+
+
+class Around(NamedTuple):
+    """What a reload needs of the process around the line.
+
+    `examine` reads the configuration anew. `serve_receipts` begins to serve where nothing reported before;
+    raises ConfigError, AddressInUse. `adopted` is called at the moment of the exchange.
+    """
+
+    examine: Callable[[], Examined]
+    openers: Openers
+    serve_receipts: Callable[[Config, Receipts], None]
+    adopted: Callable[[Config], None]
+    is_stopping: Callable[[], bool]
+    blocking: Blocking = in_thread
+
+
+class Reloader:
+    """Replaces the configuration of a running worker, one reload after the other."""
+
+    def __init__(self, config: Config, parts: Parts, around: Around, clock: Clock, tasks: TaskGroup) -> None:
+        self._config = config
+        self._digests = digests(config)
+        self._parts = parts
+        self._around = around
+        self._clock = clock
+        self._turn = anyio.Lock()
+        self._handover = Handover(config, parts, tasks)
+        self.sweep = self._handover.sweep
+        self.last: LastReload | None = None
+
+    async def reload(self, *, accept_orphans: bool) -> LastReload:
+        """Apply the configuration as it is in the file now. Raises ConfigError; then nothing has changed."""
+        async with self._turn:
+            try:
+                found = await self._reload(accept_orphans)
+            except ConfigError as error:
+                self.last = LastReload(self._clock.now(), REFUSED, problems=tuple(error.problems))
+                for problem in error.problems:
+                    log(Event.CONFIG_REFUSED, reason=problem)
+                raise
+            self.last = LastReload(self._clock.now(), APPLIED if found else UNCHANGED, tuple(map(str, found)))
+            log(Event.CONFIG_RELOADED, count=len(found), reason=", ".join(self.last.changes) or "no change")
+            return self.last
+
+    async def _reload(self, accept_orphans: bool) -> Sequence[Change]:
+        """Return what was changed."""
+        examined, read = await self._around.blocking(self._read)
+        config = examined.config
+        if examined.problems or config is None:
+            raise ConfigError(list(examined.problems))
+        found = changes(self._config, config, self._digests, read)
+        if kept := [each.key for each in found if needs_restart(each)]:
+            text = "needs a restart: a reload can't change it, and has changed nothing"
+            raise ConfigError([f"{examined.place_of(key)}: {text}" for key in kept])
+        if not accept_orphans and (problems := await self._orphaned(config, examined)):
+            raise ConfigError(problems)
+        if found:
+            await self._exchange(config, read)
+        return found
+
+    def _read(self) -> Examination:
+        examined = self._around.examine()
+        return Examination(examined, {} if examined.config is None else digests(examined.config))
+
+    # what a removal would leave
+
+    async def _orphaned(self, config: Config, examined: Examined) -> list[str]:
+        """Return what keeps providers from being removed."""
+        problems = []
+        before = self._config.channels
+        for name in before.providers.keys() - config.channels.providers.keys():
+            overdue = before.overdue.get(name)
+            since = self._clock.now() - int((overdue or 0.0) * SECOND)
+            found = await self._parts.journal.orphans(name, since)
+            if overdue is None:
+                found = found._replace(unconfirmed=0)
+            if any(found):
+                place = examined.place_of(before.providers[name].place)
+                problems.append(f"{place}: {_why_kept(found)}")
+        return sorted(problems)
+
+    # the exchange
+
+    async def _exchange(self, config: Config, read: Digests) -> None:
+        """Open what is new, then replace all parts at once. Raises ConfigError; then nothing has changed."""
+        opened: list[Closable] = []
+        try:
+            outside = await self._open(config, read, opened)
+            inlets = await self._open_inlets(config)
+            receipts = self._receipts(config)
+        except BaseException:
+            for part in opened:
+                with anyio.CancelScope(shield=True):
+                    await part.aclose()
+            raise
+        for part in opened:
+            outside.holdings.hold(part)
+        before, self._config, self._digests = self._config, config, read
+        self._handover.take_over(before, config, outside, receipts, inlets)
+        if before.log != config.log:
+            telemetry.configure(config.log.level, config.log.format)
+        self._around.adopted(config)
+
+    async def _open(self, config: Config, read: Digests, opened: list[Closable]) -> Outside:
+        """Return the parts of the new configuration; those that were opened for it are noted first."""
+        in_use = self._handover.outside
+        service, directory = in_use.service, in_use.directory
+        if self._differs("service", read, config.service != self._config.service):
+            service = self._around.openers.service(config)
+            opened.append(service)
+        if self._differs("customers", read, config.customers != self._config.customers):
+            directory = await self._around.openers.directory(config)
+            opened.append(directory)
+        providers = {}
+        for name, provider in config.channels.providers.items():
+            before = self._config.channels.providers.get(name)
+            is_same = before is not None and is_same_adapter(before, provider)
+            if is_same and not self._differs(provider.place, read, self._has_moved(config)):
+                providers[name] = in_use.providers[name]
+            else:
+                providers[name] = self._around.openers.provider(config, provider)
+                opened.append(providers[name])
+        return Outside(service, providers, directory, in_use.holdings)
+
+    async def _open_inlets(self, config: Config) -> dict[str, Inlet]:
+        """What verifies and reads the reports; the last await before the exchange."""
+        if not config.channels.reporting:
+            return {}
+        try:
+            return await self._around.blocking(partial(open_inlets, config.channels.reporting))
+        except (ValueError, OSError) as error:
+            raise ConfigError([f"receipts: {error}"]) from None
+
+    def _receipts(self, config: Config) -> Receipts | None:
+        """What takes receipts in; it begins to listen when the first provider reports."""
+        if self._around.is_stopping():
+            raise ConfigError([STOPPING])
+        if self._handover.receipts is not None:
+            return self._handover.receipts
+        receipts = open_receipts(config, self._parts.common)
+        if receipts is not None:
+            try:
+                self._around.serve_receipts(config, receipts)
+            except AddressInUse as error:
+                raise ConfigError([f"receipts.listen: {error}"]) from None
+        return receipts
+
+    def _differs(self, part: str, read: Digests, is_changed: bool) -> bool:
+        return is_changed or self._digests.get(part, b"") != read.get(part, b"")
+
+    def _has_moved(self, config: Config) -> bool:
+        """Whether providers report to another address, which they are given with each request."""
+        return config.receipts.public_url != self._config.receipts.public_url
+
+
+def _why_kept(found: Orphans) -> str:
+    """Why a provider isn't removed, and what to do."""
+    parts = (
+        (found.in_doubt, "in doubt"),
+        (found.waiting, "waiting"),
+        (found.unconfirmed, "sent and not yet confirmed"),
+        (found.deadlines, "with a receipt deadline"),
+    )
+    counts = ", ".join(f"{count} {words}" for count, words in parts if count)
+    return (
+        f"removing it would orphan messages: {counts}. Set enabled = false and remove it when none are left,"
+        " or reload with --accept-orphans"
+    )

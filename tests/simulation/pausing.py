@@ -1,0 +1,126 @@
+"""Operators who pause something for a while: the plans of it, and the orders as they are given."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+
+import anyio
+from anyio.abc import TaskGroup
+
+from deliveryd.control.protocol import LONGEST_LINE, read_reply, socket_address, socket_of, write_request
+from deliveryd.journal.orders import Action, ItemKind, Order
+from simulation.choosing import Choices, Seeded
+from simulation.drawing import seeded_plan
+from simulation.ledger import Held
+from simulation.plan import CHANNELS, Halt, Plan, Tuning
+from simulation.world import World
+
+STARTING = 0.5
+"""Seconds that a worker has to open its socket."""
+
+AGAIN = 1.0
+LENIENCE = 7.0
+"""Seconds after its time at which a pause that ends by itself has to be over."""
+
+
+def plan_with_pauses(seed: int) -> Plan:
+    """The plan of a seed, with operators who pause things."""
+    return with_pauses(Seeded(f"pauses {seed}"), seeded_plan(seed))
+
+
+def with_pauses(choices: Choices, plan: Plan) -> Plan:
+    """The plan, with pauses, and with providers that are slow enough for queues."""
+    if plan.is_fair or plan.has_spare:
+        plan = replace(plan, is_fair=False, has_spare=False)
+    ends_by_itself = choices.number(0, 2) == 0
+    halts = [_halt(choices, plan, ends_by_itself) for _ in range(choices.one_of((1, 1, 2, 3)))]
+    return replace(
+        plan,
+        tuning=choices.one_of((plan.tuning, _slow(plan.tuning))),
+        provider_seconds=choices.one_of((plan.provider_seconds, 0.4, 1.5)),
+        jumps=() if ends_by_itself else plan.jumps,
+        shortages=(),
+        suspensions=(),
+        halts=tuple({(each.kind, each.key): each for each in halts}.values()),  # one does for each thing
+    )
+
+
+def _slow(tuning: Tuning) -> Tuning:
+    return replace(tuning, take=100, in_flight=100, concurrency=1)
+
+
+def _halt(choices: Choices, plan: Plan, ends_by_itself: bool) -> Halt:
+    kinds: Mapping[ItemKind, tuple[str, ...]] = {
+        ItemKind.INTAKE: ("intake",),
+        ItemKind.CHANNEL: CHANNELS,
+        ItemKind.PROVIDER: tuple(plan.weights),
+        ItemKind.SETTINGS: tuple(map(str, plan.templates)),
+        ItemKind.MESSAGE: tuple(str(message.id) for message in plan.messages),
+    }
+    kind = choices.one_of(tuple(kinds))
+    return Halt(
+        at=choices.number(0, 40) / 10,
+        seconds=choices.one_of((4.0, 10.0, 40.0)),
+        kind=kind,
+        key=choices.one_of(kinds[kind]),
+        ends_by_itself=ends_by_itself,
+    )
+
+
+class Pausers:
+    """Give the orders to pause and to resume, each until it was carried out once, over all lives."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._given: dict[Halt, Held | None] = {}
+        self._over: set[Halt] = set()
+        self.waiting = 0
+        """How many pauses are still to begin or to end in this life."""
+
+    def begin(self, tasks: TaskGroup) -> None:
+        """A worker runs: send it orders."""
+        self.waiting = 0
+        for halt in self._world.plan.halts:
+            if halt not in self._over:
+                self.waiting += 1
+                tasks.start_soon(self._halt, halt)
+
+    async def _halt(self, halt: Halt) -> None:
+        await anyio.sleep(STARTING)
+        await anyio.sleep_until(halt.at)
+        while halt not in self._given:
+            seconds = halt.seconds if halt.ends_by_itself else None
+            begun = anyio.current_time()
+            if (done := await self._ask(Action.PAUSE, halt, seconds)) is None:
+                await anyio.sleep(AGAIN)
+                continue
+            ends = begun + halt.seconds if halt.ends_by_itself else float("inf")
+            self._given[halt] = held = Held(halt, anyio.current_time(), ends) if done else None
+            if held is not None:
+                self._world.ledger.held.append(held)
+        held = self._given[halt]
+        if held is not None:
+            await anyio.sleep_until(held.begun + halt.seconds + (LENIENCE if halt.ends_by_itself else 0.0))
+            held.ended = min(held.ended, anyio.current_time())
+            if not halt.ends_by_itself:
+                await self._resume(halt)
+        self._over.add(halt)
+        self.waiting -= 1
+
+    async def _resume(self, halt: Halt) -> None:
+        while await self._ask(Action.RESUME, halt, None) is None:  # noqa: ASYNC110 - in virtual time
+            await anyio.sleep(AGAIN)
+
+    async def _ask(self, verb: Action, halt: Halt, seconds: float | None) -> bool | None:
+        """Give an order; whether it was carried out, None: it has to be given again."""
+        order = Order(verb, halt.kind, (halt.key,), reason="a plan", lasts=seconds)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.setblocking(False)
+            with socket_address(socket_of(self._world.journal)) as address:
+                connection.connect(address)
+            connection.send(write_request(order))
+            await anyio.wait_readable(connection)
+            answer = read_reply(connection.recv(LONGEST_LINE))
+        return bool(answer["done"]) if isinstance(answer, dict) else None

@@ -1,0 +1,99 @@
+"""Rules about messages that an operator had begin anew or forgot, in place of most others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+
+from deliveryd.journal.orders import Action
+from simulation.case import BUSY, SET_ASIDE, TAKEN_FOR_SENT, Case, was_failed_by_report
+from simulation.ledger import Asked
+from simulation.new_beginnings import BEGINS, FORGETS
+from simulation.plan import Trouble
+from simulation.rules_of_reporting import DUE, errors_explained
+from simulation.rules_of_sending import repeated_rightly, said_right, sent_with_leave
+
+_ACCEPTS = frozenset({Action.BEGIN_ANEW_ANYWAY, Action.FORGET_ANYWAY, Action.RESEND_ANEW})
+"""Orders after which a message may arrive twice."""
+
+_SETTLES = frozenset({Action.SETTLE_FAILED})
+_ENDS = frozenset({"sent", "delivered", "error"})
+
+
+def began_anew(case: Case) -> bool:
+    """Whether an operator may have had it begin anew, or forgot it."""
+    return bool(case.orders & (BEGINS | FORGETS))
+
+
+def _ordered_between(case: Case, verbs: frozenset[Action], first: int, last: int) -> bool:
+    return any(first < ordered.order < last for ordered in case.ordered if ordered.verb in verbs)
+
+
+def _no_key_comes_twice(case: Case) -> Iterator[str]:
+    """A key is one provider's, and after an end that the service heard no key from before is used."""
+    providers: dict[str, str] = {}
+    for asked in case.asked:
+        if providers.setdefault(asked.key, asked.provider) != asked.provider:
+            yield "a key was used at two providers"
+    for heard in case.heard:
+        if heard.event.status in _ENDS:
+            before = {asked.key for asked in case.asked if asked.order < heard.order}
+            after = {asked.key for asked in case.asked if asked.order > heard.order}
+            if before & after:
+                yield f"a key from before its {heard.event.status} was used again"
+
+
+def _is_settled(case: Case, doubtful: Asked) -> bool:
+    """Whether a repeat under its key was accepted for certain."""
+    return any(
+        asked.trouble in TAKEN_FOR_SENT and not case.may_be_doubtful(asked)
+        for asked in case.under_key(doubtful.key)
+    )
+
+
+def _doubts_accepted(case: Case) -> Iterator[str]:
+    """Nothing in doubt is sent under another key, but by the word of an operator who accepted duplicates."""
+    for earlier, later in combinations(case.asked, 2):
+        if earlier.key == later.key or not case.is_doubtful(earlier) or _is_settled(case, earlier):
+            continue
+        if later.trouble is Trouble.NO_CONNECTION or case.has_arrived:
+            continue
+        if not _ordered_between(case, _ACCEPTS | _SETTLES, earlier.order, later.order):
+            yield f"was sent as {later.key[13:]} while it was in doubt as {earlier.key[13:]}"
+            return
+
+
+def _taken_twice_by_order(case: Case) -> Iterator[str]:
+    """By two providers, or under two keys, only if duplicates were accepted or the first one failed."""
+    for earlier, later in pairwise(case.accepted):
+        asked = case.under_key(earlier.key)
+        was_denied = any(one.trouble in BUSY for one in asked) and not any(map(case.is_doubtful, asked))
+        failed = was_failed_by_report(case) and case.orders & BEGINS
+        allowed = _ordered_between(case, _ACCEPTS | _SETTLES, earlier.order, later.order)
+        if not (was_denied or failed or allowed):
+            yield f"was taken as {earlier.key[13:]} and as {later.key[13:]}, which nobody accepted"
+
+
+def _end_was_told(case: Case) -> Iterator[str]:
+    refused = {event.status for event in case.refused}
+    heard = set(case.statuses)
+    if case.state is not None and (missing := DUE.get(case.state, frozenset()) - heard - refused):
+        yield f"never reported: {', '.join(sorted(missing))}"
+
+
+def _sent_with_leave(case: Case) -> Iterator[str]:
+    """But for what was forgotten after it was sent, and set aside when it came again."""
+    if case.state != SET_ASIDE:
+        yield from sent_with_leave(case)
+
+
+RULES = (
+    _no_key_comes_twice,
+    _doubts_accepted,
+    _taken_twice_by_order,
+    _end_was_told,
+    _sent_with_leave,
+    said_right,
+    repeated_rightly,
+    errors_explained,
+)

@@ -1,0 +1,44 @@
+"""Rules about what operators paused: nothing of it begins until it is resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from deliveryd.journal.orders import ItemKind
+from simulation.ledger import Asked, Held
+from simulation.run import History
+
+UNDER_WAY = 3.0
+"""Seconds after the order in which an attempt that was under way may still reach its provider."""
+
+TAKE_UNDER_WAY = 12.0
+"""The same for a request of messages, which is tried several times."""
+
+
+def broken_pauses(history: History) -> Iterator[str]:
+    """What was sent, or taken, while it was paused."""
+    settings = {message.id: message.settings_id for message in history.plan.messages}
+    ledger = history.ledger
+    for held in ledger.held:
+        what = f"{held.halt.kind} {held.halt.key}"
+        if held.halt.kind is ItemKind.INTAKE:
+            asked_at = (polled.at for polled in ledger.polled)
+            late = [at for at in asked_at if held.begun + TAKE_UNDER_WAY < at < held.ended]
+        else:
+            late = [
+                asked.at
+                for asked in ledger.asked
+                if held.begun + UNDER_WAY < asked.at < held.ended and _concerns(held, asked, settings)
+            ]
+        if late:
+            yield f"{what} was paused at {held.begun:.1f} and used at {late[0]:.1f}"
+
+
+def _concerns(held: Held, asked: Asked, settings: Mapping[int, int]) -> bool:
+    named = {
+        ItemKind.CHANNEL: asked.channel,
+        ItemKind.PROVIDER: asked.provider,
+        ItemKind.SETTINGS: str(settings[asked.message_id]),
+        ItemKind.MESSAGE: str(asked.message_id),
+    }
+    return named[held.halt.kind] == held.halt.key

@@ -1,0 +1,63 @@
+"""What the status page makes of numbers, and what of an overview it points at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from deliveryd.admin.notices import level_of, notices_of
+from deliveryd.admin.plots import figure, plot
+from deliveryd.admin.words import age, ago, length, size
+from deliveryd.overview import Disk
+from support.overviews import BUSY, DOWN, IDLE
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (3660, "1 h 1 min"), (90_000, "1 d 1 h")],
+)
+def test_ages(seconds: float, words: str) -> None:
+    assert age(seconds) == words
+
+
+def test_lengths_sizes_and_figures() -> None:
+    assert [length(each) for each in (0.042, 1.84, 75)] == ["42 ms", "1.8 s", "1 min"]
+    assert [size(each) for each in (0, 1023, 1536, 180 << 30)] == ["0 B", "1023 B", "1.5 KiB", "180 GiB"]
+    assert [figure(each) for each in (0, 0.012, 2.44, 53, 1984.2)] == ["0", "0.012", "2.4", "53", "1,984"]
+
+
+def test_an_instant_ahead_is_now() -> None:
+    """The clock may have been put back since."""
+    assert ago("2026-11-22T10:00:05Z", "2026-11-22T10:00:00Z") == "0 s ago"
+
+
+def test_an_idle_worker_has_nothing_to_look_at() -> None:
+    assert notices_of(IDLE) == []
+    assert level_of(IDLE, []) == "good"
+
+
+def test_the_most_urgent_comes_first() -> None:
+    found = notices_of(DOWN)
+    assert (found[0].about, found[0].level) == ("sms", "bad")
+    assert level_of(DOWN, found) == "fair"
+    assert level_of(replace(IDLE, alive=False), []) == level_of(replace(IDLE, ready=False), []) == "bad"
+
+
+def test_a_disk_that_fills_is_told_before_it_is_full() -> None:
+    def told(free: int) -> list[str]:
+        return [notice.level for notice in notices_of(replace(IDLE, disk=Disk(free, 64 << 20)))]
+
+    assert [told(free << 20) for free in (200, 100, 60)] == [[], ["fair"], ["bad"]]
+
+
+def test_one_and_many_are_told_apart() -> None:
+    [notice] = notices_of(replace(BUSY, providers=[replace(BUSY.providers[0], in_doubt=1)]))
+    assert notice.text == "1 message is held in doubt for a decision: see deliveryd in-doubt list."
+
+
+def test_a_plot_has_gaps_where_nothing_was_measured() -> None:
+    drawn = plot("Delay", " s", ("p99", [1.0, None, 2.0, 2.0]), ("p50", [None, None]))
+    assert drawn.count("M") == 2 + 2  # two stretches, as an area and as a line
+    assert 'aria-label="Delay in the last hour: highest 2 s"' in drawn
+    assert "NaN" not in plot("Sent", "/s", ("sent", [])) + plot("Sent", "/s", ("sent", [0.0]))

@@ -240,7 +240,7 @@ def test_top_survives_a_suspension(busy: Busy) -> None:
         screen.drain()
         assert screen.is_restored
         screen.process.send_signal(signal.SIGCONT)
-        screen.wait_for("channels, by name")
+        screen.wait_until(lambda _shown: screen.raw.count(b"\x1b[?1049h") == 2, "a screen of its own again")
         screen.press("q")
         assert screen.wait_for_end() == 0
 

@@ -70,7 +70,7 @@ class Screen:
     def _take(self) -> None:
         if self._keys is not None:
             self._before = termios.tcgetattr(self._keys)
-            tty.setcbreak(self._keys)
+            tty.setcbreak(self._keys, termios.TCSADRAIN)  # what was typed before counts
         self._write(_ENTER)
 
     def _give_back(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -266,3 +267,27 @@ def test_check_says_whether_the_collector_can_be_reached(world: World, collector
     answered = check(world)
     assert "refused" in warned(answered)["otlp.endpoint"]
     assert answered.status == 0
+
+
+@pytest.mark.slow
+def test_a_reloaded_provider_is_traced(world: World, collector: Collector) -> None:
+    """Its requests are spans and carry the header as before; another collector needs a restart."""
+    worker = world.start()
+    send(world, 1)
+    world.change("attempts = 2", "attempts = 3")
+    assert world.command("reload", "--config", str(world.config)).returncode == 0
+    send(world, 2)
+    world.change("[otlp]", "[otlp]\nsample = 0.5")
+    refused = world.command("reload", "--config", str(world.config))
+    assert refused.returncode == 78
+    assert "otlp.sample" in refused.stdout + refused.stderr
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 0
+    assert [span.name for span in collector.spans].count("request sms") == 2
+    assert ["traceparent" in headers for headers in collector.headers["/sms"]] == [True, True]
+
+
+def send(world: World, id_: int) -> None:
+    """Have a message sent."""
+    world.state.enqueue({**message(id_), "variables": {"name": "Ann"}})
+    world.state.wait_for(lambda state: "sent" in state.statuses(id_), 30)

@@ -21,7 +21,7 @@ from deliveryd.channels.base import Accepted, Refused, TryAgain, Verdict
 from deliveryd.channels.registry import open_adapter
 from deliveryd.cli.app import COMMANDS, build_app
 from deliveryd.config import Config, load
-from deliveryd.delivery.recorder import DISK_FULL, TOO_MANY
+from deliveryd.delivery.recorder import DISK_FULL, TOO_MANY, TOO_MANY_PAUSED
 from deliveryd.telemetry import Event
 from deliveryd.testing.gateway import Gateway, Reply, open_gateway
 from deliveryd.testing.samples import dispatch
@@ -327,7 +327,7 @@ def test_every_sentence_of_readiness_is_explained(function: str, title: str) -> 
     ]
     sentences = {node.value for node in returned if isinstance(node, ast.Constant)} | {MISPLACED}
     if function == "ready":
-        sentences |= {DISK_FULL, TOO_MANY}
+        sentences |= {DISK_FULL, TOO_MANY, TOO_MANY_PAUSED, "paused: intake since ... by ... (reason)"}
     assert {cells[0] for cells in rows(REFERENCE / "admin-pages.md", title)} == sentences
 
 

@@ -21,10 +21,11 @@ from deliveryd.channels.base import Accepted, Refused, TryAgain, Verdict
 from deliveryd.channels.registry import open_adapter
 from deliveryd.cli.app import COMMANDS, build_app
 from deliveryd.config import Config, load
-from deliveryd.delivery.recorder import DISK_FULL, TOO_MANY
+from deliveryd.delivery.recorder import DISK_FULL, TOO_MANY, TOO_MANY_PAUSED
 from deliveryd.telemetry import Event
 from deliveryd.testing.gateway import Gateway, Reply, open_gateway
 from deliveryd.testing.samples import dispatch
+from deliveryd.worker.health import MISPLACED
 from deliveryd.worker.health import __file__ as vitals_file
 from support.messages import message, sms_settings
 from support.verdicts import nameless
@@ -310,17 +311,24 @@ def test_every_metric_that_an_alert_or_a_sentence_names_exists() -> None:
     assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in named} <= known
 
 
-def test_every_sentence_of_readiness_is_explained() -> None:
-    """Whatever /readyz says is found in the document."""
+@pytest.mark.parametrize(
+    ("function", "title"), [("ready", "## Readiness"), ("receiving", "## Readiness for receipts")]
+)
+def test_every_sentence_of_readiness_is_explained(function: str, title: str) -> None:
+    """Whatever /readyz and /readyz/receipts say is found in the document."""
     tree = ast.parse(Path(vitals_file).read_text(encoding="utf-8"))
-    (ready,) = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "ready")
+    (ready,) = (
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function
+    )
     returned = [
         node.value.elts[1]
         for node in ast.walk(ready)
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple)
     ]
-    sentences = {node.value for node in returned if isinstance(node, ast.Constant)} | {DISK_FULL, TOO_MANY}
-    assert {cells[0] for cells in rows(REFERENCE / "admin-pages.md", "## Readiness")} == sentences
+    sentences = {node.value for node in returned if isinstance(node, ast.Constant)} | {MISPLACED}
+    if function == "ready":
+        sentences |= {DISK_FULL, TOO_MANY, TOO_MANY_PAUSED, "paused: intake since ... by ... (reason)"}
+    assert {cells[0] for cells in rows(REFERENCE / "admin-pages.md", title)} == sentences
 
 
 def test_every_key_that_the_table_of_decisions_names_exists() -> None:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def received(journal: SqliteJournal, *reports: Reported) -> list[str]:
-    return [result for result, _effect in await journal.receive(reports)]
+    return [each.result for each in await journal.receive(reports)]
 
 
 def key_of(journal: SqliteJournal, id_: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from deliveryd.telemetry import absent
+from deliveryd.log_layouts import absent
 
 pytestmark = pytest.mark.slow
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pydantic
@@ -19,6 +20,7 @@ import structlog
 
 from deliveryd import telemetry
 from deliveryd.errors import ConfigError, ServiceUnavailable
+from deliveryd.log_layouts import choose_layout
 from deliveryd.states import State
 from deliveryd.telemetry import Event, log
 
@@ -310,13 +312,15 @@ def test_a_pipe_gets_json_and_a_terminal_gets_lines_for_people() -> None:
     assert not shown.startswith("{")
 
 
-def test_the_journal_gets_a_priority_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_socket_the_journal_gets_a_priority_and_no_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """When the stream is the one that systemd connected to its journal, lines start with their priority."""
     reading, writing = os.pipe()
     status = os.fstat(writing)
     monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
     with open(reading) as reader, open(writing, "w") as stream:  # noqa: PTH123
-        telemetry.configure("debug", "auto", stream)
+        telemetry.configure("debug", "auto", stream, tmp_path / "nowhere")
         log(Event.MESSAGE_SENT, message_id=5)
         log(Event.QUEUE_TAKEN, count=7)
         log(Event.CHANNEL_MISCONFIGURED, channel="sms", reason="no answer within 10 s")
@@ -332,11 +336,11 @@ def test_the_journal_gets_a_priority_and_no_time(monkeypatch: pytest.MonkeyPatch
 def test_a_stranger_to_the_journal_is_no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A redirected stream inherits JOURNAL_STREAM but isn't the journal."""
     monkeypatch.setenv("JOURNAL_STREAM", "1:1")
-    assert telemetry.choose_layout(io.StringIO(), os.environ) == "json"
+    assert choose_layout(io.StringIO(), os.environ) == "json"
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "w") as stream:  # noqa: PTH123
-        assert telemetry.choose_layout(stream, os.environ) == "json"
+        assert choose_layout(stream, os.environ) == "json"
 
 
 @pytest.mark.slow

@@ -361,3 +361,40 @@ def test_neither_a_provider_that_hangs_for_an_hour_nor_a_long_end_costs_the_watc
     assert 3600 < seconds < 3700
     assert len(beats) == pytest.approx(240, abs=2)
     assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+REPORTING = """
+provider_id = "/id"
+[channels.sms.receipt]
+provider_id = "/id"
+status = "/status"
+delivered = ["delivered"]
+"""
+
+
+@pytest.mark.slow
+def test_receipts_may_come_while_the_queue_is_down(world: VirtualWorld) -> None:
+    """Readiness for receipts depends on the journal and the drain, not on the service."""
+    world.path.write_text(world.path.read_text().replace('[receipts]\nlisten = ""', ""))
+    world.add(REPORTING)
+    world.service.trouble = lambda _request: httpx.Response(500)
+
+    async def play(health: WorkerHealth, _parts: Parts) -> None:
+        await trio.sleep(60)
+        assert not health.ready()[0]
+        assert health.receiving() == (True, "receipts are taken")
+        health.draining = True
+        assert health.receiving() == (False, "finishing work in progress; the worker ends soon")
+
+    scene(world, play)
+
+
+@pytest.mark.slow
+def test_without_a_receipt_table_no_receipts_may_come(world: VirtualWorld) -> None:
+    """Though messages are taken."""
+
+    async def play(health: WorkerHealth, _parts: Parts) -> None:
+        assert health.ready()[0]
+        assert health.receiving()[0] is False
+
+    scene(world, play)

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -32,6 +33,7 @@ from deliveryd.http.addresses import parse_listen
 from deliveryd.http.client import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.files import shared_folder_problem
+from deliveryd.log_layouts import Layout
 from deliveryd.model import BLOCKS
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.file import ConfigFile
@@ -43,7 +45,6 @@ from deliveryd.rendering.language import standard_tag
 from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.hosts import parse_host, parse_network
-from deliveryd.telemetry import Layout
 
 SQLITE = "sqlite:///"
 
@@ -257,6 +258,21 @@ class LogOptions(Section):
     format: Layout = Field("auto", description='layout of lines; "auto": by where they go')
 
 
+class OtlpOptions(ProxyOptions, Section):
+    """Spans and metrics for an OpenTelemetry collector, over OTLP/HTTP; needs the extra `otlp`."""
+
+    endpoint: PublicUrl | None = Field(
+        None, description="address of the collector, before /v1/…; left out: off"
+    )
+    traces: StrictBool = Field(True, description="export a trace of each message")
+    sample: float = Field(1.0, ge=0.0, le=1.0, description="share of messages that are traced")
+    metrics: StrictBool = Field(True, description="export what /metrics shows")
+    interval: Positive = Field(30.0, ge=1.0, description="time between two exports of the metrics")
+    timeout: Positive = Field(10.0, description="for one whole request")
+    auth: AuthOptions = Field(AuthOptions.model_construct(), description="how requests authenticate")
+    tls: TlsOptions = Field(TlsOptions.model_construct(), description="certificates")
+
+
 class RunOptions(Section):
     """How the process ends."""
 
@@ -278,6 +294,7 @@ class Config(Section):
     admin: AdminOptions = AdminOptions.model_construct()
     receipts: ReceiptsOptions = ReceiptsOptions.model_construct()
     log: LogOptions = LogOptions.model_construct()
+    otlp: OtlpOptions = OtlpOptions.model_construct()
     run: RunOptions = RunOptions.model_construct()
 
 
@@ -332,8 +349,9 @@ def _check(file: ConfigFile, config: Config) -> None:
             file.complain(key, problem)
     if (problem := _weak_token(config)) is not None and not file.complained_of("admin.token_file"):
         file.complain("admin.token_file", problem)
-    for problem in tls_problems("service.tls", config.service.tls.files("service.tls.ca_file")):
-        file.complain(*_taken_apart(problem))
+    for table, tls in (("service", config.service.tls), ("otlp", config.otlp.tls)):
+        for problem in tls_problems(f"{table}.tls", tls.files(f"{table}.tls.ca_file")):
+            file.complain(*_taken_apart(problem))
     for problem in tls_problems("entities", TlsFiles(config.entities.ca_file)):
         file.complain(*_taken_apart(problem))
     public_url_is_invalid = file.complained_of("receipts.public_url")
@@ -342,6 +360,7 @@ def _check(file: ConfigFile, config: Config) -> None:
         *_unserved_addresses(config),
         *_lost_receipts(config),
         *_receipt_keys(config),
+        *_traces(config),
     ):
         if not (public_url_is_invalid and key == "receipts.public_url"):  # it isn't missing
             file.complain(key, problem)
@@ -396,6 +415,21 @@ def _receipt_keys(config: Config) -> Iterator[tuple[str, str]]:
                 yield place, "must be shorter than journal.retention, which deletes messages before"
 
 
+def _is_installed(package: str, part: str) -> bool:
+    """Whether a part of a package is there that several distributions share."""
+    return find_spec(package) is not None and find_spec(f"{package}.{part}") is not None
+
+
+def _traces(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield what tracing lacks, by key."""
+    otlp = config.otlp
+    if otlp.endpoint is not None and not _is_installed("opentelemetry", "proto"):
+        yield "otlp.endpoint", "needs the extra otlp: pip install 'deliveryd[otlp]'"
+    for provider in config.channels.providers.values():
+        if getattr(provider.options, "traceparent", False) and not (otlp.endpoint and otlp.traces):
+            yield f"{provider.place}.traceparent", "needs otlp.endpoint, and otlp.traces"
+
+
 def _plain_text(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the secrets of the service and the entities that would be sent in plain text, by key."""
     service = config.service
@@ -403,7 +437,12 @@ def _plain_text(config: Config) -> Iterator[tuple[str, str]]:
     if service.auth.is_given and not service.allow_plain_text and is_plain:
         host = target_of(service.base_url).host
         yield "service.base_url", plain_text_problem("the secret of service.auth", host, SECURE_ADDRESS)
-    for table, options in (("service", service), ("entities", config.entities)):
+    otlp = config.otlp
+    has_secret = otlp.auth.is_given and not otlp.allow_plain_text
+    if otlp.endpoint and has_secret and goes_out_plain(otlp.endpoint, otlp.proxy):
+        host = target_of(otlp.endpoint).host
+        yield "otlp.endpoint", plain_text_problem("the secret of otlp.auth", host, SECURE_ADDRESS)
+    for table, options in (("service", service), ("entities", config.entities), ("otlp", otlp)):
         if problem := options.plain_text_problem():
             yield f"{table}.proxy", problem
 

@@ -183,6 +183,8 @@ class Metrics:
             ("channel", "provider", "result"),
             (),
         )
+        self._spans = by("otlp_spans", "Spans for the OTLP collector.", result=("accepted", "lost"))
+        self._export_failures = plain("otlp_export_failures", "Failed posts to the OTLP collector.")
         self._commits = self._timed("journal_commit", "Time for one durable commit.", _COMMITS)
         self._attempts = self._tally(
             "attempts", "Attempts by verdict.", ("channel", "provider", "verdict"), ()
@@ -312,6 +314,15 @@ class Metrics:
     def overdue(self, provider: str, count: int) -> None:
         """Count messages that were sent long ago and never confirmed."""
         self._overdue[channel_of(provider), provider] += count
+
+    def spans_exported(self, accepted: int, lost: int) -> None:
+        """Count spans that the OTLP collector accepted, and spans that it will never have."""
+        self._spans["accepted",] += accepted
+        self._spans["lost",] += lost
+
+    def export_failed(self) -> None:
+        """Count a failed post to the OTLP collector."""
+        self._export_failures[_ALONE] += 1
 
     def committed(self, seconds: float) -> None:
         """Record the duration of a durable commit."""

@@ -14,35 +14,18 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, MutableMapping
 from enum import Enum, StrEnum
+from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, Self, TextIO, TypedDict, Unpack
+from typing import Any, Self, TextIO, TypedDict, Unpack
 
 from deliveryd.errors import DeliverydError
+from deliveryd.journald import JOURNAL_SOCKET, JournalSocket
+from deliveryd.log_layouts import RENDERERS, Layout, choose_layout, instant, with_fields
 
-
-@contextmanager
-def absent(*names: str) -> Iterator[None]:
-    """Hide the packages `names` from imports meanwhile, as if they weren't installed.
-
-    Only for libraries that have a fallback without them.
-    """
-    before = {name: sys.modules[name] for name in names if name in sys.modules}
-    sys.modules |= dict.fromkeys(names)  # type: ignore[arg-type]  # None is how Python marks a missing module
-    try:
-        yield
-    finally:
-        for name in names:
-            del sys.modules[name]
-        sys.modules |= before
-
-
-with absent("rich"):  # it renders traces, which our lines never hold, and takes a fifth of the start-up time
-    import structlog
-
-Layout = Literal["auto", "console", "json", "journal"]
+# isort: split
+import structlog  # loaded by log_layouts before, without rich
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
@@ -52,7 +35,6 @@ MOST_WARNINGS = 50
 _LONGEST_TEXT = 500
 _LONGEST_CHAIN = 8
 _MOST_FRAMES = 30
-_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 
 class Event(StrEnum):
@@ -203,6 +185,13 @@ class Event(StrEnum):
     JOURNAL_FULL = "journal.full", ERROR, "the journal's disk is full; the line waits"
     JOURNAL_ROOM = "journal.room", INFO, "the journal's disk has room again; the line continues"
     JOURNAL_EXPOSED = "journal.exposed", WARNING, "other users could read the journal or change its folder"
+    JOURNAL_CLEANING = "journal.cleaning", INFO, "messages older than the retention are removed; count so far"
+    JOURNAL_UPGRADING = (
+        "journal.upgrading",
+        INFO,
+        "the journal is being brought to the present format",
+    )
+    JOURNAL_UPGRADED = "journal.upgraded", INFO, "the journal was brought to the present format"
     JOURNAL_CLEANED = "journal.cleaned", INFO, "messages older than the retention were removed"
 
     CLOCK_STEPPED = "clock.stepped", WARNING, "the clock was corrected; due times follow it"
@@ -214,6 +203,9 @@ class Event(StrEnum):
 
     DESK_DECIDED = "desk.decided", INFO, "an operator's order was carried out"
     DESK_CLOSED = "desk.closed", WARNING, "the worker can't receive operators' orders"
+
+    OTLP_UNAVAILABLE = "otlp.unavailable", WARNING, "the OTLP collector takes nothing; tried again later"
+    OTLP_RECOVERED = "otlp.recovered", INFO, "the OTLP collector takes spans and metrics again"
 
     LIBRARY_MESSAGE = "library.message", WARNING, "a library logged something"
 
@@ -313,15 +305,21 @@ def log(event: Event, /, **fields: Unpack[Fields]) -> None:
         structlog.get_logger().log(event.level, str(event), **fields)
 
 
-def configure(level: str, layout: Layout = "auto", stream: TextIO | None = None) -> None:
+def configure(
+    level: str, layout: Layout = "auto", stream: TextIO | None = None, journal: Path = JOURNAL_SOCKET
+) -> None:
     """Write all lines of `level` ("debug" to "error") and above to `stream`, by default standard error.
 
     `auto` is `journal` when the stream goes to systemd's journal, `console` on a terminal, `json` otherwise.
+    If the stream goes to systemd's journal, lines of that layout go to the socket at `journal`, with fields.
     Calling it again replaces the earlier configuration. Other libraries' warnings and errors are included.
     """
     stream = sys.stderr if stream is None else stream
     lowest = logging.getLevelNamesMapping()[level.upper()]
-    renderer = _RENDERERS[choose_layout(stream, os.environ) if layout == "auto" else layout](stream)
+    suitable = choose_layout(stream, os.environ)
+    renderer = RENDERERS[suitable if layout == "auto" else layout](stream)
+    if layout in ("auto", "journal") and suitable == "journal":
+        renderer = with_fields(renderer, JournalSocket(journal))
     sink = _Sink(stream)
     structlog.configure(
         processors=[_redact, _Warnings(), renderer],
@@ -339,17 +337,6 @@ def last_warnings() -> list[Mapping[str, object]]:
     """Return the last lines of warnings and errors as they were logged, with their instants."""
     kept = (each.lines for each in structlog.get_config()["processors"] if isinstance(each, _Warnings))
     return [line for lines in kept for line in lines]
-
-
-def choose_layout(stream: TextIO, environ: Mapping[str, str]) -> Layout:
-    """Return the layout that `auto` selects for this stream."""
-    try:
-        status = os.fstat(stream.fileno())
-        if environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}":
-            return "journal"
-        return "console" if stream.isatty() else "json"
-    except (OSError, ValueError):  # closed, or not a file
-        return "json"
 
 
 def describe(error: BaseException) -> str:
@@ -432,7 +419,7 @@ class _Warnings:
         self, logger: object, level: str, line: MutableMapping[str, Any]
     ) -> MutableMapping[str, Any]:
         if level not in ("debug", "info"):
-            kept = {**_instant(logger, level, {}), **line}
+            kept = {**instant(logger, level, {}), **line}
             kept.pop("exception", None)  # for the log: it is long
             self.lines.append({"at": kept.pop("timestamp"), **kept})
         return line
@@ -487,47 +474,3 @@ def _constant_words(record: logging.LogRecord) -> str | None:
             return record.msg.strip() if found else None
         frame = frame.f_back
     return None
-
-
-_Renderer = Callable[[object, str, MutableMapping[str, Any]], str]
-
-_instant = structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%S.%fZ", utc=True)
-
-
-def _json(_stream: TextIO) -> _Renderer:
-    encode = structlog.processors.JSONRenderer()
-
-    def render(logger: object, level: str, line: MutableMapping[str, Any]) -> str:
-        stamped = _instant(logger, level, {})
-        return str(encode(logger, level, {**stamped, **line}))
-
-    return render
-
-
-def _console(stream: TextIO) -> _Renderer:
-    colors = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    stamp = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
-    encode = structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=24)
-
-    def render(logger: object, level: str, line: MutableMapping[str, Any]) -> str:
-        return encode(logger, level, stamp(logger, level, line))
-
-    return render
-
-
-def _journal(_stream: TextIO) -> _Renderer:
-    """Return a renderer for journald, which adds the time and reads the level from the prefix."""
-    encode = structlog.processors.LogfmtRenderer(bool_as_flag=False)
-
-    def render(logger: object, level: str, line: MutableMapping[str, Any]) -> str:
-        shown = {name: value for name, value in line.items() if name not in ("level", "event")}
-        return f"<{_PRIORITIES[level]}>{line['event']} {encode(logger, level, shown)}".rstrip()
-
-    return render
-
-
-_RENDERERS: dict[Layout, Callable[[TextIO], _Renderer]] = {
-    "console": _console,
-    "json": _json,
-    "journal": _journal,
-}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
+from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.tail import Tail, TailFilter
 from deliveryd.errors import ConfigError, DeliverydError
 from deliveryd.overview import (
     Delay,
@@ -125,6 +128,16 @@ def hour(scale: float = 1.0, points: int = 360) -> Points:
     return Points(10.0, wave(1900, 0), wave(1890, 0.1), wave(1550, 0.4), failed, p50, p99)
 
 
+class _Nobody:
+    """In place of a recorder: a test hands its events to the tail itself."""
+
+    def watch(self, watcher: Tail) -> None:
+        """Do nothing."""
+
+    def unwatch(self, watcher: Tail) -> None:
+        """Do nothing."""
+
+
 @dataclass
 class Worker:
     """A worker whose signs of life a test sets."""
@@ -132,6 +145,7 @@ class Worker:
     is_alive: bool = True
     is_ready: bool = True
     shown: Overview = IDLE
+    tails: list[Tail] = field(default_factory=list)
     past: Points = field(default_factory=lambda: Points(10.0))
 
     def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:
@@ -141,6 +155,15 @@ class Worker:
     def ready(self) -> tuple[bool, str]:
         """As set."""
         return self.is_ready, "taking work" if self.is_ready else "the outbox is full"
+
+    def receiving(self) -> tuple[bool, str]:
+        """As set."""
+        return self.is_ready, "receipts are taken"
+
+    def tail(self, wanted: TailFilter) -> Tail:
+        """A reader of what a test records."""
+        self.tails.append(Tail(cast("Recorder", _Nobody()), wanted))
+        return self.tails[-1]
 
     def overview(self) -> Overview:
         """As set."""

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import anyio
@@ -170,10 +171,16 @@ class VirtualSupervisor(Supervisor):
 
     parts: Parts
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.opened = anyio.Event()
+        """Set when `parts` is there, before anything is taken."""
+
     def _open_servers(
         self, parts: Parts, health: WorkerHealth, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
         self.parts = parts
+        self.opened.set()
         return Addresses(None, None)
 
 

@@ -17,6 +17,7 @@ from deliveryd.admin.actions import Actions
 from deliveryd.admin.base import HealthSource
 from deliveryd.admin.exposition import expose
 from deliveryd.admin.hosts import HostGuard
+from deliveryd.admin.tail import TailStream
 from deliveryd.admin.viewers import Places, RegionsFeed, Stream, WholeFeed
 from deliveryd.metrics import Metrics
 from deliveryd.overview import Points, as_json
@@ -77,6 +78,10 @@ def admin_app(
         ready, sentence = health.ready()
         return _answer(f"{'ready' if ready else 'not ready'}\n{sentence}\n", 200 if ready else 503)
 
+    async def receipts(_request: Request) -> Response:
+        taken, sentence = health.receiving()
+        return _answer(f"{'ready' if taken else 'not ready'}\n{sentence}\n", 200 if taken else 503)
+
     async def numbers(request: Request) -> Response:
         body, content_type = expose(metrics, request.headers.get("accept", ""))
         return _answer(body, media_type=content_type)
@@ -92,10 +97,12 @@ def admin_app(
             Route("/", shown),
             Route("/livez", livez),
             Route("/readyz", readyz),
+            Route("/readyz/receipts", receipts),
             Route("/metrics", numbers),
             Route("/status", status),
             Route("/status/history", history),
             Route("/status/stream", Stream(whole, places), methods=["GET"]),
+            Route("/tail", TailStream(health.tail, places), methods=["GET"]),
             Route("/page/stream", Stream(RegionsFeed(drawn.regions), places), methods=["GET"]),
             *(() if actions is None else (Route("/actions/{name}", actions.answer, methods=["POST"]),)),
             *(

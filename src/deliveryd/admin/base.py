@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from deliveryd.delivery.tail import Tail, TailFilter
 from deliveryd.overview import Overview, Points
 
 
@@ -19,6 +20,12 @@ class HealthSource(Protocol):
 
     def ready(self) -> tuple[bool, str]:
         """Return whether messages are being taken, and the reason as a sentence."""
+
+    def receiving(self) -> tuple[bool, str]:
+        """Return whether providers may report here, and the reason as a sentence."""
+
+    def tail(self, wanted: TailFilter) -> Tail:
+        """Return a reader of what happens to messages, which begins with its `with` block."""
 
     def overview(self) -> Overview:
         """Return the state of the worker, without texts, names, addresses or secrets."""

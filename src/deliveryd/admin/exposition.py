@@ -35,12 +35,17 @@ class _Everything(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        yield from ProcessCollector(registry=None).collect()
-        yield InfoMetricFamily("deliveryd", "The running program.", {"version": self._metrics.version})
-        for family in self._metrics.families:
-            yield _counters(family) if isinstance(family, MetricCounts) else _histograms(family)
-        if self._metrics.levels is not None:
-            yield from _gauges(self._metrics.levels())
+        return families(self._metrics)
+
+
+def families(metrics: Metrics) -> Iterator[Metric]:
+    """Yield all metrics with their present values."""
+    yield from ProcessCollector(registry=None).collect()
+    yield InfoMetricFamily("deliveryd", "The running program.", {"version": metrics.version})
+    for family in metrics.families:
+        yield _counters(family) if isinstance(family, MetricCounts) else _histograms(family)
+    if metrics.levels is not None:
+        yield from _gauges(metrics.levels())
 
 
 def _counters(family: MetricCounts) -> Metric:

@@ -19,7 +19,7 @@ RETRY_MILLISECONDS = 1000
 """When a browser connects again after it lost the connection."""
 
 _FRESH = 0.9 * INTERVAL
-_HEADERS = [
+EVENT_STREAM_HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -57,8 +57,7 @@ class Stream:
             await PlainTextResponse("", headers={"content-type": "text/event-stream"})(scope, receive, send)
             return
         if not self._places.free:
-            text = f"{MOST_VIEWERS} viewers are connected already; try again later\n"
-            await PlainTextResponse(text, 503, {"Retry-After": "10"})(scope, receive, send)
+            await refuse_viewer(scope, receive, send)
             return
         self._places.free -= 1
         try:
@@ -71,7 +70,7 @@ class Stream:
             self._places.free += 1
 
     async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
         await _send_part(send, b"retry: %d\n" % RETRY_MILLISECONDS)
         seen = 0
         while True:
@@ -79,6 +78,12 @@ class Stream:
             await _send_part(send, b"data: %b\n\n" % message)
             # All viewers at the same instants, so that they share what is made.
             await anyio.sleep(INTERVAL - anyio.current_time() % INTERVAL)
+
+
+async def refuse_viewer(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a viewer for whom there is no place."""
+    text = f"{MOST_VIEWERS} viewers are connected already; try again later\n"
+    await PlainTextResponse(text, 503, {"Retry-After": "10"})(scope, receive, send)
 
 
 async def _send_part(send: Send, part: bytes) -> None:

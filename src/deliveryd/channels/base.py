@@ -14,7 +14,8 @@ class Dispatch(NamedTuple):
     `key` is the idempotency key: the same for all attempts of the message at this provider, unless an
     operator restarts the message. `provider_id` is that of a message in doubt, for `look_up`, if the provider
     gave one. Nothing may be sent after `expires_at` by `clock`: an adapter calls
-    `check_time` immediately before the first byte that can't be withdrawn.
+    `check_time` immediately before the first byte that can't be withdrawn. `traceparent` continues the
+    message's trace (W3C Trace Context); None: it isn't traced.
     """
 
     key: str
@@ -24,6 +25,7 @@ class Dispatch(NamedTuple):
     expires_at: int | None
     clock: Clock
     provider_id: str | None = None
+    traceparent: str | None = None
 
     def check_time(self) -> None:
         """Raise TooLate if the message has expired."""

@@ -58,6 +58,8 @@ class RequestWriter:
             writer = PartsWriter(variant.over(base), options.basic, context)
             self._variants.append((_compile_conditions(variant.when, context), writer))
         write: Write = self._write_first if self._variants else self._base.write
+        if options.traceparent:
+            write = _traced(write)
         self.write = write if options.sign is None else _signing(write, _signer(options.sign, context))
 
     def _write_first(self, dispatch: Dispatch) -> HttpRequest:
@@ -84,6 +86,16 @@ def _signing_key(name: str, secret: str) -> bytes:
         return read_key(secret)
     except ValueError as error:
         raise ValueError(f"secrets.{name}: {error}") from None
+
+
+def _traced(write: Write) -> Write:
+    def traced(dispatch: Dispatch) -> HttpRequest:
+        request = write(dispatch)
+        if dispatch.traceparent is None:
+            return request
+        return request._replace(headers=[*request.headers, raw_header("traceparent", dispatch.traceparent)])
+
+    return traced
 
 
 def _signing(write: Write, signer: Signer | MaskedSigner) -> Write:

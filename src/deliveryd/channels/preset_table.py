@@ -10,7 +10,7 @@ from deliveryd.channels.preset_file import KEY_USE, SECRET_USE, KeyValue, Preset
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.suggestion import suggestion
 
-OVERRIDES = frozenset({*ProxyOptions.model_fields, "tls"})
+OVERRIDES = frozenset({*ProxyOptions.model_fields, "tls", "traceparent"})
 """Keys of the http adapter that an operator sets beside those of the preset."""
 
 

@@ -194,6 +194,7 @@ class RequestOptions(BaseModel):
     validity_min: Positive | None = Field(None, description="shortest validity that the provider accepts")
     validity_max: Positive | None = Field(None, description="longest validity that the provider accepts")
     heeds_keys: StrictBool = Field(False, description="whether the provider drops repeats by their key")
+    traceparent: StrictBool = Field(False, description="send the header traceparent; needs otlp.endpoint")
 
     _receipt_url: str | None = PrivateAttr(None)
 

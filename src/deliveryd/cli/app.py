@@ -26,9 +26,9 @@ INTERRUPTED = 130
 """Typer's exit status for a Ctrl-C that no command handles; reported as a plain failure (design 6)."""
 
 COMMANDS = (
-    "run", "reload", "demo", "sandbox", "check", "lint", "render", "explain", "audit", "in-doubt", "overdue",
-    "dead", "failed", "find", "decisions", "forget", "stopped", "pause", "resume", "paused", "erase",
-    "customers", "channels", "receipts", "send-test", "cache", "config", "health",
+    "run", "status", "top", "tail", "reload", "demo", "sandbox", "check", "lint", "render", "explain",
+    "audit", "in-doubt", "overdue", "dead", "failed", "find", "decisions", "forget", "stopped", "pause", "resume",
+    "paused", "erase", "customers", "channels", "receipts", "send-test", "cache", "config", "health",
 )  # fmt: skip
 """Each names a module and, in it, a function or a command group; "-" becomes "_"."""
 MODULES = {"config": "config_file"}

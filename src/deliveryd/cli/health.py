@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
 from deliveryd.admin.health import check_health, health_url
+from deliveryd.cli.admin_url import checked_url
 from deliveryd.cli.options import USUAL_CONFIG, AsData
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.config import load
 from deliveryd.errors import ConfigError
 
 USUAL_URL = "http://127.0.0.1:9470"
-
-
-def _checked_url(url: str | None) -> str | None:
-    if url is None:
-        return None
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme == "http" and parts.hostname and (parts.port is None or parts.port > 0)
-    except ValueError:
-        usable = False
-    if not usable:
-        raise typer.BadParameter("expected an address such as http://127.0.0.1:9470, with a port up to 65535")
-    return url
 
 
 def _url_of(config: Path) -> str:
@@ -52,7 +39,7 @@ def health(
     url: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", callback=_checked_url,
+            metavar="URL", callback=checked_url,
             help=f"Address of the worker's admin server, instead of the configured one. "
             f"Default without a configuration: {USUAL_URL}.",
         ),

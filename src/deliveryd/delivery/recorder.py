@@ -17,6 +17,7 @@ from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.pausing import Pausing
 from deliveryd.delivery.stopped import StopCounts, StoppedRecipients
+from deliveryd.delivery.watching import Watcher
 from deliveryd.errors import JournalFull
 from deliveryd.journal.base import (
     Doubtful,
@@ -121,6 +122,15 @@ class Recorder:
         self.ready = AutoResetEvent()
         """Set when messages became ready; `take_ready` returns them."""
         self._recovered = False
+        self._watchers: tuple[Watcher, ...] = ()
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell a watcher what is recorded from now on."""
+        self._watchers = (*self._watchers, watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Tell a watcher nothing more."""
+        self._watchers = tuple(each for each in self._watchers if each is not watcher)
 
     @property
     def recovered(self) -> bool:
@@ -191,6 +201,8 @@ class Recorder:
         ]
         if messages or malformed:
             self._await_acceptance(entries)
+        for watcher in self._watchers:
+            watcher.taken(entries, at)
         return entries
 
     def _await_acceptance(self, entries: Sequence[Entry]) -> None:
@@ -211,6 +223,8 @@ class Recorder:
         self.in_flight.release(row.message_id for row in rows if row.status in FINAL)
         if reopened:
             self._reopen(reopened)
+        for watcher in self._watchers:
+            watcher.reported(rows, self._clock.now())
         return len(reopened)
 
     def _reopen(self, entries: Sequence[Entry]) -> None:
@@ -228,6 +242,8 @@ class Recorder:
             self.in_flight.release([row.message_id])
         elif row.status in FINAL:
             self.in_flight.release([row.message_id])
+        for watcher in self._watchers:
+            watcher.refused(row, self._clock.now())
         return RefusedEvent(refusals, is_set_aside)
 
     # preparation and dispatch
@@ -269,6 +285,8 @@ class Recorder:
         self._count_and_log(steps)
         if events := sum(len(step.events) for step in steps):
             self.outbox.expect(events)
+        for watcher in self._watchers:
+            watcher.stepped(steps)
         return settled
 
     async def _by_todays_clock(self, steps: Sequence[Transition]) -> Sequence[Transition]:
@@ -323,7 +341,9 @@ class Recorder:
         if not self._journal.has_room():
             raise JournalFull(DISK_FULL)
         results = await self._journal.receive(reports, [self._as_stop(each) for each in opt_outs])
-        self._apply([effect for _result, effect in results if effect is not None])
+        self._apply([result.effect for result in results if result.effect is not None])
+        for watcher in self._watchers:
+            watcher.received(reports, results, self._clock.now())
         return results
 
     async def use_token(self, token: SignedToken, at: int) -> bool:
@@ -362,6 +382,8 @@ class Recorder:
         self._apply(decided.effects)
         if order.verb is Action.ERASE:
             await self.pausing.refresh()
+        for watcher in self._watchers:
+            watcher.decided(order, decided, self._clock.now())
         return decided
 
     def _apply(self, effects: Sequence[Effect]) -> None:
@@ -414,6 +436,8 @@ class Recorder:
         self.backlog.change(-len(entries))
         self.in_flight.hold(entry.id for entry in entries)
         self._make_ready(entries)
+        for watcher in self._watchers:
+            watcher.due(entries, self._clock.now())
 
     async def wake(self, waits_for: Collection[str], seconds: float = 0.0, most: int = ALL) -> int:
         """Make messages due in `seconds` that wait for one of these; return how many, `most` at most."""

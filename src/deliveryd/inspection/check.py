@@ -38,6 +38,7 @@ from deliveryd.errors import (
 )
 from deliveryd.http.addresses import bind, parse_listen
 from deliveryd.http.client import target_of
+from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.wire import WireResponse
 from deliveryd.inspection.cautions import cautions, fields_without_values
 from deliveryd.inspection.channel_cautions import channel_cautions, left_behind
@@ -162,7 +163,7 @@ Probe = Callable[[list[Finding]], Coroutine[Any, Any, None]]
 def _others(config: Config) -> list[Probe]:
     """Return the probes of everything but the service."""
     providers = [partial(_provider, config, each) for each in config.channels.providers.values()]
-    return [partial(_remote_directory, config), *providers]
+    return [partial(_remote_directory, config), partial(_collector, config), *providers]
 
 
 async def _connections(config: Config, probes: Sequence[Probe]) -> list[Finding]:
@@ -171,7 +172,8 @@ async def _connections(config: Config, probes: Sequence[Probe]) -> list[Finding]
     async with anyio.create_task_group() as group:
         for probe in probes:
             group.start_soon(probe, found)
-    order = ("service", *(provider.place for provider in config.channels.providers.values()), "customers")
+    places = (provider.place for provider in config.channels.providers.values())
+    order = ("service", *places, "customers", "otlp")
     found.sort(key=lambda each: next(place for place, key in enumerate(order) if each.key.startswith(key)))
     return [*found, *_listening(config)]
 
@@ -277,6 +279,19 @@ async def _remote_directory(config: Config, found: list[Finding]) -> None:
                 found += await _columns(config)
         case _:
             found.append(_reached("customers.source", f"the source {config.customers.source}", problem))
+
+
+async def _collector(config: Config, found: list[Finding]) -> None:
+    """Connect to the collector, if there is one. Delivery doesn't depend on it."""
+    options = config.otlp
+    if options.endpoint is None:
+        return
+    tls = options.tls.files("otlp.tls.ca_file")
+    problem = await connect_problem(*endpoint_of(options.endpoint, tls, options.proxy))
+    if problem is None:
+        found.append(_reached("otlp.endpoint", _origin(options.endpoint), None))
+    else:
+        found.append(Finding("otlp.endpoint", Level.WARNING, problem))
 
 
 async def _columns(config: Config) -> list[Finding]:

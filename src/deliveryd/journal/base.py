@@ -44,10 +44,14 @@ class Recorded(NamedTuple):
 
 
 class MatchedReceipt(NamedTuple):
-    """What a receipt did: the word of the reply to the provider, and the change of the recorder's counts."""
+    """What a receipt did: the word of the reply to the provider, and the change of the recorder's counts.
+
+    `message_id` is the message that it was matched to.
+    """
 
     result: str
     effect: Effect | None = None
+    message_id: int | None = None
 
 
 class PassedDeadlines(NamedTuple):

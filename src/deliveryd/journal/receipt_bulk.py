@@ -156,7 +156,7 @@ class BulkMatching:
         self._outbox.put(db, events)
         return {
             receipt: MatchedReceipt(
-                "matched", Effect(ended=(step.after,), events=1, provider=receipt.provider)
+                "matched", Effect(ended=(step.after,), events=1, provider=receipt.provider), found[receipt]
             )
             for receipt, step in steps.items()
         }

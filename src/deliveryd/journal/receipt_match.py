@@ -161,7 +161,7 @@ class Matching:
         if event is None:
             return MatchedReceipt("noted")
         self._outbox.put(db, [event])
-        return MatchedReceipt("told", Effect(events=1))
+        return MatchedReceipt("told", Effect(events=1), tried.message_id)
 
     def match_again(self, db: sqlite3.Connection, seq: int, at: int) -> Effect | None:
         """Try a receipt once more that was kept; None when it still fits nothing, or has to wait."""
@@ -257,7 +257,9 @@ class Matching:
         if message_id is not None and kept:  # the same came before in a form that fitted nothing
             same, values = _same_kept(receipt)
             db.execute(f"UPDATE receipt SET message_id = ? WHERE {same}", (message_id, *values))  # noqa: S608
-        return MatchedReceipt("unmatched") if effect is None else MatchedReceipt(_word(effect), effect)
+        if effect is None:
+            return MatchedReceipt("unmatched")
+        return MatchedReceipt(_word(effect), effect, message_id)
 
     def _tried(self, db: sqlite3.Connection, receipt: Receipt) -> Tried | None:
         """What a receipt is about, by our own name for it if there is one.

@@ -9,7 +9,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
+from deliveryd.runtime.progress import LoggedProgress
+from deliveryd.telemetry import Event, log
+
 FIRST_FORMAT = 1
+
+STEPS_BETWEEN_LOOKS = 100_000
+"""Steps of SQLite's machine between two looks at the clock: some milliseconds."""
 
 UPGRADES: Sequence[str] = ()
 """SQL from each format to the next: the first entry turns format 1 into format 2."""
@@ -25,6 +31,8 @@ def upgrade(db: sqlite3.Connection, version: int, upgrades: Sequence[str]) -> No
     target = latest_format(upgrades)
     if version == target:
         return
+    progress = LoggedProgress(Event.JOURNAL_UPGRADING)
+    db.set_progress_handler(lambda: progress.add(0), STEPS_BETWEEN_LOOKS)
     statements = "".join(f"{sql}\n;" for sql in upgrades[version - FIRST_FORMAT :])
     try:
         db.executescript(f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {target}; COMMIT;")
@@ -32,3 +40,6 @@ def upgrade(db: sqlite3.Connection, version: int, upgrades: Sequence[str]) -> No
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+    finally:
+        db.set_progress_handler(None, 0)
+    log(Event.JOURNAL_UPGRADED, seconds=progress.seconds)

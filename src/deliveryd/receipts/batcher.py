@@ -55,7 +55,7 @@ class ReceiptBatcher:
             return None
         begin = len(batch.reports) + opt_out_place
         own = (batch.results[place : place + len(reports)], batch.results[begin : begin + len(opt_outs)])
-        return [result for part in own for result, _effect in part]
+        return [each.result for part in own for each in part]
 
     async def _record(self, batch: _Batch) -> None:
         try:

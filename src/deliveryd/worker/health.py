@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import anyio
 
 from deliveryd.config import Config
+from deliveryd.delivery.tail import Tail, TailFilter
 from deliveryd.journal.base import Counts, Open
 from deliveryd.journal.pauses import PauseKind
 from deliveryd.metrics import Levels
@@ -18,6 +19,8 @@ from deliveryd.worker.history import History
 from deliveryd.worker.picture import Figures, Picture, Vitals, oldest_of
 from deliveryd.worker.reload import Reloader
 from deliveryd.worker.wiring import Parts
+
+MISPLACED = "the journal was removed or replaced: don't restart (see the event journal.misplaced)"
 
 
 class WorkerHealth:
@@ -56,10 +59,7 @@ class WorkerHealth:
         if not recorder.recovered:
             return False, "starting: resuming the work of an earlier run"
         if self._parts.journal.misplaced() is not None:
-            return (
-                False,
-                "the journal was removed or replaced: don't restart (see the event journal.misplaced)",
-            )
+            return False, MISPLACED
         if self.draining:
             return False, "finishing work in progress; no more messages are taken"
         if (obstacle := recorder.obstacle()) is not None:
@@ -75,6 +75,28 @@ class WorkerHealth:
         if any(dispatcher.refused_settings for dispatcher in stations.dispatchers.values()):
             return True, "taking messages, but a provider refuses all messages of some settings"
         return True, "taking messages"
+
+    def receiving(self) -> tuple[bool, str]:
+        """Return whether providers may report here, and the reason as a sentence.
+
+        An outage of the queue or of the service is no reason against it.
+        """
+        parts = self._parts
+        if parts.receipts is None:
+            return False, "no receipts are taken: no receipt table, or receipts.listen is empty"
+        if self.draining:
+            return False, "finishing work in progress; the worker ends soon"
+        if not parts.recorder.recovered:
+            return False, "starting: resuming the work of an earlier run"
+        if parts.journal.misplaced() is not None:
+            return False, MISPLACED
+        if not parts.recorder.takes_receipts:
+            return False, "the journal's disk is nearly full (journal.reserve)"
+        return True, "receipts are taken"
+
+    def tail(self, wanted: TailFilter) -> Tail:
+        """Return a reader of what happens to messages, which begins with its `with` block."""
+        return Tail(self._parts.recorder, wanted)
 
     def sentence(self) -> str:
         """Return the worker's state as a sentence."""

@@ -19,14 +19,16 @@ from anyio.abc import TaskGroup, TaskStatus
 from deliveryd import __version__
 from deliveryd.config import Config, Examined
 from deliveryd.control.orders import OrderHandler
-from deliveryd.control.protocol import ReloadRequest
+from deliveryd.control.protocol import ReloadRequest, StatusRequest, TailRequest
 from deliveryd.control.server import Answer, ControlServer
+from deliveryd.control.views import ViewHandler
 from deliveryd.errors import ConfigError, JournalError
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.http.lazy_server import serve_when_asked
 from deliveryd.journal.base import Account, Journal
 from deliveryd.journal.orders import Order
 from deliveryd.model import SECOND, Clock, WallClock
+from deliveryd.runtime.progress import LoggedProgress
 from deliveryd.runtime.renewal import RenewedValue
 from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.runtime.wakeup import AutoResetEvent
@@ -38,6 +40,7 @@ from deliveryd.worker.operator import PageOperator
 from deliveryd.worker.outside import Openers, open_outside
 from deliveryd.worker.reload import Around, Reloader
 from deliveryd.worker.systemd import Notifier
+from deliveryd.worker.tracing import open_tracer, traced
 from deliveryd.worker.wiring import OPENERS, Parts, assemble
 
 if TYPE_CHECKING:
@@ -143,10 +146,12 @@ class Supervisor:
         Raises ConfigError, JournalError, or the error that ended a loop.
         """
         log(Event.WORKER_STARTED, version=__version__, pid=os.getpid())
+        tracer = open_tracer(self._config.otlp)
+        self._openers = traced(self._openers, tracer)
         async with (
             _hangups() as hangups,
             open_outside(self._config, self._openers) as outside,
-            assemble(self._config, self._clock, outside, self._blocking) as parts,
+            assemble(self._config, self._clock, outside, self._blocking, tracer) as parts,
             anyio.create_task_group() as servers,
         ):
             health = WorkerHealth(self._config, parts, self._clock)
@@ -154,12 +159,14 @@ class Supervisor:
             parts.metrics.follow(health.levels)
             close_servers = anyio.Event()
             addresses = self._open_servers(parts, health, servers, close_servers)
+            if parts.exporter is not None:
+                servers.start_soon(parts.exporter.run, close_servers)
             await parts.pipeline.recover()
             async with anyio.create_task_group() as loops:
                 serve_receipts = partial(self._serve_receipts, servers, close_servers)
                 reloader = self._reloader(parts, health, loops, serve_receipts)
                 self._start_loops(parts, health, loops)
-                self._start_control(reloader, loops)
+                self._start_control(reloader, ViewHandler(health.overview, parts.recorder), loops)
                 loops.start_soon(self._note_hangups, hangups)
                 loops.start_soon(_reconcile, parts.journal)
                 await loops.start(self._listen_to_signals, parts)
@@ -203,15 +210,18 @@ class Supervisor:
         loops.start_soon(self._housekeeping, parts, health)
         loops.start_soon(self._notify_systemd, health)
 
-    def _start_control(self, reloader: Reloader, loops: TaskGroup) -> None:
+    def _start_control(self, reloader: Reloader, views: ViewHandler, loops: TaskGroup) -> None:
         """Begin to take operators' orders and requests, and signals to reload."""
 
         async def reload(request: ReloadRequest, _user: str) -> Mapping[str, object]:
             found = await reloader.reload(accept_orphans=request.accept_orphans)
             return {"outcome": found.outcome, "changes": found.changes}
 
-        answers: Mapping[type, Answer] = {Order: self._orders.carry_out, ReloadRequest: reload}
-        loops.start_soon(ControlServer(self._config.journal.path, answers, {}).run)
+        answers: Mapping[type, Answer] = {
+            Order: self._orders.carry_out, ReloadRequest: reload, StatusRequest: views.status
+        }  # fmt: skip
+        control = ControlServer(self._config.journal.path, answers, {TailRequest: views.tail})
+        loops.start_soon(control.run)
         loops.start_soon(self._reload_when_hung_up, reloader)
         loops.start_soon(_every, SWEEP_INTERVAL, reloader.sweep)
 
@@ -322,12 +332,12 @@ class Supervisor:
 
     async def _prune(self, parts: Parts) -> None:
         before = self._clock.now() - int(self._config.journal.retention * SECOND)
-        total = 0
+        progress = LoggedProgress(Event.JOURNAL_CLEANING, anyio.current_time)
         while pruned := await parts.journal.prune(before, PRUNE_BATCH):
-            total += pruned
+            progress.add(pruned)
             await anyio.sleep(PRUNE_PAUSE)
-        if total:
-            log(Event.JOURNAL_CLEANED, count=total)
+        if progress.count:
+            log(Event.JOURNAL_CLEANED, count=progress.count, seconds=progress.seconds)
             await parts.recorder.pausing.refresh()
         given = GIVE_BACK_BATCH
         while given:

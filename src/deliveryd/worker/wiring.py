@@ -64,9 +64,12 @@ from deliveryd.service.configuration_access import ConfigurationAccess
 from deliveryd.service.hosts import HostRules, parse_host, parse_network
 from deliveryd.telemetry import Event, log
 from deliveryd.worker.outside import CurrentDirectory, CurrentService, Openers, Outside
+from deliveryd.worker.tracing import open_exporter
 
 if TYPE_CHECKING:
     from deliveryd.channels.receipt_options import ReceiptOptions
+    from deliveryd.otlp.export import Exporter
+    from deliveryd.otlp.spans import Tracer
     from deliveryd.receipts.app import Receipts
     from deliveryd.receipts.inlet import Inlet
 
@@ -102,6 +105,7 @@ class Parts(NamedTuple):
     metrics: Metrics
     heartbeats: Heartbeats
     overdue: OverdueReceipts
+    exporter: Exporter | None
     common: Common
     outside: Outside
     service: CurrentService
@@ -111,10 +115,15 @@ class Parts(NamedTuple):
 
 @asynccontextmanager
 async def assemble(
-    config: Config, clock: Clock, outside: Outside, blocking: Blocking | None = None
+    config: Config,
+    clock: Clock,
+    outside: Outside,
+    blocking: Blocking | None = None,
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[Parts]:
     """Put the line together, and close in the end what it opened.
 
+    `tracer` makes spans; None: no traces are exported.
     Raises JournalError.
     """
     async with AsyncExitStack() as stack:
@@ -151,6 +160,15 @@ async def assemble(
             for name, provider in config.channels.providers.items()
         }
         doubts: dict[str, DoubtPolicy] = {}
+        exporter = open_exporter(
+            config.otlp,
+            tracer,
+            recorder,
+            metrics=metrics,
+            clock=clock,
+            blocking=blocking or in_thread,
+            namespace=journal.namespace,
+        )
         derived = derive(config, outside.providers, states, doubts, common)
         preparer = Preparer(settings, directory, derived.router, recorder, clock, metrics)
         stations = _stations(config, service, derived, doubts, preparer, common)
@@ -158,6 +176,7 @@ async def assemble(
             Pipeline(stations, journal, recorder, clock, heartbeats), stations, recorder, journal,
             open_receipts(config, common), metrics, heartbeats,
             OverdueReceipts(config.channels.overdue, journal, clock, metrics),
+            exporter,
             common, outside, service, directory, settings,
         )  # fmt: skip
 

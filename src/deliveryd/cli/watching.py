@@ -1,0 +1,34 @@
+"""Shared parts of `status`, `top` and `tail`: which worker is watched, and how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deliveryd.cli.admin_url import checked_url
+from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.options import insist_on_a_channel
+from deliveryd.inspection.watched import OverHttp, OverSocket, Watched
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="URL", callback=checked_url,
+        help="Ask the worker's admin server at this address, instead of the socket beside the journal.",
+    ),
+]  # fmt: skip
+
+
+def watched(config: Path, url: str | None, channel: str | None = None) -> Watched:
+    """Return the worker at `url`, or else the one on the configuration's journal.
+
+    Raises ConfigError, and BadParameter for a channel that isn't configured.
+    """
+    if url is not None:
+        return OverHttp(url)
+    loaded = load_as_owner(config)
+    if channel is not None:
+        insist_on_a_channel(channel, sorted(loaded.channels.configured))
+    return OverSocket(loaded.journal.path)

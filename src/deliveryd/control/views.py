@@ -1,0 +1,30 @@
+"""What the worker answers to those who look at it: its state once, and events as they happen."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+
+from deliveryd.control.protocol import StatusRequest, TailRequest
+from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.tail import Tail, TailFilter
+from deliveryd.overview import Overview, as_json
+
+
+class ViewHandler:
+    """Answers from the overview of the worker, and from what the recorder records."""
+
+    def __init__(self, overview: Callable[[], Overview], recorder: Recorder) -> None:
+        self._overview = overview
+        self._recorder = recorder
+
+    async def status(self, _request: StatusRequest, _user: str) -> Mapping[str, object]:
+        """Return the state of the worker."""
+        return {"status": as_json(self._overview())}
+
+    async def tail(self, request: TailRequest, _user: str) -> AsyncGenerator[Mapping[str, object], None]:
+        """Yield events in portions, the first one empty: from then on none is missed."""
+        with Tail(self._recorder, TailFilter(*request)) as tail:
+            yield {"events": []}
+            while True:
+                if events := await tail.next_events():
+                    yield {"events": [event.as_data() for event in events]}

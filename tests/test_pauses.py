@@ -174,8 +174,8 @@ def test_messages_wait_for_a_provider_that_no_other_replaces(world: VirtualWorld
 def test_what_is_in_doubt_at_a_paused_provider_stays_there_and_is_not_repeated(world: VirtualWorld) -> None:
     """Its other messages go to another provider; the repeat after the pause has the same key."""
     verdicts: dict[str, Verdict] = {A: InDoubt("cut off"), B: TryAgain("not now")}
-    for name in (A, B):
-        world.channels[name].verdict = lambda _dispatch, name=name: verdicts[name]
+    world.channels[A].verdict = lambda _dispatch: verdicts[A]
+    world.channels[B].verdict = lambda _dispatch: verdicts[B]
 
     async def scene(supervisor: VirtualSupervisor) -> None:
         await pause(supervisor, ItemKind.PROVIDER, B)

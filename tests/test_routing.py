@@ -525,6 +525,7 @@ def _said(route: Route) -> tuple[object, ...]:
     if isinstance(route, Undeliverable):
         readable = [reason for reason in route.details.split("; ") if reason != UNREADABLE]
         return ("; ".join(readable).partition(" in ")[0],)
+    assert isinstance(route, Routed)
     return (route.provider, route.rendered.language, *route.rendered.fields.values())
 
 

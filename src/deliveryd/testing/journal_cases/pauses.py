@@ -73,10 +73,9 @@ class PauseCases:
                 ItemKind.SETTINGS: "7",
                 ItemKind.MESSAGE: "7",
             }
-            for kind, key in kinds.items():
+            for count, (kind, key) in enumerate(kinds.items(), 1):
                 decided = await give(journal, Action.PAUSE, kind, key)
-                assert decided.done == (key,)
-            assert len(decided.pauses or ()) == len(kinds)
+                assert (decided.done, len(decided.pauses or ())) == ((key,), count)
             for left, (kind, key) in enumerate(reversed(kinds.items()), 1):
                 decided = await give(journal, Action.RESUME, kind, key)
                 assert (decided.done, len(decided.pauses or ())) == ((key,), len(kinds) - left)

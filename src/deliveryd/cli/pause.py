@@ -128,9 +128,10 @@ def settings(
 
     Messages don't fail for a mistake in the settings while they are paused."""
     loaded = load_as_owner(config)
-    absent = [id_ for id_ in ids if id_ not in _known(loaded, settings=ids).settings]
-    for id_ in absent:
-        print_errors(f"deliveryd: note: none of the latest {RECENT:,} messages has the settings {id_}")
+    known = _known(loaded, settings=ids).settings
+    for id_ in ids:
+        if id_ not in known:
+            print_errors(f"deliveryd: note: none of the latest {RECENT:,} messages has the settings {id_}")
     _pause(loaded, ItemKind.SETTINGS, list(map(str, ids)), lasts, why, as_data=as_data)
 
 

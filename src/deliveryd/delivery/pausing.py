@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Sequence
-from typing import Protocol, TypeVar
 
 import anyio
 
@@ -11,6 +10,7 @@ from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.journal.base import Journal, Recovery
+from deliveryd.journal.orders import Decided
 from deliveryd.journal.pauses import Pause
 from deliveryd.model import Clock, Transition
 from deliveryd.runtime import waits
@@ -18,17 +18,6 @@ from deliveryd.telemetry import Event, log
 
 PORTION = 1000
 """How many messages one commit parks or wakes at most."""
-
-
-class _Changed(Protocol):
-    """What a change of the pauses returns."""
-
-    @property
-    def pauses(self) -> Sequence[Pause] | None:
-        """All that are in force; None: nothing changed."""
-
-
-_T = TypeVar("_T", bound=_Changed)
 
 
 class Pausing:
@@ -63,8 +52,8 @@ class Pausing:
         self._providers = tuple(providers)
         self._replace(self.pauses.all)
 
-    async def decided(self, decision: Awaitable[_T]) -> _T:
-        """Follow an order that may change the pauses."""
+    async def decided(self, decision: Awaitable[Decided]) -> Decided:
+        """Follow an order to pause or to resume."""
         async with self._turn:
             decided = await decision
             if decided.pauses is not None:

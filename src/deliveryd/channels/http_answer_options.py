@@ -68,7 +68,7 @@ def _bounded(seconds: float) -> float:
     return seconds
 
 
-Pause = Annotated[
+PauseLength = Annotated[
     Annotated[Duration, AfterValidator(_bounded), Tag("duration")] | Annotated[PauseOptions, Tag("place")],
     Discriminator(_kind_of_pause),
 ]
@@ -130,7 +130,7 @@ class AnswerOptions(RowOptions):
     only_this: bool = Field(
         False, description="the answer concerns this recipient alone; with try_again and refused"
     )
-    after: Pause | None = Field(
+    after: PauseLength | None = Field(
         None, description="pause before the next attempt; left out: what Retry-After says"
     )
     reason: AnswerFinder | None = Field(

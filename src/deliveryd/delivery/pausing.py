@@ -16,7 +16,7 @@ from deliveryd.model import Clock, Transition
 from deliveryd.runtime import waits
 from deliveryd.telemetry import Event, log
 
-PORTION = 1000
+PAUSE_PORTION = 1000
 """How many messages one commit parks or wakes at most."""
 
 
@@ -102,18 +102,18 @@ class Pausing:
         waited_for = (
             waits.room(provider), waits.repeat(provider), waits.recovery(provider), waits.alone(provider)
         )  # fmt: skip
-        parked = await self._journal.park(pause.waits_for, waited_for, PORTION)
+        parked = await self._journal.park(pause.waits_for, waited_for, PAUSE_PORTION)
         self._backlog.change(-parked)
         self._backlog.change_paused(parked)
         if not self.pauses.is_in_force(pause.waits_for):
             self._backlog.answered(pause.waits_for)
-        return parked == PORTION
+        return parked == PAUSE_PORTION
 
     async def wake(self, waits_for: Collection[str]) -> bool:
         """Make a portion of messages due whose pause ended; return whether there may be more of them."""
-        woken = await self._journal.wake(waits_for, self._clock.now(), PORTION)
+        woken = await self._journal.wake(waits_for, self._clock.now(), PAUSE_PORTION)
         self._backlog.change_paused(-woken)
         self._backlog.change(woken)
         if woken:
             self._backlog.changed.set()
-        return woken == PORTION
+        return woken == PAUSE_PORTION

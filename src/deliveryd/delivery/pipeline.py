@@ -122,7 +122,7 @@ class Pipeline:
             return transitions.deferred(message.entry, now, due_at, message.waits_for)
         if isinstance(message, Held):
             entry, pause, expires_at = message
-            return transitions.paused(entry, self._clock.now(), expires_at, pause.waits_for)
+            return transitions.parked(entry, self._clock.now(), expires_at, pause.waits_for)
         dispatcher = self._dispatchers[message.provider]
         return None if dispatcher.offer(message) else dispatcher.defer(message)
 

@@ -54,7 +54,7 @@ def repeat(provider: str) -> str:
     return f"repeat {provider}"
 
 
-def paused(kind: str, key: str) -> str:
+def end_of_pause(kind: str, key: str) -> str:
     """The end of a pause."""
     return f"{PAUSED_FROM}{kind} {key}"
 

@@ -41,7 +41,7 @@ async def give(
 async def hold(journal: Journal, *entries: Entry, expires_at: int | None = None) -> None:
     """Bring messages from the queue to wait for the end of a pause."""
     await make_ready(journal, *(entry.id for entry in entries))
-    await journal.change([transitions.paused(entry, NOW, expires_at, SETTINGS) for entry in entries])
+    await journal.change([transitions.parked(entry, NOW, expires_at, SETTINGS) for entry in entries])
 
 
 def names(pauses: Sequence[Pause] | None) -> list[str]:
@@ -191,7 +191,7 @@ class PauseCases:
             entry = attempt_on(7)._replace(doubt=True)
             await journal.change([transitions.repeated(entry, State.SENDING, NOW, NOW, None)])
             await journal.due(NOW, {"sms": 1})
-            await journal.change([transitions.paused(entry, NOW, None, SETTINGS)])
+            await journal.change([transitions.parked(entry, NOW, None, SETTINGS)])
             receipt = sample_receipt("p1")._replace(reference="7")
             (matched,) = await journal.receive([receipt])
             assert matched.result == "recalled"
@@ -204,7 +204,7 @@ class PauseCases:
         async with open_journal() as journal:
             entry = await bring_in_doubt(journal, 1, State.WAITING)
             await journal.due(NOW + ONE_SECOND, {"sms": 1})
-            await journal.change([transitions.paused(entry, NOW, None, SETTINGS)])
+            await journal.change([transitions.parked(entry, NOW, None, SETTINGS)])
         async with open_journal() as journal:
             left = await journal.recover(NOW, ["email"])
             assert (left.waiting, left.paused) == (0, {})

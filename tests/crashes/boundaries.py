@@ -63,6 +63,14 @@ NEVER_PASSED: Mapping[str, str] = {
         (f"ReceiptRequest.{step}" for step in ("form_pairs", "parameters", "query_pairs", "with_body")),
         "only reads; the scenario's reports are JSON",
     ),
+    **dict.fromkeys(
+        (
+            *(f"Pauses.{step}" for step in ("holding", "is_in_force", "of_message")),
+            *(f"{owner}.{step}" for owner in ("COMMIT", "SqliteJournal") for step in ("end_pauses", "park")),
+            "Dispatcher.route_paused",
+        ),
+        "nobody pauses anything: see test_pause_commands.py, and the simulation's pausing.py",
+    ),
     "ServiceClient.configuration": "no message needs the area of customer data",
     "ServiceClient.customer_data": "no message needs the area of customer data",
     "ServiceClient.customer_page": "no message needs the area of customer data",

@@ -12,9 +12,23 @@ from anyio.abc import TaskGroup
 from deliveryd.control.protocol import LONGEST_LINE, read_reply, socket_address, socket_of, write_request
 from deliveryd.journal.orders import Action, ItemKind, Order
 from simulation.choosing import Choices, Seeded
+from simulation.contents import WHOLE
 from simulation.drawing import seeded_plan
-from simulation.ledger import Held
-from simulation.plan import CHANNELS, Halt, Plan, Tuning
+from simulation.ledger import Held, channel_served_by
+from simulation.plan import (
+    CHANNELS,
+    HEALTHY,
+    End,
+    Halt,
+    Life,
+    Message,
+    Offers,
+    Plan,
+    Step,
+    Template,
+    Tuning,
+)
+from simulation.scenes import CHAT_ONLY, WELL
 from simulation.world import World
 
 STARTING = 0.5
@@ -31,7 +45,9 @@ def plan_with_pauses(seed: int) -> Plan:
 
 
 def with_pauses(choices: Choices, plan: Plan) -> Plan:
-    """The plan, with pauses, and with providers that are slow enough for queues."""
+    """The plan with pauses, or one in which messages are queued when a pause begins."""
+    if choices.number(0, 2) == 0:
+        return _queued(choices, plan)
     if plan.is_fair or plan.has_spare:
         plan = replace(plan, is_fair=False, has_spare=False)
     ends_by_itself = choices.number(0, 2) == 0
@@ -44,6 +60,44 @@ def with_pauses(choices: Choices, plan: Plan) -> Plan:
         shortages=(),
         suspensions=(),
         halts=tuple({(each.kind, each.key): each for each in halts}.values()),  # one does for each thing
+    )
+
+
+def _queued(choices: Choices, plan: Plan) -> Plan:
+    """A slow provider's queue is paused, and the worker may be killed meanwhile; all else is well."""
+    own = [each for each in plan.weights if channel_served_by(each) == "messenger"]
+    paused = choices.one_of(
+        (
+            (ItemKind.CHANNEL, "messenger"),
+            (ItemKind.SETTINGS, str(HEALTHY)),
+            (ItemKind.MESSAGE, "9"),
+            *((ItemKind.PROVIDER, each) for each in own),
+        )
+    )
+    killed = End(Step.COMMIT_AFTER, choices.number(15, 60), is_crash=True)
+    life = Life(CHANNELS, choices.one_of(((), CHANNELS)), None)
+    return replace(
+        plan,
+        tuning=replace(_slow(plan.tuning), attempts=4, post=500, breaker=10),
+        messages=tuple(Message(id_, HEALTHY, 1, WHOLE) for id_ in range(1, 13)),
+        malformed=(),
+        templates={HEALTHY: Template(CHAT_ONLY, choices.one_of((None, None, 20.0)))},
+        troubles=WELL,
+        provider_seconds=1.5,
+        most_events=500,
+        directory_down=(),
+        jumps=(),
+        shortages=(),
+        errands=(),
+        lives=(replace(life, end=killed), life),
+        offers=Offers.AGAIN,
+        hangs=(),
+        suspensions=(),
+        renewal=None,
+        is_fair=False,
+        outages=(),
+        has_spare=False,
+        halts=(Halt(choices.number(10, 40) / 10, 30.0, *paused, ends_by_itself=choices.number(0, 1) == 0),),
     )
 
 

@@ -68,7 +68,7 @@ def _bounded(seconds: float) -> float:
     return seconds
 
 
-Pause = Annotated[
+PauseLength = Annotated[
     Annotated[Duration, AfterValidator(_bounded), Tag("duration")] | Annotated[PauseOptions, Tag("place")],
     Discriminator(_kind_of_pause),
 ]
@@ -133,7 +133,7 @@ class AnswerOptions(RowOptions):
     new_key: bool = Field(
         False, description="the next attempt has a new key, as the provider keeps that of what it rejected"
     )
-    after: Pause | None = Field(
+    after: PauseLength | None = Field(
         None, description="pause before the next attempt; left out: what Retry-After says"
     )
     reason: AnswerFinder | None = Field(

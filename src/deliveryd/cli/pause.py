@@ -13,9 +13,9 @@ from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption,
 from deliveryd.cli.orders import carry_out, report_reply
 from deliveryd.cli.output import print_errors
 from deliveryd.config import Config
-from deliveryd.control.protocol import LONGEST_PAUSE
+from deliveryd.control.protocol import LONGEST_ORDERED_PAUSE
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.journal.pauses import INTAKE, RECENT, Known, read_known
+from deliveryd.journal.pauses import INTAKE, RECENT, KnownIds, read_known
 from deliveryd.journal.read_transaction import JournalAbsent
 from deliveryd.model import channel_of, format_duration
 from deliveryd.options.suggestion import suggestion
@@ -23,7 +23,7 @@ from deliveryd.options.units import parse_duration
 
 pause = CommandGroup(
     no_args_is_help=True,
-    help="Pause the intake, channels, providers, settings or single messages.\n\n"
+    help="Pause the intake, channels, providers, settings or messages.\n\n"
     "What is paused waits in the journal and uses up no try; it still expires. Attempts under way finish."
     " It lasts over restarts, until deliveryd resume or the end of --for. A running worker acts at once.",
 )
@@ -34,9 +34,10 @@ def _length(text: str) -> float:
         seconds = parse_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    if not 0 < seconds <= LONGEST_PAUSE:
+    if not 0 < seconds <= LONGEST_ORDERED_PAUSE:
         raise typer.BadParameter(
-            f"must be greater than 0 and at most {format_duration(LONGEST_PAUSE)}; for no limit leave it out"
+            f"must be greater than 0, and at most {format_duration(LONGEST_ORDERED_PAUSE)};"
+            " leave it out for no limit"
         )
     return seconds
 
@@ -66,8 +67,8 @@ MessageIds = Annotated[
 ]
 
 
-@pause.command()
-def intake(
+@pause.command("intake")
+def pause_intake(
     *,
     config: ConfigOption = USUAL_CONFIG,
     lasts: Lasts = None,
@@ -80,8 +81,8 @@ def intake(
     _pause(load_as_owner(config), ItemKind.INTAKE, [INTAKE], lasts, why, as_data=as_data)
 
 
-@pause.command()
-def channel(
+@pause.command("channel")
+def pause_channel(
     *,
     config: ConfigOption = USUAL_CONFIG,
     names: ChannelNames,
@@ -97,8 +98,8 @@ def channel(
     _pause(loaded, ItemKind.CHANNEL, names, lasts, why, as_data=as_data)
 
 
-@pause.command()
-def provider(
+@pause.command("provider")
+def pause_provider(
     *,
     config: ConfigOption = USUAL_CONFIG,
     names: ProviderNames,
@@ -115,8 +116,8 @@ def provider(
     _pause(loaded, ItemKind.PROVIDER, names, lasts, why, as_data=as_data)
 
 
-@pause.command()
-def settings(
+@pause.command("settings")
+def pause_settings(
     *,
     config: ConfigOption = USUAL_CONFIG,
     ids: SettingsIds,
@@ -128,14 +129,15 @@ def settings(
 
     Messages don't fail for a mistake in the settings while they are paused."""
     loaded = load_as_owner(config)
-    absent = [id_ for id_ in ids if id_ not in _known(loaded, settings=ids).settings]
-    for id_ in absent:
-        print_errors(f"deliveryd: note: none of the latest {RECENT:,} messages has the settings {id_}")
+    known = _known(loaded, settings=ids).settings
+    for id_ in ids:
+        if id_ not in known:
+            print_errors(f"deliveryd: note: none of the latest {RECENT:,} messages has the settings {id_}")
     _pause(loaded, ItemKind.SETTINGS, list(map(str, ids)), lasts, why, as_data=as_data)
 
 
-@pause.command()
-def message(
+@pause.command("message")
+def pause_message(
     *,
     config: ConfigOption = USUAL_CONFIG,
     ids: MessageIds,
@@ -163,11 +165,11 @@ def _insist(what: str, names: Sequence[str], known: Sequence[str]) -> None:
             )
 
 
-def _known(config: Config, messages: Sequence[int] = (), settings: Sequence[int] = ()) -> Known:
+def _known(config: Config, messages: Sequence[int] = (), settings: Sequence[int] = ()) -> KnownIds:
     try:
         return read_known(config.journal.path, messages, settings)
     except JournalAbsent:
-        return Known(frozenset(), frozenset())
+        return KnownIds(frozenset(), frozenset())
 
 
 def _pause(

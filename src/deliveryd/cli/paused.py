@@ -16,8 +16,9 @@ HEADINGS = ("paused", "messages", "since (UTC)", "until (UTC)", "by")
 
 
 def paused(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> None:
-    """List what is paused: how many messages wait for it, since when, until when, by whom, and why.
+    """List what is paused, since when and by whom.
 
+    Also until when, why, and how many messages wait for it.
     A message waits for one pause at a time. Read-only; works with or without a running worker.
     """
     try:

@@ -22,7 +22,7 @@ resume = CommandGroup(
 
 
 @resume.command("all")
-def everything(
+def resume_all(
     *, config: ConfigOption = USUAL_CONFIG, why: WhyOption = None, as_data: AsData = False
 ) -> None:
     """Resume all that is paused."""
@@ -33,14 +33,16 @@ def everything(
     _resume(loaded, wanted, why, as_data=as_data)
 
 
-@resume.command()
-def intake(*, config: ConfigOption = USUAL_CONFIG, why: WhyOption = None, as_data: AsData = False) -> None:
+@resume.command("intake")
+def resume_intake(
+    *, config: ConfigOption = USUAL_CONFIG, why: WhyOption = None, as_data: AsData = False
+) -> None:
     """Take messages from the queue again."""
     _resume(load_as_owner(config), {ItemKind.INTAKE: [INTAKE]}, why, as_data=as_data)
 
 
-@resume.command()
-def channel(
+@resume.command("channel")
+def resume_channel(
     *,
     config: ConfigOption = USUAL_CONFIG,
     names: ChannelNames,
@@ -51,8 +53,8 @@ def channel(
     _resume(load_as_owner(config), {ItemKind.CHANNEL: names}, why, as_data=as_data)
 
 
-@resume.command()
-def provider(
+@resume.command("provider")
+def resume_provider(
     *,
     config: ConfigOption = USUAL_CONFIG,
     names: ProviderNames,
@@ -63,16 +65,16 @@ def provider(
     _resume(load_as_owner(config), {ItemKind.PROVIDER: names}, why, as_data=as_data)
 
 
-@resume.command()
-def settings(
+@resume.command("settings")
+def resume_settings(
     *, config: ConfigOption = USUAL_CONFIG, ids: SettingsIds, why: WhyOption = None, as_data: AsData = False
 ) -> None:
     """Send messages with these settings again."""
     _resume(load_as_owner(config), {ItemKind.SETTINGS: list(map(str, ids))}, why, as_data=as_data)
 
 
-@resume.command()
-def message(
+@resume.command("message")
+def resume_message(
     *, config: ConfigOption = USUAL_CONFIG, ids: MessageIds, why: WhyOption = None, as_data: AsData = False
 ) -> None:
     """Send single messages again."""

@@ -21,7 +21,7 @@ MOST_KEYS = 500
 
 LONGEST_NAME = 64
 LONGEST_REASON = 500
-LONGEST_PAUSE = 3650 * 86400.0
+LONGEST_ORDERED_PAUSE = 3650 * 86400.0
 """Seconds of a pause that ends by itself."""
 
 _LONGEST_PATH = 100  # of a socket's address, which the system limits to 107 bytes
@@ -142,7 +142,7 @@ def _order(fields: Mapping[object, object]) -> Order:
 def _length(seconds: object) -> float | None:
     if seconds is None:
         return None
-    if isinstance(seconds, int | float) and 0 < seconds <= LONGEST_PAUSE:
+    if isinstance(seconds, int | float) and 0 < seconds <= LONGEST_ORDERED_PAUSE:
         return float(seconds)
     raise ValueError("not a length of time")
 

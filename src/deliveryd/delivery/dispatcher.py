@@ -415,7 +415,7 @@ class Dispatcher:
         """
         entry = routed.entry
         if (pause := self._pauses.holding(entry, self.name)) is not None:
-            return transitions.paused(entry, now, routed.expires_at, pause.waits_for)
+            return transitions.parked(entry, now, routed.expires_at, pause.waits_for)
         return transitions.deferred(entry, now, now, None) if self._has_stopped(routed) else None
 
     def _has_stopped(self, routed: Routed) -> bool:

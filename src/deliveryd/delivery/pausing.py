@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Sequence
-from typing import Protocol, TypeVar
 
 import anyio
 
@@ -11,24 +10,14 @@ from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.journal.base import Journal, Recovery
+from deliveryd.journal.orders import Decided
 from deliveryd.journal.pauses import Pause
 from deliveryd.model import Clock, Transition
 from deliveryd.runtime import waits
 from deliveryd.telemetry import Event, log
 
-PORTION = 1000
+PAUSE_PORTION = 1000
 """How many messages one commit parks or wakes at most."""
-
-
-class _Changed(Protocol):
-    """What a change of the pauses returns."""
-
-    @property
-    def pauses(self) -> Sequence[Pause] | None:
-        """All that are in force; None: nothing changed."""
-
-
-_T = TypeVar("_T", bound=_Changed)
 
 
 class Pausing:
@@ -63,8 +52,8 @@ class Pausing:
         self._providers = tuple(providers)
         self._replace(self.pauses.all)
 
-    async def decided(self, decision: Awaitable[_T]) -> _T:
-        """Follow an order that may change the pauses."""
+    async def decided(self, decision: Awaitable[Decided]) -> Decided:
+        """Follow an order to pause or to resume."""
         async with self._turn:
             decided = await decision
             if decided.pauses is not None:
@@ -113,18 +102,18 @@ class Pausing:
         waited_for = (
             waits.room(provider), waits.repeat(provider), waits.recovery(provider), waits.alone(provider)
         )  # fmt: skip
-        parked = await self._journal.park(pause.waits_for, waited_for, PORTION)
+        parked = await self._journal.park(pause.waits_for, waited_for, PAUSE_PORTION)
         self._backlog.change(-parked)
         self._backlog.change_paused(parked)
         if not self.pauses.is_in_force(pause.waits_for):
             self._backlog.answered(pause.waits_for)
-        return parked == PORTION
+        return parked == PAUSE_PORTION
 
     async def wake(self, waits_for: Collection[str]) -> bool:
         """Make a portion of messages due whose pause ended; return whether there may be more of them."""
-        woken = await self._journal.wake(waits_for, self._clock.now(), PORTION)
+        woken = await self._journal.wake(waits_for, self._clock.now(), PAUSE_PORTION)
         self._backlog.change_paused(-woken)
         self._backlog.change(woken)
         if woken:
             self._backlog.changed.set()
-        return woken == PORTION
+        return woken == PAUSE_PORTION

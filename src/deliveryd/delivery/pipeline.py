@@ -131,7 +131,7 @@ class Pipeline:
             return transitions.deferred(self._released(message.entry), now, due_at, message.waits_for)
         if isinstance(message, Held):
             entry, pause, expires_at = message
-            return transitions.paused(self._released(entry), self._clock.now(), expires_at, pause.waits_for)
+            return transitions.parked(self._released(entry), self._clock.now(), expires_at, pause.waits_for)
         dispatcher = self._dispatchers[message.provider]
         return None if dispatcher.offer(message) else dispatcher.defer(message)
 

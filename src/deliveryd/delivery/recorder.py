@@ -378,7 +378,9 @@ class Recorder:
 
     async def decide(self, order: Order, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""
-        decided = await self.pausing.decided(self._journal.decide(order, self._clock.now(), providers))
+        decision = self._journal.decide(order, self._clock.now(), providers)
+        is_pause = order.verb in {Action.PAUSE, Action.RESUME}
+        decided = await (self.pausing.decided(decision) if is_pause else decision)
         self._apply(decided.effects)
         if order.verb is Action.ERASE:
             await self.pausing.refresh()

@@ -91,7 +91,7 @@ _Place = tuple[str, str]
 """A language, and a channel whose block may be found there."""
 
 DOWN = "provider was down"
-PAUSED = "provider was paused"
+WAS_PAUSED = "provider was paused"
 """Why a message doesn't come back to a provider that may have it."""
 
 _MOST_KEPT = 50
@@ -249,7 +249,7 @@ class Router:
         """Where a message goes that its provider didn't take, and that is down or paused now, if anywhere."""
         if not self._leaves(entry, provider):
             return None
-        reason = PAUSED if self._pauses.of_provider(provider) is not None else DOWN
+        reason = WAS_PAUSED if self._pauses.of_provider(provider) is not None else DOWN
         found = self.route(entry.bound(provider).moved_on(reason), settings, customer, now)
         if not isinstance(found, Routed):
             return None

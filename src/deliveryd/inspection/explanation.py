@@ -36,7 +36,7 @@ STATES: Mapping[State, str] = {
 }
 """What each state means to an operator."""
 
-PAUSED = "paused; waiting until it is resumed, or expires"
+PAUSED_TEXT = "paused; waiting until it is resumed, or expires"
 RECEIPT_MAY_FOLLOW = ", and a provider's receipt may still follow"
 
 PRUNED = "pruned; it ended longer ago than journal.retention, and only these events are kept"
@@ -99,7 +99,9 @@ def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
         yield f"message {life.id}: {ERASED if erased else PRUNED if life.tombstone else NEVER_TAKEN}"
         return
     may_follow = message.state is State.SENT and message.lane in reporting
-    state = PAUSED if message.state is State.WAITING and message.pause is not None else STATES[message.state]
+    state = (
+        PAUSED_TEXT if message.state is State.WAITING and message.pause is not None else STATES[message.state]
+    )
     yield f"message {life.id}: {state}{RECEIPT_MAY_FOLLOW if may_follow else ''}"
     yield ""
     if message.settings_id is None:

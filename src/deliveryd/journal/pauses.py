@@ -1,7 +1,7 @@
 """What operators paused: the pauses, and the messages that wait for their ends.
 
-A message that is paused waits for the end of one pause, under the words of `runtime.waits.paused`, and is due
-when it expires. When the pause ends, it is due at once; another pause may apply to it then.
+A message that is paused waits for the end of one pause (`runtime.waits.end_of_pause`), and is due when it
+expires. When the pause ends, it is due at once; another pause may apply to it then.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Pause(NamedTuple):
     @property
     def waits_for(self) -> str:
         """What its messages wait for."""
-        return waits.paused(self.kind, self.key)
+        return waits.end_of_pause(self.kind, self.key)
 
 
 class PausedMessages(NamedTuple):
@@ -76,7 +76,9 @@ class PausedMessages(NamedTuple):
     messages: int
 
 
-PAUSED = f"waits_for >= '{waits.PAUSED_FROM}' AND waits_for < '{waits.PAUSED_BELOW}' AND due_at IS NOT NULL"
+IS_PAUSED = (
+    f"waits_for >= '{waits.PAUSED_FROM}' AND waits_for < '{waits.PAUSED_BELOW}' AND due_at IS NOT NULL"
+)
 """Of a message: whether it is paused."""
 
 RECENT = 100_000
@@ -92,14 +94,14 @@ _END = "DELETE FROM pause WHERE kind = ? AND key = ?"
 _OVER = f"{_ALL.removesuffix(' ORDER BY since, kind, key')} WHERE until <= ?"
 _SHIFT = "UPDATE pause SET since = since - ?1, until = until - ?1"
 _BOUND = "UPDATE pause SET until = until - (since - ?1), since = ?1 WHERE since > ?1"
-_COUNT = f"SELECT waits_for, count(*) FROM message WHERE {PAUSED} GROUP BY waits_for"  # noqa: S608  # constants
+_COUNT = f"SELECT waits_for, count(*) FROM message WHERE {IS_PAUSED} GROUP BY waits_for"  # noqa: S608  # constants
 _PARK = """
 UPDATE message SET waits_for = ?1 WHERE id IN (SELECT id FROM message
     WHERE waits_for IN (SELECT value FROM json_each(?2)) AND due_at IS NOT NULL LIMIT ?3)
 """
 _UNBINDABLE = f"""
 SELECT id FROM message INDEXED BY message_held
-WHERE {PAUSED} AND doubt AND provider NOT IN (SELECT value FROM json_each(?))
+WHERE {IS_PAUSED} AND doubt AND provider NOT IN (SELECT value FROM json_each(?))
 """  # noqa: S608  # constants
 _STATE = "SELECT state, coalesce(confirm_by, failed_next) FROM message WHERE id = ?"
 _TAKEN_LATELY = f"""
@@ -197,21 +199,21 @@ def read_pauses(path: Path) -> Sequence[PausedMessages]:
     return read(path, query)
 
 
-class Known(NamedTuple):
+class KnownIds(NamedTuple):
     """Which of the given ids the journal has: of messages, and of settings among the latest messages."""
 
     messages: frozenset[int]
     settings: frozenset[int]
 
 
-def read_known(path: Path, messages: Collection[int], settings: Collection[int]) -> Known:
+def read_known(path: Path, messages: Collection[int], settings: Collection[int]) -> KnownIds:
     """Look ids up. Raises JournalError, or JournalAbsent."""
 
-    def query(db: sqlite3.Connection) -> Known:
+    def query(db: sqlite3.Connection) -> KnownIds:
         there = db.execute(
             "SELECT id FROM message WHERE id IN (SELECT value FROM json_each(?))", (to_json(list(messages)),)
         )
-        return Known(
+        return KnownIds(
             frozenset(id_ for (id_,) in there),
             frozenset(id_ for id_ in settings if db.execute(_TAKEN_LATELY, (id_,)).fetchone()),
         )

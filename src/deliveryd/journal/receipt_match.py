@@ -19,7 +19,7 @@ from deliveryd.journal import deadlines
 from deliveryd.journal.base import MatchedReceipt, Recorded
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
-from deliveryd.journal.pauses import PAUSED
+from deliveryd.journal.pauses import IS_PAUSED
 from deliveryd.journal.receipt_bulk import BulkMatching
 from deliveryd.journal.rows import ENTRY, entry_of, spent_of
 from deliveryd.journal.unread_reports import keep_unread
@@ -76,7 +76,7 @@ WHERE id = ?4
 """
 
 _MATCHED = (
-    f"SELECT id, state, key, accepted_at, provider_id, failed_next, spent, {PAUSED}"  # noqa: S608  # a constant
+    f"SELECT id, state, key, accepted_at, provider_id, failed_next, spent, {IS_PAUSED}"  # noqa: S608  # a constant
     " FROM message WHERE id = ?"
 )
 _ENDED = "UPDATE message SET state = ?, ended_at = ? WHERE id = ?"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deliveryd import transitions as of
 from deliveryd.journal.outbox import WATERMARK
-from deliveryd.journal.pauses import PAUSED
+from deliveryd.journal.pauses import IS_PAUSED
 from deliveryd.journal.rows import ENTRY
 
 TAKE = f"""
@@ -66,7 +66,7 @@ SELECT_DUE = f"SELECT {ENTRY} FROM message WHERE {_FOR_ITS_TIME} AND due_at <= ?
 LEFT = f"SELECT count(*) FROM (SELECT 1 FROM message WHERE {_FOR_ITS_TIME} AND due_at <= ? LIMIT ?)"
 NEXT_DUE = f"SELECT min(due_at) FROM message WHERE {_FOR_ITS_TIME}"
 OVERDUE = f"""
-SELECT {PAUSED}, {ENTRY} FROM message INDEXED BY message_held_until WHERE {_FOR_SOMETHING} AND due_at <= ?
+SELECT {IS_PAUSED}, {ENTRY} FROM message INDEXED BY message_held_until WHERE {_FOR_SOMETHING} AND due_at <= ?
 ORDER BY due_at LIMIT ?
 """
 NEXT_OVERDUE = f"SELECT min(due_at) FROM message INDEXED BY message_held_until WHERE {_FOR_SOMETHING}"
@@ -102,7 +102,7 @@ WHERE id IN ({_AT_REMOVED.format(doubt="NOT doubt")})
 MAKE_READY = f"UPDATE message SET state = {of.DUE.after:d}, due_at = NULL, waits_for = NULL WHERE id = ?"
 RETIME = f"""
 UPDATE message SET due_at = min(due_at - ?1, ?2)
-WHERE state = {of.DUE.before:d} AND (?1 > 0 OR due_at > ?2) AND (waits_for IS NULL OR NOT ({PAUSED}))
+WHERE state = {of.DUE.before:d} AND (?1 > 0 OR due_at > ?2) AND (waits_for IS NULL OR NOT ({IS_PAUSED}))
 """
 HASTEN = f"UPDATE message SET due_at = min(due_at, ?) WHERE id = ? AND state = {of.DUE.before:d}"
 

@@ -12,7 +12,7 @@ from deliveryd.journal.account import add_pruned, open_states
 from deliveryd.journal.base import Counts, Doubtful, Recovery
 from deliveryd.journal.beginnings import keep_beginnings
 from deliveryd.journal.outbox import WATERMARK
-from deliveryd.journal.pauses import PAUSED, count_paused, paused_in_doubt_elsewhere, pauses
+from deliveryd.journal.pauses import IS_PAUSED, count_paused, paused_in_doubt_elsewhere, pauses
 from deliveryd.journal.rows import ENTRY, entry_of, to_json
 from deliveryd.journal.tombstones import add_tombstones
 from deliveryd.model import Entry
@@ -26,7 +26,7 @@ _OPEN = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? ORDER BY id"
 _BOUND = f"state = {transitions.CHANNEL_REMOVED.before:d} AND waits_for IS NULL AND provider = ?"
 _DUE_NOW = (  # messages that wait for an answer: nobody has asked for it since the restart
     "UPDATE message SET due_at = ?, waits_for = NULL WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"  # noqa: S608
-    f" AND waits_for NOT IN (SELECT value FROM json_each(?)) AND NOT ({PAUSED})"
+    f" AND waits_for NOT IN (SELECT value FROM json_each(?)) AND NOT ({IS_PAUSED})"
 )
 _HOLD_PAUSED = f"""
 UPDATE message SET state = {transitions.CHANNEL_REMOVED.after:d}, due_at = NULL, waits_for = NULL WHERE id = ?
@@ -34,7 +34,7 @@ UPDATE message SET state = {transitions.CHANNEL_REMOVED.after:d}, due_at = NULL,
 _CAUSES = f"""
 SELECT NULL, provider, count(*) FROM message WHERE {_TIMED} GROUP BY provider
 UNION ALL SELECT min(waits_for), '', count(*) FROM message
-    WHERE waits_for IS NOT NULL AND due_at IS NOT NULL AND NOT ({PAUSED})
+    WHERE waits_for IS NOT NULL AND due_at IS NOT NULL AND NOT ({IS_PAUSED})
     GROUP BY iif(waits_for LIKE 'customer %', 'directory', waits_for)
 """  # noqa: S608  # a constant
 

@@ -60,7 +60,7 @@ def provider_of(waits_for: str) -> str:
     return name if kind in {"provider", "alone", "room", "repeat"} else ""
 
 
-def paused(kind: str, key: str) -> str:
+def end_of_pause(kind: str, key: str) -> str:
     """The end of a pause."""
     return f"{PAUSED_FROM}{kind} {key}"
 

@@ -41,7 +41,7 @@ async def give(
 async def hold(journal: Journal, *entries: Entry, expires_at: int | None = None) -> None:
     """Bring messages from the queue to wait for the end of a pause."""
     await make_ready(journal, *(entry.id for entry in entries))
-    await journal.change([transitions.paused(entry, NOW, expires_at, SETTINGS) for entry in entries])
+    await journal.change([transitions.parked(entry, NOW, expires_at, SETTINGS) for entry in entries])
 
 
 def names(pauses: Sequence[Pause] | None) -> list[str]:
@@ -73,12 +73,9 @@ class PauseCases:
                 ItemKind.SETTINGS: "7",
                 ItemKind.MESSAGE: "7",
             }
-            counts = []
-            for kind, key in kinds.items():
-                paused = await give(journal, Action.PAUSE, kind, key)
-                assert paused.done == (key,)
-                counts.append(len(paused.pauses or ()))
-            assert counts == [1, 2, 3, 4, 5]
+            for count, (kind, key) in enumerate(kinds.items(), 1):
+                decided = await give(journal, Action.PAUSE, kind, key)
+                assert (decided.done, len(decided.pauses or ())) == ((key,), count)
             for left, (kind, key) in enumerate(reversed(kinds.items()), 1):
                 decided = await give(journal, Action.RESUME, kind, key)
                 assert (decided.done, len(decided.pauses or ())) == ((key,), len(kinds) - left)
@@ -194,7 +191,7 @@ class PauseCases:
             entry = attempt_on(7)._replace(doubt=True)
             await journal.change([transitions.repeated(entry, State.SENDING, NOW, NOW, None)])
             await journal.due(NOW, {"sms": 1})
-            await journal.change([transitions.paused(entry, NOW, None, SETTINGS)])
+            await journal.change([transitions.parked(entry, NOW, None, SETTINGS)])
             receipt = sample_receipt("p1")._replace(reference="7")
             (matched,) = await journal.receive([receipt])
             assert matched.result == "recalled"
@@ -208,7 +205,7 @@ class PauseCases:
         async with open_journal() as journal:
             entry = await bring_in_doubt(journal, 1, State.WAITING)
             await journal.due(NOW + ONE_SECOND, {"sms": 1})
-            await journal.change([transitions.paused(entry, NOW, None, SETTINGS)])
+            await journal.change([transitions.parked(entry, NOW, None, SETTINGS)])
         async with open_journal() as journal:
             left = await journal.recover(NOW, ["email"])
             assert (left.waiting, left.paused) == (0, {})

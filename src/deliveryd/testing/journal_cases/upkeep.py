@@ -60,7 +60,7 @@ class UpkeepCases:
                 (2, "sms", None),
                 (3, "email", waits.room("email")),
                 (4, None, waits.settings(40)),
-                (5, None, waits.paused("settings", "50")),
+                (5, None, waits.end_of_pause("settings", "50")),
             ):
                 entry = sample_entry(id_, provider=provider)
                 step = Transition(entry, State.READY, State.WAITING, later, later, waits_for=waits_for)

@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, padding, rsa
 from cryptography.x509.oid import NameOID
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from deliveryd.channels.signature_options import SCHEMES, Signature, SignatureOptions
+from deliveryd.channels.signature_options import Signature, SignatureOptions
+from deliveryd.channels.signature_schemes import SCHEMES
 from deliveryd.model import SECOND, parse_instant
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures import mailgun

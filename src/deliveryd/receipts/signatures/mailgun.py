@@ -11,7 +11,7 @@ import hmac
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from deliveryd.channels.signature_options import MailgunSignature
+from deliveryd.channels.signature_schemes import MailgunSignature
 from deliveryd.http.finder import Document, compile_finder
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import Forged, check_body, check_time, decode, is_any, read_time

@@ -6,7 +6,7 @@ the preparer for ready messages, reporting for events, the backlog's loop for wh
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -221,19 +221,18 @@ class Recorder:
         self._apply(effects)
         if settled:
             steps = [step for step in steps if step.entry.id not in settled]
-        self._make_ready([step.entry for step in steps if step.after is State.READY])
-        if stay := [
-            step.entry.id for step in steps if step.after is State.SENT and step.before is State.READY
-        ]:
+        by_state = _by_state(steps)
+        self._make_ready([step.entry for step in by_state.get(State.READY, ())])
+        if stay := [step.entry.id for step in by_state.get(State.SENT, ()) if step.before is State.READY]:
             self.in_flight.release(stay)  # no event of theirs will
-        parked = [step.entry.id for step in steps if step.after in (State.WAITING, State.IN_DOUBT)]
-        if parked:
-            steps = await self._by_todays_clock(steps)
-            self.backlog.add(step for step in steps if step.after is State.WAITING)
-            self.in_flight.release(parked)
+        waiting = by_state.get(State.WAITING, [])
+        if parked := [*waiting, *by_state.get(State.IN_DOUBT, ())]:
+            self.backlog.add(await self._by_todays_clock(waiting))
+            self.in_flight.release(step.entry.id for step in parked)
             self.backlog.changed.set()
-        self._count_and_log(steps)
-        if events := sum(len(step.events) for step in steps):
+        self._count(by_state)
+        self._log(steps)
+        if events := sum([len(step.events) for step in steps]):
             self.outbox.expect(events)
         return settled
 
@@ -256,20 +255,23 @@ class Recorder:
             for step in steps
         ]
 
-    def _count_and_log(self, steps: Sequence[Transition]) -> None:
-        for state, count in Counter([step.after for step in steps]).items():
+    def _count(self, by_state: Mapping[State, Sequence[Transition]]) -> None:
+        for state, steps in by_state.items():
             if state in ENDED:
-                self._metrics.ended(state, count)
+                self._metrics.ended(state, len(steps))
             if state is State.FAILED:
                 self.failures.add(steps)
-        for step in steps:
-            if step.after is State.SENT and step.before is State.SENDING:
+        for step in by_state.get(State.SENT, ()):
+            if step.before is State.SENDING:
                 self._metrics.accepted_after(max(step.at - step.entry.taken_at, 0) / SECOND)
-        if enabled(DEBUG):
-            for step in steps:
-                if (event := LOGGED_STATES.get(step.after)) is not None:
-                    provider = step.entry.provider or "none"
-                    log(event, message_id=step.entry.id, channel=channel_of(provider), provider=provider)
+
+    def _log(self, steps: Sequence[Transition]) -> None:
+        if not enabled(DEBUG):
+            return
+        for step in steps:
+            if (event := LOGGED_STATES.get(step.after)) is not None:
+                provider = step.entry.provider or "none"
+                log(event, message_id=step.entry.id, channel=channel_of(provider), provider=provider)
 
     # receipts and operators' orders
 
@@ -386,3 +388,11 @@ class Recorder:
             log(Event.CLOCK_STEPPED, seconds=step / SECOND)
         await self._journal.retime(max(-step, 0), self._clock.now() + self._longest_pause)
         self.backlog.expect_overdue(0.0)
+
+
+def _by_state(steps: Sequence[Transition]) -> Mapping[State, list[Transition]]:
+    """Steps by the states that they lead to."""
+    found: dict[State, list[Transition]] = defaultdict(list)
+    for step in steps:
+        found[step.after].append(step)
+    return found

@@ -32,7 +32,7 @@ from deliveryd.channels.preset_catalogue import Catalogue
 from deliveryd.channels.preset_file import PresetFile, PresetKey
 from deliveryd.channels.probe_options import ProbeAnswerOptions, ProbeOptions
 from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptAnswerOptions, ReceiptOptions
-from deliveryd.channels.signature_options import SCHEMES
+from deliveryd.channels.signature_schemes import SCHEMES
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.cli.app import COMMANDS, build_app
 from deliveryd.config import Config

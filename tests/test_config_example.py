@@ -168,7 +168,7 @@ def test_the_example_has_the_key_with_its_default(key: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("adapter", "key"),
     [("http", path) for table in (ChannelTable, ProviderTable) for path, _ in sections(table)]
-    + [(adapter, path) for adapter, kind in ADAPTERS.items() for path, _ in sections(kind.options)],
+    + [(adapter, path) for adapter, kind in ADAPTERS.items() for path, _ in sections(kind().options)],
     ids=lambda part: part if isinstance(part, str) else ".".join(part),
 )
 def test_the_example_has_the_key_of_a_channel_with_its_default(adapter: str, key: tuple[str, ...]) -> None:
@@ -180,7 +180,7 @@ def test_the_example_has_the_key_of_a_channel_with_its_default(adapter: str, key
         if isinstance(channel, dict) and channel["adapter"] == adapter
         if (value := value_at(channel, key)) is not None
     ]
-    tables = (ChannelTable, ProviderTable, ADAPTERS[adapter].options)
+    tables = (ChannelTable, ProviderTable, ADAPTERS[adapter]().options)
     table = next(each for each in tables if key in dict(sections(each)))
     default = default_of(table, key)
     assert shown

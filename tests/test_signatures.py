@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from pydantic import ValidationError
 
-from deliveryd.channels.signature_options import SCHEMES
+from deliveryd.channels.signature_schemes import SCHEMES
 from deliveryd.model import SECOND
 from deliveryd.receipts.signatures.base import Forged
 from deliveryd.receipts.verification import open_scheme, open_verifier, read_keys

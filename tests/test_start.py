@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,43 @@ def test_a_worker_is_loaded_without_what_only_commands_use() -> None:
     """Our own modules take time too: two dozen that a run never calls made its start 5 % slower."""
     loaded = loaded_by("import deliveryd.cli.run")
     assert sorted(module for module in ONLY_FOR_COMMANDS if f"deliveryd.{module}" in loaded) == []
+
+
+SHORT = """
+[service]
+base_url = "http://127.0.0.1:1/"
+[channels.sms]
+adapter = "http"
+url = "http://127.0.0.1:1/sms"
+json = { to = "{customer.phone}", text = "{content.text}" }
+[journal]
+url = "sqlite:///journal.db"
+"""
+
+NOT_FOR_A_GATEWAY = {"preset_file", "preset_table", "signature_schemes", "smtp_options"}
+
+NOT_BUILT = """
+from deliveryd.channels import http_answer_options, http_lookup_options, receipt_options, request_options
+from deliveryd.channels import signature_options
+from pydantic import BaseModel
+modules = http_answer_options, http_lookup_options, receipt_options, request_options, signature_options
+models = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
+print(sorted(each.__name__ for each in models
+    if issubclass(each, BaseModel) and each is not BaseModel and each.__pydantic_complete__))
+"""
+
+
+def test_the_options_of_a_gateway_are_read_without_those_that_it_does_not_have(tmp_path: Path) -> None:
+    """A gateway without receipts, answers and look-ups starts without the models of those tables."""
+    path = tmp_path / "config.toml"
+    path.write_text(SHORT)
+    loads = f"from deliveryd.config import load; from pathlib import Path; load(Path({str(path)!r}))"
+    loaded = loaded_by(f"import deliveryd.cli.run; {loads}")
+    assert sorted(each for each in NOT_FOR_A_GATEWAY if f"deliveryd.channels.{each}" in loaded) == []
+    built = subprocess.run(
+        [sys.executable, "-c", f"{loads}\n{NOT_BUILT}"], capture_output=True, text=True, check=True
+    )
+    assert built.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("command", ["explain", "audit", "dead", "in_doubt", "check"])

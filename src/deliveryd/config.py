@@ -37,6 +37,7 @@ from deliveryd.log_layouts import Layout
 from deliveryd.model import BLOCKS
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.file import ConfigFile
+from deliveryd.options.on_use import OnUse
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions, tls_problems
 from deliveryd.options.units import Duration, FilePath, Positive, SecretPath, Size, resolve_path
@@ -128,8 +129,8 @@ class ServiceOptions(ProxyOptions, Section):
     base_url: Url = Field(description="address of the service")
     timeout: Positive = Field(10.0, description="for one whole request, from connecting to the last byte")
     accept_gzip: StrictBool = Field(False, description="request compressed answers, which are always read")
-    auth: AuthOptions = Field(AuthOptions.model_construct(), description="how requests authenticate")
-    tls: TlsOptions = Field(TlsOptions.model_construct(), description="certificates")
+    auth: OnUse[AuthOptions] = Field(AuthOptions.model_construct(), description="how requests authenticate")
+    tls: OnUse[TlsOptions] = Field(TlsOptions.model_construct(), description="certificates")
 
 
 class QueueOptions(Section):
@@ -284,18 +285,18 @@ class Config(Section):
 
     service: ServiceOptions
     queue: QueueOptions = QueueOptions.model_construct()
-    events: EventsOptions = EventsOptions.model_construct()
+    events: OnUse[EventsOptions] = EventsOptions.model_construct()
     settings: SettingsOptions = SettingsOptions.model_construct()
-    entities: EntitiesOptions = EntitiesOptions.model_construct()
-    content: ContentOptions = ContentOptions.model_construct()
-    customers: CustomersOptions = CustomersOptions.model_construct()
-    channels: ChannelsOptions
+    entities: OnUse[EntitiesOptions] = EntitiesOptions.model_construct()
+    content: OnUse[ContentOptions] = ContentOptions.model_construct()
+    customers: OnUse[CustomersOptions] = CustomersOptions.model_construct()
+    channels: OnUse[ChannelsOptions]
     journal: JournalOptions = JournalOptions.model_construct()
     admin: AdminOptions = AdminOptions.model_construct()
     receipts: ReceiptsOptions = ReceiptsOptions.model_construct()
     log: LogOptions = LogOptions.model_construct()
-    otlp: OtlpOptions = OtlpOptions.model_construct()
-    run: RunOptions = RunOptions.model_construct()
+    otlp: OnUse[OtlpOptions] = OtlpOptions.model_construct()
+    run: OnUse[RunOptions] = RunOptions.model_construct()
 
 
 def receipt_url(config: Config, provider: ProviderConfig) -> str | None:

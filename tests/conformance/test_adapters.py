@@ -155,7 +155,7 @@ def test_an_unknown_adapter_is_named_with_a_suggestion() -> None:
 def installed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package with adapters of its own, as an installer would leave it."""
     (tmp_path / "pigeon_post.py").write_text(
-        "from deliveryd.channels.registry import ADAPTERS\nKIND = ADAPTERS['http']\nOTHER = 1\n"
+        "from deliveryd.channels.registry import ADAPTERS\nKIND = ADAPTERS['http']()\nOTHER = 1\n"
     )
     info = tmp_path / "pigeon_post-1.0.dist-info"
     info.mkdir()

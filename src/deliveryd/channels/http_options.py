@@ -23,6 +23,7 @@ from deliveryd.channels.probe_options import ProbeOptions
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.channels.request_options import RequestOptions, header_problems
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
+from deliveryd.options.on_use import OnUse
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions, tls_problems
 
@@ -43,16 +44,18 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
         None,
         description="the recipient's address, as {customer.phone}; left out: the only customer field sent",
     )
-    answers: list[AnswerOptions] = Field([], description="what answers mean; left out: by their statuses")
-    lookup: LookupOptions | None = Field(
+    answers: list[OnUse[AnswerOptions]] = Field(
+        [], description="what answers mean; left out: by their statuses"
+    )
+    lookup: OnUse[LookupOptions] | None = Field(
         None, description="how to ask whether the provider has a message in doubt; left out: it isn't asked"
     )
-    receipt: ReceiptOptions | None = Field(None, description="how to read receipts; left out: none")
-    probe: ProbeOptions | None = Field(
+    receipt: OnUse[ReceiptOptions] | None = Field(None, description="how to read receipts; left out: none")
+    probe: OnUse[ProbeOptions] | None = Field(
         None, description="how deliveryd check asks about the account; left out: it only connects"
     )
-    limits: list[LimitOptions] = Field([], description="how long texts may be, for deliveryd lint")
-    tls: TlsOptions | None = Field(None, description="certificates")
+    limits: list[OnUse[LimitOptions]] = Field([], description="how long texts may be, for deliveryd lint")
+    tls: OnUse[TlsOptions] | None = Field(None, description="certificates")
 
     @field_validator("receipt")
     @classmethod

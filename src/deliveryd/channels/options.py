@@ -13,6 +13,7 @@ from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.channels.registry import check_provider, find_adapter
 from deliveryd.model import BLOCKS, provider_identity
 from deliveryd.options.file import ConfigFile
+from deliveryd.options.on_use import OnUse
 from deliveryd.options.suggestion import closest, suggestion
 from deliveryd.options.units import FilePath, Positive, RateLimit
 
@@ -104,10 +105,10 @@ class ProviderTable(BaseModel):
     on_in_doubt: Literal["resend", "hold"] = Field(
         "resend", description="repeat it under its key, or hold it"
     )
-    retry: RetryOptions = Field(
+    retry: OnUse[RetryOptions] = Field(
         RetryOptions.model_construct(), description="when the provider can't take a message now"
     )
-    breaker: BreakerOptions = Field(
+    breaker: OnUse[BreakerOptions] = Field(
         BreakerOptions.model_construct(), description="when the provider keeps failing"
     )
 
@@ -125,7 +126,7 @@ class ProviderConfig(BaseModel):
     channel: str
     block: str
     place: str
-    common: ProviderTable
+    common: OnUse[ProviderTable]
     options: BaseModel
 
     @property
@@ -142,8 +143,8 @@ class ChannelConfig(BaseModel):
 
     name: str
     block: str
-    common: ChannelTable
-    providers: Mapping[str, ProviderConfig]
+    common: OnUse[ChannelTable]
+    providers: Mapping[str, OnUse[ProviderConfig]]
 
 
 class ChannelsOptions(BaseModel):
@@ -157,7 +158,7 @@ class ChannelsOptions(BaseModel):
         description="the first that can send does; then the next",
     )
     presets_dir: FilePath | None = Field(None, description="folder with presets of your own")
-    configured: Mapping[str, ChannelConfig] = Field(default_factory=dict, exclude=True)
+    configured: Mapping[str, OnUse[ChannelConfig]] = Field(default_factory=dict, exclude=True)
 
     @property
     def providers(self) -> Mapping[str, ProviderConfig]:

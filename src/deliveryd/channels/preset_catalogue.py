@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel
 
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.mapping import content_problems
-from deliveryd.channels.preset_file import PresetFile
-from deliveryd.channels.preset_table import examples, expand
 from deliveryd.errors import ConfigError
 from deliveryd.options.file import ConfigFile
+
+if TYPE_CHECKING:
+    from deliveryd.channels.preset_file import PresetFile
 
 PACKAGED = Path(__file__).with_name("presets")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -63,6 +64,8 @@ class Catalogue:
 
 def read_preset(path: Path) -> Preset:
     """Read a preset's file. Raises ConfigError with all mistakes, each as `file:key: what`."""
+    from deliveryd.channels.preset_file import PresetFile  # noqa: PLC0415  # loaded only where a preset is read
+
     file = ConfigFile(path, {}, ())
     found = file.validate(PresetFile, file.tables)
     if found is None:
@@ -76,6 +79,8 @@ def check_tables(preset: Preset, provider: type[BaseModel]) -> None:
     `provider` is the model of the keys that every provider has. Raises ConfigError, each problem as
     `file:key: what`.
     """
+    from deliveryd.channels.preset_table import examples, expand  # noqa: PLC0415  # as in read_preset
+
     problems: list[str] = []
     for block in preset.file.channels:
         for only_required in (False, True):

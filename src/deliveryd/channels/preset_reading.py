@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from deliveryd.channels.preset_catalogue import PACKAGED, Catalogue, Preset, check_tables
-from deliveryd.channels.preset_table import Expansion, expand, missing_alternatives
 from deliveryd.channels.registry import find_adapter, is_adapter
 from deliveryd.errors import ConfigError
 from deliveryd.options.file import ConfigFile, Elsewhere
+
+if TYPE_CHECKING:
+    from deliveryd.channels.preset_table import Expansion
 
 
 class PresetReader:
@@ -53,6 +55,11 @@ class PresetReader:
         except ConfigError as error:
             self._file.problems += [each for each in error.problems if each not in self._file.problems]
             return None
+        from deliveryd.channels.preset_table import (  # noqa: PLC0415  # loaded only for a preset
+            expand,
+            missing_alternatives,
+        )
+
         made = expand(preset.file, table, block, self._common.model_fields)
         problems = [*made.problems, *missing_alternatives(preset.file, table)]
         for key, text in problems:

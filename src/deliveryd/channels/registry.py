@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
 from deliveryd.channels.base import Channel
 from deliveryd.channels.http_options import HttpChannelOptions
-from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.options import plugins
+
+if TYPE_CHECKING:
+    from deliveryd.channels.smtp_options import SmtpOptions
 
 ADAPTER_ENTRY_POINTS = "deliveryd.channels"
 
@@ -46,10 +48,18 @@ def _open_smtp(place: str, block: str, options: SmtpOptions, timeout: float) -> 
     return open_smtp(place, block, options, timeout)
 
 
-ADAPTERS: Mapping[str, AdapterKind] = {
-    "http": AdapterKind(HttpChannelOptions, _open_http, HttpChannelOptions.problems),
-    "smtp": AdapterKind(SmtpOptions, _open_smtp, SmtpOptions.problems),
-}
+def _http() -> AdapterKind:
+    return AdapterKind(HttpChannelOptions, _open_http, HttpChannelOptions.problems)
+
+
+def _smtp() -> AdapterKind:
+    from deliveryd.channels.smtp_options import SmtpOptions  # noqa: PLC0415  # loaded only where it is configured
+
+    return AdapterKind(SmtpOptions, _open_smtp, SmtpOptions.problems)
+
+
+ADAPTERS: Mapping[str, Callable[[], AdapterKind]] = {"http": _http, "smtp": _smtp}
+"""The built-in adapters. Each is loaded only where it is configured."""
 
 
 def is_adapter(name: str) -> bool:
@@ -62,8 +72,10 @@ def find_adapter(adapter: str, presets: Iterable[str] = ()) -> AdapterKind:
 
     Raises ValueError, with a suggestion, if there is none or it can't be loaded.
     """
+    if adapter in ADAPTERS:
+        return ADAPTERS[adapter]()
     return plugins.find_kind(
-        adapter, ADAPTERS, AdapterKind, what="adapter", group=ADAPTER_ENTRY_POINTS, others=presets
+        adapter, AdapterKind, what="adapter", group=ADAPTER_ENTRY_POINTS, others=[*presets, *ADAPTERS]
     )
 
 

@@ -34,6 +34,7 @@ from deliveryd.channels.mapping import (
     split,
     uses,
 )
+from deliveryd.options.on_use import OnUse
 from deliveryd.options.suggestion import suggestion
 from deliveryd.options.units import Positive, SecretPaths
 
@@ -183,9 +184,9 @@ class RequestOptions(BaseModel):
     form: MappedPairs | None = Field(None, description="body as a form, instead of json")
     query: MappedPairs | None = Field(None, description="parameters added to the address")
     headers: dict[str, str] = Field({}, description="headers added to the adapter's own")
-    basic: BasicOptions | None = Field(None, description="Basic authentication: username, password")
-    sign: SignOptions | None = Field(None, description="signature of requests; left out: none")
-    variants: tuple[VariantOptions, ...] = Field(
+    basic: OnUse[BasicOptions] | None = Field(None, description="Basic authentication: username, password")
+    sign: OnUse[SignOptions] | None = Field(None, description="signature of requests; left out: none")
+    variants: tuple[OnUse[VariantOptions], ...] = Field(
         (), description="other requests for some messages; the first that fits is sent"
     )
     country: str | None = Field(

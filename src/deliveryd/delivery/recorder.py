@@ -6,7 +6,7 @@ the preparer for ready messages, reporting for events, the backlog's loop for wh
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -270,20 +270,20 @@ class Recorder:
         self._apply(effects)
         if settled:
             steps = [step for step in steps if step.entry.id not in settled]
-        self._make_ready([step.entry for step in steps if step.after is State.READY])
-        if stay := [
-            step.entry.id for step in steps if step.after is State.SENT and step.before is State.READY
-        ]:
+        by_state = _by_state(steps)
+        self._make_ready([step.entry for step in by_state.get(State.READY, ())])
+        if stay := [step.entry.id for step in by_state.get(State.SENT, ()) if step.before is State.READY]:
             self.in_flight.release(stay)  # no event of theirs will
-        parked = [step.entry.id for step in steps if step.after in (State.WAITING, State.IN_DOUBT)]
-        if parked:
-            steps = await self._by_todays_clock(steps)
-            self.backlog.add(step for step in steps if step.after is State.WAITING)
-            self.pausing.note_waiting(steps)
-            self.in_flight.release(parked)
+        waiting: Sequence[Transition] = by_state.get(State.WAITING, ())
+        if parked := [*waiting, *by_state.get(State.IN_DOUBT, ())]:
+            waiting = await self._by_todays_clock(waiting)
+            self.backlog.add(waiting)
+            self.pausing.note_waiting(waiting)
+            self.in_flight.release(step.entry.id for step in parked)
             self.backlog.changed.set()
-        self._count_and_log(steps)
-        if events := sum(len(step.events) for step in steps):
+        self._count(by_state)
+        self._log(steps)
+        if events := sum([len(step.events) for step in steps]):
             self.outbox.expect(events)
         for watcher in self._watchers:
             watcher.stepped(steps)
@@ -308,21 +308,25 @@ class Recorder:
             for step in steps
         ]
 
-    def _count_and_log(self, steps: Sequence[Transition]) -> None:
-        ends = Counter([(step.after, _ended_at(step)) for step in steps if step.after in ENDED])
-        for (end, provider), count in ends.items():
-            self._metrics.ended(end, provider, count)
-        if any(end is State.FAILED for end, _ in ends):
-            self.failures.add(steps)
-        for step in steps:
+    def _count(self, by_state: Mapping[State, Sequence[Transition]]) -> None:
+        for state, steps in by_state.items():
+            if state in ENDED:
+                for provider, count in Counter(map(_ended_at, steps)).items():
+                    self._metrics.ended(state, provider, count)
+            if state is State.FAILED:
+                self.failures.add(steps)
+        for step in by_state.get(State.SENT, ()):
             provider = step.entry.provider
-            if step.after is State.SENT and step.before is State.SENDING and provider is not None:
+            if step.before is State.SENDING and provider is not None:
                 self._metrics.accepted_after(provider, max(step.at - step.entry.taken_at, 0) / SECOND)
-        if enabled(DEBUG):
-            for step in steps:
-                if (event := LOGGED_STATES.get(step.after)) is not None:
-                    provider = step.entry.provider or "none"
-                    log(event, message_id=step.entry.id, channel=channel_of(provider), provider=provider)
+
+    def _log(self, steps: Sequence[Transition]) -> None:
+        if not enabled(DEBUG):
+            return
+        for step in steps:
+            if (event := LOGGED_STATES.get(step.after)) is not None:
+                provider = step.entry.provider or "none"
+                log(event, message_id=step.entry.id, channel=channel_of(provider), provider=provider)
 
     async def id_in_doubt(self, entry: Entry) -> str | None:
         """The provider's id of a message in doubt, if it gave one."""
@@ -500,3 +504,11 @@ def _ended_at(step: Transition) -> str | None:
     """The provider at which a message ended: the last one that was given up, if it is bound to none."""
     entry = step.entry
     return entry.spent[-1][0] if entry.spent and entry.provider is None else entry.provider
+
+
+def _by_state(steps: Sequence[Transition]) -> Mapping[State, list[Transition]]:
+    """Steps by the states that they lead to."""
+    found: dict[State, list[Transition]] = defaultdict(list)
+    for step in steps:
+        found[step.after].append(step)
+    return found

@@ -98,5 +98,5 @@ def _find_kind(source: str) -> SourceKind:
     if source in SOURCES:
         return SOURCES[source]()
     return plugins.find_kind(
-        source, {}, SourceKind, what="source", group=SOURCE_ENTRY_POINTS, others=[*LOCAL, *SOURCES]
+        source, SourceKind, what="source", group=SOURCE_ENTRY_POINTS, others=[*LOCAL, *SOURCES]
     )

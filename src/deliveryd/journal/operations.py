@@ -23,6 +23,9 @@ from deliveryd.model import Entry, Malformed, Outcome, QueuedMessage, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import ENDED, State, check_transition
 
+_WITHIN_THE_ROW = frozenset({State.SENDING, State.SENT})
+"""After a step to one of these, the try stands in its message's row."""
+
 _HIGHEST = "SELECT max(id) FROM message UNION ALL SELECT max(id) FROM tombstone"
 
 
@@ -279,13 +282,11 @@ def _conclude(db: sqlite3.Connection, steps: Sequence[Transition]) -> None:
     held = []
     stops = []
     for transition in steps:
-        entry, before, after, outcome = (
-            transition.entry,
-            transition.before,
-            transition.after,
-            transition.outcome,
-        )
-        if before is State.SENDING and after is not State.SENT:
+        after = transition.after
+        if after in _WITHIN_THE_ROW:
+            continue
+        entry, before, outcome = transition.entry, transition.before, transition.outcome
+        if before is State.SENDING:
             ended.append((*_outcome(outcome, transition.at), entry.id))
             if transition.stop is not None:
                 stops.append(transition.stop)

@@ -113,7 +113,7 @@ def digest_of(rendered: Rendered, values: Mapping[str, str]) -> bytes:
         text = orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:  # half a surrogate pair
         text = json.dumps(said, sort_keys=True).encode()
-    return hashlib.blake2s(text, digest_size=8).digest()
+    return hashlib.blake2b(text, digest_size=8).digest()
 
 
 def to_json(value: object) -> str:

@@ -1,8 +1,8 @@
-"""Look-up of plug-ins by their configured name: built-in ones first, then entry points of packages."""
+"""Look-up of plug-ins by their configured name among the entry points of packages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib.metadata import entry_points
 from typing import TypeVar
 
@@ -13,20 +13,17 @@ K = TypeVar("K")
 
 def find_kind(
     name: str,
-    kinds: Mapping[str, K],
     kind_type: type[K],
     *,
     what: str,
     group: str,
     others: Iterable[str] = (),
 ) -> K:
-    """Return the kind with this name: a built-in one of `kinds`, or one from an entry point of the group.
+    """Return the kind with this name from an entry point of the group.
 
-    `what` is its name in errors; `others` are valid names without a kind. Raises ValueError, with a
+    `what` is its name in errors; `others` are the names that are no plug-ins. Raises ValueError, with a
     suggestion, if there is none or it can't be loaded.
     """
-    if name in kinds:
-        return kinds[name]
     found = entry_points(group=group)
     for point in found.select(name=name):
         try:
@@ -37,5 +34,5 @@ def find_kind(
         if not isinstance(kind, kind_type):
             raise ValueError(f"the {what} {name!r}: {point.value} is no {kind_type.__name__}")  # noqa: TRY004  # one error for callers
         return kind
-    known = [*others, *kinds, *sorted(found.names)]
+    known = [*others, *sorted(found.names)]
     raise ValueError(f"unknown {what} {name!r}{suggestion(name, known)} (there are: {', '.join(known)})")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptOptions
-from deliveryd.channels.signature_options import TokenSignature
+from deliveryd.channels.signature_schemes import BasicSignature, TokenSignature
 from deliveryd.receipts.reading import ReadReports, ReportReader
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Verified
@@ -94,7 +94,7 @@ def _open_tokens(challenge: ChallengeOptions) -> RenewedValue[list[bytes]]:
 
 
 def _has_login(options: ReceiptOptions) -> bool:
-    return options.signature is not None and options.signature.scheme == "basic"
+    return isinstance(options.signature, BasicSignature)
 
 
 def _has_token_in_path(options: ReceiptOptions) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 MOST_MARKS = 1_000_000
 """Most brackets and strings scanned to find the end of a deeply nested element."""
@@ -31,11 +32,16 @@ def _brackets(levels: int) -> bytes:
 
 
 _BLANK = re.compile(rb"[ \t\r\n]*+")
-_CLOSED = re.compile(_STRING + b"|" + _brackets(_NESTING), re.DOTALL)
 _BARE = re.compile(rb'[^"\[\]{},: \t\r\n]++')
 # An unterminated string is one mark too; otherwise each quote in it would be tried, in quadratic time.
 _MARK = re.compile(_STRING[:-1] + rb'(?:"|\\?\Z)|(?P<open>[\[{]++)|(?P<close>[\]}]++)', re.DOTALL)
 _ANY_STRING = re.compile(_STRING, re.DOTALL)
+
+
+@cache
+def _closed() -> re.Pattern[bytes]:
+    """Return the expression for a string or nested brackets: few runs need it, and it is slow to compile."""
+    return re.compile(_STRING + b"|" + _brackets(_NESTING), re.DOTALL)
 
 
 class NoArray(ValueError):
@@ -106,7 +112,7 @@ def _skip(text: bytes, at: int) -> int:
 
 
 def _end_of_value(text: bytes, at: int) -> int:
-    found = _CLOSED.match(text, at) or _BARE.match(text, at)
+    found = _closed().match(text, at) or _BARE.match(text, at)
     return found.end() if found else _end_of_deep_value(text, at)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from deliveryd.channels.signature_options import BasicSignature
+from deliveryd.channels.signature_schemes import BasicSignature
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged, decode, header, is_any
 

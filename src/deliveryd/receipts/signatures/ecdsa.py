@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePub
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
-from deliveryd.channels.signature_options import EcdsaSignature
+from deliveryd.channels.signature_schemes import EcdsaSignature
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged, check_body, check_time, decode, header, read_time
 

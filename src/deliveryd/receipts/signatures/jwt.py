@@ -13,7 +13,7 @@ from typing import Any
 import jwt
 from jwt.algorithms import HMACAlgorithm
 
-from deliveryd.channels.signature_options import JwtSignature
+from deliveryd.channels.signature_schemes import JwtSignature
 from deliveryd.model import SECOND
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged, check_body, header, is_any

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
-from deliveryd.channels.signature_options import MailgunSignature
+from deliveryd.channels.signature_schemes import MailgunSignature
 from deliveryd.http.finder import Document, compile_finder
 from deliveryd.journal.used_tokens import SignedToken
 from deliveryd.model import SECOND

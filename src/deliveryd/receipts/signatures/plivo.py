@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 from urllib.parse import urlsplit
 
-from deliveryd.channels.signature_options import PlivoSignature
+from deliveryd.channels.signature_schemes import PlivoSignature
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged, decode, is_any
 

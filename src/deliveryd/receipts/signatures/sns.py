@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA1, SHA256, HashAlgorithm
 from cryptography.x509 import load_pem_x509_certificate
 
-from deliveryd.channels.signature_options import SnsSignature
+from deliveryd.channels.signature_schemes import SnsSignature
 from deliveryd.model import parse_instant
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import (

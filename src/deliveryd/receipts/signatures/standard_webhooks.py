@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import EmptyWebhookSecretError
 
-from deliveryd.channels.signature_options import StandardWebhooksSignature
+from deliveryd.channels.signature_schemes import StandardWebhooksSignature
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import (
     Forged,

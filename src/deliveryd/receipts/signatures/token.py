@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import unquote_to_bytes
 
-from deliveryd.channels.signature_options import TokenSignature
+from deliveryd.channels.signature_schemes import TokenSignature
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged, header, is_any
 

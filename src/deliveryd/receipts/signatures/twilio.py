@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from deliveryd.channels.signature_options import TwilioSignature
+from deliveryd.channels.signature_schemes import TwilioSignature
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged, decode, header, is_any
 

@@ -7,7 +7,7 @@ import hmac
 import json
 from collections.abc import Sequence
 
-from deliveryd.channels.signature_options import VonageSignature
+from deliveryd.channels.signature_schemes import VonageSignature
 from deliveryd.http.json_pointer import value_text
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged, check_time, decode, is_any, read_time

@@ -28,6 +28,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "TAKEN": {"DEQUEUED_ACCEPTED": "READY", "DEQUEUED_REFUSED": "SET_ASIDE"},
     "READY": {
         "DEFERRED": "WAITING",
+        "PAUSED": "WAITING",
         "INTERRUPTED": "WAITING",
         "INTENT": "SENDING",
         "HELD": "IN_DOUBT",
@@ -80,6 +81,7 @@ MADE: Mapping[tuple[State, Cause], Transition | ReceiptStep | Edge | None] = {
     (State.TAKEN, Cause.DEQUEUED_ACCEPTED): transitions.DEQUEUED_ACCEPTED,
     (State.TAKEN, Cause.DEQUEUED_REFUSED): transitions.DEQUEUED_REFUSED,
     (State.READY, Cause.DEFERRED): transitions.deferred(ENTRY, AT, LATER, "settings 2"),
+    (State.READY, Cause.PAUSED): transitions.parked(ENTRY, AT, LATER, "paused settings 2"),
     (State.READY, Cause.INTERRUPTED): transitions.RUN_INTERRUPTED,
     (State.READY, Cause.INTENT): transitions.intent(ENTRY, AT, SENDING),
     (State.READY, Cause.HELD): transitions.changed(DOUBTFUL, AT),

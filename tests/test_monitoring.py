@@ -212,7 +212,7 @@ def put_load_on(world: World, prometheus: Prometheus) -> None:
     state, ids = world.state, iter(range(1, 1_000_000))
     state.enqueue('{"id": "malformed"}', *(message(next(ids), 2) for _ in range(3)))
     state.enqueue(*(message(next(ids), 3) for _ in range(3)), *(message(next(ids), 4) for _ in range(5)))
-    for portion in range(1, 7):
+    for portion in range(1, 5):
         state.enqueue(*(message(next(ids)) for _ in range(200)))
         prometheus.until(
             'sum(deliveryd_messages_ended_total{channel="sms",state="delivered"}) '

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ PROMTOOL = shutil.which("promtool")
 PROMETHEUS = shutil.which("prometheus")
 MISSING = "needs Debian's prometheus (apt-get install prometheus)"
 PATIENCE = 60.0
+SCRAPES = 0.5
+"""Seconds between two scrapes."""
 
 CONFIG = """\
 global: {{ scrape_interval: 500ms, evaluation_interval: 500ms }}
@@ -46,9 +49,10 @@ class Prometheus:
 
     def until(self, query: str) -> None:
         """Wait until a query returns something."""
-        deadline = time.monotonic() + PATIENCE
+        deadline, between = time.monotonic() + PATIENCE, threading.Event()
         while not self.series(query):
             assert time.monotonic() < deadline, f"{query} returned nothing within {PATIENCE} s"
+            between.wait(SCRAPES / 2)  # nothing tells of a scrape
 
     def rules(self) -> list[dict[str, Any]]:
         """The rules as the server read them, and how their last evaluation went."""

@@ -36,7 +36,6 @@ from deliveryd.states import ENDED, State
 from deliveryd.telemetry import Event, log
 from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.history import SAMPLE_INTERVAL
-from deliveryd.worker.operator import PageOperator
 from deliveryd.worker.outside import Openers, open_outside
 from deliveryd.worker.reload import Around, Reloader
 from deliveryd.worker.systemd import Notifier
@@ -258,6 +257,7 @@ class Supervisor:
         if token is None:
             return None
         from deliveryd.admin.actions import Actions  # noqa: PLC0415  # loads starlette
+        from deliveryd.worker.operator import PageOperator  # noqa: PLC0415  # loads what reads a journal
 
         journal, providers = self._config.journal.path, parts.stations.dispatchers
         operator = PageOperator(self._orders, health, journal, providers)

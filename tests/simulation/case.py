@@ -137,7 +137,9 @@ class Case(NamedTuple):
         """Whether a doubt under a key was settled before a place in the order of all: the provider has it."""
         heard = self.history.ledger.answered
         found = [(one.key, one.order) for one in self.looked_up if one.found and one.request in heard]
-        found += [(one.key, one.order) for one in self.heard_taken]
+        # Also in a life that died later: what it did next shows whether the answer was recorded.
+        taken = (one for one in self.asked if one.trouble in TAKEN_FOR_SENT and not self.is_doubtful(one))
+        found += [(one.key, one.order) for one in taken]
         return any(one == key and order < before for one, order in found)
 
     def stops(self, channel: str, before: int | None = None) -> list[Change]:

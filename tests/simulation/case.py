@@ -42,8 +42,10 @@ BUSY = frozenset({Trouble.BUSY, Trouble.BUSY_AFTER})
 """Troubles after which the message wasn't taken, if the provider tells the truth."""
 
 
-UNDER_WAY = 3.0
-"""Seconds that a request may take from its intent to its first byte."""
+UNDER_WAY, AT_ONCE = 3.0, 0.5
+"""Seconds that a request may take from its intent to its first byte, where connections are slow or not."""
+
+SLOW_ON_ITS_WAY = frozenset({Trouble.SLOW_CONNECTION, Trouble.NO_CONNECTION})
 
 
 class Heard(NamedTuple):
@@ -169,7 +171,8 @@ class Case(NamedTuple):
         found = [each for each in self.stops(by.channel, by.order) if each.address == by.content.get("to")]
         stops = [each for each in found if each.stopped and each.known is not None]
         latest = max(stops, key=lambda each: each.begun, default=None)
-        if latest is None or latest.known_at + UNDER_WAY > by.at:
+        is_slow = by.trouble in SLOW_ON_ITS_WAY or bool(self.history.plan.hangs)
+        if latest is None or latest.known_at + (UNDER_WAY if is_slow else AT_ONCE) > by.at:
             return False
         return not any(not each.stopped and (each.known or by.order) > latest.begun for each in found)
 

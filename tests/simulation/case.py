@@ -42,8 +42,10 @@ BUSY = frozenset({Trouble.BUSY, Trouble.BUSY_AFTER})
 """Troubles after which the message wasn't taken, if the provider tells the truth."""
 
 
-UNDER_WAY = 3.0
-"""Seconds that a request may take from its intent to its first byte."""
+UNDER_WAY, AT_ONCE = 3.0, 0.5
+"""Seconds that a request may take from its intent to its first byte, where connections are slow or not."""
+
+SLOW_ON_ITS_WAY = frozenset({Trouble.SLOW_CONNECTION, Trouble.NO_CONNECTION})
 
 
 class Heard(NamedTuple):
@@ -137,7 +139,9 @@ class Case(NamedTuple):
         """Whether a doubt under a key was settled before a place in the order of all: the provider has it."""
         heard = self.history.ledger.answered
         found = [(one.key, one.order) for one in self.looked_up if one.found and one.request in heard]
-        found += [(one.key, one.order) for one in self.heard_taken]
+        # Also in a life that died later: what it did next shows whether the answer was recorded.
+        taken = (one for one in self.asked if one.trouble in TAKEN_FOR_SENT and not self.is_doubtful(one))
+        found += [(one.key, one.order) for one in taken]
         return any(one == key and order < before for one, order in found)
 
     def stops(self, channel: str, before: int | None = None) -> list[Change]:
@@ -167,7 +171,8 @@ class Case(NamedTuple):
         found = [each for each in self.stops(by.channel, by.order) if each.address == by.content.get("to")]
         stops = [each for each in found if each.stopped and each.known is not None]
         latest = max(stops, key=lambda each: each.begun, default=None)
-        if latest is None or latest.known_at + UNDER_WAY > by.at:
+        is_slow = by.trouble in SLOW_ON_ITS_WAY or bool(self.history.plan.hangs)
+        if latest is None or latest.known_at + (UNDER_WAY if is_slow else AT_ONCE) > by.at:
             return False
         return not any(not each.stopped and (each.known or by.order) > latest.begun for each in found)
 

@@ -18,7 +18,7 @@ from deliveryd.otlp.encoding import refused_spans
 from deliveryd.otlp.export import Collector as Target
 from deliveryd.otlp.export import Exporter
 from deliveryd.otlp.identity import TraceIds
-from deliveryd.otlp.spans import Kind, Span, SpanQueue
+from deliveryd.otlp.spans import SpanKind, SpanQueue, TraceSpan
 from deliveryd.runtime.threads import in_thread
 from support.check_command import check, line, warned
 from support.collector import Collector, collecting, values_of
@@ -174,9 +174,9 @@ def test_each_attempt_and_each_beginning_has_a_span_of_its_own() -> None:
     assert ids.message(7, 1) != ids.message(7, 2)
 
 
-def span(number: int) -> Span:
+def span(number: int) -> TraceSpan:
     """Any span."""
-    return Span(b"t" * 16, number.to_bytes(8), b"", f"span {number}", Kind.INTERNAL, 1, 2, {})
+    return TraceSpan(b"t" * 16, number.to_bytes(8), b"", f"span {number}", SpanKind.INTERNAL, 1, 2, {})
 
 
 def test_the_queue_of_spans_is_bounded() -> None:

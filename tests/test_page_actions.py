@@ -10,7 +10,7 @@ import anyio
 import httpx
 import pytest
 
-from deliveryd.admin.actions import LONGEST_BODY, MOST_FAILURES, Actions
+from deliveryd.admin.actions import LONGEST_BODY, MOST_WRONG_TOKENS, Actions
 from deliveryd.admin.app import admin_app
 from deliveryd.http import server
 from deliveryd.http.addresses import bind, url_of
@@ -132,7 +132,7 @@ async def test_a_request_to_another_host_is_refused(operator: Operator, host: st
 async def test_tokens_cannot_be_tried_out(operator: Operator) -> None:
     """After some wrong ones a peer is refused for a minute, also with the right one."""
     async with serving(operator) as client:
-        for _ in range(MOST_FAILURES):
+        for _ in range(MOST_WRONG_TOKENS):
             assert (await order(client, "check", {}, "wrong")).status_code == 401
         answer = await order(client, "check", {})
         assert answer.status_code == 429

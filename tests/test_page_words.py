@@ -8,7 +8,7 @@ import pytest
 
 from deliveryd.admin.notices import level_of, notices_of
 from deliveryd.admin.plots import figure, plot
-from deliveryd.admin.words import age, ago, length, size
+from deliveryd.admin.words import age, ago, measured_time, size
 from deliveryd.overview import Disk
 from support.overviews import BUSY, DOWN, IDLE
 
@@ -22,7 +22,7 @@ def test_ages(seconds: float, words: str) -> None:
 
 
 def test_lengths_sizes_and_figures() -> None:
-    assert [length(each) for each in (0.042, 1.84, 75)] == ["42 ms", "1.8 s", "1 min"]
+    assert [measured_time(each) for each in (0.042, 1.84, 75)] == ["42 ms", "1.8 s", "1 min"]
     assert [size(each) for each in (0, 1023, 1536, 180 << 30)] == ["0 B", "1023 B", "1.5 KiB", "180 GiB"]
     assert [figure(each) for each in (0, 0.012, 2.44, 53, 1984.2)] == ["0", "0.012", "2.4", "53", "1,984"]
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from deliveryd.cli.text_output import safe
 from deliveryd.errors import DeliverydError
-from deliveryd.inspection.columns import Cell, Column, fitted, table
+from deliveryd.inspection.columns import Cell, Column, fitted, fitted_table
 from deliveryd.inspection.screens import SORTS, status_lines
 from deliveryd.inspection.top import KEYS, TopState, View, draw, press
 from deliveryd.inspection.watched import read_overview
@@ -66,11 +66,11 @@ def test_a_table_gives_up_its_least_important_columns_first() -> None:
         Column("rate", [Cell("1,000/s")], 1, True),
         Column("more", [Cell("x")], 2),
     ]
-    assert shown(table(columns, 60)).splitlines()[1] == "a-long-name-of-a-provider  12  1,000/s  x"
-    assert shown(table(columns, 39)).splitlines()[1] == "a-long-name-of-a-provider  12  1,000/s"
-    assert shown(table(columns, 30)).splitlines()[1] == "a-long-name-of-a-provider  12"
-    assert shown(table(columns, 20)).splitlines()[1] == "a-long-name-of-…  12"
-    assert all(line.cell_len <= 6 for line in table(columns, 6))
+    assert shown(fitted_table(columns, 60)).splitlines()[1] == "a-long-name-of-a-provider  12  1,000/s  x"
+    assert shown(fitted_table(columns, 39)).splitlines()[1] == "a-long-name-of-a-provider  12  1,000/s"
+    assert shown(fitted_table(columns, 30)).splitlines()[1] == "a-long-name-of-a-provider  12"
+    assert shown(fitted_table(columns, 20)).splitlines()[1] == "a-long-name-of-…  12"
+    assert all(line.cell_len <= 6 for line in fitted_table(columns, 6))
 
 
 def test_a_text_is_cut_by_the_cells_that_it_takes() -> None:

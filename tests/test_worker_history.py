@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from deliveryd.channels.base import Accepted
 from deliveryd.metrics import Metrics
-from deliveryd.overview import Delay, Rates
+from deliveryd.overview import Rates, SendDelay
 from deliveryd.states import State
 from deliveryd.worker.history import HOUR, MINUTES, History
 
@@ -38,7 +38,7 @@ def test_rates_are_those_of_the_seconds_that_are_asked_for() -> None:
         metrics = Metrics(["sms", "email"], "0.1.0")
         history = History(metrics)
         assert history.rates(10) == Rates()
-        assert history.delay(60) == Delay()
+        assert history.delay(60) == SendDelay()
         await work(history, metrics, 60, 5)
         metrics.ended(State.FAILED, None, 10)
         await work(history, metrics, 10, 20)
@@ -76,7 +76,7 @@ def test_delays_are_read_from_the_histogram_of_the_last_minute() -> None:
         for _ in range(70):
             await trio.sleep(1)
             history.sample()
-        assert history.delay(60) == Delay()
+        assert history.delay(60) == SendDelay()
 
     play(scene)
 
@@ -88,7 +88,7 @@ def test_a_delay_beyond_the_last_bound_is_told_as_that() -> None:
         metrics.accepted_after("sms", 1e9)
         await trio.sleep(1)
         history.sample()
-        assert history.delay(60) == Delay(86400, 86400)
+        assert history.delay(60) == SendDelay(86400, 86400)
 
     play(scene)
 

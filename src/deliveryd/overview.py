@@ -25,7 +25,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Delay:
+class SendDelay:
     """Seconds from take to acceptance: half of the messages, and 99 of 100, took at most so long.
 
     None: no message was accepted.
@@ -139,7 +139,7 @@ class Overview:
     reason: str
     rates_10s: Rates
     rates_60s: Rates
-    delay: Delay
+    delay: SendDelay
     in_flight: int
     in_flight_limit: int
     places_free: int

@@ -11,7 +11,6 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.tail import Tail, TailFilter
 from deliveryd.errors import ConfigError, DeliverydError
 from deliveryd.overview import (
-    Delay,
     Disk,
     EventsView,
     Failure,
@@ -22,6 +21,7 @@ from deliveryd.overview import (
     ProviderView,
     Rates,
     Reload,
+    SendDelay,
 )
 
 AT = "2026-11-22T10:00:00.000000Z"
@@ -39,7 +39,8 @@ def provider(identity: str, **values: object) -> ProviderView:
 
 IDLE = Overview(
     at=AT, version="0.1.0", pid=4711, uptime_seconds=95.0, alive=True, ready=True, reason="taking messages",
-    rates_10s=Rates(), rates_60s=Rates(), delay=Delay(), in_flight=0, in_flight_limit=1000, places_free=1000,
+    rates_10s=Rates(), rates_60s=Rates(), delay=SendDelay(),
+    in_flight=0, in_flight_limit=1000, places_free=1000,
     messages={}, waiting_unbound=0, events=EventsView(0, 0), oldest=Oldest(), malformed=0,
     receipts_unmatched=0, providers=[provider("sms"), provider("email")], disk=Disk(180 << 30, 64 << 20),
     paused=[], warnings=[], last_reload=None, lanes={}, loops={"intake": 0.2},
@@ -50,7 +51,7 @@ BUSY = replace(
     uptime_seconds=3 * 86400 + 7200.0,
     rates_10s=Rates(1984.2, 1979.9, 1633.0, 2.4),
     rates_60s=Rates(1975.8, 1976.1, 1598.3, 2.1),
-    delay=Delay(0.312, 1.84),
+    delay=SendDelay(0.312, 1.84),
     in_flight=742,
     places_free=258,
     messages={"taken": 120, "ready": 80, "sending": 310, "waiting": 1204, "in_doubt": 2},
@@ -85,7 +86,7 @@ DOWN = replace(
     reason="taking messages, but a provider keeps failing",
     rates_10s=Rates(1320.0, 1284.4, 1101.7, 0.3),
     rates_60s=Rates(1404.2, 1377.0, 1288.8, 0.4),
-    delay=Delay(0.498, 6.1),
+    delay=SendDelay(0.498, 6.1),
     in_flight=1000,
     places_free=0,
     messages={"ready": 400, "sending": 290, "waiting": 184_220, "in_doubt": 2},

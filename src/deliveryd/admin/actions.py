@@ -20,17 +20,17 @@ from starlette.responses import JSONResponse, Response
 from deliveryd.admin.base import Operator
 from deliveryd.errors import ConfigError, DeliverydError
 
-INTAKE = "intake"
-KINDS = (INTAKE, "channel", "provider", "settings", "message")
+_INTAKE = "intake"
+KINDS = (_INTAKE, "channel", "provider", "settings", "message")
 """What can be paused."""
 
 LONGEST_BODY = 4096
-MOST_FAILURES = 10
+MOST_WRONG_TOKENS = 10
 FAILURE_PERIOD = 60.0
 """Wrong tokens that one peer may send, and the seconds after which they are forgotten."""
 
 MOST_PEERS = 1000
-LONGEST_PAUSE = 3650 * 86400.0
+_LONGEST_PAUSE = 3650 * 86400.0
 
 _NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
@@ -54,7 +54,7 @@ class WrongTokens:
         """Raise Denied if a peer sent too many."""
         count, until = self._failures.get(peer, (0, 0.0))
         left = until - anyio.current_time()
-        if count >= MOST_FAILURES and left > 0:
+        if count >= MOST_WRONG_TOKENS and left > 0:
             raise Denied(429, "too many wrong tokens; try again later", **{"Retry-After": f"{left:.0f}"})
 
     def add(self, peer: str) -> None:
@@ -164,7 +164,7 @@ class _Fields:
         value = self._fields.pop(name, None)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST_PAUSE:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LONGEST_PAUSE:
             raise Denied(400, f"{name}: must be a number of seconds above 0, or left out")
         return float(value)
 
@@ -173,7 +173,7 @@ class _Fields:
         kind, key = self._fields.pop("kind", None), self.text("key") or ""
         if kind not in KINDS:
             raise Denied(400, f"kind: must be one of {', '.join(KINDS)}")
-        if not key and kind != INTAKE:
+        if not key and kind != _INTAKE:
             raise Denied(400, f"key: name the {kind}")
         return kind, key
 

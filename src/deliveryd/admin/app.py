@@ -18,7 +18,7 @@ from deliveryd.admin.base import HealthSource
 from deliveryd.admin.exposition import expose
 from deliveryd.admin.hosts import HostGuard
 from deliveryd.admin.tail import TailStream
-from deliveryd.admin.viewers import Places, RegionsFeed, Stream, WholeFeed
+from deliveryd.admin.viewers import FeedStream, RegionsFeed, ViewerPlaces, WholeFeed
 from deliveryd.metrics import Metrics
 from deliveryd.overview import Points, as_json
 
@@ -62,7 +62,7 @@ def admin_app(
     """
     extras = page.READS if actions is None else page.ORDERS
     drawn = _Drawn(health)
-    places = Places()
+    places = ViewerPlaces()
     whole = WholeFeed(lambda: as_json(health.overview()))
 
     async def shown(_request: Request) -> Response:
@@ -101,9 +101,9 @@ def admin_app(
             Route("/metrics", numbers),
             Route("/status", status),
             Route("/status/history", history),
-            Route("/status/stream", Stream(whole, places), methods=["GET"]),
+            Route("/status/stream", FeedStream(whole, places), methods=["GET"]),
             Route("/tail", TailStream(health.tail, places), methods=["GET"]),
-            Route("/page/stream", Stream(RegionsFeed(drawn.regions), places), methods=["GET"]),
+            Route("/page/stream", FeedStream(RegionsFeed(drawn.regions), places), methods=["GET"]),
             *(() if actions is None else (Route("/actions/{name}", actions.answer, methods=["POST"]),)),
             *(
                 Route(f"/page/{name}", _file(name, media_type), methods=["GET"])
@@ -126,7 +126,7 @@ class _Drawn:
         hour = self._health.hour()
         if hour is not self._hour:
             self._hour, self._plots = hour, page.plots(hour)
-        return {**page.numbers(self._health.overview()), **self._plots}
+        return {**page.live_regions(self._health.overview()), **self._plots}
 
 
 def _file(name: str, media_type: str) -> Response:

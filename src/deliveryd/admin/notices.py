@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from deliveryd.admin.words import age, ago, seconds_between, size
 from deliveryd.overview import Overview, ProviderView
 
-Level = Literal["good", "fair", "bad"]
+NoticeLevel = Literal["good", "fair", "bad"]
 
 EVENT_PATIENCE = 60.0
 """Seconds that a status event may wait before the page points at it."""
@@ -20,12 +20,12 @@ DISK_MARGIN = 2
 class Notice(NamedTuple):
     """One thing to look at: what it is about, and a sentence."""
 
-    level: Level
+    level: NoticeLevel
     about: str
     text: str
 
 
-def level_of(overview: Overview, notices: list[Notice]) -> Level:
+def level_of(overview: Overview, notices: list[Notice]) -> NoticeLevel:
     """Return how the worker is, in a word."""
     if not (overview.alive and overview.ready):
         return "bad"

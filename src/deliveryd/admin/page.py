@@ -11,12 +11,12 @@ from itertools import groupby
 from typing import NamedTuple
 
 from deliveryd.admin.dialogs import DIALOGS, SESSION, button
-from deliveryd.admin.notices import Level, level_of, notices_of
+from deliveryd.admin.notices import NoticeLevel, level_of, notices_of
 from deliveryd.admin.plots import figure, plot
-from deliveryd.admin.words import age, ago, clock, length, size
+from deliveryd.admin.words import age, ago, clock, measured_time, size
 from deliveryd.overview import Overview, Paused, Points, ProviderView
 
-Held = Collection[tuple[str, str]]
+_PausedItems = Collection[tuple[str, str]]
 """The kinds and keys of what is paused."""
 
 Regions = Mapping[str, str]
@@ -34,10 +34,10 @@ _RELOADS = {
     "unchanged": "nothing had changed.",
     "refused": "refused; the configuration before stays in force.",
 }
-_STATES: Mapping[Level, str] = {"good": "Well", "fair": "Needs attention", "bad": "Not ready"}
+_STATES: Mapping[NoticeLevel, str] = {"good": "Well", "fair": "Needs attention", "bad": "Not ready"}
 
 
-def numbers(overview: Overview) -> Regions:
+def live_regions(overview: Overview) -> Regions:
     """The regions that may change every second."""
     notices = notices_of(overview)
     level = level_of(overview, notices)
@@ -165,7 +165,7 @@ def _tile(name: str, title: str, regions: Regions) -> str:
     )
 
 
-def _state(overview: Overview, level: Level) -> str:
+def _state(overview: Overview, level: NoticeLevel) -> str:
     word = "Stuck" if not overview.alive else _STATES[level]
     reason = overview.reason
     return (
@@ -184,7 +184,7 @@ def _delay(overview: Overview) -> str:
     if delay.p50 is None or delay.p99 is None:
         return '-<span class="aside">nothing sent in the last minute</span>'
     return (
-        f'{length(delay.p50)}<small> p50</small> <span class="aside">{length(delay.p99)} p99,'
+        f'{measured_time(delay.p50)}<small> p50</small> <span class="aside">{measured_time(delay.p99)} p99,'
         " last minute</span>"
     )
 
@@ -239,7 +239,7 @@ def _providers(overview: Overview) -> str:
     return "".join(rows)
 
 
-def _channel_row(channel: str, members: Sequence[ProviderView], paused: Held) -> str:
+def _channel_row(channel: str, members: Sequence[ProviderView], paused: _PausedItems) -> str:
     waiting, under_way, in_doubt = (
         sum(getattr(each, name) for each in members) for name in ("waiting", "under_way", "in_doubt")
     )
@@ -257,7 +257,7 @@ def _channel_row(channel: str, members: Sequence[ProviderView], paused: Held) ->
     )
 
 
-def _provider_row(each: ProviderView, now: str, paused: Held, *, is_inner: bool) -> str:
+def _provider_row(each: ProviderView, now: str, paused: _PausedItems, *, is_inner: bool) -> str:
     name = each.identity.partition("/")[2] or each.identity
     waiting = f"{each.waiting:,}" + (f" <small>+ {each.queued:,} queued</small>" if each.queued else "")
     limit = f" <small>of {escape(each.rate_limit)}</small>" if each.rate_limit else ""
@@ -294,7 +294,7 @@ def _provider_state(each: ProviderView, now: str) -> str:
     return '<span class="tag good">working</span>'
 
 
-def _hold(each: ProviderView, paused: Held, *, is_inner: bool) -> str:
+def _hold(each: ProviderView, paused: _PausedItems, *, is_inner: bool) -> str:
     """Whether a provider is paused, else the button; a channel's only one is paused as the channel."""
     what = ("provider", each.identity) if is_inner else ("channel", each.channel)
     if what in paused or ("provider", each.identity) in paused:

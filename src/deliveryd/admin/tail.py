@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from deliveryd.admin.viewers import EVENT_STREAM_HEADERS, Places, refuse_viewer
+from deliveryd.admin.viewers import EVENT_STREAM_HEADERS, ViewerPlaces, refuse_viewer
 from deliveryd.delivery.tail import Tail, TailFilter
 
 _NOTHING = b":\n\n"
@@ -22,7 +22,7 @@ OpenTail = Callable[[TailFilter], Tail]
 class TailStream:
     """The ASGI application that sends the events that a query selects."""
 
-    def __init__(self, open_tail: OpenTail, places: Places) -> None:
+    def __init__(self, open_tail: OpenTail, places: ViewerPlaces) -> None:
         self._open_tail = open_tail
         self._places = places
 

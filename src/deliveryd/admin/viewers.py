@@ -37,17 +37,17 @@ class Feed(Protocol):
         """
 
 
-class Places:
+class ViewerPlaces:
     """How many more viewers there may be, of all feeds together."""
 
     def __init__(self, most: int = MOST_VIEWERS) -> None:
         self.free = most
 
 
-class Stream:
+class FeedStream:
     """The ASGI application that sends one feed."""
 
-    def __init__(self, feed: Feed, places: Places) -> None:
+    def __init__(self, feed: Feed, places: ViewerPlaces) -> None:
         self._feed = feed
         self._places = places
 

@@ -7,7 +7,7 @@ from deliveryd.model import SECOND, parse_instant
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def length(seconds: float) -> str:
+def measured_time(seconds: float) -> str:
     """Write a measured length of time."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"

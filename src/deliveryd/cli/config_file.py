@@ -31,8 +31,8 @@ config_file = CommandGroup(
 )
 
 
-@config_file.command()
-def show(
+@config_file.command("show")
+def show_config(
     *,
     config: ConfigOption = USUAL_CONFIG,
     origin: Annotated[

@@ -24,7 +24,7 @@ from deliveryd.cli.options import (
     integer,
 )
 from deliveryd.cli.orders import (
-    ago,
+    before_now,
     carry_out,
     expected_reply,
     insist_on_a_choice,
@@ -58,7 +58,7 @@ Until = Annotated[
     int | None,
     typer.Option(
         "--older-than",
-        parser=ago,
+        parser=before_now,
         metavar="DURATION",
         help='Only messages in doubt for longer than this, such as "1h".',
     ),

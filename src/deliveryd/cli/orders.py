@@ -18,7 +18,7 @@ from deliveryd.model import SECOND, parse_instant
 from deliveryd.options.units import parse_duration
 
 
-def ago(text: str) -> int:
+def before_now(text: str) -> int:
     """Parse a duration and return the instant that long before now. Raises BadParameter."""
     try:
         return time.time_ns() // 1000 - int(parse_duration(text) * SECOND)
@@ -29,7 +29,7 @@ def ago(text: str) -> int:
 def parse_instant_option(text: str) -> int:
     """Parse an instant, or a duration before now. Raises BadParameter."""
     if "T" not in text.upper():
-        return ago(text)
+        return before_now(text)
     try:
         return parse_instant(text)
     except ValueError as error:

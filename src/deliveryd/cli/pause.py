@@ -61,7 +61,7 @@ ProviderNames = Annotated[
 SettingsIds = Annotated[
     list[int], typer.Argument(metavar="ID", parser=identifier, help="IDs of settings (templates).")
 ]
-MessageIds = Annotated[
+AnyMessageIds = Annotated[
     list[int],
     typer.Argument(metavar="ID", parser=identifier, help="IDs of messages, also ones not taken yet."),
 ]
@@ -140,7 +140,7 @@ def pause_settings(
 def pause_message(
     *,
     config: ConfigOption = USUAL_CONFIG,
-    ids: MessageIds,
+    ids: AnyMessageIds,
     lasts: Lasts = None,
     why: WhyOption = None,
     as_data: AsData = False,

@@ -15,7 +15,7 @@ REDRAW_PAUSE = 0.2
 _BLANK = "\r\x1b[K"
 
 
-class Told(Protocol):
+class ProgressText(Protocol):
     """How far something long came."""
 
     def text(self) -> str:
@@ -35,7 +35,7 @@ class ProgressLine:
         self._wanted = can_rewrite and not beside_output
         self._shown = False
 
-    def came_to(self, progress: Told) -> None:
+    def came_to(self, progress: ProgressText) -> None:
         """Show the progress, at a limited rate."""
         if self._wanted and self._now() >= self._due:
             self._due = self._now() + REDRAW_PAUSE

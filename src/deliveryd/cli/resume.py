@@ -9,7 +9,7 @@ from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption
 from deliveryd.cli.orders import carry_out, report_reply
-from deliveryd.cli.pause import ChannelNames, MessageIds, ProviderNames, SettingsIds
+from deliveryd.cli.pause import AnyMessageIds, ChannelNames, ProviderNames, SettingsIds
 from deliveryd.config import Config
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.pauses import INTAKE, read_pauses
@@ -75,7 +75,7 @@ def resume_settings(
 
 @resume.command("message")
 def resume_message(
-    *, config: ConfigOption = USUAL_CONFIG, ids: MessageIds, why: WhyOption = None, as_data: AsData = False
+    *, config: ConfigOption = USUAL_CONFIG, ids: AnyMessageIds, why: WhyOption = None, as_data: AsData = False
 ) -> None:
     """Send single messages again."""
     _resume(load_as_owner(config), {ItemKind.MESSAGE: list(map(str, ids))}, why, as_data=as_data)

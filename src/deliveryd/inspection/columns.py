@@ -34,7 +34,7 @@ class Column(NamedTuple):
         return max(cell_len(self.title), *(cell_len(cell.text) for cell in self.cells), 1)
 
 
-def table(columns: Sequence[Column], width: int) -> list[Text]:
+def fitted_table(columns: Sequence[Column], width: int) -> list[Text]:
     """Lay out a table of at most `width` cells: its head, and a line for each row."""
     shown = list(columns)
     while _total(shown) > width and (ranked := [each for each in shown if each.rank]):

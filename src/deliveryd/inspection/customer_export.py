@@ -43,7 +43,7 @@ class Sheet(Protocol):
         """Finish the output, also after an incomplete export."""
 
 
-class Watcher(Protocol):
+class ExportWatcher(Protocol):
     """Receives the progress of an export."""
 
     def came_to(self, progress: Progress) -> None:
@@ -77,7 +77,7 @@ class Reading:
         self._with_config = with_config
         self._failures = 0
 
-    async def copy(self, sheet: Sheet, watcher: Watcher) -> None:
+    async def copy(self, sheet: Sheet, watcher: ExportWatcher) -> None:
         """Read everything into a sheet. Raises ServiceError, after everything read so far has been written.
 
         An unavailable configuration is noted in its row; many in a row end the export. A group begins only

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from deliveryd.admin.notices import Level, level_of, notices_of
-from deliveryd.admin.words import age, ago, length, size
-from deliveryd.inspection.columns import Cell, Column, fitted, table
+from deliveryd.admin.notices import NoticeLevel, level_of, notices_of
+from deliveryd.admin.words import age, ago, measured_time, size
+from deliveryd.inspection.columns import Cell, Column, fitted, fitted_table
 from deliveryd.overview import Overview, Paused, ProviderView
 
 WIDE = 76
@@ -18,15 +18,15 @@ WIDE = 76
 
 _RATES = 40
 _WARNINGS = 3
-_WORDS: dict[Level, Cell] = {
+_WORDS: dict[NoticeLevel, Cell] = {
     "good": Cell("WELL", "bold green"),
     "fair": Cell("ATTENTION", "bold yellow"),
     "bad": Cell("NOT READY", "bold red"),
 }
-_MARKS: dict[Level, str] = {"good": "green", "fair": "yellow", "bad": "red"}
+_MARKS: dict[NoticeLevel, str] = {"good": "green", "fair": "yellow", "bad": "red"}
 
 
-class Row(NamedTuple):
+class StatusRow(NamedTuple):
     """A line of the table: a provider, or the sums of a channel."""
 
     name: str
@@ -48,7 +48,7 @@ def status_lines(overview: Overview, width: int) -> list[Text]:
         *head(overview, width),
         *numbers(overview, width),
         Text(""),
-        *table(provider_columns([row_of(each) for each in overview.providers]), width),
+        *fitted_table(provider_columns([row_of(each) for each in overview.providers]), width),
         *_section("attention", notice_lines(overview, width), width),
         *_section("paused", paused_lines(overview, width), width),
         *_section("last warnings", warning_lines(overview, width)[:_WARNINGS], width),
@@ -89,13 +89,13 @@ def _rates(overview: Overview, width: int) -> list[Text]:
     )
     titles = Column("messages", [Cell(name) for name in names])
     rates = [Column("last 10 s", now, is_number=True), Column("last 60 s", minute, 1, is_number=True)]
-    return table([titles, *rates], width)
+    return fitted_table([titles, *rates], width)
 
 
 def _facts(overview: Overview) -> Iterator[str]:
     delay, oldest, messages = overview.delay, overview.oldest, overview.messages
     if delay.p50 is not None and delay.p99 is not None:
-        yield f"delay      p50 {length(delay.p50)}, p99 {length(delay.p99)}"
+        yield f"delay      p50 {measured_time(delay.p50)}, p99 {measured_time(delay.p99)}"
     else:
         yield "delay      nothing sent in the last minute"
     yield f"in flight  {overview.in_flight:,} of {overview.in_flight_limit:,}"
@@ -112,10 +112,10 @@ def per_second(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 or rate == 0 else f"{rate:.1f}/s"
 
 
-def row_of(provider: ProviderView) -> Row:
+def row_of(provider: ProviderView) -> StatusRow:
     """The line of a provider."""
     failure = provider.last_failure
-    return Row(
+    return StatusRow(
         provider.identity,
         _state_of(provider),
         provider.waiting + provider.queued,
@@ -138,19 +138,19 @@ def _state_of(provider: ProviderView) -> Cell:
     return Cell("refusing", "yellow") if provider.refused_settings else Cell("up", "green")
 
 
-def channel_rows(overview: Overview) -> list[Row]:
+def channel_rows(overview: Overview) -> list[StatusRow]:
     """The sums of each channel, in the order of its providers."""
     channels = dict.fromkeys(each.channel for each in overview.providers)
     return [_sum_of(name, [each for each in overview.providers if each.channel == name]) for name in channels]
 
 
-def _sum_of(name: str, providers: Sequence[ProviderView]) -> Row:
+def _sum_of(name: str, providers: Sequence[ProviderView]) -> StatusRow:
     rows = [row_of(each) for each in providers]
     if len(rows) == 1:
         return rows[0]._replace(name=name)
     up = sum(row.state.text in ("up", "refusing") for row in rows)
     style = "green" if up == len(rows) else "yellow" if up else "bold red"
-    return Row(
+    return StatusRow(
         name,
         Cell(f"{up} of {len(rows)} up", style),
         waiting=sum(row.waiting for row in rows),
@@ -165,7 +165,7 @@ def _sum_of(name: str, providers: Sequence[ProviderView]) -> Row:
     )
 
 
-def provider_columns(rows: Sequence[Row], title: str = "provider") -> list[Column]:
+def provider_columns(rows: Sequence[StatusRow], title: str = "provider") -> list[Column]:
     """The table of providers or channels."""
     return [
         Column(title, [Cell(row.name) for row in rows]),
@@ -185,7 +185,7 @@ def _number(title: str, numbers: Sequence[int], rank: int) -> Column:
     return Column(title, [Cell(f"{number:,}", "" if number else "dim") for number in numbers], rank, True)
 
 
-def _receipts(row: Row) -> Cell:
+def _receipts(row: StatusRow) -> Cell:
     return Cell(row.receipts, "yellow" if row.receipts == "silent" else "dim")
 
 
@@ -254,7 +254,7 @@ def _folded(text: str, width: int) -> list[Text]:
     return [Text(line, no_wrap=True, end="") for line in wrap(text, max(width, 1))]
 
 
-SORTS: dict[str, Callable[[Row], tuple[float, str] | tuple[str, str]]] = {
+SORTS: dict[str, Callable[[StatusRow], tuple[float, str] | tuple[str, str]]] = {
     "name": lambda row: (row.name, ""),
     "waiting": lambda row: (-row.waiting, row.name),
     "rate": lambda row: (-row.rate, row.name),

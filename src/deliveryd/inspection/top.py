@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from deliveryd.inspection.columns import fitted, table
+from deliveryd.inspection.columns import fitted, fitted_table
 from deliveryd.inspection.screens import (
     SORTS,
-    Row,
+    StatusRow,
     channel_rows,
     head,
     notice_lines,
@@ -89,7 +89,7 @@ class TopState(NamedTuple):
     sort: str = "name"
 
 
-class _Body(NamedTuple):
+class _ViewBody(NamedTuple):
     """A view: its title and the heads of its columns, which stay, and its lines."""
 
     title: str
@@ -149,24 +149,26 @@ def _window(state: TopState, lines: list[Text], room: int) -> list[Text]:
     return lines[first : first + room]
 
 
-def _body(state: TopState, overview: Overview, width: int) -> _Body:
+def _body(state: TopState, overview: Overview, width: int) -> _ViewBody:
     if state.view is View.HELP:
         wide = max(map(len, _HELP)) <= width
-        return _Body("keys", [], [Text(fitted(line, width)) for line in (_HELP if wide else _NARROW_HELP)])
+        return _ViewBody(
+            "keys", [], [Text(fitted(line, width)) for line in (_HELP if wide else _NARROW_HELP)]
+        )
     if state.view in _LISTS:
         title, draw_list = _LISTS[state.view]
-        return _Body(title, [], draw_list(overview, width) or [Text(fitted("nothing", width), "dim")])
+        return _ViewBody(title, [], draw_list(overview, width) or [Text(fitted("nothing", width), "dim")])
     if state.view is View.PROVIDERS or state.channel is not None:
         providers = [each for each in overview.providers if state.channel in (None, each.channel)]
         of = "" if state.channel is None else f" of {state.channel}"
         rows = _sorted([row_of(each) for each in providers], state)
-        heads, *lines = table(provider_columns(rows), width)
-        return _Body(f"providers{of}, by {state.sort}", [heads], lines)
+        heads, *lines = fitted_table(provider_columns(rows), width)
+        return _ViewBody(f"providers{of}, by {state.sort}", [heads], lines)
     rows = _sorted(channel_rows(overview), state)
-    heads, *lines = table(provider_columns(rows, "channel"), width)
+    heads, *lines = fitted_table(provider_columns(rows, "channel"), width)
     if lines:
         lines[min(state.selected, len(lines) - 1)].stylize("reverse")
-    return _Body(f"channels, by {state.sort}", [heads], lines)
+    return _ViewBody(f"channels, by {state.sort}", [heads], lines)
 
 
 def _paused(overview: Overview, width: int) -> list[Text]:
@@ -184,5 +186,5 @@ _LISTS: Mapping[View, tuple[str, Callable[[Overview, int], list[Text]]]] = {
 }
 
 
-def _sorted(rows: Sequence[Row], state: TopState) -> list[Row]:
+def _sorted(rows: Sequence[StatusRow], state: TopState) -> list[StatusRow]:
     return sorted(rows, key=SORTS[state.sort])

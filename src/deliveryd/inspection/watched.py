@@ -14,7 +14,6 @@ from deliveryd.control.client import ask, stream
 from deliveryd.control.protocol import StatusRequest, TailRequest
 from deliveryd.errors import DeliverydError
 from deliveryd.overview import (
-    Delay,
     Disk,
     EventsView,
     Failure,
@@ -24,6 +23,7 @@ from deliveryd.overview import (
     ProviderView,
     Rates,
     Reload,
+    SendDelay,
 )
 
 _TIMEOUT = 5.0
@@ -135,7 +135,7 @@ def _events_of(line: object) -> Portion:
 _PARTS: Mapping[str, type] = {
     "rates_10s": Rates,
     "rates_60s": Rates,
-    "delay": Delay,
+    "delay": SendDelay,
     "events": EventsView,
     "oldest": Oldest,
     "disk": Disk,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from deliveryd.journal.read_transaction import read
 
-LATEST = 20_000
+_LATEST = 20_000
 """Messages that are looked through, the highest ids first."""
 
 
@@ -36,7 +36,7 @@ def _names_seen(settings_ids: frozenset[int], db: sqlite3.Connection) -> Mapping
         "SELECT settings_id, variables FROM"
         " (SELECT settings_id, variables FROM message ORDER BY id DESC LIMIT ?)"
         " WHERE variables IS NOT NULL AND settings_id IS NOT NULL",
-        (LATEST,),
+        (_LATEST,),
     )
     seen: dict[int, NamesSeen] = {}
     for settings_id, variables in rows:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import with_info_plain_validator_function
 
-Model = TypeVar("Model", bound=BaseModel)
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class _BuiltOnUse:
@@ -26,4 +26,4 @@ class _BuiltOnUse:
         return with_info_plain_validator_function(validate)
 
 
-OnUse = Annotated[Model, _BuiltOnUse()]
+OnUse = Annotated[_Model, _BuiltOnUse()]

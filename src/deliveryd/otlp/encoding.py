@@ -20,14 +20,14 @@ from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
 from deliveryd import __version__
-from deliveryd.otlp.spans import Span
+from deliveryd.otlp.spans import TraceSpan
 
 _SAMPLED = 1
 _MICROSECOND = 1000
 _LONGEST_REASON = 500
 
 
-class Origin(NamedTuple):
+class TelemetryOrigin(NamedTuple):
     """Who sends: the journal's namespace tells one worker from another. `started` is in microseconds."""
 
     namespace: str
@@ -35,7 +35,7 @@ class Origin(NamedTuple):
     started: int
 
 
-def encode_spans(spans: Sequence[Span], origin: Origin) -> bytes:
+def encode_spans(spans: Sequence[TraceSpan], origin: TelemetryOrigin) -> bytes:
     """Return the body of a request to `/v1/traces`."""
     scoped = ScopeSpans(scope=_scope(), spans=map(_span, spans))
     whole = ResourceSpans(resource=_resource(origin), scope_spans=[scoped])
@@ -53,7 +53,7 @@ def refused_spans(body: bytes) -> int:
     return response.partial_success.rejected_spans
 
 
-def encode_metrics(families: Iterable[Metric], origin: Origin, at: int) -> bytes:
+def encode_metrics(families: Iterable[Metric], origin: TelemetryOrigin, at: int) -> bytes:
     """Return the body of a request to `/v1/metrics`; `at` is the present instant in microseconds."""
     times = _Times(origin.started * _MICROSECOND, at * _MICROSECOND)
     scoped = pb.ScopeMetrics(scope=_scope(), metrics=(_metric(family, times) for family in families))
@@ -62,7 +62,7 @@ def encode_metrics(families: Iterable[Metric], origin: Origin, at: int) -> bytes
     return body
 
 
-def _span(span: Span) -> SpanMessage:
+def _span(span: TraceSpan) -> SpanMessage:
     error = span.error and span.error[:_LONGEST_REASON]
     status = Status(code=Status.STATUS_CODE_ERROR, message=error) if error is not None else None
     return SpanMessage(
@@ -89,7 +89,7 @@ def _scope() -> InstrumentationScope:
     return InstrumentationScope(name="deliveryd", version=__version__)
 
 
-def _resource(origin: Origin) -> Resource:
+def _resource(origin: TelemetryOrigin) -> Resource:
     names = {
         "service.name": "deliveryd",
         "service.version": __version__,

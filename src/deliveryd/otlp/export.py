@@ -13,16 +13,16 @@ from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.client import HttpClient, target_of
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock
-from deliveryd.otlp.encoding import Origin, encode_metrics, encode_spans, refused_spans
-from deliveryd.otlp.spans import Span, SpanQueue
+from deliveryd.otlp.encoding import TelemetryOrigin, encode_metrics, encode_spans, refused_spans
+from deliveryd.otlp.spans import SpanQueue, TraceSpan
 from deliveryd.runtime.threads import Blocking
 from deliveryd.telemetry import Event, log
 
 FLUSH_INTERVAL = 1.0
-"""Seconds between two posts of spans, at most `MOST_AT_ONCE` of them each."""
+"""Seconds between two posts of spans, at most `_MOST_AT_ONCE` of them each."""
 
-MOST_AT_ONCE = 2_000
-LONGEST_PAUSE = 60.0
+_MOST_AT_ONCE = 2_000
+_LONGEST_PAUSE = 60.0
 """Seconds between two tries while the collector takes nothing."""
 
 LAST_POST = 3.0
@@ -31,7 +31,7 @@ LAST_POST = 3.0
 _AGAIN = frozenset({408, 429, 502, 503, 504})
 """Statuses after which the same spans are posted again, as OTLP says."""
 
-Headers = Callable[[], Sequence[tuple[str, str]]]
+AuthHeaders = Callable[[], Sequence[tuple[str, str]]]
 """Returns the headers that authenticate a request. Raises ValueError for an unusable secret."""
 
 
@@ -40,7 +40,7 @@ class Collector(NamedTuple):
 
     client: HttpClient
     endpoint: str
-    headers: Headers
+    headers: AuthHeaders
 
 
 class _Failed(Exception):
@@ -71,7 +71,7 @@ class Exporter:
         self._clock = clock
         self._blocking = blocking
         self._interval = interval
-        self._origin = Origin(namespace, platform.node(), clock.now())
+        self._origin = TelemetryOrigin(namespace, platform.node(), clock.now())
         self._is_down = False
         self._counted_lost = 0
 
@@ -97,12 +97,12 @@ class Exporter:
         while True:
             await anyio.sleep(pause)
             has_worked = await self._post_all_spans()
-            pause = FLUSH_INTERVAL if has_worked else min(pause * 2, LONGEST_PAUSE)
+            pause = FLUSH_INTERVAL if has_worked else min(pause * 2, _LONGEST_PAUSE)
 
     async def _post_all_spans(self) -> bool:
         """Post what there is; return whether the collector is to be asked again soon."""
         self._count_lost()
-        while spans := self._spans.take(MOST_AT_ONCE):
+        while spans := self._spans.take(_MOST_AT_ONCE):
             try:
                 await self._post_spans(spans)
             except _Failed as failed:
@@ -117,7 +117,7 @@ class Exporter:
                 raise
         return True
 
-    async def _post_spans(self, spans: Sequence[Span]) -> None:
+    async def _post_spans(self, spans: Sequence[TraceSpan]) -> None:
         body = await self._blocking(lambda: encode_spans(spans, self._origin))
         answer = await self._post("/v1/traces", body)
         try:

@@ -12,7 +12,7 @@ from deliveryd.otlp.spans import SpanQueue
 from deliveryd.runtime.threads import Blocking
 
 
-def open_exporter(
+def build_exporter(
     options: OtlpOptions,
     spans: SpanQueue | None,
     metrics: Metrics,

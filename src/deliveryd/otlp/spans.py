@@ -18,7 +18,7 @@ from deliveryd.states import ENDED, State
 MOST_SPANS = 20_000
 """Spans that wait to be exported; beyond it the oldest are lost."""
 
-MOST_KEPT = 20_000
+_MOST_KEPT = 20_000
 """Attempts under way, and messages in doubt, whose beginnings are kept."""
 
 _TIMESTAMP = len('{"timestamp":"')
@@ -27,7 +27,7 @@ Attributes = dict[str, str | int]
 _T = TypeVar("_T")
 
 
-class Kind(IntEnum):
+class SpanKind(IntEnum):
     """A span's place in a conversation, with OpenTelemetry's numbers."""
 
     INTERNAL = 1
@@ -36,14 +36,14 @@ class Kind(IntEnum):
     CONSUMER = 5
 
 
-class Span(NamedTuple):
+class TraceSpan(NamedTuple):
     """One span; instants in microseconds. `error` says why it failed. Attributes hold no personal data."""
 
     trace: bytes
     id: bytes
     parent: bytes
     name: str
-    kind: Kind
+    kind: SpanKind
     start: int
     end: int
     attributes: Attributes
@@ -54,25 +54,25 @@ class SpanQueue:
     """Spans that wait to be exported, up to a bound. `lost` counts those beyond it."""
 
     def __init__(self, most: int = MOST_SPANS) -> None:
-        self._spans: deque[Span] = deque()
+        self._spans: deque[TraceSpan] = deque()
         self._most = most
         self.lost = 0
 
     def __len__(self) -> int:
         return len(self._spans)
 
-    def add(self, span: Span) -> None:
+    def add(self, span: TraceSpan) -> None:
         """Add a span; the oldest is lost if there is no room."""
         if len(self._spans) >= self._most:
             self._spans.popleft()
             self.lost += 1
         self._spans.append(span)
 
-    def take(self, most: int) -> list[Span]:
+    def take(self, most: int) -> list[TraceSpan]:
         """Remove and return the oldest spans."""
         return [self._spans.popleft() for _ in range(min(most, len(self._spans)))]
 
-    def put_back(self, spans: Sequence[Span]) -> None:
+    def put_back(self, spans: Sequence[TraceSpan]) -> None:
         """Put spans back that couldn't be exported, as far as there is room."""
         room = self._most - len(self._spans)
         kept = spans[-room:] if room > 0 else ()
@@ -154,7 +154,9 @@ class Tracer:
         parent = self.ids.message(entry.id, entry.beginning)
         name = f"attempt {begun.provider}"
         self.spans.add(
-            Span(trace, begun.span, parent, name, Kind.INTERNAL, begun.at, step.at, attributes, error)
+            TraceSpan(
+                trace, begun.span, parent, name, SpanKind.INTERNAL, begun.at, step.at, attributes, error
+            )
         )
 
     def _end_message(self, trace: bytes, entry: Entry, at: int, end: _End) -> None:
@@ -162,14 +164,14 @@ class Tracer:
         attributes["deliveryd.state"] = end.state.name.lower()
         span = self.ids.message(entry.id, entry.beginning)
         if entry.sent_by is None:
-            found = Span(
-                trace, span, b"", "message", Kind.CONSUMER, entry.taken_at, at, attributes, end.error
+            found = TraceSpan(
+                trace, span, b"", "message", SpanKind.CONSUMER, entry.taken_at, at, attributes, end.error
             )
         else:  # its span ended when it was sent for the first time
             id_ = self.ids.part(span, "continued", at)
             start = entry.begun_at or at
-            found = Span(
-                trace, id_, span, "message continued", Kind.INTERNAL, start, at, attributes, end.error
+            found = TraceSpan(
+                trace, id_, span, "message continued", SpanKind.INTERNAL, start, at, attributes, end.error
             )
         self.spans.add(found)
 
@@ -190,7 +192,7 @@ class Tracer:
         attributes: Attributes = {"deliveryd.message": row.message_id, "deliveryd.status": row.status}
         id_ = self.ids.part(message, name, row.seq)
         start = min(_instant_in(row.body) or at, at)
-        self.spans.add(Span(trace, id_, message, name, Kind.PRODUCER, start, at, attributes, error))
+        self.spans.add(TraceSpan(trace, id_, message, name, SpanKind.PRODUCER, start, at, attributes, error))
 
     def received(self, reports: Sequence[Reported], results: Sequence[MatchedReceipt], at: int) -> None:
         """Add the spans of receipts; one that settles a message in doubt ends its span."""
@@ -208,7 +210,7 @@ class Tracer:
                 name = f"receipt {'delivered' if report.delivered else 'failed'}"
                 message = self.ids.message(id_)
                 span = self.ids.part(message, name, at)
-                self.spans.add(Span(trace, span, message, name, Kind.CONSUMER, at, at, attributes))
+                self.spans.add(TraceSpan(trace, span, message, name, SpanKind.CONSUMER, at, at, attributes))
                 self._settle(trace, id_, result.effect.ended if result.effect is not None else (), at)
 
     def decided(self, order: Order, decided: Decided, at: int) -> None:
@@ -232,9 +234,9 @@ class Tracer:
             attempt = self.ids.attempt(dispatch.entry)
             attributes = _attributes(dispatch.entry, dispatch.entry.provider)
             self.spans.add(
-                Span(
+                TraceSpan(
                     trace, self.ids.part(attempt, name), attempt, f"{name} {dispatch.entry.provider}",
-                    Kind.CLIENT, start, end, attributes, error,
+                    SpanKind.CLIENT, start, end, attributes, error,
                 )
             )  # fmt: skip
 
@@ -279,7 +281,7 @@ class TracedChannel:
 def _keep(kept: dict[int, _T], id_: int, value: _T) -> None:
     """Keep a value, and forget the oldest one beyond the bound."""
     kept[id_] = value
-    if len(kept) > MOST_KEPT:
+    if len(kept) > _MOST_KEPT:
         del kept[next(iter(kept))]
 
 

@@ -11,7 +11,7 @@ import anyio
 T = TypeVar("T")
 
 
-class _Held(Generic[T]):
+class _InUse(Generic[T]):
     """A value with the number of its uses; `unused` is set when there are none, once it was replaced."""
 
     def __init__(self, value: T) -> None:
@@ -24,7 +24,7 @@ class Succession(Generic[T]):
     """A value and its successors: each use ends with the value that it began with."""
 
     def __init__(self, first: T) -> None:
-        self._held = _Held(first)
+        self._held = _InUse(first)
 
     @property
     def current(self) -> T:
@@ -45,7 +45,7 @@ class Succession(Generic[T]):
 
     def replace(self, successor: T) -> anyio.Event:
         """Let new uses have the successor; the event is set when no use of the old value is left."""
-        before, self._held = self._held, _Held(successor)
+        before, self._held = self._held, _InUse(successor)
         before.unused = anyio.Event()
         if not before.uses:
             before.unused.set()

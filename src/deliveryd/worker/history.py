@@ -11,7 +11,7 @@ from typing import NamedTuple
 import anyio
 
 from deliveryd.metrics import DELAYS, Metrics, Totals
-from deliveryd.overview import Delay, Points, Rates
+from deliveryd.overview import Points, Rates, SendDelay
 
 SAMPLE_INTERVAL = 1.0
 """Seconds between two samples."""
@@ -24,7 +24,7 @@ HOUR = 360
 """Seconds between two samples that are kept for an hour, and how many these are."""
 
 
-class Sample(NamedTuple):
+class _Sample(NamedTuple):
     """The counters at one instant of the event loop's time."""
 
     at: float
@@ -38,8 +38,8 @@ class History:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._fine: deque[Sample] = deque([self._read()], maxlen=MINUTES + 1)
-        self._coarse: deque[tuple[Rates, Delay]] = deque(maxlen=HOUR)
+        self._fine: deque[_Sample] = deque([self._read()], maxlen=MINUTES + 1)
+        self._coarse: deque[tuple[Rates, SendDelay]] = deque(maxlen=HOUR)
         self._coarse_end = self._fine[0]
         self._hour: Points | None = None
 
@@ -52,9 +52,9 @@ class History:
             self._coarse_end = sample
             self._hour = None
 
-    def _read(self) -> Sample:
+    def _read(self) -> _Sample:
         metrics = self._metrics
-        return Sample(anyio.current_time(), metrics.totals(), metrics.attempts(), metrics.delays())
+        return _Sample(anyio.current_time(), metrics.totals(), metrics.attempts(), metrics.delays())
 
     def rates(self, seconds: float) -> Rates:
         """Messages per second over the last seconds."""
@@ -69,7 +69,7 @@ class History:
             for name, count in last.attempts.items()
         }
 
-    def delay(self, seconds: float) -> Delay:
+    def delay(self, seconds: float) -> SendDelay:
         """The delay of messages accepted in the last seconds."""
         return _delay(self._since(seconds), self._fine[-1])
 
@@ -83,7 +83,7 @@ class History:
             self._hour = _points(COARSE_INTERVAL, list(self._coarse))
         return self._hour
 
-    def _since(self, seconds: float) -> Sample:
+    def _since(self, seconds: float) -> _Sample:
         """The sample from which on as many seconds are counted: the oldest one that isn't older.
 
         The one before the last, at least: the loop may have been held up for longer.
@@ -92,11 +92,11 @@ class History:
         return self._fine[min(bisect_left(self._fine, earliest, key=_at), max(len(self._fine) - 2, 0))]
 
 
-def _at(sample: Sample) -> float:
+def _at(sample: _Sample) -> float:
     return sample.at
 
 
-def _points(interval: float, measured: Sequence[tuple[Rates, Delay]]) -> Points:
+def _points(interval: float, measured: Sequence[tuple[Rates, SendDelay]]) -> Points:
     return Points(
         interval,
         [rates.taken for rates, _ in measured],
@@ -108,7 +108,7 @@ def _points(interval: float, measured: Sequence[tuple[Rates, Delay]]) -> Points:
     )
 
 
-def _rates(first: Sample, last: Sample) -> Rates:
+def _rates(first: _Sample, last: _Sample) -> Rates:
     elapsed = last.at - first.at
     pairs = zip(first.totals, last.totals, strict=True)
     return Rates(*(_per_second(after - before, elapsed) for before, after in pairs))
@@ -118,12 +118,12 @@ def _per_second(count: int, elapsed: float) -> float:
     return round(count / elapsed, 3) if elapsed > 0 else 0.0
 
 
-def _delay(first: Sample, last: Sample) -> Delay:
+def _delay(first: _Sample, last: _Sample) -> SendDelay:
     counts = [after - before for before, after in zip(first.delays, last.delays, strict=True)]
     total = sum(counts)
     if not total:
-        return Delay()
-    return Delay(_quantile(counts, 0.5 * total), _quantile(counts, 0.99 * total))
+        return SendDelay()
+    return SendDelay(_quantile(counts, 0.5 * total), _quantile(counts, 0.99 * total))
 
 
 def _quantile(counts: Sequence[int], rank: float) -> float:

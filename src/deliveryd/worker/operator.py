@@ -14,6 +14,7 @@ from deliveryd.control.orders import OrderHandler
 from deliveryd.control.protocol import MOST_KEYS, as_control_reply, check_reason
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.orders import Action, ItemKind, Order
+from deliveryd.journal.pauses import INTAKE
 from deliveryd.journal.reader import read_found
 from deliveryd.journal.selection import FoundMessage, Selection
 from deliveryd.journal.sqlite_reader import SqliteReader
@@ -31,13 +32,12 @@ READ_SECONDS = 5.0
 """How long failed messages are read for a list of their reasons."""
 
 MOST_REASONS = 50
-INTAKE = "intake"
 
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
 _LONG_NUMBER = re.compile(r"\d{6,}")
 _ID = re.compile(r"-?[0-9]{1,18}")
-MAY_HAVE_ARRIVED = "may have arrived; send them with deliveryd failed retry --accept-duplicates"
+_MAY_HAVE_ARRIVED = "may have arrived; send them with deliveryd failed retry --accept-duplicates"
 NO_REASON = "no reason recorded"
 
 
@@ -78,7 +78,7 @@ class PageOperator:
         done: list[str] = []
         skipped: dict[str, str] = {}
         if left_out:
-            skipped[f"{left_out:,} messages"] = MAY_HAVE_ARRIVED
+            skipped[f"{left_out:,} messages"] = _MAY_HAVE_ARRIVED
         for first in range(0, len(ids), MOST_KEYS):
             keys = [str(id_) for id_ in ids[first : first + MOST_KEYS]]
             answer = await self._carry_out(_order(Action.BEGIN_ANEW, ItemKind.MESSAGE, keys, reason))
@@ -103,7 +103,7 @@ class PageOperator:
         until = monotonic() + READ_SECONDS
         counts: Counter[str] = Counter()
         for found in self._all_failed():
-            counts[reason_of(found)] += 1
+            counts[_reason_of(found)] += 1
             if monotonic() > until:
                 break
         return counts
@@ -113,7 +113,7 @@ class PageOperator:
         ids: list[int] = []
         left_out = 0
         for found in self._all_failed():
-            if reason_of(found) != failure:
+            if _reason_of(found) != failure:
                 continue
             if found.may_have_arrived:
                 left_out += 1
@@ -144,7 +144,7 @@ class PageOperator:
         return read_found(self._reader, Selection(states=(State.FAILED,)))
 
 
-def reason_of(found: FoundMessage) -> str:
+def _reason_of(found: FoundMessage) -> str:
     """Why a message failed; instants and long numbers count as equal."""
     return _LONG_NUMBER.sub("#", _INSTANT.sub("TIME", found.reason or NO_REASON))
 

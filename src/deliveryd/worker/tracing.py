@@ -61,4 +61,4 @@ def open_exporter(
         tracer.begin(namespace)
         recorder.watch(tracer)
     spans = tracer.spans if tracer is not None else None
-    return opening.open_exporter(options, spans, metrics, clock, blocking, namespace=namespace)
+    return opening.build_exporter(options, spans, metrics, clock, blocking, namespace=namespace)

@@ -28,7 +28,7 @@ MOST_ALIKE = 20
 """Findings of one rule in one text that are reported; who mends these runs the command again."""
 
 
-def lint(subject: Subject) -> list[LintFinding]:
+def lint_findings(subject: Subject) -> list[LintFinding]:
     """Return all findings, by language, in the order of the settings."""
     alike: Counter[tuple[str | None, ...]] = Counter()
     found: dict[LintFinding, None] = {}

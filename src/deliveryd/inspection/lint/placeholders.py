@@ -9,7 +9,7 @@ from deliveryd.inspection.lint.rules import LintFinding
 from deliveryd.inspection.lint.subject import (
     CUSTOMER_NAME,
     GREETING,
-    GREETINGS,
+    GREETINGS_BLOCK,
     Field,
     Sample,
     Subject,
@@ -81,7 +81,7 @@ def _of_name(subject: Subject, field: Field, placeholder: Placeholder) -> Iterat
     if not subject.setup.has_names:
         text = '{customer.name} has no value, since customers.source is "none"'
         yield _finding("unknown-placeholder", text, "configure a customer directory", field, placeholder)
-    elif (field.block, field.name) != (GREETINGS, "personal"):
+    elif (field.block, field.name) != (GREETINGS_BLOCK, "personal"):
         text = "{customer.name} has no value for customers without a name, so their messages fail"
         yield _finding(
             "customer-name", text, "use {greeting} with a general and a personal one", field, placeholder
@@ -89,7 +89,7 @@ def _of_name(subject: Subject, field: Field, placeholder: Placeholder) -> Iterat
 
 
 def _of_greeting(subject: Subject, field: Field, placeholder: Placeholder) -> Iterator[LintFinding]:
-    if field.block == GREETINGS:
+    if field.block == GREETINGS_BLOCK:
         yield _finding(
             "nested-greeting", "{greeting} has no value inside a greeting", "remove it", field, placeholder
         )
@@ -114,7 +114,7 @@ def _uneven(subject: Subject) -> Iterator[LintFinding]:
     """Compare the placeholders of a block in all languages that have it."""
     used: dict[str, dict[str, set[str]]] = {}
     for field in fields_of(subject):
-        if field.block != GREETINGS:
+        if field.block != GREETINGS_BLOCK:
             names = used.setdefault(field.block, {}).setdefault(field.language, set())
             names |= {each.name for each in placeholders_in(field)} - {GREETING, CUSTOMER_NAME}
     for block, by_language in used.items():

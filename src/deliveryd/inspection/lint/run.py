@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.config import Config
-from deliveryd.inspection.lint.linting import lint
+from deliveryd.inspection.lint.linting import lint_findings
 from deliveryd.inspection.lint.reading import LintedSettings
 from deliveryd.inspection.lint.rules import LintFinding
 from deliveryd.inspection.lint.source_map import JsonPath, Spot
@@ -48,7 +48,7 @@ def run_lint(
         if sample is None:
             unsampled.append(each.label)
         subject = Subject(each.settings, each.raw, sample, setup, now)
-        found += [Located(each, finding, _spot(each, finding)) for finding in lint(subject)]
+        found += [Located(each, finding, _spot(each, finding)) for finding in lint_findings(subject)]
     return LintRun(settings, found, unsampled)
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.inspection.lint.rules import LintFinding
-from deliveryd.inspection.lint.subject import GREETINGS, Subject, fields_of
+from deliveryd.inspection.lint.subject import GREETINGS_BLOCK, Subject, fields_of
 from deliveryd.model import BLOCKS, format_instant
 from deliveryd.options.suggestion import suggestion
 from deliveryd.rendering.language import candidates, standard_tag
 
 _BUTTON = {"text": None, "url": None}
 _KNOWN: Mapping[str, Mapping[str, Any]] = {
-    GREETINGS: {"general": None, "personal": None},
+    GREETINGS_BLOCK: {"general": None, "personal": None},
     "messenger": {"text": None, "image": None, "button": _BUTTON},
     "sms": {"text": None},
     "inApp": {

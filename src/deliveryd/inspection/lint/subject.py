@@ -9,7 +9,7 @@ from deliveryd.channels.limit_options import LimitOptions
 from deliveryd.model import LanguageContent, Settings
 from deliveryd.rendering.escaping import EmailFormat, is_html
 
-GREETINGS = "greetings"
+GREETINGS_BLOCK = "greetings"
 GREETING = "greeting"
 CUSTOMER_NAME = "customer.name"
 
@@ -94,7 +94,7 @@ def greetings_of(tag: str, content: LanguageContent) -> Iterator[Field]:
     """Yield the greetings of a language."""
     for name, text in (("general", content.general), ("personal", content.personal)):
         if text is not None:
-            yield Field(tag, GREETINGS, name, text)
+            yield Field(tag, GREETINGS_BLOCK, name, text)
 
 
 def sends_html(email_format: EmailFormat, body: str) -> bool:

@@ -250,37 +250,42 @@ def receipts() -> Iterator[str]:
 # Commands
 
 
+PAGE_OF: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("explain", "audit", "overdue", "find", "decisions", "forget", "erase"), "commands-messages.md"
+    ),
+    **dict.fromkeys(("in-doubt", "dead", "failed"), "command-groups-messages.md"),
+    **dict.fromkeys(("pause", "resume", "paused"), "command-groups-pauses.md"),
+    **dict.fromkeys(("channels", "receipts", "stopped"), "command-groups-providers.md"),
+    **dict.fromkeys(("customers", "cache", "config"), "command-groups.md"),
+}
+"""The page of each command or group that commands.md doesn't describe."""
+
+
 def commands() -> Iterator[str]:
-    """A list of all commands, then each that stands alone with its arguments and options."""
-    program = all_commands()
+    """A list of all commands, then those that no other page has."""
     rows = []
-    for group, command in program.items():
-        page_of = page_of_group(group) if isinstance(command, TyperGroup) else ""
-        for name, leaf in leaves_of(group, command):
-            link = f"{page_of}#deliveryd-{name.replace(' ', '-')}"
-            rows.append((f"[`deliveryd {name}`]({link})", first_line(leaf)))
+    for name, command in all_commands().items():
+        page_of = PAGE_OF.get(name, "")
+        for words, leaf in leaves_of(name, command):
+            rows.append(
+                (f"[`deliveryd {words}`]({page_of}#deliveryd-{words.replace(' ', '-')})", first_line(leaf))
+            )
     yield from table(("command", "what it does"), rows)
-    for name, command in program.items():
+    yield from commands_of("commands.md")
+
+
+def commands_of(page: str) -> Iterator[str]:
+    """Each command of a page with its arguments and options."""
+    for name, command in all_commands().items():
+        if PAGE_OF.get(name, "commands.md") != page:
+            continue
         if not isinstance(command, TyperGroup):
             yield from described(name, command)
-
-
-ABOUT_PROVIDERS = frozenset({"channels", "receipts", "stopped"})
-"""Groups of commands that have a page of their own."""
-
-
-def page_of_group(group: str) -> str:
-    """The page on which a group is described."""
-    return "command-groups-providers.md" if group in ABOUT_PROVIDERS else "command-groups.md"
-
-
-def command_groups(page: str) -> Iterator[str]:
-    """Each command of a page's groups with its arguments and options."""
-    for group, command in all_commands().items():
-        if isinstance(command, TyperGroup) and page_of_group(group) == page:
-            yield from ("", f"## deliveryd {group}", "", *paragraphs(command))
-            for name, leaf in leaves_of(group, command):
-                yield from described(name, leaf, level="###")
+            continue
+        yield from ("", f"## deliveryd {name}", "", *paragraphs(command))
+        for words, leaf in leaves_of(name, command):
+            yield from described(words, leaf, level="###")
 
 
 def all_commands() -> Mapping[str, Any]:
@@ -440,8 +445,7 @@ PAGES: Mapping[str, Callable[[], Iterator[str]]] = {
     "configuration-channels.md": channels,
     "configuration-receipts.md": receipts,
     "commands.md": commands,
-    "command-groups.md": partial(command_groups, "command-groups.md"),
-    "command-groups-providers.md": partial(command_groups, "command-groups-providers.md"),
+    **{name: partial(commands_of, name) for name in sorted(set(PAGE_OF.values()))},
     "log-events.md": log_events,
     "metrics.md": metrics,
     "states.md": states,

@@ -22,7 +22,8 @@ import deliveryd
 from support.packages import build_wheel
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = ["sql", "postgresql", "mysql"]
+DATABASES = ["sql", "postgresql", "mysql"]
+EXTRAS = [*DATABASES, "otlp"]
 LOCKS = ["build", "dev", "runtime", "test", *EXTRAS]
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 
@@ -127,7 +128,7 @@ def test_the_locks_meet_what_the_project_asks_for() -> None:
     assert unmet(project()["build-system"]["requires"], locked("build")) == []
 
 
-@pytest.mark.parametrize("extra", EXTRAS)
+@pytest.mark.parametrize("extra", DATABASES)
 def test_each_database_has_a_lock_that_is_installed_in_place_of_the_runtime_one(extra: str) -> None:
     """With the packages of the runtime lock at its versions, and the driver beside them."""
     lock, extras = locked(extra), project()["project"]["optional-dependencies"]

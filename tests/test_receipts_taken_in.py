@@ -22,7 +22,7 @@ from deliveryd.metrics import Metrics
 from deliveryd.model import SECOND, WallClock
 from deliveryd.receipts.app import Receipts
 from deliveryd.receipts.inlet import open_inlet
-from deliveryd.receipts.pages import FETCHES_AT_ONCE
+from deliveryd.receipts.pages import FETCHES_AT_ONCE, Pages
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.testing.journal_cases.samples import accept_all, deliver_to_sent, waiting_events
 from test_signature_keys import (
@@ -59,11 +59,24 @@ class StandingClock:
         return SNS_NOW
 
 
+class Host:
+    """A provider's host that has one page at each address, or none; keeps the addresses that are fetched."""
+
+    def __init__(self, page: bytes | None, fetched: list[str]) -> None:
+        self._page = page
+        self._fetched = fetched
+
+    async def fetch(self, url: str) -> bytes | None:
+        self._fetched.append(url)
+        return self._page
+
+
 @asynccontextmanager
 async def room(
-    path: Path, table: dict[str, Any], **others: Any
+    path: Path, table: dict[str, Any], page: bytes | None = None, fetched: list[str] | None = None
 ) -> AsyncIterator[tuple[Receipts, SqliteJournal]]:
-    """A room of receipts for one provider, and its journal."""
+    """A room of receipts for one provider, whose host has this page, and its journal."""
+    host = Host(page, [] if fetched is None else fetched)
     async with open_journal(path / "journal.db") as journal:
         recorder = Recorder(
             journal, InFlightLimit(1000), OutboxSignals(500), Backlog(), WallClock(), Metrics([], "1"),
@@ -75,8 +88,8 @@ async def room(
         metrics = Metrics([], "1")
         yield (
             Receipts(
-                inlets, paths, recorder, StandingClock(), metrics, largest={"sms": 65536},
-                intermediate=["accepted"], **others,
+                inlets, paths, recorder, StandingClock(), metrics, pages=Pages(host),
+                largest={"sms": 65536}, intermediate=["accepted"],
             ),
             journal,
         )  # fmt: skip
@@ -138,16 +151,11 @@ async def test_a_certificate_is_fetched_once_and_a_subscription_confirmed(
     """What can't be fetched now is 503, so that Amazon repeats it."""
     key, pem = amazon
     fetched: list[str] = []
-
-    async def fetch(url: str) -> bytes | None:
-        fetched.append(url)
-        return pem if certificate else None
-
     table = {
         "provider_id": "/mail/messageId", "status": "/eventType", "delivered": ["Delivery"],
         "signature": {"scheme": "sns", "topics": [TOPIC]},
     }  # fmt: skip
-    async with room(tmp_path, table, fetch=fetch) as (receipts, _journal):
+    async with room(tmp_path, table, pem if certificate else None, fetched) as (receipts, _journal):
         message = '{"eventType":"Delivery","mail":{"messageId":"m9"}}'
         signed = SIGNED_NOTIFICATION.replace('{"eventType":"Delivery"}', message)
         sent = enveloped(key, signed, Message=message)
@@ -180,12 +188,8 @@ async def test_requests_that_anybody_sends_provoke_few_fetches(
 ) -> None:
     """An address that gives nothing is asked once, different ones at a rate, for what can't fit none."""
     fetched: list[str] = []
-
-    async def fetch(url: str) -> None:
-        fetched.append(url)
-
     host = "https://sns.eu-west-1.amazonaws.com"
-    async with room(tmp_path, sns_table(), fetch=fetch) as (receipts, _journal):
+    async with room(tmp_path, sns_table(), fetched=fetched) as (receipts, _journal):
         for _ in range(20):
             sent = enveloped(amazon[0], SIGNED_NOTIFICATION)
             assert (await receipts.take_in("sms", sent)).status == 503
@@ -209,12 +213,7 @@ async def test_what_is_no_certificate_is_not_fetched_again(
     tmp_path: Path, amazon: tuple[rsa.RSAPrivateKey, bytes]
 ) -> None:
     fetched: list[str] = []
-
-    async def fetch(url: str) -> bytes:
-        fetched.append(url)
-        return b"<html>"
-
-    async with room(tmp_path, sns_table(), fetch=fetch) as (receipts, _journal):
+    async with room(tmp_path, sns_table(), b"<html>", fetched) as (receipts, _journal):
         sent = enveloped(amazon[0], SIGNED_NOTIFICATION)
         statuses = [(await receipts.take_in("sms", sent)).status for _ in range(3)]
     assert statuses == [401, 503, 503]

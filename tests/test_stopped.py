@@ -257,11 +257,7 @@ def test_changes_of_the_list_are_counted_once_each() -> None:
     """By a metric, and in the log by one line for each channel and each report of the sums."""
     metrics, counts = Metrics(["sms", "email"], "1"), StopCounts()
 
-    def tell(channel: str, stopped: bool) -> None:
-        counts.add(channel, stopped)
-        metrics.stop_changed(channel, stopped)
-
-    stopped = StoppedRecipients(KEY, tell)
+    stopped = StoppedRecipients(KEY, counts, metrics)
     stops = [stopped.stop("sms", f"+44770090010{number}", 1, "blocked") for number in range(5)]
     stopped.stop("sms", "+447700900100", 2, "blocked")
     stopped.stop("fax", "+447700900100", 2, "of a channel that was removed")

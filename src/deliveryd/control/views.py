@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from typing import Protocol
 
 from deliveryd.control.protocol import StatusRequest, TailRequest
 from deliveryd.delivery.recorder import Recorder
@@ -10,16 +11,23 @@ from deliveryd.delivery.tail import Tail, TailFilter
 from deliveryd.overview import Overview, as_json
 
 
+class OverviewSource(Protocol):
+    """What knows the state of the worker."""
+
+    def overview(self) -> Overview:
+        """Return the state of the worker, without texts, names, addresses or secrets. Doesn't block."""
+
+
 class ViewHandler:
     """Answers from the overview of the worker, and from what the recorder records."""
 
-    def __init__(self, overview: Callable[[], Overview], recorder: Recorder) -> None:
-        self._overview = overview
+    def __init__(self, source: OverviewSource, recorder: Recorder) -> None:
+        self._source = source
         self._recorder = recorder
 
     async def status(self, _request: StatusRequest, _user: str) -> Mapping[str, object]:
         """Return the state of the worker."""
-        return {"status": as_json(self._overview())}
+        return {"status": as_json(self._source.overview())}
 
     async def tail(self, request: TailRequest, _user: str) -> AsyncGenerator[Mapping[str, object], None]:
         """Yield events in portions, the first one empty: from then on none is missed."""

@@ -105,7 +105,7 @@ class Recorder:
         self.backlog = backlog
         self.failures = Failures()
         self.stops = StopCounts()
-        self.stopped = StoppedRecipients(journal.stop_key, self._note_stop)
+        self.stopped = StoppedRecipients(journal.stop_key, self.stops, metrics)
         """The recipients who can't be reached on a channel any more."""
 
         self._clock = clock
@@ -375,10 +375,6 @@ class Recorder:
     def _as_stop(self, report: OptOut) -> StopChange:
         digest = self.stopped.digest(report.channel, report.address)
         return StopChange(report.channel, digest, report.at, report.stopped, None, "receipt")
-
-    def _note_stop(self, channel: str, stopped: bool) -> None:
-        self.stops.add(channel, stopped)
-        self._metrics.stop_changed(channel, stopped)
 
     async def decide(self, order: Order, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Protocol
 
 from deliveryd.journal.stopped import digest_of_address
 from deliveryd.model import StopChange
 from deliveryd.telemetry import Event, log
 
-Told = Callable[[str, bool], None]
-"""Called for each change of the list: the channel, and whether it is a stop; else it is the end of one."""
 
+class StopObserver(Protocol):
+    """What counts the changes of the list."""
 
-def _untold(_channel: str, _stopped: bool) -> None:
-    """Nobody asks."""
+    def stop_changed(self, channel: str, stopped: bool) -> None:
+        """Count a recipient who stopped a channel, or who may be sent to again."""
 
 
 class StopCounts:
@@ -23,7 +24,7 @@ class StopCounts:
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, bool]] = Counter()
 
-    def add(self, channel: str, stopped: bool) -> None:
+    def stop_changed(self, channel: str, stopped: bool) -> None:
         """Count one change."""
         self._counts[channel, stopped] += 1
 
@@ -38,9 +39,9 @@ class StopCounts:
 class StoppedRecipients:
     """The list that the journal keeps; empty until it is loaded. `key` is that of the digests."""
 
-    def __init__(self, key: bytes, tell: Told = _untold) -> None:
+    def __init__(self, key: bytes, *observers: StopObserver) -> None:
         self._key = key
-        self._tell = tell
+        self._observers = observers
         self.digests: dict[str, set[bytes]] = {}
         """By channel, only those on which somebody is stopped: where there are none, nothing is computed."""
 
@@ -54,7 +55,8 @@ class StoppedRecipients:
         there = self.digests.get(change.channel, set())
         if (change.digest in there) is change.stopped:
             return
-        self._tell(change.channel, change.stopped)
+        for observer in self._observers:
+            observer.stop_changed(change.channel, change.stopped)
         if change.stopped:
             self.digests.setdefault(change.channel, there).add(change.digest)
             return

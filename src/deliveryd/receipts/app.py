@@ -24,7 +24,7 @@ from deliveryd.model import (
 from deliveryd.receipts.batcher import ReceiptBatcher
 from deliveryd.receipts.endpoint import ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
-from deliveryd.receipts.pages import FetchPage, Pages, fetch_page
+from deliveryd.receipts.pages import Pages
 from deliveryd.receipts.reading import ReadReports, Report
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import CertificateMissing, Forged, NoReport, Subscription, Verified
@@ -66,10 +66,10 @@ class Receipts:
         clock: Clock,
         metrics: Metrics,
         *,
+        pages: Pages,
         largest: Mapping[str, int],
         public_url: str = "",
         intermediate: Collection[str] = (),
-        fetch: FetchPage = fetch_page,
     ) -> None:
         self._inlets = inlets
         self._paths = paths
@@ -81,7 +81,7 @@ class Receipts:
         self._largest = largest
         self._public_url = public_url
         self._intermediate = intermediate
-        self._pages = Pages(fetch)
+        self._pages = pages
         self._quiet: defaultdict[tuple[str | None, Event, int | None], _Quiet] = defaultdict(_Quiet)
 
     def app(self) -> ReceiptEndpoint:

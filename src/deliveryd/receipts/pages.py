@@ -6,15 +6,13 @@ Anybody can provoke it. So fetches have a rate, and what can't be had isn't aske
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Protocol
 
 import anyio
 
 from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.client import build_client
-
-FetchPage = Callable[[str], Awaitable[bytes | None]]
-"""Returns what is at an address; None: it can't be had now."""
 
 FETCHES_AT_ONCE = 10
 """Fetches that may follow each other at once."""
@@ -32,23 +30,33 @@ _TIMEOUT = 8.0
 _LARGEST = 64 << 10
 
 
-async def fetch_page(url: str) -> bytes | None:
-    """Fetch a page of a provider."""
-    client = build_client(timeout=_TIMEOUT, max_body=_LARGEST)
-    try:
-        answer = await client.send("GET", url)
-    except (NotSent, OutcomeUnknown, ValueError):
-        return None
-    finally:
-        await client.aclose()
-    return answer.body if answer.status == 200 else None
+class PageSource(Protocol):
+    """Where pages come from."""
+
+    async def fetch(self, url: str) -> bytes | None:
+        """Return what is at an address; None: it can't be had now."""
+
+
+class ProviderHosts:
+    """The providers' own hosts."""
+
+    async def fetch(self, url: str) -> bytes | None:
+        """Return what is at an address; None: it can't be had now."""
+        client = build_client(timeout=_TIMEOUT, max_body=_LARGEST)
+        try:
+            answer = await client.send("GET", url)
+        except (NotSent, OutcomeUnknown, ValueError):
+            return None
+        finally:
+            await client.aclose()
+        return answer.body if answer.status == 200 else None
 
 
 class Pages:
     """Pages of providers, fetched one at a time and at a bounded rate."""
 
-    def __init__(self, fetch: FetchPage = fetch_page) -> None:
-        self._fetch = fetch
+    def __init__(self, source: PageSource) -> None:
+        self._source = source
         self._one = anyio.Lock()
         self._allowed = float(FETCHES_AT_ONCE)
         self._counted_at = 0.0
@@ -61,7 +69,7 @@ class Pages:
         async with self._one:
             if not is_needed() or self._is_missing(url) or not self._take():
                 return None
-            page = await self._fetch(url)
+            page = await self._source.fetch(url)
             if page is None:
                 self._note_missing(url)
             return page

@@ -483,6 +483,7 @@ def open_receipts(config: Config, common: Common) -> Receipts | None:
     if not config.channels.reporting or not config.receipts.listen:
         return None
     from deliveryd.receipts.app import Receipts  # noqa: PLC0415  # loads starlette
+    from deliveryd.receipts.pages import Pages, ProviderHosts  # noqa: PLC0415  # loaded with it
 
     return Receipts(
         open_inlets(config.channels.reporting),
@@ -490,6 +491,7 @@ def open_receipts(config: Config, common: Common) -> Receipts | None:
         common.recorder,
         common.clock,
         common.metrics,
+        pages=Pages(ProviderHosts()),
         largest=largest_requests(config),
         public_url=config.receipts.public_url or "",
         intermediate=config.events.intermediate,

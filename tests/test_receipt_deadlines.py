@@ -485,3 +485,27 @@ def test_what_is_never_confirmed_is_counted_once_and_listed(world: VirtualWorld)
     found = read_overdue(world.folder / "journal.db", {"messenger": later, "sms": later})
     assert len(found) == 2
     assert told(world, found[0].message_id) == ["dequeued", "sent"]
+
+
+# A reload
+
+
+@pytest.mark.parametrize("others", [RECEIPT, ""])
+def test_a_reload_that_removes_a_provider_drops_its_deadlines(world: VirtualWorld, others: str) -> None:
+    """As a start does, whether another one reports or not: what was sent, or is just being sent, stays so."""
+    world.channels["messenger"].seconds = 20.0
+    before, _, tables = world.path.read_text(encoding="utf-8").partition("[channels.messenger]")
+    sms = tables[tables.index("[channels.sms]") :].replace(RECEIPT, others)
+
+    async def remove(worker: VirtualSupervisor) -> None:
+        await trio.sleep(25.0)
+        enqueue(world, 2)
+        await trio.sleep(10.0)
+        world.write(before + sms)
+        assert worker.reloader is not None
+        await worker.reloader.reload(accept_orphans=True)
+        await trio.sleep(30.0)
+        assert columns(world, "state", "confirm_by") == [(State.SENT, None)] * 2
+
+    lived(world, remove, 15 * MINUTE)
+    assert [told(world, id_) for id_ in (1, 2)] == [["dequeued", "sent"]] * 2

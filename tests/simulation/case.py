@@ -135,14 +135,23 @@ class Case(NamedTuple):
         within = tuning.receipt_deadline
         return within is not None and later.at >= first.at + within
 
-    def was_settled(self, key: str, before: int) -> bool:
-        """Whether a doubt under a key was settled before a place in the order of all: the provider has it."""
+    def was_settled(self, key: str, later: Asked) -> bool:
+        """Whether a doubt under a key was settled before a later request: the provider has it."""
         heard = self.history.ledger.answered
         found = [(one.key, one.order) for one in self.looked_up if one.found and one.request in heard]
-        # Also in a life that died later: what it did next shows whether the answer was recorded.
-        taken = (one for one in self.asked if one.trouble in TAKEN_FOR_SENT and not self.is_doubtful(one))
-        found += [(one.key, one.order) for one in taken]
-        return any(one == key and order < before for one, order in found)
+        found += [(one.key, one.order) for one in self.asked if self._is_known_taken(one, later)]
+        return any(one == key and order < later.order for one, order in found)
+
+    def _is_known_taken(self, asked: Asked, later: Asked) -> bool:
+        """Whether the worker knew at a later request that the provider took this one."""
+        if asked.trouble not in TAKEN_FOR_SENT or self.is_doubtful(asked):
+            return False
+        ledger = self.history.ledger
+        if asked.life not in ledger.crashed or asked.life in ledger.process_of(later.life):
+            return True
+        return any(
+            asked.order < heard.order < later.order for heard in self.heard if heard.event.status == "sent"
+        )
 
     def stops(self, channel: str, before: int | None = None) -> list[Change]:
         """What may have been recorded of this message's recipient, before a place in the order of all."""

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 from deliveryd.journal.orders import Action
-from simulation.case import BUSY, SET_ASIDE, TAKEN_FOR_SENT, Case, was_failed_by_report
-from simulation.ledger import Asked
+from simulation.case import BUSY, SET_ASIDE, Case, was_failed_by_report
 from simulation.new_beginnings import BEGINS, FORGETS
 from simulation.plan import Trouble
 from simulation.rules_of_reporting import DUE, errors_explained
-from simulation.rules_of_sending import repeated_rightly, said_right, sent_with_leave
+from simulation.rules_of_sending import repeated_rightly, request_of, said_right, sent_with_leave
 
 _ACCEPTS = frozenset({Action.BEGIN_ANEW_ANYWAY, Action.FORGET_ANYWAY, Action.RESEND_ANEW})
 """Orders after which a message may arrive twice."""
@@ -43,18 +42,10 @@ def _no_key_comes_twice(case: Case) -> Iterator[str]:
                 yield f"a key from before its {heard.event.status} was used again"
 
 
-def _is_settled(case: Case, doubtful: Asked) -> bool:
-    """Whether a repeat under its key was accepted for certain."""
-    return any(
-        asked.trouble in TAKEN_FOR_SENT and not case.may_be_doubtful(asked)
-        for asked in case.under_key(doubtful.key)
-    )
-
-
 def _doubts_accepted(case: Case) -> Iterator[str]:
     """Nothing in doubt is sent under another key, but by the word of an operator who accepted duplicates."""
     for earlier, later in combinations(case.asked, 2):
-        if earlier.key == later.key or not case.is_doubtful(earlier) or _is_settled(case, earlier):
+        if earlier.key == later.key or not case.is_doubtful(earlier) or case.was_settled(earlier.key, later):
             continue
         if later.trouble is Trouble.NO_CONNECTION or case.has_arrived:
             continue
@@ -64,13 +55,14 @@ def _doubts_accepted(case: Case) -> Iterator[str]:
 
 
 def _taken_twice_by_order(case: Case) -> Iterator[str]:
-    """By two providers, or under two keys, only if duplicates were accepted or the first one failed."""
+    """Under two keys only if duplicates were accepted, the first one failed, or nobody confirmed it."""
     for earlier, later in pairwise(case.accepted):
         asked = case.under_key(earlier.key)
         was_denied = any(one.trouble in BUSY for one in asked) and not any(map(case.is_doubtful, asked))
         failed = was_failed_by_report(case) and case.orders & (BEGINS | FORGETS)
         allowed = _ordered_between(case, _ACCEPTS | _SETTLES, earlier.order, later.order)
-        if not (was_denied or failed or allowed):
+        went_on = case.may_go_on and case.went_on(earlier.key, request_of(case, later))
+        if not (was_denied or failed or allowed or went_on):
             yield f"was taken as {earlier.key[13:]} and as {later.key[13:]}, which nobody accepted"
 
 

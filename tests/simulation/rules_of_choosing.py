@@ -193,6 +193,8 @@ def _taken_by_the_others(case: Case) -> Iterator[str]:
     plan = case.history.plan
     if not plan.has_spare or not case.asked or any(map(case.may_be_doubtful, case.asked)):
         return
+    if case.may_have_been_begun_before(case.asked[0]):
+        return
     down = {outage.provider for outage in plan.outages}
     working = {channel_served_by(provider) for provider in plan.weights if provider not in down}
     for options in choices(plan, case.message, CHANNELS):

@@ -36,14 +36,14 @@ def _taken_once(case: Case) -> Iterator[str]:
     if Action.RESEND_ANEW in case.orders:
         return
     for earlier, later in pairwise(case.accepted):
-        if case.may_go_on and case.went_on(earlier.key, _request_of(case, later)):
+        if case.may_go_on and case.went_on(earlier.key, request_of(case, later)):
             continue
         if not _was_denied(case, earlier) or earlier.provider == later.provider:
             ways = ", ".join(f"{one.provider} as {one.key[13:]}" for one in case.accepted)
             yield f"was taken by providers more than once: {ways}"
 
 
-def _request_of(case: Case, accepted: Accepted) -> Asked:
+def request_of(case: Case, accepted: Accepted) -> Asked:
     """The request by which a provider took it."""
     return [asked for asked in case.under_key(accepted.key) if asked.order < accepted.order][-1]
 
@@ -107,7 +107,7 @@ def _stays_while_in_doubt(case: Case) -> Iterator[str]:
     if Action.RESEND_ANEW in case.orders:
         return
     for earlier, later in combinations(case.asked, 2):
-        if case.was_settled(earlier.key, later.order) and case.went_on(earlier.key, later):
+        if case.was_settled(earlier.key, later) and case.went_on(earlier.key, later):
             continue
         if earlier.provider != later.provider and case.is_doubtful(earlier):
             yield f"went to {later.provider} while it was in doubt at {earlier.provider}"

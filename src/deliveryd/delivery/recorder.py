@@ -28,7 +28,7 @@ from deliveryd.journal.base import (
     PassedDeadlines,
     Recovery,
 )
-from deliveryd.journal.orders import Action, Decided, Effect, Order
+from deliveryd.journal.orders import REMOVALS, Action, Decided, Effect, Order
 from deliveryd.journal.used_tokens import SignedToken
 from deliveryd.metrics import Metrics
 from deliveryd.model import (
@@ -154,9 +154,10 @@ class Recorder:
             return TOO_MANY_PAUSED
         return self.pauses.intake_obstacle
 
-    def bound_waiting(self, max_waiting: int, longest_pause: float) -> None:
+    def bound_waiting(self, max_waiting: int, max_paused: int, longest_pause: float) -> None:
         """Change the bounds of what waits; due times that are later already stay."""
         self._max_waiting = max_waiting
+        self._max_paused = max_paused
         self._longest_pause = int(longest_pause * SECOND)
 
     # an earlier run
@@ -382,7 +383,7 @@ class Recorder:
         is_pause = order.verb in {Action.PAUSE, Action.RESUME}
         decided = await (self.pausing.decided(decision) if is_pause else decision)
         self._apply(decided.effects)
-        if order.verb is Action.ERASE:
+        if order.verb in REMOVALS:
             await self.pausing.refresh()
         for watcher in self._watchers:
             watcher.decided(order, decided, self._clock.now())

@@ -46,6 +46,9 @@ class Action(StrEnum):
     RESUME = "resume"  # the same
 
 
+REMOVALS = frozenset({Action.ERASE, Action.FORGET, Action.FORGET_ANYWAY})
+"""Orders that remove messages, each with its own pause."""
+
 NOT_RETRIED: Mapping[ItemKind, str] = {
     ItemKind.MALFORMED: (
         "a malformed element can't be retried: it would be malformed again; drop it instead"

@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from deliveryd.journal import statements
 from deliveryd.journal.base import Doubtful, Left, Orphans
+from deliveryd.journal.pauses import IS_PAUSED
 from deliveryd.journal.rows import ENTRY, entry_of, to_json
 from deliveryd.journal.upkeep import latest_doubt
 from deliveryd.runtime import waits
@@ -27,8 +28,9 @@ SELECT doubt, count(*) FROM (
     SELECT doubt FROM message WHERE waits_for IN (SELECT value FROM json_each(?1)) AND due_at IS NOT NULL
     UNION ALL SELECT doubt FROM message
         WHERE state = {State.WAITING:d} AND waits_for IS NULL AND provider = ?2
+    UNION ALL SELECT doubt FROM message INDEXED BY message_held WHERE {IS_PAUSED} AND provider = ?2
 ) GROUP BY doubt
-"""  # noqa: S608  # a constant
+"""  # noqa: S608  # constants
 _UNCONFIRMED = f"""
 SELECT count(*) FROM message WHERE ended_at >= ? AND state = {State.SENT:d} AND provider = ?
 """  # noqa: S608  # a constant

@@ -19,8 +19,8 @@ IN_PLACE = frozenset(
         "channels", "content", "customers", "entities", "log", "run", "service",
         "events.batch_size", "events.flush_interval", "events.intermediate",
         "journal.allow_shared_folder", "journal.reserve", "journal.retention",
-        "queue.batch_size", "queue.max_in_flight", "queue.max_poll_interval", "queue.max_waiting",
-        "queue.poll_interval",
+        "queue.batch_size", "queue.max_in_flight", "queue.max_paused", "queue.max_poll_interval",
+        "queue.max_waiting", "queue.poll_interval",
         "receipts.max_body", "receipts.public_url",
         "settings.ttl",
     }

@@ -113,7 +113,8 @@ class Handover:
 
     def _replace_limits(self, before: Config, config: Config, is_other_service: bool) -> None:
         recorder, stations = self._recorder, self._stations
-        recorder.bound_waiting(config.queue.max_waiting, longest_pause(config))
+        recorder.bound_waiting(config.queue.max_waiting, config.queue.max_paused, longest_pause(config))
+        recorder.pausing.configure(config.channels.providers)
         recorder.in_flight.change(config.queue.max_in_flight)
         if before.journal.reserve != config.journal.reserve:
             self._parts.journal.reserve = config.journal.reserve

@@ -305,7 +305,7 @@ def test_a_number_without_end_is_a_finding(tmp_path: Path) -> None:
 
 
 def test_tags_that_never_end_take_no_time(tmp_path: Path) -> None:
-    """They took the square of their number: these, an hour."""
+    """They took the square of their number."""
     body = f"<html><b>x</b>{'<style ' * 100_000}"
     bad = written(tmp_path, "bad.json", {"content": {"en": {"email": {"subject": "x", "body": body}}}})
     assert lint(bad, "--json").status in (0, 1)

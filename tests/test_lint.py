@@ -291,3 +291,21 @@ def test_values_are_found_in_their_file(
     text: str, path: tuple[str | int, ...], offset: int | None, spot: Spot
 ) -> None:
     assert SourceMap(text).spot(path, offset) == spot
+
+
+def test_a_number_without_end_is_a_finding(tmp_path: Path) -> None:
+    """Python reads no integer of more than 4,300 digits."""
+    bad = tmp_path / "bad.json"
+    bad.write_text(f'{{"content": {{}}, "price": {"9" * 5000}}}', encoding="utf-8")
+    [found] = lint(bad, "--json").data["findings"]
+    assert (found["rule"], found["text"]) == (
+        "unreadable-settings",
+        "invalid JSON: a number with too many digits",
+    )
+
+
+def test_tags_that_never_end_take_no_time(tmp_path: Path) -> None:
+    """They took the square of their number."""
+    body = f"<html><b>x</b>{'<style ' * 100_000}"
+    bad = written(tmp_path, "bad.json", {"content": {"en": {"email": {"subject": "x", "body": body}}}})
+    assert lint(bad, "--json").status in (0, 1)

@@ -154,6 +154,7 @@ async def test_tokens_cannot_be_tried_out(operator: Operator) -> None:
         ("pause", b'{"kind": "intake", "seconds": NaN}', 400, "seconds: must be a number"),
         ("pause", b'{"kind": "intake", "seconds": true}', 400, "seconds: must be a number"),
         ("pause", b'{"kind": "intake", "keys": 1}', 400, "unknown fields: keys"),
+        ("pause", b'{"kind": "intake", "\\ud800": 1}', 400, "unknown fields: \\ud800"),
         ("retry", b"{}", 400, "failure: the reason"),
         ("reload", b" " * (LONGEST_BODY + 1), 413, "must not exceed"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -136,3 +136,24 @@ async def test_large_requests_have_room_for_some_of_them_and_small_ones_always(
         go_on.set()
     await note(size)
     assert answers == [503, 200, 200, 200, 200]
+
+
+async def test_a_provider_may_be_removed_while_its_request_arrives() -> None:
+    """The request is answered by what takes it in, and doesn't end in an error of the server."""
+    inlet = open_inlet(ReceiptOptions.model_validate({"provider_id": "/id"}))
+
+    async def take_in(_provider: str, _request: ReceiptRequest) -> ReceiptReply:
+        return ReceiptReply(404, "")
+
+    app = ReceiptEndpoint(
+        {"/receipts/sms": "sms"}, {"sms": inlet}, take_in, lambda _status, _provider: None,
+        largest={"sms": 100},
+    )  # fmt: skip
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"a"
+        app.adopt({}, {}, largest={}, public_url="")
+        yield b"b"
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+        assert (await client.post("/receipts/sms", content=body())).status_code == 404

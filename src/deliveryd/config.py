@@ -348,7 +348,7 @@ def _check(file: ConfigFile, config: Config) -> None:
     for key, secret in _secrets(config):
         if (problem := secret.problem()) is not None:
             file.complain(key, problem)
-    if (problem := _weak_token(config)) is not None and not file.complained_of("admin.token_file"):
+    if (problem := _unusable_token(config)) is not None and not file.complained_of("admin.token_file"):
         file.complain("admin.token_file", problem)
     for table, tls in (("service", config.service.tls), ("otlp", config.otlp.tls)):
         for problem in tls_problems(f"{table}.tls", tls.files(f"{table}.tls.ca_file")):
@@ -448,12 +448,27 @@ def _plain_text(config: Config) -> Iterator[tuple[str, str]]:
             yield f"{table}.proxy", problem
 
 
-def _weak_token(config: Config) -> str | None:
-    """Return why the token of the status page's actions could be guessed."""
-    token = config.admin.token_file
-    if token is None or token.problem() is not None or len(token.read()) >= LEAST_TOKEN:
+def _unusable_token(config: Config) -> str | None:
+    """Return why the token of the status page's actions can't be used."""
+    if config.admin.token_file is None:
         return None
-    return f"must have at least {LEAST_TOKEN} characters: openssl rand -hex 32 >{token.path}"
+    try:
+        page_token(config.admin.token_file)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def page_token(file: SecretFile) -> str:
+    """Read the token of the status page's actions. Raises ValueError if it can't be used or be guessed."""
+    token = file.read()
+    if len(token) < LEAST_TOKEN:
+        problem = f"at least {LEAST_TOKEN} characters"
+    elif not token.isascii():
+        problem = "ASCII characters only"
+    else:
+        return token
+    raise ValueError(f"must have {problem}: openssl rand -hex 32 >{file.path}")
 
 
 def _taken_apart(problem: str) -> tuple[str, str]:

@@ -180,7 +180,8 @@ class _Fields:
     def end(self) -> None:
         """Raise Denied if there are further fields."""
         if self._fields:
-            raise Denied(400, f"unknown fields: {', '.join(sorted(self._fields))[:200]}")
+            names = ", ".join(sorted(self._fields)).encode("ascii", "backslashreplace").decode()
+            raise Denied(400, f"unknown fields: {names[:200]}")
 
 
 _Action = Callable[[_Fields], Awaitable[Mapping[str, object]]]

@@ -23,12 +23,15 @@ from deliveryd.options.toml_text import toml_key, toml_value
 from deliveryd.runtime.secret_file import SecretFile
 
 _SECRET = re.compile(
-    r"(?:.*[_.-])?(?:api-?key|access-?key|key|token|secret|password|passwd|pwd|auth|authorization|signature|sig"
+    r"(?:.*[_.-])?(?:api-?key|access-?key|key|token|secret|password|passphrase|passwd|pass|pwd|pin|auth|authorization|signature|sig"
     r"|credentials?)",
     re.IGNORECASE,
 )
 _USER_INFO = re.compile(r"(?<=://)([^/@?#\s:]*):([^/@?#\s]*)(?=@)")
 _PARAMETER = re.compile(r"(?<=[?&])([^=&#?]+)=([^&#{]+)")
+_BOT = re.compile(r"(?<=/bot)[0-9]+:[^/?#\s{]+")
+"""The token that Telegram's addresses have in their path."""
+
 _WIDEST = 60
 """Characters of a key and its value up to which comments are aligned."""
 
@@ -183,6 +186,7 @@ def _names_a_secret(name: str, value: str) -> bool:
 
 def _masked_address(address: str) -> str:
     address = _USER_INFO.sub(lambda match: f"{match[1]}:{MASK}", address)
+    address = _BOT.sub(MASK, address)
     return _PARAMETER.sub(
         lambda match: f"{match[1]}={MASK}" if _SECRET.fullmatch(match[1]) else match[0], address
     )

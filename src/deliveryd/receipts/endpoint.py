@@ -103,7 +103,7 @@ class ReceiptEndpoint:
         self._paths = paths
         self._with_token = {path: name for path, name in paths.items() if inlets[name].has_token_in_path}
         self._largest = largest
-        self._room = LargeBodies(max(LARGE_BODIES, *largest.values()))
+        self._room = LargeBodies(max([LARGE_BODIES, *largest.values()]))
         self._public_url = public_url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,14 +127,15 @@ class ReceiptEndpoint:
         """Read and take in a request of a provider; None: the client is gone."""
         body = bytearray()
         more = True
+        largest = self._largest[provider]  # a reload may remove the provider while the body arrives
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
             body += message["body"]
-            if len(body) > self._largest[provider]:
+            if len(body) > largest:
                 self._turned_away(413, provider)
-                return ReceiptReply(413, f"a report must have at most {self._largest[provider]} bytes")
+                return ReceiptReply(413, f"a report must have at most {largest} bytes")
             if not held.grow(len(body)):
                 self._turned_away(503, provider)
                 return _CROWDED

@@ -17,7 +17,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from deliveryd import __version__
-from deliveryd.config import Config, Examined
+from deliveryd.config import Config, Examined, page_token
 from deliveryd.control.orders import OrderHandler
 from deliveryd.control.protocol import ReloadRequest, StatusRequest, TailRequest
 from deliveryd.control.server import Answer, ControlServer
@@ -242,8 +242,9 @@ class Supervisor:
 
             own = parse_listen(self._config.admin.listen)[0]
             hosts = {own, *self._config.admin.allowed_hosts}
-            return admin_app(health, parts.metrics, hosts, self._actions(parts, health))
+            return admin_app(health, parts.metrics, hosts, actions())
 
+        actions = self._actions(parts, health)
         receipts = parts.receipts.app if parts.receipts is not None else None
         reports = self._config.receipts
         return Addresses(
@@ -251,17 +252,28 @@ class Supervisor:
             open_server("receipts", reports.listen, receipts, reports.trusted_proxies),
         )
 
-    def _actions(self, parts: Parts, health: WorkerHealth) -> Actions | None:
-        """What the status page may order; None: it only reads."""
-        token = self._config.admin.token_file
-        if token is None:
-            return None
-        from deliveryd.admin.actions import Actions  # noqa: PLC0415  # loads starlette
-        from deliveryd.worker.operator import PageOperator  # noqa: PLC0415  # loads what reads a journal
+    def _actions(self, parts: Parts, health: WorkerHealth) -> Callable[[], Actions | None]:
+        """What loads the actions of the status page; None: it only reads.
 
+        The token is read here: the file may be unusable once the first connection loads the page. Raises
+        ConfigError.
+        """
+        file = self._config.admin.token_file
+        if file is None:
+            return lambda: None
+        try:
+            token = RenewedValue([file.path], partial(page_token, file))
+        except ValueError as error:
+            raise ConfigError([f"admin.token_file: {error}"]) from None
         journal, providers = self._config.journal.path, parts.stations.dispatchers
-        operator = PageOperator(self._orders, health, journal, providers)
-        return Actions(operator, RenewedValue([token.path], token.read).current)
+
+        def load() -> Actions:
+            from deliveryd.admin.actions import Actions  # noqa: PLC0415  # loads starlette
+            from deliveryd.worker.operator import PageOperator  # noqa: PLC0415  # loads what reads a journal
+
+            return Actions(PageOperator(self._orders, health, journal, providers), token.current)
+
+        return load
 
     def _serve_receipts(
         self, servers: TaskGroup, stop: anyio.Event, config: Config, receipts: Receipts

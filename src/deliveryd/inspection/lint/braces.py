@@ -14,7 +14,7 @@ from deliveryd.rendering.template import Template
 _FOREIGN = re.compile(
     r"[$#%]\{[\w.]{1,64}\}|%\([\w.]{1,64}\)[sd]|<%=?[^<>%]{1,64}%>|\[\[[\w.]{1,64}\]\]|\{%[^{}%]{1,64}%\}"
 )
-_STYLED = re.compile(r"<(style|script)\b[^>]*>.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
+_STYLED = re.compile(r"<(style|script)\b[^<>]*>.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
 _LONGEST_SHOWN = 40
 
 

@@ -73,7 +73,8 @@ def _of_body(field: Field) -> Iterator[LintFinding]:
         text = f"{size:,} bytes; Gmail shows the first {CLIPPED:,}"
         yield _finding("html-clipped", text, "shorten it, or put styles into fewer places", field, CLIPPED)
     parser = _BodyParser(field)
-    parser.feed(field.text[:CLIPPED])  # comments that aren't closed take the square of the length
+    # Comments and tags that aren't closed take the square of the length.
+    parser.feed(field.text[: field.text.rfind(">", 0, CLIPPED) + 1])
     parser.close()
     yield from parser.found()
 

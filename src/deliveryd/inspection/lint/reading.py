@@ -42,10 +42,15 @@ def settings_in(name: str, text: str) -> Iterator[LintedSettings]:
     """Yield the settings of a file: one object, a list of them, or an object of them by their ids."""
     try:
         parsed = json.loads(text)
-    except (JSONDecodeError, RecursionError) as error:
-        spot = Spot(error.lineno, error.colno) if isinstance(error, JSONDecodeError) else None
-        said = error.msg if isinstance(error, JSONDecodeError) else "nested too deeply"
-        yield LintedSettings(name, None, None, None, f"invalid JSON: {said}", name, problem_at=spot)
+    except JSONDecodeError as error:
+        spot = Spot(error.lineno, error.colno)
+        yield LintedSettings(name, None, None, None, f"invalid JSON: {error.msg}", name, problem_at=spot)
+        return
+    except RecursionError:
+        yield LintedSettings(name, None, None, None, "invalid JSON: nested too deeply", name)
+        return
+    except ValueError:  # Python limits the digits of integers
+        yield LintedSettings(name, None, None, None, "invalid JSON: a number with too many digits", name)
         return
     places = SourceMap(text)
     if isinstance(parsed, list):

@@ -168,7 +168,7 @@ def test_an_answer_is_read_by_a_configured_provider(tmp_path: Path, answer: Path
 @pytest.mark.parametrize(
     ("options", "status", "told"),
     [
-        (["--preset", "twilio"], 78, "--secret token: is missing: a file with the auth token"),
+        (["--preset", "twilio"], 78, "--secret token: is missing: a file that holds it (auth token"),
         (["--preset", "twillio"], 1, "there is no preset twillio; did you mean twilio?"),
         (["--preset", "twilio", "--set", "account"], 1, "--set account: expected NAME=VALUE"),
         (["--preset", "twilio", "--channel", "sms"], 1, "--preset can't be combined with --channel"),

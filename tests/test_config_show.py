@@ -203,7 +203,7 @@ def test_wrong_answers_write_nothing(tmp_path: Path) -> None:
 )
 def test_a_wrong_option_is_told(tmp_path: Path, values: tuple[str, ...], told: str) -> None:
     answered = init(tmp_path / "config.toml", *values)
-    assert answered.status == 1
+    assert answered.status == 2
     assert told in answered.err
 
 
@@ -227,7 +227,7 @@ def test_questions_on_a_terminal(tmp_path: Path) -> None:
         ("Public address for receipts", "https://receipts.example.com"),
         ("account (", "AC1"),
         ("from (", "Acme"),
-        ("File with the auth token", ""),
+        ("File with the secret twilio-token (auth token", ""),
         ("isn't shown): ", "s3cret"),  # the blank comes once the echo is off
         ("Another channel", "n"),
         ("File of the journal", str(tmp_path / "journal.db")),

@@ -269,7 +269,7 @@ def test_decisions_are_listed_with_who_made_them_when_and_why(world: World) -> N
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("failed", "retry"), "give either names or --all"),
+        (("failed", "retry"), "give what is meant, or --all, but not both"),
         (("failed", "retry", "1", "--channel", "sms"), "go with --all"),
         (("failed", "retry", "one"), "isn't an integer"),
         (("failed", "list", "--since", "yesterday"), "--since"),

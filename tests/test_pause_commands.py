@@ -90,7 +90,7 @@ def test_a_pause_holds_through_kills_until_it_is_resumed(world: World, kind: str
     """kill -9 after the order, while a message waits, and after the end of the pause; it is sent once."""
     worker = running(world)
     answered = give(world, "pause", kind, key, "--reason", "wrong price")
-    assert (answered.status, answered.out) == (0, f"pause: 1\n  {kind}:{key}\n")
+    assert (answered.status, answered.out) == (0, f"paused: 1\n  {kind}:{key}\n")
     killed(worker)
     worker = running(world)
     world.state.enqueue(message(1, 7))
@@ -122,7 +122,7 @@ def test_a_paused_intake_takes_nothing_through_a_kill(world: World) -> None:
     world.state.enqueue(message(1, 7))
     worker = started(world)
     assert world.state.requests["queue"] == asked
-    assert give(world, "resume", "all").out == "resume: 1\n  intake:intake\n"
+    assert give(world, "resume", "all").out == "resumed: 1\n  intake\n"
     statuses(world, 1, "dequeued", "sent")
     ended(worker)
 
@@ -145,7 +145,7 @@ def test_what_is_in_doubt_is_not_repeated_at_a_paused_provider_through_a_kill(wo
 
 def test_orders_work_with_the_journal_at_rest_and_an_idle_run_says_what_is_left(world: World) -> None:
     paused = give(world, "pause", "settings", 7, "--for", "2h")
-    assert (paused.status, paused.out) == (0, "pause for 2h: 1\n  settings:7\n")
+    assert (paused.status, paused.out) == (0, "paused for 2h: 1\n  settings:7\n")
     assert "none of the latest 100,000 messages has the settings 7" in paused.err
     world.state.enqueue(message(1, 7), message(2, 8))
     worker = world.start("--until-idle")

@@ -87,7 +87,7 @@ def test_missing_keys_and_secrets_are_named_with_their_meaning() -> None:
     found = dict(expand(postbox(), {"adapter": "postbox"}, "sms", COMMON).problems)
     assert found == {
         "account": "is missing: account, such as 'A01'",
-        "secrets.token": "is missing: a file with the API token",
+        "secrets.token": "is missing: a file that holds it (API token)",
     }
 
 

@@ -11,10 +11,10 @@ from rich.text import Text
 from deliveryd.cli.text_output import safe
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.columns import Cell, Column, fitted, fitted_table
-from deliveryd.inspection.screens import SORTS, status_lines
+from deliveryd.inspection.screens import SORTS, provider_rows, status_lines
 from deliveryd.inspection.top import KEYS, TopState, View, draw, press
 from deliveryd.inspection.watched import read_overview
-from deliveryd.overview import Overview, as_json
+from deliveryd.overview import Overview, Paused, as_json
 from support.overviews import BUSY, DOWN, IDLE, provider
 
 OVERVIEWS = {"idle": IDLE, "busy": BUSY, "down": DOWN}
@@ -37,7 +37,7 @@ def test_what_matters_stays_at_40_columns() -> None:
     """Which provider is down, how much waits for it, and why; concurrency and counts give way."""
     text = shown(status_lines(DOWN, 40))
     assert text.startswith("ATTENTION")
-    assert "sms              down   183,921" in text
+    assert "sms              down    183,921" in text
     assert "! sms: Down for 20 min: the connection\n  was refused." in text
     assert "settings 17, 15 min ago by anna: wrong" in text
     assert "under way" not in text
@@ -49,6 +49,19 @@ def test_a_wide_terminal_shows_the_last_failure() -> None:
     for title in ("under way", "in doubt", "accepted", "failed", "receipts", "last failure"):
         assert title in text
     assert "provider answered 503" in text
+
+
+def test_what_is_paused_is_named_and_its_providers_say_so() -> None:
+    """Those of a paused channel, and a paused one; the intake has no name of its own."""
+    pauses = [
+        Paused(kind, key, IDLE.at, None, 0, "anna", None, None)
+        for kind, key in (("intake", "intake"), ("channel", "sms"), ("provider", "messenger/south"))
+    ]
+    overview = replace(BUSY, paused=pauses)
+    assert "! intake, " in shown(status_lines(overview, 120))
+    rows = provider_rows(overview.providers, overview)
+    stopped = {each.identity for each in BUSY.providers if each.channel == "sms"} | {"messenger/south"}
+    assert {row.name for row in rows if row.state.text == "paused"} == stopped
 
 
 def test_a_worker_that_is_not_ready_is_told_so_first() -> None:

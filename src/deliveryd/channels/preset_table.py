@@ -158,7 +158,7 @@ def _problems(
 def _secret_problems(preset: PresetFile, secrets: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, secret in preset.secrets.items():
         if secret.required and name not in secrets:
-            yield f"secrets.{name}", f"is missing: a file with the {secret.description}"
+            yield f"secrets.{name}", f"is missing: a file that holds it ({secret.description})"
     for name in secrets:
         if name not in preset.secrets:
             yield f"secrets.{name}", f"unknown secret{suggestion(name, preset.secrets)}"

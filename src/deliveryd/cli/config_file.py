@@ -14,7 +14,7 @@ from deliveryd.cli.config_questions import ask_for_answers
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.cli.standard_output import standard_output
-from deliveryd.errors import ConfigError
+from deliveryd.errors import ConfigError, DeliverydError
 from deliveryd.inspection.effective import (
     keys_data,
     read_effective,
@@ -74,7 +74,10 @@ def init(
     Asks a few questions on a terminal. Only the owner can read the file; none is ever replaced.
     """
     if values:
-        answers = given_answers(values)
+        try:
+            answers = given_answers(values)
+        except DeliverydError as error:
+            raise typer.BadParameter(str(error)) from None
     elif sys.stdin.isatty() and sys.stdout.isatty():
         answers = ask_for_answers(file)
     else:

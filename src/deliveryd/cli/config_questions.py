@@ -22,7 +22,7 @@ def ask_for_answers(file: Path) -> dict[str, Any]:
         raise DeliverydError(f"{file} is there already; name another file, or remove it")
     folder = file.absolute().parent
     tables: dict[str, Any] = {}
-    put(tables, "service.base_url", typer.prompt("Address of the service (https://…)"))
+    put(tables, "service.base_url", _address("Address of the service"))
     if typer.confirm("Does the service require a bearer token?", default=True):
         put(tables, "service.auth.token_file", _secret(folder, "service-token", "token of the service"))
     source = typer.prompt(
@@ -61,7 +61,7 @@ def _ask_for_channel(tables: dict[str, Any], folder: Path) -> None:
         put(tables, f"{place}.host", typer.prompt("Mail server"))
         put(tables, f"{place}.sender", typer.prompt("Address of the sender"))
     else:
-        put(tables, f"{place}.url", typer.prompt("Address of the gateway (https://…)"))
+        put(tables, f"{place}.url", _address("Address of the gateway"))
         put(tables, f"{place}.json", {"to": "{customer.phone}", "text": _text_of(block)})
         print_lines(f"  {place}.json says what is sent; see deliveryd config example")
 
@@ -74,7 +74,7 @@ def _ask_for_preset(
     tables: dict[str, Any], folder: Path, place: str, adapter: str, preset: PresetFile
 ) -> None:
     if "{receipt.url}" in str(preset.table) and "receipts" not in tables:
-        put(tables, "receipts.public_url", typer.prompt("Public address for receipts (https://…)"))
+        put(tables, "receipts.public_url", _address("Public address for receipts"))
     for name, key in preset.keys.items():
         if key.required or key.advised:
             put(tables, f"{place}.{name}", typer.prompt(f"{name} ({key.description})"))
@@ -87,13 +87,23 @@ def _ask_for_preset(
 def _choice(question: str, choices: list[str]) -> str:
     answer = ""
     while answer not in choices:
+        if answer:
+            print_lines(f"  {answer!a} isn't one of them")
         answer = typer.prompt(f"{question} ({', '.join(choices)})").strip()
     return answer
 
 
+def _address(question: str) -> str:
+    while True:
+        answer: str = typer.prompt(f"{question} (https://…)").strip()
+        if answer.startswith(("http://", "https://")):
+            return answer
+        print_lines(f"  {answer!a} doesn't begin with https:// or http://")
+
+
 def _secret(folder: Path, name: str, description: str) -> str:
     """Ask for a secret's file; if it isn't there, ask for the secret and write it."""
-    path = Path(typer.prompt(f"File with the {description}", default=str(folder / name)))
+    path = Path(typer.prompt(f"File with the secret {name} ({description})", default=str(folder / name)))
     if not path.exists():
         text = typer.prompt(
             f"  {path} isn't there; the secret to write into it (isn't shown)", hide_input=True

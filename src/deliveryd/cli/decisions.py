@@ -14,7 +14,7 @@ from deliveryd.cli.orders import parse_instant_option
 from deliveryd.cli.output import print_lines
 from deliveryd.cli.selecting import AsLines, insist_on_one_form, print_records, print_table
 from deliveryd.inspection.explanation import moment
-from deliveryd.journal.orders import Action
+from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.reader import Decision, DecisionSelection
 from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.model import format_instant
@@ -29,8 +29,9 @@ _HEADING = ("AT", "USER", "ORDER", "ABOUT", "REASON")
 def _verb(text: str) -> str:
     known = [str(verb) for verb in Action]
     if text not in known:
+        names = ", ".join(map(repr, known))  # some have a comma
         raise typer.BadParameter(
-            f"there is no order {text[:80]!a}{suggestion(text, known)}; there are {', '.join(known)}"
+            f"there is no order {text[:80]!a}{suggestion(text, known)}; there are {names}"
         )
     return text
 
@@ -94,7 +95,7 @@ def _row(decision: Decision) -> Sequence[str]:
         moment(decision.at),
         f"{decision.user or 'unknown'}{on_behalf}",
         decision.verb,
-        f"{decision.kind} {decision.key}",
+        decision.kind if decision.kind == ItemKind.INTAKE else f"{decision.kind} {decision.key}",
         decision.reason or "",
     )
 

@@ -36,7 +36,8 @@ def explain(
     life = read_life(path, message_id)
     if not life.is_known:
         raise DeliverydError(
-            f"message {message_id} isn't in the journal {path}: it was never taken, or by another instance"
+            f"message {message_id} isn't in the journal {path}: it was never taken, or by another instance,"
+            " or it was forgotten or erased; see deliveryd decisions"
         )
     shown = life if show_variables else without_values(life)
     if as_data:

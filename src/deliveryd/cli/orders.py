@@ -39,12 +39,12 @@ def parse_instant_option(text: str) -> int:
 def insist_on_a_choice(names: Sequence[object], everything: bool) -> None:
     """Raise BadParameter unless exactly one of names and --all is given."""
     if bool(names) == everything:
-        raise typer.BadParameter("give either names or --all")
+        raise typer.BadParameter("give what is meant, or --all, but not both")
 
 
 def name_of(kind: ItemKind, key: object) -> str:
-    """Return the name of a dead letter or message on the command line."""
-    return f"{kind}:{key}"
+    """Return the name of what an order is about on the command line."""
+    return str(kind) if kind is ItemKind.INTAKE else f"{kind}:{key}"
 
 
 def carry_out(

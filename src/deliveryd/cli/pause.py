@@ -183,4 +183,5 @@ def _pause(
 ) -> None:  # fmt: skip
     wanted = {kind: list(dict.fromkeys(keys))}
     answer = carry_out(config, Action.PAUSE, wanted, why, lasts=lasts)
-    report_reply("pause" if lasts is None else f"pause for {format_duration(lasts)}", answer, as_data=as_data)
+    heading = "paused" if lasts is None else f"paused for {format_duration(lasts)}"
+    report_reply(heading, answer, as_data=as_data)

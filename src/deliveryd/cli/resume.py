@@ -85,4 +85,4 @@ def _resume(
     config: Config, wanted: Mapping[ItemKind, Sequence[str]], why: str | None, *, as_data: bool
 ) -> None:
     keys = {kind: list(dict.fromkeys(each)) for kind, each in wanted.items()}
-    report_reply("resume", carry_out(config, Action.RESUME, keys, why), as_data=as_data)
+    report_reply("resumed", carry_out(config, Action.RESUME, keys, why), as_data=as_data)

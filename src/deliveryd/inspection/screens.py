@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from textwrap import wrap
 from typing import NamedTuple
 
@@ -48,7 +49,7 @@ def status_lines(overview: Overview, width: int) -> list[Text]:
         *head(overview, width),
         *numbers(overview, width),
         Text(""),
-        *fitted_table(provider_columns([row_of(each) for each in overview.providers]), width),
+        *fitted_table(provider_columns(provider_rows(overview.providers, overview)), width),
         *_section("attention", notice_lines(overview, width), width),
         *_section("paused", paused_lines(overview, width), width),
         *_section("last warnings", warning_lines(overview, width)[:_WARNINGS], width),
@@ -112,12 +113,18 @@ def per_second(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 or rate == 0 else f"{rate:.1f}/s"
 
 
-def row_of(provider: ProviderView) -> StatusRow:
-    """The line of a provider."""
+def provider_rows(providers: Sequence[ProviderView], overview: Overview) -> list[StatusRow]:
+    """The lines of providers."""
+    paused = {(each.kind, each.key) for each in overview.paused}
+    return [_row_of(each, paused) for each in providers]
+
+
+def _row_of(provider: ProviderView, paused: AbstractSet[tuple[str, str]]) -> StatusRow:
     failure = provider.last_failure
+    is_paused = not paused.isdisjoint({("provider", provider.identity), ("channel", provider.channel)})
     return StatusRow(
         provider.identity,
-        _state_of(provider),
+        _state_of(provider, is_paused=is_paused),
         provider.waiting + provider.queued,
         provider.under_way,
         provider.concurrency,
@@ -130,22 +137,24 @@ def row_of(provider: ProviderView) -> StatusRow:
     )
 
 
-def _state_of(provider: ProviderView) -> Cell:
+def _state_of(provider: ProviderView, *, is_paused: bool) -> Cell:
     if not provider.enabled:
         return Cell("off", "dim")
     if provider.breaker != "closed":
         return Cell("down" if provider.breaker == "open" else "probing", "bold red")
+    if is_paused:
+        return Cell("paused", "yellow")
     return Cell("refusing", "yellow") if provider.refused_settings else Cell("up", "green")
 
 
 def channel_rows(overview: Overview) -> list[StatusRow]:
     """The sums of each channel, in the order of its providers."""
     channels = dict.fromkeys(each.channel for each in overview.providers)
-    return [_sum_of(name, [each for each in overview.providers if each.channel == name]) for name in channels]
+    providers = {name: [each for each in overview.providers if each.channel == name] for name in channels}
+    return [_sum_of(name, provider_rows(own, overview)) for name, own in providers.items()]
 
 
-def _sum_of(name: str, providers: Sequence[ProviderView]) -> StatusRow:
-    rows = [row_of(each) for each in providers]
+def _sum_of(name: str, rows: Sequence[StatusRow]) -> StatusRow:
     if len(rows) == 1:
         return rows[0]._replace(name=name)
     up = sum(row.state.text in ("up", "refusing") for row in rows)
@@ -204,7 +213,7 @@ def paused_lines(overview: Overview, width: int) -> list[Text]:
 
 
 def _pause(pause: Paused, now: str) -> str:
-    what = f"{pause.kind} {pause.key}".rstrip()
+    what = pause.kind if pause.kind == "intake" else f"{pause.kind} {pause.key}"
     by = f" by {pause.user}" if pause.user else ""
     until = f", until {pause.until[11:16]} UTC" if pause.until else ""
     return f"{what}, {ago(pause.since, now)}{by}{until}{f': {pause.reason}' if pause.reason else ''}"

@@ -18,8 +18,8 @@ from deliveryd.inspection.screens import (
     numbers,
     paused_lines,
     provider_columns,
+    provider_rows,
     reload_lines,
-    row_of,
     warning_lines,
 )
 from deliveryd.overview import Overview
@@ -161,7 +161,7 @@ def _body(state: TopState, overview: Overview, width: int) -> _ViewBody:
     if state.view is View.PROVIDERS or state.channel is not None:
         providers = [each for each in overview.providers if state.channel in (None, each.channel)]
         of = "" if state.channel is None else f" of {state.channel}"
-        rows = _sorted([row_of(each) for each in providers], state)
+        rows = _sorted(provider_rows(providers, overview), state)
         heads, *lines = fitted_table(provider_columns(rows), width)
         return _ViewBody(f"providers{of}, by {state.sort}", [heads], lines)
     rows = _sorted(channel_rows(overview), state)

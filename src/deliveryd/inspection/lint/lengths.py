@@ -99,14 +99,14 @@ def _of_coding(
     plain = written.text.translate({ord(char): _substitute(char) for char in forcing})
     now, then = sms_parts(written.text), sms_parts(plain)
     places = [field, *_greetings(field, content)]
-    size = f"{written.least}{now.parts} {_parts(now.parts)}"
+    size = f"{written.least}{now.parts} {_parts(now.parts)}{_compared(now.parts, then.parts)}"
     codes = ", ".join(_named(char) for char in forcing[:_FEW])
     if len(forcing) <= _FEW and (now.parts > then.parts or _is_typography(written.text)):
-        text = f"{codes} {'forces' if len(forcing) == 1 else 'force'} UCS-2: {size} instead of {then.parts}"
+        text = f"{codes} {'forces' if len(forcing) == 1 else 'force'} UCS-2: {size}"
         yield _at(places, forcing[0], "forced-ucs2", (text, _remedy(forcing)))
     else:
         more = f" and {len(forcing) - _FEW} more" if len(forcing) > _FEW else ""
-        text = f"UCS-2 because of {codes}{more}: {size}, and {then.parts} if it were GSM-7"
+        text = f"UCS-2 because of {codes}{more}: {size}"
         yield _at(places, forcing[0], "ucs2-text", (text, "nothing to do if the language needs them"))
 
 
@@ -131,6 +131,10 @@ def _named(char: str) -> str:
     if unicodedata.category(char)[0] in "LNPS":
         return f"{char} (U+{ord(char):04X})"
     return f"U+{ord(char):04X} {unicodedata.name(char, '')}".rstrip()
+
+
+def _compared(now: int, then: int) -> str:
+    return f" instead of {then}" if now > then else ", as many as in GSM-7"
 
 
 def _parts(count: int) -> str:

@@ -43,6 +43,14 @@ NO_WAY = ("no address of the customer", "no provider is enabled")
 ANEW = {"sending", "accepted", "sent"}
 """What may follow `sent` where a message that isn't confirmed goes on to the next channel."""
 
+FOLLOWS_GOING_ON = {
+    **FOLLOWS,
+    "sent": FOLLOWS["sent"] | ANEW,
+    "sending": FOLLOWS["sending"] | {"delivered"},
+    "accepted": FOLLOWS["accepted"] | {"delivered"},
+}
+"""The same there: a late receipt of the channel before may come while the next one is tried."""
+
 DUE = {
     IN_DOUBT: frozenset({"dequeued"}),
     SENT: frozenset({"dequeued", "sent"}),
@@ -71,7 +79,7 @@ def _events_in_order(case: Case) -> Iterator[str]:
     """In the order in which they happened, except for what was refused and later retried by an operator."""
     refused = {event.status for event in case.refused}
     statuses = [heard.event.status for heard in _not_retried(case)]
-    follows = {**FOLLOWS, "sent": FOLLOWS["sent"] | ANEW} if case.may_go_on else FOLLOWS
+    follows = FOLLOWS_GOING_ON if case.may_go_on else FOLLOWS
     for earlier, later in pairwise(statuses):
         if later not in follows[earlier] and not refused & follows[earlier]:
             yield f"{later} was reported after {earlier}"

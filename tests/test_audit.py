@@ -152,13 +152,14 @@ BREAKS = {
         "UPDATE event SET seq = seq + 1000 WHERE message_id = 2"
     ),
     "a message set aside has a refused dequeued event": "UPDATE event SET refused = NULL",
-    "a sent message has one sent event for each acceptance and no other end": (
+    "a sent message has one sent event for each acceptance, and an error for each new beginning": (
         "DELETE FROM event WHERE message_id = 2 AND status = 'sent'"
     ),
     "a delivered message has one sent event for each acceptance and one delivered event": (
         "UPDATE message SET state = 7 WHERE id = 2"
     ),
-    "a failed message has one error event": "UPDATE message SET state = 8 WHERE id = 2",
+    "a failed message has one error event for each beginning": "UPDATE message SET state = 8 WHERE id = 2",
+    "no beginning is used again": "INSERT INTO beginning (id, count) VALUES (2, 1)",
     "a message that hasn't ended has no final event": (
         "UPDATE message SET state = 3, ended_at = NULL, due_at = 5 WHERE id = 2"
     ),

@@ -25,6 +25,12 @@ ONLY_SIGNAL = frozenset({"Backlog", "OutboxSignals"})
 
 DIRECTORY = ("aclose", "at_hand", "look_up", "probe")
 
+_ADOPTING = (
+    *("Availability", "Dispatcher", "Intake", "OverdueReceipts", "Preparer", "ReceiptDeadlines", "Receipts"),
+    *("Reporting", "SettingsCache"),
+)
+_REMOVING = ("held", "leave", "orphans")
+
 NEVER_PASSED: Mapping[str, str] = {
     "COMMIT.cut_log": "no transaction: what it does is a checkpoint, as SQLite does it by itself",
     "COMMIT.account": "only reads, and not in the thread that writes",
@@ -65,18 +71,44 @@ NEVER_PASSED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            *(f"Pauses.{step}" for step in ("holding", "is_in_force", "of_message")),
+            "Pauses.is_in_force",
             *(f"{owner}.{step}" for owner in ("COMMIT", "SqliteJournal") for step in ("end_pauses", "park")),
             "Dispatcher.route_paused",
         ),
         "nobody pauses anything: see test_pause_commands.py, and the simulation's pausing.py",
+    ),
+    **dict.fromkeys(
+        (
+            *(f"{part}.adopt" for part in _ADOPTING),
+            *(f"{owner}.{step}" for owner in ("COMMIT", "SqliteJournal") for step in _REMOVING),
+            *(f"Recorder.{step}" for step in ("bound_waiting", "held", "leave")),
+            *(f"Lanes.{step}" for step in ("add", "begin", "end", "remove")),
+            *(f"Current{part}.replace" for part in ("Directory", "Service")),
+            *(f"Dispatcher.{step}" for step in ("leave", "route_all_again")),
+            *(f"Provider.{step}" for step in ("follow", "probe_soon")),
+            *(f"{part}.reload" for part in ("Reloader", "Supervisor")),
+            "DueMessages.bound",
+            "InFlightLimit.change",
+            "SettingsCache.ask_again",
+        ),
+        "nobody reloads anything: see test_reload_under_load.py, and the simulation's reloading.py",
+    ),
+    "CurrentDirectory.aclose": "whoever opened the directory closes it",
+    "CurrentDirectory.probe": "for an operator's command",
+    "DiskCache.names": "for an operator's command",
+    "LoggedProgress.add": "nothing lasts long: it only tells",
+    **dict.fromkeys(
+        (
+            *(f"Recorder.{step}" for step in ("watch", "unwatch")),
+            *(f"ViewHandler.{step}" for step in ("status", "tail")),
+        ),
+        "only reads, for those who look",
     ),
     "ServiceClient.configuration": "no message needs the area of customer data",
     "ServiceClient.customer_data": "no message needs the area of customer data",
     "ServiceClient.customer_page": "no message needs the area of customer data",
     "ServiceClient.entity": "no message needs the area of customer data",
     "SqliteJournal.room": "only reads, for those who look",
-    "SqliteJournal.open_work": "only reads: see COMMIT.open_work",
     "SqliteJournal.largest_cause": "only reads: see COMMIT.largest_cause",
     "ServiceClient.look": "for an operator's command",
     "SqliteJournal.hasten": "the scenario's clock isn't put back",

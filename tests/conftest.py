@@ -14,7 +14,8 @@ PROCESS_EVENTS = frozenset(
 )
 
 # Environments for the quick tier alone have no browser, see locks/test.txt.
-collect_ignore = [] if importlib.util.find_spec("playwright") else ["test_inbox_page.py"]
+BROWSER = ["test_inbox_page.py", "test_status_page.py", "test_status_page_of_a_worker.py"]
+collect_ignore = [] if importlib.util.find_spec("playwright") else BROWSER
 
 
 class QuickTier:

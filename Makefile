@@ -50,19 +50,19 @@ $(PROGRAM): pyproject.toml locks/runtime.txt locks/build.txt
 		echo "deliveryd needs Python 3.11 or newer; found $$("$(PYTHON)" --version 2>&1 || true)." >&2; \
 		echo "Name another one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -f $(VENV)/pyvenv.cfg && $(PIP) --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(VENV)
-	@echo "Installing into $(VENV) what deliveryd needs: $$(grep -c == locks/runtime.txt) packages, about 90 MB with pip ..."
+	@echo "Installing into $(VENV) what deliveryd needs: $$(grep -c == locks/runtime.txt) packages, about 110 MB with pip ..."
 	@$(PIP) install --require-hashes -r locks/build.txt
 	@$(PIP) install --require-hashes -r locks/runtime.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(TESTS): $(PROGRAM) locks/test.txt
-	@echo "Installing into $(VENV) what the tests need: $$(grep -c == locks/test.txt) packages, about 155 MB in all ..."
+	@echo "Installing into $(VENV) what the tests need: $$(grep -c == locks/test.txt) packages, about 170 MB in all ..."
 	@$(PIP) install --require-hashes -r locks/test.txt
 	@touch $@
 
 $(READY): $(PROGRAM) locks/dev.txt
-	@echo "Installing into $(VENV) what tests and checks need: $$(grep -c == locks/dev.txt) packages, about 500 MB ..."
+	@echo "Installing into $(VENV) what tests and checks need: $$(grep -c == locks/dev.txt) packages, about 570 MB in all ..."
 	@$(PIP) install --require-hashes -r locks/dev.txt
 	@touch $(TESTS) $@
 

@@ -195,7 +195,8 @@ def test_the_table_fits_the_terminal(world: World, width: int) -> None:
     assert "Linden Market" in out
     assert "not known" in out
     assert "level gold" in out
-    assert told == "deliveryd: 1 configuration unavailable:\r\n  1: the service answered 404\r\n"
+    # On a busy machine a line of progress comes before.
+    assert told.endswith("deliveryd: 1 configuration unavailable:\r\n  1: the service answered 404\r\n")
 
 
 # the sheets alone

@@ -374,7 +374,8 @@ def test_tail_on_a_narrow_terminal_cuts_lines_off(busy: Busy) -> None:
         screen.wait_for("Ctrl-C")
         busy.enqueue(1600, 1601)
         shown = screen.wait_for("1601  sent", "reported")
-        assert all(re.match(r"\d\d:|deliveryd:", line) for line in shown.splitlines() if line)
+        whole = shown.splitlines()[:-1]  # the last one may still be written
+        assert all(re.match(r"\d\d:|deliveryd:", line) for line in whole if line)
         screen.press("\x03")
         assert screen.wait_for_end() == 0
 

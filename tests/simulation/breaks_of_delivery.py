@@ -289,6 +289,7 @@ def due_times_left_after_a_correction(patch: Patch) -> None:
 def answers_after_a_suspension_unread(patch: Patch) -> None:
     """A process that wakes after a deadline doesn't look at what lies in its sockets."""
     patch.setattr(deadline, "LAST_TURNS", 0)
+    patch.setattr(deadline, "LATE_TURNS", 0)
 
 
 def sent_half_filled(patch: Patch) -> None:

@@ -8,8 +8,12 @@ from typing import TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
-LAST_TURNS = 256
-"""Turns of the event loop after a deadline, in which what lies in the sockets is read.
+LAST_TURNS = 4
+"""Turns of the event loop after a deadline, in which what lies in the sockets is read."""
+
+LATE = 0.01
+LATE_TURNS = 256
+"""Turns when the event loop is this many seconds late.
 
 A process that was suspended (SIGSTOP, a suspended machine) resumes after its deadlines, with answers in
 its sockets. A socket holds some MB, and each turn reads 64 KiB. With nothing to read, turns take little time.
@@ -42,6 +46,7 @@ async def within(seconds: float, work: Callable[[], Awaitable[T]]) -> T:
 
 async def _end_late(deadline: float, scope: anyio.CancelScope) -> None:
     await anyio.sleep_until(deadline)
-    for _ in range(LAST_TURNS):
+    late = anyio.current_time() - deadline >= LATE
+    for _ in range(LATE_TURNS if late else LAST_TURNS):
         await checkpoint()
     scope.cancel()

@@ -50,7 +50,7 @@ from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions
 from deliveryd.options.toml_text import toml_value
 from deliveryd.service.auth import AuthOptions
-from deliveryd.telemetry import Event
+from deliveryd.telemetry.log_events import Event
 
 REFERENCE = Path(__file__).parent / "reference"
 GENERATED = re.compile(r"(<!-- generated -->\n).*?(<!-- /generated -->\n)", re.DOTALL)

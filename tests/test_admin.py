@@ -29,7 +29,7 @@ from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.http import server, unfinished
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.metrics import Metrics
-from deliveryd.overview import as_json
+from deliveryd.telemetry.overview import as_json
 from support.overviews import IDLE, Worker
 
 

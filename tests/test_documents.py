@@ -22,7 +22,7 @@ from deliveryd.channels.registry import open_adapter
 from deliveryd.cli.app import COMMANDS, build_app
 from deliveryd.config import Config, load
 from deliveryd.delivery.recorder import DISK_FULL, TOO_MANY, TOO_MANY_PAUSED
-from deliveryd.telemetry import Event
+from deliveryd.telemetry.log_events import Event
 from deliveryd.testing.gateway import Gateway, Reply, open_gateway
 from deliveryd.testing.samples import dispatch
 from deliveryd.worker.health import MISPLACED

@@ -16,7 +16,7 @@ import pytest
 
 from deliveryd.http.asyncio_wire import _Connection
 from deliveryd.http.client import build_client
-from deliveryd.telemetry import Event
+from deliveryd.telemetry.log_events import Event
 from hostile.cachefiles import PLANTED
 from hostile.cases import all_cases
 from hostile.host import Host

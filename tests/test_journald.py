@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from deliveryd import telemetry
-from deliveryd.journald import JournalSocket
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry import log_events
+from deliveryd.telemetry.journald import JournalSocket
+from deliveryd.telemetry.log_events import Event, log
 
 KEPT = (Path("/var/log/journal"), Path("/run/log/journal"))
 JOURNALD = Path("/lib/systemd/systemd-journald")
@@ -92,7 +92,7 @@ def logging_to(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     status = os.fstat(writing)
     monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
     with open(writing, "w") as stream:  # noqa: PTH123  # a descriptor
-        telemetry.configure("debug", "auto", stream, path)
+        log_events.configure("debug", "auto", stream, path)
         yield reading
     os.close(reading)
 

@@ -9,7 +9,7 @@ import pytest
 from deliveryd.admin.notices import level_of, notices_of
 from deliveryd.admin.plots import figure, plot
 from deliveryd.admin.words import age, ago, measured_time, size
-from deliveryd.overview import Disk
+from deliveryd.telemetry.overview import Disk
 from support.overviews import BUSY, DOWN, IDLE
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd import telemetry
 from deliveryd.cli.printable import printable
 from deliveryd.errors import DeliverydError
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
-from deliveryd.telemetry import Event
+from deliveryd.telemetry import log_events
+from deliveryd.telemetry.log_events import Event
 from support.messages import message, sms_settings
 from support.terminal import Answered, command
 from support.world import PATIENCE, World, open_world
@@ -154,8 +154,8 @@ def test_what_a_server_says_is_logged_and_told_harmlessly(world: World) -> None:
     world.state.fail("customers", FaultAnswer(500, TITLE.encode() + b"\x9b2J"))
     assert tame(command("customers", "all", 1, "--config", world.config))
     out = io.StringIO()
-    telemetry.configure("error", "console", out)
+    log_events.configure("error", "console", out)
     error = RuntimeError(TITLE)
     error.__cause__ = DeliverydError(HOSTILE)
-    telemetry.log(Event.WORKER_DIED, error=error)
+    log_events.log(Event.WORKER_DIED, error=error)
     assert STEERING.search(out.getvalue()) is None, ascii(out.getvalue())

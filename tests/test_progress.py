@@ -9,7 +9,7 @@ import pytest
 from deliveryd.journal import upgrades
 from deliveryd.runtime import progress
 from deliveryd.runtime.progress import REPORT_INTERVAL, LoggedProgress
-from deliveryd.telemetry import Event
+from deliveryd.telemetry.log_events import Event
 from support.logs import log_lines
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from deliveryd.channels.sms_text import sms_parts
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.model import Customer, LanguageContent, Rendered, Settings
 from deliveryd.rendering.content import Broken, Missing, compile_settings
 from deliveryd.rendering.language import candidates
 from deliveryd.rendering.template import Template, is_words
-from deliveryd.sms import sms_parts
 
 ANY = st.text(st.characters())  # halves of surrogate pairs too
 NAMES = st.text("ab.-_é1", min_size=1, max_size=3)

@@ -14,7 +14,7 @@ from deliveryd.inspection.columns import Cell, Column, fitted, fitted_table
 from deliveryd.inspection.screens import SORTS, provider_rows, status_lines
 from deliveryd.inspection.top import KEYS, TopState, View, draw, press
 from deliveryd.inspection.watched import read_overview
-from deliveryd.overview import Overview, Paused, as_json
+from deliveryd.telemetry.overview import Overview, Paused, as_json
 from support.overviews import BUSY, DOWN, IDLE, provider
 
 OVERVIEWS = {"idle": IDLE, "busy": BUSY, "down": DOWN}

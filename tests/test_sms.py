@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deliveryd.sms import SmsParts, outside_gsm, parts_beyond, sms_parts, transliterate
+from deliveryd.channels.sms_text import SmsParts, outside_gsm, parts_beyond, sms_parts, transliterate
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "sms.md"
 _TIMES = re.compile(r"`([^`]*)`(?: \u00d7 ([0-9]+))?")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.log_layouts import absent
+from deliveryd.telemetry.layouts import absent
 
 pytestmark = pytest.mark.slow
 

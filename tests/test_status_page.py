@@ -21,7 +21,7 @@ from deliveryd.admin.app import admin_app
 from deliveryd.http import server
 from deliveryd.http.addresses import bind, url_of
 from deliveryd.metrics import Metrics
-from deliveryd.overview import Failure, Overview, Paused, Points
+from deliveryd.telemetry.overview import Failure, Overview, Paused, Points
 from support.overviews import BUSY, DOWN, IDLE, TOKEN, Operator, Worker, hour, provider
 
 CHROMIUM = shutil.which("chromium")

@@ -18,11 +18,11 @@ import pydantic
 import pytest
 import structlog
 
-from deliveryd import telemetry
 from deliveryd.errors import ConfigError, ServiceUnavailable
-from deliveryd.log_layouts import choose_layout
 from deliveryd.states import State
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry import log_events
+from deliveryd.telemetry.layouts import choose_layout
+from deliveryd.telemetry.log_events import Event, log
 
 CANARY = "Canary-Greta+491701234567"
 
@@ -42,7 +42,7 @@ def _unconfigured() -> Iterator[None]:
 def out() -> io.StringIO:
     """A stream that gets everything from debug upwards, as JSON."""
     stream = io.StringIO()
-    telemetry.configure("debug", "json", stream)
+    log_events.configure("debug", "json", stream)
     return stream
 
 
@@ -72,28 +72,28 @@ def test_a_json_line_has_time_level_event_and_fields(out: io.StringIO) -> None:
 def test_a_level_keeps_what_lies_below_it_out() -> None:
     """At info, what happens to single messages isn't written, and `enabled` says so beforehand."""
     stream = io.StringIO()
-    telemetry.configure("info", "json", stream)
+    log_events.configure("info", "json", stream)
 
     log(Event.MESSAGE_SENT, message_id=1)
     log(Event.QUEUE_TAKEN, count=1)
 
     assert [line["event"] for line in lines(stream)] == ["queue.taken"]
-    assert not telemetry.enabled(telemetry.DEBUG)
-    assert telemetry.enabled(telemetry.INFO)
+    assert not log_events.enabled(log_events.DEBUG)
+    assert log_events.enabled(log_events.INFO)
 
 
 def test_nothing_is_written_before_configuration(capfd: pytest.CaptureFixture[str]) -> None:
     """A command that never configures the log has its output for itself."""
     log(Event.WORKER_DIED, reason="early")
 
-    assert not telemetry.enabled(telemetry.ERROR)
+    assert not log_events.enabled(log_events.ERROR)
     assert capfd.readouterr() == ("", "")
 
 
 def test_the_last_configuration_counts(out: io.StringIO) -> None:
     """Configuring again moves all lines, those of libraries too, and doubles none."""
     second = io.StringIO()
-    telemetry.configure("info", "json", second)
+    log_events.configure("info", "json", second)
 
     log(Event.WORKER_READY)
     logging.getLogger("somewhere").warning("attention")
@@ -123,7 +123,7 @@ def test_every_event_has_a_name_a_level_and_a_meaning() -> None:
     for event in Event:
         assert re.fullmatch(r"[a-z]+\.[a-z_]+", event)
         assert event.name.lower() == event.replace(".", "_")
-        assert event.level in (telemetry.DEBUG, telemetry.INFO, telemetry.WARNING, telemetry.ERROR)
+        assert event.level in (log_events.DEBUG, log_events.INFO, log_events.WARNING, log_events.ERROR)
         assert 10 < len(event.meaning) < 90
     assert len({event.meaning for event in Event}) == len(Event)
 
@@ -263,7 +263,9 @@ def test_a_record_whose_arguments_do_not_fit_is_no_accident(
 ) -> None:
     """The standard library would print such a record's arguments; here it is a line like any other."""
     root = logging.getLogger()
-    root.handlers[:] = [ours for ours in root.handlers if type(ours).__module__ == "deliveryd.telemetry"]
+    root.handlers[:] = [
+        ours for ours in root.handlers if type(ours).__module__ == "deliveryd.telemetry.log_events"
+    ]
     template = "%d of %d"
     logging.getLogger("sloppy").warning(template, CANARY)
 
@@ -298,13 +300,13 @@ def test_a_pipe_gets_json_and_a_terminal_gets_lines_for_people() -> None:
     """`auto` looks at the stream."""
     reading, writing = os.pipe()
     with open(reading) as reader, open(writing, "w") as stream:  # noqa: PTH123 - a descriptor, no path
-        telemetry.configure("info", "auto", stream)
+        log_events.configure("info", "auto", stream)
         log(Event.QUEUE_TAKEN, count=7)
         assert json.loads(reader.readline())["count"] == 7
 
     master, terminal = pty.openpty()
     with open(terminal, "w") as stream:  # noqa: PTH123
-        telemetry.configure("info", "auto", stream)
+        log_events.configure("info", "auto", stream)
         log(Event.QUEUE_TAKEN, count=7)
         shown = os.read(master, 1000).decode()
     os.close(master)
@@ -320,7 +322,7 @@ def test_without_its_socket_the_journal_gets_a_priority_and_no_time(
     status = os.fstat(writing)
     monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
     with open(reading) as reader, open(writing, "w") as stream:  # noqa: PTH123
-        telemetry.configure("debug", "auto", stream, tmp_path / "nowhere")
+        log_events.configure("debug", "auto", stream, tmp_path / "nowhere")
         log(Event.MESSAGE_SENT, message_id=5)
         log(Event.QUEUE_TAKEN, count=7)
         log(Event.CHANNEL_MISCONFIGURED, channel="sms", reason="no answer within 10 s")
@@ -348,14 +350,14 @@ def test_an_output_that_is_gone_costs_the_lines_only() -> None:
     """With nobody reading standard error any more, and with it closed, the process goes on to its end."""
     program = """
 import os, sys
-from deliveryd import telemetry
-from deliveryd.telemetry import Event
-telemetry.configure("debug", "json")
+from deliveryd.telemetry import log_events
+from deliveryd.telemetry.log_events import Event
+log_events.configure("debug", "json")
 sys.stdin.readline()
 for number in range(20_000):
-    telemetry.log(Event.MESSAGE_SENT, message_id=number)
+    log_events.log(Event.MESSAGE_SENT, message_id=number)
 sys.stderr.close()
-telemetry.log(Event.WORKER_STOPPED)
+log_events.log(Event.WORKER_STOPPED)
 print("done", flush=True)
 os._exit(0)
 """
@@ -381,7 +383,7 @@ os._exit(0)
 
 def test_the_last_warnings_are_kept_as_they_were_logged(out: io.StringIO) -> None:
     """The latest fifty, with their instants; nothing of what a line may not have is in them either."""
-    assert telemetry.last_warnings() == []
+    assert log_events.last_warnings() == []
     log(Event.QUEUE_TAKEN, count=1)
     for number in range(60):
         log(Event.QUEUE_UNAVAILABLE, reason=f"no answer {number}", delay=1.0, secret=CANARY)  # type: ignore[call-arg]
@@ -389,8 +391,8 @@ def test_the_last_warnings_are_kept_as_they_were_logged(out: io.StringIO) -> Non
     log(Event.WORKER_DIED, error=ValueError(CANARY))
     log(Event.EVENTS_UNAVAILABLE, error=error)
 
-    kept = telemetry.last_warnings()
-    assert len(kept) == telemetry.MOST_WARNINGS
+    kept = log_events.last_warnings()
+    assert len(kept) == log_events.MOST_WARNINGS
     assert kept[-3]["reason"] == "no answer 59"
     assert {"at", "level", "event"} <= kept[-1].keys()
     assert "exception" not in kept[-2]
@@ -399,4 +401,4 @@ def test_the_last_warnings_are_kept_as_they_were_logged(out: io.StringIO) -> Non
 
 def test_without_a_log_there_are_no_warnings() -> None:
     """A worker within another program may leave the log to that."""
-    assert telemetry.last_warnings() == []
+    assert log_events.last_warnings() == []

@@ -15,9 +15,9 @@ import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.journal.base import Counts, Open
-from deliveryd.overview import as_json
 from deliveryd.runtime.threads import Blocking, inline
 from deliveryd.states import State
+from deliveryd.telemetry.overview import as_json
 from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.outside import open_outside
 from deliveryd.worker.supervisor import Supervisor

@@ -10,8 +10,8 @@ from trio.testing import MockClock
 
 from deliveryd.channels.base import Accepted
 from deliveryd.metrics import Metrics
-from deliveryd.overview import Rates, SendDelay
 from deliveryd.states import State
+from deliveryd.telemetry.overview import Rates, SendDelay
 from deliveryd.worker.history import HOUR, MINUTES, History
 
 

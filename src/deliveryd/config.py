@@ -33,7 +33,6 @@ from deliveryd.http.addresses import parse_listen
 from deliveryd.http.client import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.files import shared_folder_problem
-from deliveryd.log_layouts import Layout
 from deliveryd.model import BLOCKS
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.file import ConfigFile
@@ -46,6 +45,7 @@ from deliveryd.rendering.language import standard_tag
 from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.hosts import parse_host, parse_network
+from deliveryd.telemetry.layouts import Layout
 
 SQLITE = "sqlite:///"
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 from deliveryd.channels.html_text import html_to_text
 from deliveryd.channels.mailbox import parse_mailbox
 from deliveryd.channels.mime import Letter, compose
+from deliveryd.channels.sms_text import sms_parts
 from deliveryd.model import LanguageContent, Settings
 from deliveryd.rendering.content import compile_settings
 from deliveryd.service.array_text import NoArray, spans
 from deliveryd.service.batch import read_queue
 from deliveryd.service.wire import read_settings
-from deliveryd.sms import sms_parts
 
 Work = Callable[[str], object]
 

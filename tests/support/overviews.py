@@ -10,7 +10,7 @@ from typing import cast
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.tail import Tail, TailFilter
 from deliveryd.errors import ConfigError, DeliverydError
-from deliveryd.overview import (
+from deliveryd.telemetry.overview import (
     Disk,
     EventsView,
     Failure,

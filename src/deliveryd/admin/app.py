@@ -20,7 +20,7 @@ from deliveryd.admin.hosts import HostGuard
 from deliveryd.admin.tail import TailStream
 from deliveryd.admin.viewers import FeedStream, RegionsFeed, ViewerPlaces, WholeFeed
 from deliveryd.metrics import Metrics
-from deliveryd.overview import Points, as_json
+from deliveryd.telemetry.overview import Points, as_json
 
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"

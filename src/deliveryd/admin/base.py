@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from deliveryd.delivery.tail import Tail, TailFilter
-from deliveryd.overview import Overview, Points
+from deliveryd.telemetry.overview import Overview, Points
 
 
 class HealthSource(Protocol):

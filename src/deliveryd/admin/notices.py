@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from deliveryd.admin.words import age, ago, seconds_between, size
-from deliveryd.overview import Overview, ProviderView
+from deliveryd.telemetry.overview import Overview, ProviderView
 
 NoticeLevel = Literal["good", "fair", "bad"]
 

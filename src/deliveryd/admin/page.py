@@ -14,7 +14,7 @@ from deliveryd.admin.dialogs import DIALOGS, SESSION, button
 from deliveryd.admin.notices import NoticeLevel, level_of, notices_of
 from deliveryd.admin.plots import figure, plot
 from deliveryd.admin.words import age, ago, clock, measured_time, size
-from deliveryd.overview import Overview, Paused, Points, ProviderView
+from deliveryd.telemetry.overview import Overview, Paused, Points, ProviderView
 
 _PausedItems = Collection[tuple[str, str]]
 """The kinds and keys of what is paused."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from deliveryd.channels.base import Dispatch
 from deliveryd.channels.filters import FILTERS, PHONE, FilterStep, kind_after
 from deliveryd.channels.mapping import COMPUTED_FIELDS, Name, names_in, placeholder_kind, split
+from deliveryd.channels.sms_text import SmsParts, sms_parts
 from deliveryd.errors import DeliverydError
 from deliveryd.model import SECOND, format_instant
-from deliveryd.sms import SmsParts, sms_parts
 
 if TYPE_CHECKING:
     from deliveryd.channels.phone_numbers import PhoneReader

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from deliveryd import telemetry
 from deliveryd.cli.customer_table import TableConsole
 from deliveryd.cli.printable import printable
 from deliveryd.cli.sandbox_files import aim_receipts, write_files
@@ -24,6 +23,7 @@ from deliveryd.config import load
 from deliveryd.sandbox.scenario import Scenario, demo_scenario
 from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.state import ReportedEvent, SandboxState
+from deliveryd.telemetry import log_events
 from deliveryd.worker.supervisor import Addresses, Supervisor
 
 DEMO_TIMEOUT = 120.0
@@ -48,7 +48,7 @@ def demo() -> None:
     Needs no configuration and leaves no files behind. On a terminal, the demo and its inbox page stay up
     until Ctrl-C.
     """
-    telemetry.configure("error", "auto")
+    log_events.configure("error", "auto")
     with standard_output(), tempfile.TemporaryDirectory(prefix="deliveryd-demo-") as folder:
         done = anyio.run(_play, Path(folder), backend="asyncio", backend_options={"use_uvloop": True})
         if done is None:

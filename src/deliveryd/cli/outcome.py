@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deliveryd.cli.output import print_errors
 from deliveryd.errors import ConfigError, DeliverydError, JournalUnusable
-from deliveryd.telemetry import Event, describe, log
+from deliveryd.telemetry.log_events import Event, describe, log
 
 FAILED, CONFIGURATION = 1, 78
 

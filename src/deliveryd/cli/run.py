@@ -11,7 +11,6 @@ from typing import Annotated
 import anyio
 import typer
 
-from deliveryd import telemetry
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, ConfigOption
 from deliveryd.cli.output import print_errors, print_json, print_lines
@@ -19,6 +18,7 @@ from deliveryd.cli.shutdown import announce_shutdown
 from deliveryd.config import examine
 from deliveryd.journal.base import Account
 from deliveryd.states import State
+from deliveryd.telemetry import log_events
 from deliveryd.worker.supervisor import Supervisor
 
 SUMMARY_STATES = {
@@ -58,7 +58,7 @@ def run(
         signal.SIGHUP, signal.SIG_IGN
     )  # until the worker handles it; by default it ends the process
     loaded = load_as_owner(config)
-    telemetry.configure(loaded.log.level, loaded.log.format)
+    log_events.configure(loaded.log.level, loaded.log.format)
 
     async def work() -> Supervisor:
         supervisor = Supervisor(loaded, on_ending=announce_shutdown, examine=partial(examine, config))

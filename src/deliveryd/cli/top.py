@@ -21,7 +21,7 @@ from deliveryd.inspection.screens import status_lines
 from deliveryd.inspection.top import TopState, draw, press
 from deliveryd.inspection.watched import Watched, read_overview
 from deliveryd.options.units import parse_duration
-from deliveryd.overview import Overview
+from deliveryd.telemetry.overview import Overview
 
 LONGEST_SLEEP = 3600.0
 

@@ -9,7 +9,7 @@ import anyio
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.journal.base import Journal
 from deliveryd.journal.orders import Action, Order
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 
 class OrderHandler:

@@ -8,7 +8,7 @@ from typing import Protocol
 from deliveryd.control.protocol import StatusRequest, TailRequest
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.tail import Tail, TailFilter
-from deliveryd.overview import Overview, as_json
+from deliveryd.telemetry.overview import Overview, as_json
 
 
 class OverviewSource(Protocol):

@@ -12,7 +12,7 @@ from deliveryd.journal.base import Journal
 from deliveryd.model import SECOND, STEP, Clock
 from deliveryd.runtime import waits
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 
 class Availability:

@@ -14,7 +14,7 @@ from deliveryd.journal.base import Journal, PassedDeadlines
 from deliveryd.metrics import Metrics
 from deliveryd.model import SECOND, Clock, channel_of
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 LENIENCE = 0.5
 """Seconds that are waited after a deadline, so that those that are close together pass together."""

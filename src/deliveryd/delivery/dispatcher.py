@@ -44,7 +44,7 @@ from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Customer, Entry, Transition, channel_of, message_key
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
 from deliveryd.states import State
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 VERDICTS = frozenset(get_args(Verdict))
 

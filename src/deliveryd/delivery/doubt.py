@@ -6,7 +6,7 @@ from deliveryd import transitions
 from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.model import SECOND, Entry, Outcome, Transition, channel_of
 from deliveryd.states import State
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 
 class DoubtPolicy:

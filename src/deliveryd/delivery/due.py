@@ -14,7 +14,7 @@ from deliveryd.journal.pauses import Pause
 from deliveryd.model import SECOND, Clock
 from deliveryd.runtime import waits
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 SHORT_OF_ROOM = 0.1
 """Seconds until the next look for waiting messages that found no room."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from deliveryd.model import Transition, channel_of
 from deliveryd.states import State
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 MOST_FAILURE_REASONS = 50
 """Reasons that are counted apart at a time; all others are one sum."""

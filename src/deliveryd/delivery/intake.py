@@ -14,7 +14,7 @@ from deliveryd.model import Malformed
 from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
 from deliveryd.service.batch import Batch
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 TOP_UP = 0.1
 """Seconds that intake waits for room for a whole batch before it takes a smaller one."""

@@ -14,7 +14,7 @@ from deliveryd.journal.orders import Decided
 from deliveryd.journal.pauses import Pause
 from deliveryd.model import Clock, Transition
 from deliveryd.runtime import waits
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 PAUSE_PORTION = 1000
 """How many messages one commit parks or wakes at most."""

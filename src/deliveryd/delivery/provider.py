@@ -16,7 +16,7 @@ from deliveryd.delivery.routing import Routed
 from deliveryd.model import SECOND, Clock, Transition, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 LONGEST_WAIT_ALONE = 300.0
 """Seconds after which it is looked again whether another provider or channel takes a message."""

@@ -46,7 +46,7 @@ from deliveryd.model import (
 )
 from deliveryd.runtime.wakeup import AutoResetEvent
 from deliveryd.states import ENDED, State
-from deliveryd.telemetry import DEBUG, Event, enabled, log
+from deliveryd.telemetry.log_events import DEBUG, Event, enabled, log
 
 ALL = 1 << 62
 """More messages than there are."""

@@ -13,7 +13,7 @@ from deliveryd.journal.base import Doubtful
 from deliveryd.model import Clock, Outcome, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import State
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 
 async def recover_line(

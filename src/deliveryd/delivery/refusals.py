@@ -15,7 +15,7 @@ from deliveryd.channels.base import Refused
 from deliveryd.delivery.dispatch_queue import DispatchQueue
 from deliveryd.model import channel_of
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 MOST_IN_A_ROW = 20
 """Refusals of one settings id without an acceptance after which it waits."""

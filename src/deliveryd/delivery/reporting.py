@@ -17,7 +17,7 @@ from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.metrics import Metrics
 from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 ABOUT_THE_EVENTS = frozenset({400, 409, 413, 422})
 """Refusals that concern the events; any other concerns credentials, the address or the method.

@@ -22,7 +22,7 @@ from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.runtime.waits import KEPT_FOR_WAITING, LONGEST_ANSWER_WAIT, PROMPT
 from deliveryd.runtime.wakeup import AutoResetEvent
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 SETTINGS_MEMORY_BYTES = 32 << 20
 PIECE_BYTES = 128

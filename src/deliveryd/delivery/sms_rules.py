@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from deliveryd.channels.sms_text import parts_beyond, transliterate
 from deliveryd.model import Rendered
-from deliveryd.sms import parts_beyond, transliterate
 
 
 class TooManyParts(NamedTuple):

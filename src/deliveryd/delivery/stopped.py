@@ -8,7 +8,7 @@ from typing import Protocol
 
 from deliveryd.journal.stopped import digest_of_address
 from deliveryd.model import StopChange
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 
 class StopObserver(Protocol):

@@ -25,7 +25,7 @@ from deliveryd.model import SECOND, Clock, Confirmation, Entry, Outcome, Transit
 from deliveryd.runtime import waits
 from deliveryd.runtime.backoff import backoff
 from deliveryd.states import State
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 
 class VerdictHandler:

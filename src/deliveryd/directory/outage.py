@@ -6,7 +6,7 @@ import anyio
 
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 POLICY = BreakerPolicy(failures=5, pause=0.5, max_pause=5.0, least=0.7)
 """Fewer than five failures in a row may be due to the customers in the question, not to the directory."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.channels.options import ChannelConfig
+from deliveryd.channels.sms_text import outside_gsm, sms_parts
 from deliveryd.config import Config
 from deliveryd.delivery.choice import Idle
 from deliveryd.delivery.pauses import Pauses
@@ -20,7 +21,6 @@ from deliveryd.journal.stopped import read_stop_list
 from deliveryd.model import Rendered, WallClock, channel_of, first_of, format_instant, message_key
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, standard_tag
-from deliveryd.sms import outside_gsm, sms_parts
 from deliveryd.transitions import expiry_details
 from deliveryd.worker.wiring import build_choices, build_router, compiler, open_providers, sms_rules
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from deliveryd.admin.notices import NoticeLevel, level_of, notices_of
 from deliveryd.admin.words import age, ago, measured_time, size
 from deliveryd.inspection.columns import Cell, Column, fitted, fitted_table
-from deliveryd.overview import Overview, Paused, ProviderView
+from deliveryd.telemetry.overview import Overview, Paused, ProviderView
 
 WIDE = 76
 """Cells from which rates and facts stand side by side."""

@@ -22,7 +22,7 @@ from deliveryd.inspection.screens import (
     reload_lines,
     warning_lines,
 )
-from deliveryd.overview import Overview
+from deliveryd.telemetry.overview import Overview
 
 
 class View(StrEnum):

@@ -13,7 +13,7 @@ from urllib.parse import urlencode, urlsplit
 from deliveryd.control.client import ask, stream
 from deliveryd.control.protocol import StatusRequest, TailRequest
 from deliveryd.errors import DeliverydError
-from deliveryd.overview import (
+from deliveryd.telemetry.overview import (
     Disk,
     EventsView,
     Failure,

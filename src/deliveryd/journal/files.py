@@ -17,7 +17,7 @@ from deliveryd.errors import JournalUnusable
 from deliveryd.journal.damage import unusable
 from deliveryd.runtime.own_files import NotOwn, check_own, open_own
 from deliveryd.runtime.rights import WRITE, may_others, shared_group, user_name
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 LOCK = ".lock"
 WORKER_LOCK = ".worker"

@@ -18,7 +18,7 @@ from deliveryd.errors import JournalError, JournalLocked, JournalUnusable
 from deliveryd.journal.damage import unusable
 from deliveryd.journal.files import LOCK, WORKER_LOCK, check_writable, make_folder
 from deliveryd.runtime.own_files import NotOwn, open_own
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 LOCK_PAUSE = 0.02
 """Seconds between two attempts. Short: between two orders a command releases the lock only for a moment."""

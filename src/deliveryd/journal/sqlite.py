@@ -53,7 +53,7 @@ from deliveryd.journal.stopped import in_force, stop_key_of, stops_reported
 from deliveryd.journal.used_tokens import SignedToken, use_token
 from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 FULL_PAUSE = 1.0
 """Seconds after which it is tried again whether a full disk has room."""

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from deliveryd.runtime.progress import LoggedProgress
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 FIRST_FORMAT = 1
 

@@ -11,9 +11,9 @@ from anyio.lowlevel import checkpoint
 LAST_TURNS = 4
 """Turns of the event loop after a deadline, in which what lies in the sockets is read."""
 
-LATE = 0.01
+HELD_UP = 0.01
 LATE_TURNS = 256
-"""Turns when the event loop is this many seconds late.
+"""Turns when the event loop is this many seconds late after a deadline.
 
 A process that was suspended (SIGSTOP, a suspended machine) resumes after its deadlines, with answers in
 its sockets. A socket holds some MB, and each turn reads 64 KiB. With nothing to read, turns take little time.
@@ -46,7 +46,7 @@ async def within(seconds: float, work: Callable[[], Awaitable[T]]) -> T:
 
 async def _end_late(deadline: float, scope: anyio.CancelScope) -> None:
     await anyio.sleep_until(deadline)
-    late = anyio.current_time() - deadline >= LATE
+    late = anyio.current_time() - deadline >= HELD_UP
     for _ in range(LATE_TURNS if late else LAST_TURNS):
         await checkpoint()
     scope.cancel()

@@ -16,7 +16,7 @@ from deliveryd.model import Clock
 from deliveryd.otlp.encoding import TelemetryOrigin, encode_metrics, encode_spans, refused_spans
 from deliveryd.otlp.spans import SpanQueue, TraceSpan
 from deliveryd.runtime.threads import Blocking
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 FLUSH_INTERVAL = 1.0
 """Seconds between two posts of spans, at most `_MOST_AT_ONCE` of them each."""

@@ -28,7 +28,7 @@ from deliveryd.receipts.pages import Pages
 from deliveryd.receipts.reading import ReadReports, Report
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import CertificateMissing, Forged, NoReport, Subscription, Verified
-from deliveryd.telemetry import Event, Fields, log
+from deliveryd.telemetry.log_events import Event, Fields, log
 
 STRANGERS_LOG_INTERVAL = 60.0
 """Seconds between two log lines of one kind about requests that anybody may send in any number."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 REPORT_INTERVAL = 10.0
 """Seconds between two lines about the same work."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Generic, TypeVar
 
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 
 LOOK_EVERY = 1.0
 """Least seconds between two checks of the files."""

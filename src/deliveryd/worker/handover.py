@@ -15,7 +15,7 @@ from deliveryd.delivery.provider import Provider
 from deliveryd.errors import IllegalTransition
 from deliveryd.model import Entry
 from deliveryd.runtime import waits
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 from deliveryd.worker.outside import Closable, Outside
 from deliveryd.worker.wiring import (
     Derived,

@@ -13,8 +13,8 @@ from deliveryd.journal.base import Counts, Open
 from deliveryd.journal.pauses import PauseKind
 from deliveryd.metrics import Levels
 from deliveryd.model import Clock
-from deliveryd.overview import Overview, Points
 from deliveryd.states import State
+from deliveryd.telemetry.overview import Overview, Points
 from deliveryd.worker.history import History
 from deliveryd.worker.picture import Figures, Picture, Vitals, oldest_of
 from deliveryd.worker.reload import Reloader

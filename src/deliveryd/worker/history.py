@@ -11,7 +11,7 @@ from typing import NamedTuple
 import anyio
 
 from deliveryd.metrics import DELAYS, Metrics, Totals
-from deliveryd.overview import Points, Rates, SendDelay
+from deliveryd.telemetry.overview import Points, Rates, SendDelay
 
 SAMPLE_INTERVAL = 1.0
 """Seconds between two samples."""

@@ -13,7 +13,8 @@ from deliveryd.journal.base import Counts, Open
 from deliveryd.journal.pauses import Pause
 from deliveryd.model import SECOND, Clock, channel_of, format_instant
 from deliveryd.options.units import format_rate
-from deliveryd.overview import (
+from deliveryd.telemetry.log_events import last_warnings
+from deliveryd.telemetry.overview import (
     BreakerState,
     Disk,
     EventsView,
@@ -25,7 +26,6 @@ from deliveryd.overview import (
     Receiving,
     Reload,
 )
-from deliveryd.telemetry import last_warnings
 from deliveryd.worker.history import History
 from deliveryd.worker.reload import LastReload
 from deliveryd.worker.wiring import Parts

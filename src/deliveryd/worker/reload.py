@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from deliveryd import telemetry
 from deliveryd.config import Config, Examined
 from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.journal.base import Orphans
 from deliveryd.model import SECOND, Clock
 from deliveryd.runtime.threads import Blocking, in_thread
-from deliveryd.telemetry import Event, describe, log
+from deliveryd.telemetry import log_events
+from deliveryd.telemetry.log_events import Event, describe, log
 from deliveryd.worker.changes import (
     Change,
     Digests,
@@ -159,7 +159,7 @@ class Reloader:
         before, self._config, self._digests = self._config, config, read
         self._handover.take_over(before, config, outside, receipts, inlets)
         if before.log != config.log:
-            telemetry.configure(config.log.level, config.log.format)
+            log_events.configure(config.log.level, config.log.format)
         self._around.adopted(config)
 
     async def _open(self, config: Config, read: Digests, opened: list[Closable]) -> Outside:

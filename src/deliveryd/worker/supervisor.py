@@ -33,7 +33,7 @@ from deliveryd.runtime.renewal import RenewedValue
 from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.runtime.wakeup import AutoResetEvent
 from deliveryd.states import ENDED, State
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.history import SAMPLE_INTERVAL
 from deliveryd.worker.outside import Openers, open_outside

@@ -62,7 +62,7 @@ from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.configuration_access import ConfigurationAccess
 from deliveryd.service.hosts import HostRules, parse_host, parse_network
-from deliveryd.telemetry import Event, log
+from deliveryd.telemetry.log_events import Event, log
 from deliveryd.worker.outside import CurrentDirectory, CurrentService, Openers, Outside
 from deliveryd.worker.tracing import open_exporter
 

@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from deliveryd.channels.sms_text import outside_gsm, sms_parts, transliterate
 from deliveryd.inspection.lint.placeholders import placeholders_in
 from deliveryd.inspection.lint.rules import LintFinding
 from deliveryd.inspection.lint.subject import (
@@ -17,7 +18,6 @@ from deliveryd.inspection.lint.subject import (
     greetings_of,
 )
 from deliveryd.model import LanguageContent
-from deliveryd.sms import outside_gsm, sms_parts, transliterate
 
 _FEW = 3
 """Different characters outside GSM-7 that a text may hold by mistake; more of them are its language."""

@@ -21,11 +21,11 @@ from types import FrameType
 from typing import Any, Self, TextIO, TypedDict, Unpack
 
 from deliveryd.errors import DeliverydError
-from deliveryd.journald import JOURNAL_SOCKET, JournalSocket
-from deliveryd.log_layouts import RENDERERS, Layout, choose_layout, instant, with_fields
+from deliveryd.telemetry.journald import JOURNAL_SOCKET, JournalSocket
+from deliveryd.telemetry.layouts import RENDERERS, Layout, choose_layout, instant, with_fields
 
 # isort: split
-import structlog  # loaded by log_layouts before, without rich
+import structlog  # loaded by layouts before, without rich
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any, Literal, TextIO
 
-from deliveryd.journald import JournalSocket, journal_fields
+from deliveryd.telemetry.journald import JournalSocket, journal_fields
 
 
 @contextmanager

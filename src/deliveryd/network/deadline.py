@@ -12,8 +12,10 @@ LAST_TURNS = 4
 """Turns of the event loop after a deadline, in which what lies in the sockets is read."""
 
 HELD_UP = 0.01
+"""Seconds by which a deadline is late where the process was suspended or its event loop held up."""
+
 LATE_TURNS = 256
-"""Turns when the event loop is this many seconds late after a deadline.
+"""Turns after a deadline that was late.
 
 A process that was suspended (SIGSTOP, a suspended machine) resumes after its deadlines, with answers in
 its sockets. A socket holds some MB, and each turn reads 64 KiB. With nothing to read, turns take little time.

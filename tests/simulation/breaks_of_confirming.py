@@ -13,6 +13,7 @@ from deliveryd.channels.base import Found, NotTaken, Taken
 from deliveryd.channels.http_lookup import LookupReader
 from deliveryd.delivery import availability, recorder
 from deliveryd.delivery.dispatcher import Dispatcher
+from deliveryd.delivery.lane import Kit
 from deliveryd.delivery.listening import Awaited
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.stopped import StoppedRecipients
@@ -128,7 +129,7 @@ def repeated_without_asking(patch: Patch) -> None:
     async def unasked(*_: object) -> Transition | None:
         return None
 
-    patch.setattr(Dispatcher, "_settled_by_asking", unasked)
+    patch.setattr(Kit, "settle_by_asking", unasked)
 
 
 def found_and_repeated(patch: Patch) -> None:

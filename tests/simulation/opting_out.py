@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from deliveryd.journal.orders import Action, ItemKind
@@ -35,7 +36,7 @@ def with_opt_outs(choices: Choices, plan: Plan) -> Plan:
             **plan.troubles,
             "provider": tuple(choices.one_of(ANSWERS) for _ in range(choices.one_of((0, 4, 8)))),
         },
-        opt_outs=tuple(_opt_out(choices, people) for _ in range(choices.one_of((1, 2, 4)))),
+        opt_outs=tuple(_opt_outs(choices, people)),
         errands=(
             *plan.errands,
             *(_errand(choices, len(plan.lives)) for _ in range(choices.one_of((0, 0, 1, 2)))),
@@ -44,13 +45,18 @@ def with_opt_outs(choices: Choices, plan: Plan) -> Plan:
     )
 
 
-def _opt_out(choices: Choices, people: tuple[int, ...]) -> OptOut:
-    return OptOut(
-        at=choices.number(0, 60) / 10,
-        provider=PROVIDERS[choices.one_of(ADDRESSED)][0],
-        customer_id=choices.one_of(people),
-        stopped=choices.number(0, 2) < 2,
-    )
+def _opt_outs(choices: Choices, people: tuple[int, ...]) -> Iterator[OptOut]:
+    """Some who stop or resume a channel, and a third of whom resumes it soon."""
+    for _ in range(choices.one_of((1, 2, 4))):
+        opt_out = OptOut(
+            at=choices.number(0, 60) / 10,
+            provider=PROVIDERS[choices.one_of(ADDRESSED)][0],
+            customer_id=choices.one_of(people),
+            stopped=choices.number(0, 2) < 2,
+        )
+        yield opt_out
+        if choices.number(0, 2) == 0:
+            yield replace(opt_out, at=opt_out.at + choices.number(1, 20) / 10, stopped=False)
 
 
 def _errand(choices: Choices, lives: int) -> Errand:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
-from deliveryd.journal.orders import Action
+from deliveryd.journal.orders import Action, ItemKind
 from simulation.case import FOR_GOOD, TAKEN_FOR_SENT, Case
 from simulation.expectation import channels_open_in, choices, enabled_in, providers_of, rendered
 from simulation.ledger import Asked, channel_served_by
@@ -129,14 +129,17 @@ def _may_be_there(case: Case, asked: Asked) -> bool:
 
 
 def _weights_heeded(case: Case) -> Iterator[str]:
-    """Weight 0 is chosen only while each other provider fails, or where it had failed with the message."""
+    """Weight 0 is chosen only while each other provider fails or is paused, or failed with the message."""
     plan = case.history.plan
     seen: set[str] = set()
     for asked in case.asked:
         if asked.provider not in seen and not plan.weights[asked.provider]:
             lives = case.history.lives[: asked.life + 1]
             for other in _providers(case, asked.channel):
-                has_been_out = any(other not in enabled_in(plan, life) for life in lives)
+                has_been_out = any(other not in enabled_in(plan, life) for life in lives) or any(
+                    (halt.kind, halt.key) == (ItemKind.PROVIDER, other) and halt.at <= asked.at
+                    for halt in plan.halts
+                )
                 if plan.weights[other] and not has_been_out and not _has_failed(case, other, asked):
                     yield f"went to {asked.provider} of weight 0, though {other} never failed"
         seen.add(asked.provider)

@@ -45,7 +45,7 @@ SEEN = {
     "reported_failure_ends_in_error": 1,
     "error_names_the_last_only": 1,
     "stop_by_an_answer_forgotten": 100,
-    "lift_unheeded": 153,
+    "lift_unheeded": 204,
     "stop_by_a_report_forgotten": 153,
     "stops_forgotten_at_a_restart": 332,
     "stop_of_one_for_all": 36,

@@ -84,7 +84,8 @@ def repeats_sent_again(patch: Patch) -> None:
             if (
                 message.id not in new
                 and db.execute(
-                    "UPDATE message SET state = ?, ended_at = NULL, key = 50, beginning = 50"
+                    "UPDATE message SET state = ?, ended_at = NULL, key = 50, beginning = 50,"
+                    " variables = coalesce(variables, '{}')"
                     " WHERE id = ? AND state = ?",
                     (State.TAKEN, message.id, State.SENT),
                 ).rowcount

@@ -167,8 +167,8 @@ def delivered_after_failed_untold(patch: Patch) -> None:
     """A provider that reported a failure reports the delivery, and the service never hears of it."""
     reported = transitions.reported
 
-    def final(id_: int, before: State, receipt: Receipt) -> ReceiptStep | None:
-        return None if before is State.FAILED else reported(id_, before, receipt)
+    def final(id_: int, before: State, receipt: Receipt, *earlier: str) -> ReceiptStep | None:
+        return None if before is State.FAILED else reported(id_, before, receipt, *earlier)
 
     patch.setattr(transitions, "reported", final)
 
@@ -177,11 +177,11 @@ def delivered_told_on_each_channel(patch: Patch) -> None:
     """Two providers report the delivery of one message, and the service hears of it twice."""
     reported = transitions.reported
 
-    def again(id_: int, before: State, receipt: Receipt) -> ReceiptStep | None:
+    def again(id_: int, before: State, receipt: Receipt, *earlier: str) -> ReceiptStep | None:
         if before is State.DELIVERED and receipt.delivered:
             at = receipt.received_at
             event = StatusEvent(id_, "delivered", at, channel_of(receipt.provider), receipt.reported_at)
             return ReceiptStep(before, before, event)
-        return reported(id_, before, receipt)
+        return reported(id_, before, receipt, *earlier)
 
     patch.setattr(transitions, "reported", again)

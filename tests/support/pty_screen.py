@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -37,7 +38,7 @@ class PtyScreen:
             stderr=terminal,
             env={**os.environ, "TERM": "xterm-256color", **environ},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  # one thread
+            preexec_fn=_as_a_shell_would,  # noqa: PLW1509  # one thread
         )
 
     def _resize(self, columns: int, lines: int) -> None:
@@ -109,6 +110,12 @@ class PtyScreen:
         self.process.wait()
         os.close(self._master)
         os.close(self._terminal)
+
+
+def _as_a_shell_would() -> None:
+    """Give a new process the terminal, and Ctrl-C, which tests in the background ignore."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager

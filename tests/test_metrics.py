@@ -55,7 +55,7 @@ def test_what_happens_is_counted() -> None:
     others = (TryAgain("later"), InDoubt("gone"), Misconfigured("401"))
     for verdict in (Accepted("p-1"), Refused("no"), Stopped("blocked"), *others):
         counted.attempted("sms", verdict, 0.5)
-    counted.accepted_after("sms", 90)
+    counted.accepted_after("sms", [90])
     counted.events_accepted(10)
     counted.events_refused(1)
     counted.post_failed("unavailable")

@@ -29,7 +29,7 @@ async def work(history: History, metrics: Metrics, seconds: int, each_second: in
             metrics.ended(end, "sms", each_second)
         for _ in range(each_second):
             metrics.attempted("sms", Accepted(), 0.1)
-            metrics.accepted_after("sms", 0.3)
+            metrics.accepted_after("sms", [0.3])
         history.sample()
 
 
@@ -66,7 +66,7 @@ def test_delays_are_read_from_the_histogram_of_the_last_minute() -> None:
         metrics = Metrics(["sms"], "0.1.0")
         history = History(metrics)
         for seconds in [0.07] * 90 + [40.0] * 10:
-            metrics.accepted_after("sms", seconds)
+            metrics.accepted_after("sms", [seconds])
         await trio.sleep(1)
         history.sample()
         delay = history.delay(60)
@@ -85,7 +85,7 @@ def test_a_delay_beyond_the_last_bound_is_told_as_that() -> None:
     async def scene() -> None:
         metrics = Metrics(["sms"], "0.1.0")
         history = History(metrics)
-        metrics.accepted_after("sms", 1e9)
+        metrics.accepted_after("sms", [1e9])
         await trio.sleep(1)
         history.sample()
         assert history.delay(60) == SendDelay(86400, 86400)
@@ -132,7 +132,7 @@ def test_a_provider_that_was_added_counts_from_then_on() -> None:
         await trio.sleep(10)
         metrics.add_provider("email")
         metrics.attempted("email", Accepted(), 0.1)
-        metrics.accepted_after("email", 0.3)
+        metrics.accepted_after("email", [0.3])
         history.sample()
         assert history.attempt_rates(10) == {"sms": 0, "email": 0.1}
         assert history.delay(60).p50 is not None

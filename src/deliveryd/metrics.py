@@ -265,9 +265,10 @@ class Metrics:
         if (channel, _STOPS[stopped]) in self._stops:  # the channel may have been removed
             self._stops[channel, _STOPS[stopped]] += 1
 
-    def accepted_after(self, provider: str, seconds: float) -> None:
-        """Record the time from a message's take to its acceptance by a provider."""
-        self._delay[provider].observe(seconds)
+    def accepted_after(self, provider: str, delays: Sequence[float]) -> None:
+        """Record the seconds from messages' takes to their acceptance by a provider."""
+        for seconds in delays:
+            self._delay[provider].observe(seconds)
 
     def events_accepted(self, count: int) -> None:
         """Count status events accepted by the service."""

@@ -51,7 +51,9 @@ class AnswerReader:
 
     def provider_id(self, answer: WireResponse) -> str | None:
         """Return the provider's id of the message, if the answer has it."""
-        return self._id_in(Document(answer.body, answer.headers)) if self._provider_id is not None else None
+        if self._provider_id is None:
+            return None
+        return self._provider_id.find(Document(answer.body, answer.headers))
 
     def _id_in(self, document: Document) -> str | None:
         return self._provider_id.find(document) if self._provider_id is not None else None

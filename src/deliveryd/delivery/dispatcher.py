@@ -211,12 +211,13 @@ class Dispatcher:
         owed = min(self._owed, self.share // 2) if self._owed else 0
         if is_repeat or routed.entry.provider == self.name:  # it waited for this dispatcher's room
             owed = 0
-        is_within_share = self._held + owed < self.share and not self._breaker.is_open
+        queue = self._queue
+        held = len(queue.new) + len(queue.repeats) + self._under_way
+        is_within_share = held + owed < self.share and not self._breaker.is_open
         if not is_within_share and self.room <= owed:
             return False
         if self._refusals.waiting and not self._provider.may_try(routed.entry.settings_id):
             return False
-        queue = self._queue
         if self._refusals.refuses_all:
             queue.add_first(routed)
         else:

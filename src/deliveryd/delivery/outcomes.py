@@ -26,8 +26,9 @@ class Outcomes:
 
     def add(self, transition: Transition) -> None:
         """Have a step recorded together with all that come in meanwhile."""
+        if not self._pending:
+            self._added.set()
         self._pending.append(transition)
-        self._added.set()
 
     async def run(self) -> None:
         """Record until cancelled."""

@@ -29,7 +29,7 @@ from deliveryd.delivery.provider import bounded
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.recovery import recover_line
 from deliveryd.delivery.reporting import Reporting
-from deliveryd.delivery.routing import Held, Undeliverable
+from deliveryd.delivery.routing import Routed, Undeliverable
 from deliveryd.journal.base import Journal
 from deliveryd.model import SECOND, Clock, Entry, Transition
 from deliveryd.runtime.wakeup import Heartbeats
@@ -118,6 +118,9 @@ class Pipeline:
 
     def _offer(self, message: Prepared) -> Transition | None:
         """Put a message into its dispatcher's queue; or the step that it takes instead."""
+        if isinstance(message, Routed):
+            dispatcher = self._dispatchers[message.provider]
+            return None if dispatcher.offer(message) else dispatcher.defer(message)
         if isinstance(message, Undeliverable):
             now = self._clock.now()
             if message.entry.doubt and message.entry.provider not in self._dispatchers:
@@ -129,11 +132,8 @@ class Pipeline:
             now = self._clock.now()
             due_at = bounded(now + int(message.seconds * SECOND), message.expires_at)
             return transitions.deferred(self._released(message.entry), now, due_at, message.waits_for)
-        if isinstance(message, Held):
-            entry, pause, expires_at = message
-            return transitions.parked(self._released(entry), self._clock.now(), expires_at, pause.waits_for)
-        dispatcher = self._dispatchers[message.provider]
-        return None if dispatcher.offer(message) else dispatcher.defer(message)
+        entry, pause, expires_at = message
+        return transitions.parked(self._released(entry), self._clock.now(), expires_at, pause.waits_for)
 
     def _released(self, entry: Entry) -> Entry:
         """The message; bound to none if its provider was removed, unless a try there is in doubt."""

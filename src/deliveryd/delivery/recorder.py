@@ -316,10 +316,13 @@ class Recorder:
                     self._metrics.ended(state, provider, count)
             if state is State.FAILED:
                 self.failures.add(steps)
+        delays: dict[str, list[float]] = defaultdict(list)
         for step in by_state.get(State.SENT, ()):
             provider = step.entry.provider
             if step.before is State.SENDING and provider is not None:
-                self._metrics.accepted_after(provider, max(step.at - step.entry.taken_at, 0) / SECOND)
+                delays[provider].append(max(step.at - step.entry.taken_at, 0) / SECOND)
+        for provider, seconds in delays.items():
+            self._metrics.accepted_after(provider, seconds)
 
     def _log(self, steps: Sequence[Transition]) -> None:
         if not enabled(DEBUG):

@@ -21,7 +21,7 @@ from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.routing import Routed
 from deliveryd.metrics import VERDICT_WORDS
-from deliveryd.model import SECOND, Clock, Confirmation, Entry, Outcome, Transition, channel_of
+from deliveryd.model import SECOND, Clock, Entry, Outcome, Transition, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.backoff import backoff
 from deliveryd.states import State
@@ -59,20 +59,19 @@ class VerdictHandler:
         """The step of a message that the provider accepted."""
         self._refusals.accepted(entry.settings_id)
         self._provider.answered()
+        confirmation = self._awaited.confirmation() if self._awaited is not None else None
         return transitions.accepted(
-            entry, self._clock.now(), verdict.provider_id, self._intermediate, self._confirmation()
+            entry, self._clock.now(), verdict.provider_id, self._intermediate, confirmation
         )
 
     def found(self, entry: Entry, found: Taken) -> Transition:
         """The step of a message in doubt that the provider turned out to have."""
         self._refusals.unanswered(entry.settings_id)
         self._provider.breaker.withdraw()
+        confirmation = self._awaited.confirmation() if self._awaited is not None else None
         return transitions.found_taken(
-            entry, self._clock.now(), found.provider_id, self._intermediate, self._confirmation()
+            entry, self._clock.now(), found.provider_id, self._intermediate, confirmation
         )
-
-    def _confirmation(self) -> Confirmation | None:
-        return self._awaited.confirmation() if self._awaited is not None else None
 
     def ask_later(self, entry: Entry, found: AskLater) -> Transition:
         """The step of a message in doubt about which the provider couldn't be asked."""

@@ -257,6 +257,29 @@ def test_what_is_in_doubt_never_moves(world: VirtualWorld) -> None:
     assert len(keys) == len(ids_of(sent_by(world, A)))
 
 
+def test_a_provider_is_probed_while_another_one_that_is_down_has_all_messages(world: VirtualWorld) -> None:
+    """Nothing waits for the one of weight 0, whose only message is held in doubt: it is tried as well."""
+    text = world.path.read_text(encoding="utf-8").replace("weight = 20", 'weight = 0\non_in_doubt = "hold"')
+    world.path.write_text(text.replace("breaker.failures = 5", "breaker.failures = 1"), encoding="utf-8")
+    world.channels[A].verdict = lambda _: Misconfigured("provider answered 401")
+    world.channels[B].verdict = lambda each: InDoubt("cut off") if each.entry.id == 1 else ACCEPTED
+
+    async def scene() -> None:
+        async with anyio.create_task_group() as tasks:
+            supervisor = world.supervisor()
+            tasks.start_soon(supervisor.run)
+            enqueue(world, 1)
+            await anyio.sleep(30.0)
+            world.service.enqueue(*(message(id_) for id_ in range(2, 102)))
+            await anyio.sleep(300.0)
+            supervisor.stop()
+
+    live(scene)
+    assert {id_: world.service.statuses(id_)[-1] for id_ in range(2, 102)} == dict.fromkeys(
+        range(2, 102), "sent"
+    )
+
+
 def test_no_message_is_used_as_a_probe_while_no_connection_can_be_made(world: VirtualWorld) -> None:
     provider = world.channels[A]
     assert isinstance(provider, Provider)

@@ -96,6 +96,11 @@ class Choice:
         )
 
     @property
+    def is_down_with_others(self) -> bool:
+        """Whether all of several providers are down."""
+        return len(self._enabled) > 1 and self.is_down
+
+    @property
     def has_failed(self) -> bool:
         """Whether they are, and have failed since the start."""
         return self.is_enabled and all(each.standing.has_failed for each in self._enabled.values())

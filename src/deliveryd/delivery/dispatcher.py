@@ -344,11 +344,12 @@ class Dispatcher:
     def _needs_probe(self) -> bool:
         """Whether a connection is to be made, so that a message may be the next probe.
 
-        Where others take the messages, none comes before that; a lone provider's next one waits for it.
+        Where others take the messages, none comes before that; a lone provider's next one waits for it. While
+        all providers of the channel are down, messages may wait for any of them.
         """
-        if self.pause is not None:
+        if self.pause is not None or self._provider.is_reached:
             return False
-        return not self._provider.is_reached and (bool(self.queued) or self.gives_away)
+        return bool(self.queued) or self.gives_away or (self.is_enabled and self._choice.is_down_with_others)
 
     def _connect_first(self, workers: TaskGroup) -> None:
         """Make a bare connection before a message is used as a probe."""

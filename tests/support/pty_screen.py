@@ -12,7 +12,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import pyte
@@ -36,7 +36,7 @@ class PtyScreen:
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
-            env={**os.environ, "TERM": "xterm-256color", **environ},
+            env={**_without_size(os.environ), "TERM": "xterm-256color", **environ},
             start_new_session=True,
             preexec_fn=_as_a_shell_would,  # noqa: PLW1509  # one thread
         )
@@ -110,6 +110,11 @@ class PtyScreen:
         self.process.wait()
         os.close(self._master)
         os.close(self._terminal)
+
+
+def _without_size(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Leave out the size of the terminal that the tests run in, which programs would believe."""
+    return {name: value for name, value in environ.items() if name not in ("COLUMNS", "LINES")}
 
 
 def _as_a_shell_would() -> None:

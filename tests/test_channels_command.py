@@ -86,7 +86,7 @@ def test_an_adapter_is_shown_with_its_keys(name: str) -> None:
 
 def test_an_unknown_name_is_an_error_with_a_suggestion(config: Path) -> None:
     shown = command("channels", "show", "--config", str(config), "posbox")
-    assert shown.status == 1
+    assert shown.status == 2
     assert shown.err == "deliveryd: unknown adapter 'posbox'; did you mean postbox?\n"
 
 
@@ -169,10 +169,10 @@ def test_an_answer_is_read_by_a_configured_provider(tmp_path: Path, answer: Path
     ("options", "status", "told"),
     [
         (["--preset", "twilio"], 78, "--secret token: is missing: a file that holds it (auth token"),
-        (["--preset", "twillio"], 1, "there is no preset twillio; did you mean twilio?"),
-        (["--preset", "twilio", "--set", "account"], 1, "--set account: expected NAME=VALUE"),
-        (["--preset", "twilio", "--channel", "sms"], 1, "--preset can't be combined with --channel"),
-        ([], 1, "name a provider with --channel, or a preset with --preset"),
+        (["--preset", "twillio"], 2, "there is no preset twillio; did you mean twilio?"),
+        (["--preset", "twilio", "--set", "account"], 2, "--set account: expected NAME=VALUE"),
+        (["--preset", "twilio", "--channel", "sms"], 2, "--preset can't be combined with --channel"),
+        ([], 2, "name a provider with --channel, or a preset with --preset"),
     ],
 )
 def test_a_mistake_in_the_options_is_named(answer: Path, options: list[str], status: int, told: str) -> None:

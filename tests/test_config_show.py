@@ -39,7 +39,7 @@ secrets = { token = "token" }
 [channels.sms.providers.plain]
 adapter = "http"
 url = "https://sms.example.com/send?token=lit3ral"
-headers = { Authorization = "Bearer lit3ral", X-Id = "{message.key}" }
+headers = { Authorization = "Bearer lit3ral", X-Id = "{message.key}", X-Vendor = "Key lit3ral" }
 json = { text = "{content.text}", password = "lit3ral", to = "{customer.phone}", key = "{secret.token}" }
 secrets = { token = "token" }
 """
@@ -111,7 +111,7 @@ def test_literal_secrets_are_masked(config: Path) -> None:
     for options in ((), ("--origin",), ("--json",)):
         assert "lit3ral" not in show(config, *options).out
     text = show(config).out
-    assert 'headers = { Authorization = "***", X-Id = "{message.key}" }' in text
+    assert 'headers = { Authorization = "***", X-Id = "{message.key}", X-Vendor = "***" }' in text
     assert 'password = "***"' in text
     assert 'key = "{secret.token}"' in text
     assert f'secrets = {{ token = "{config.parent / "token"}" }}' in text

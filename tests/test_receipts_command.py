@@ -198,9 +198,9 @@ def test_the_clock_can_be_set(config: Path, at: str, signature: str, monkeypatch
     ],
 )
 def test_a_provider_that_isnt_there_is_told(config: Path, options: tuple[str, ...], told: str) -> None:
-    """One line, exit status 1."""
+    """One line, exit status 2."""
     answered, _ = tried(config, "POST / HTTP/1.1\r\n\r\n{}", *options)
-    assert answered.status == 1
+    assert answered.status == 2
     assert told in answered.err
 
 

@@ -93,6 +93,23 @@ def test_a_provider_that_a_reload_added_can_be_paused(world: VirtualWorld) -> No
     play(world, scene)
 
 
+def test_what_waits_for_a_paused_provider_goes_to_one_that_a_reload_added(world: VirtualWorld) -> None:
+    """At once, while the pause goes on."""
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        assert await carry_out(worker, Action.PAUSE, ItemKind.PROVIDER, A)
+        world.service.enqueue(*(message(id_) for id_ in range(1, 41)))
+        await anyio.sleep(10.0)
+        assert worker.parts.recorder.backlog.paused == 40
+        world.write(HEAD + ORDER + PROVIDER_A + PROVIDER_B)
+        await reload(worker)
+        await anyio.sleep(10.0)
+        assert (sent(world, A), len(sent(world, B))) == ([], 40)
+        assert worker.parts.recorder.backlog.paused == 0
+
+    play(world, scene)
+
+
 def test_a_pause_is_in_force_again_when_a_reload_brings_its_channel_back(world: VirtualWorld) -> None:
     """Without the channel its messages go on: here to the next channel."""
     world.write(HEAD + ORDER + PROVIDER_A + E_MAIL)

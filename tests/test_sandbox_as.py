@@ -183,7 +183,7 @@ def test_a_repeat_is_rejected_where_the_provider_rejects_repeats(tmp_path: Path)
 
 def test_an_unknown_name_is_an_error() -> None:
     answered = command("sandbox", "--port", "0", "--smtp-port", "0", "--as", "twillio")
-    assert answered.status == 1
+    assert answered.status == 2
     assert answered.err == "deliveryd: --as: there is no preset twillio; did you mean twilio?\n"
 
 

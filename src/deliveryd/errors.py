@@ -46,6 +46,10 @@ class ConfigError(DeliverydError):
         self.problems = problems
 
 
+class UsageError(DeliverydError):
+    """A mistake on the command line: a name that nothing has, or options that don't go together."""
+
+
 class AddressInUse(DeliverydError):
     """An address to listen on is used by another process, or isn't assigned to this machine yet."""
 

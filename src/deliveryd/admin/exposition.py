@@ -81,7 +81,7 @@ def _gauges(now: Levels) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily("deliveryd_journal_size_bytes", "Size of the journal's files.", now.journal_size)
     providers = GaugeMetricFamily(
-        "deliveryd_channel_open", "1 while a provider keeps failing and only probes are sent.",
+        "deliveryd_channel_open", "1 while an enabled provider keeps failing and only probes are sent.",
         labels=["channel", "provider"],
     )  # fmt: skip
     for provider, is_open in now.providers_open.items():

@@ -26,6 +26,7 @@ _RATES = (("taken", "Taken"), ("sent", "Sent"), ("delivered", "Delivered"), ("fa
 _COLUMNS = (
     "Provider", "State", "Waiting", "Under way", "Rate", "In doubt", "Receipts", "Last failure"
 )  # fmt: skip
+_WORKING = '<span class="tag good">working</span>'
 _WARNINGS_SHOWN = 12
 _ITEMS_SHOWN = 8
 _LONGEST_LINE = 300
@@ -263,7 +264,7 @@ def _provider_row(each: ProviderView, now: str, paused: _PausedItems, *, is_inne
     limit = f" <small>of {escape(each.rate_limit)}</small>" if each.rate_limit else ""
     failure = each.last_failure
     cells = [
-        _provider_state(each, now) + _hold(each, paused, is_inner=is_inner),
+        _provider_state(each, now, paused, is_inner=is_inner),
         waiting,
         f"{each.under_way:,} <small>of {each.concurrency:,}</small>",
         f"{figure(each.rate)} /s{limit}",
@@ -282,7 +283,18 @@ def _row(kind: str, name: str, cells: Sequence[str], key: str = "") -> str:
     return f'<tr role="row" class="{kind}"{attribute}>{head}{inner}</tr>'
 
 
-def _provider_state(each: ProviderView, now: str) -> str:
+def _provider_state(each: ProviderView, now: str, paused: _PausedItems, *, is_inner: bool) -> str:
+    """Its state, and whether it is paused, else the button; a channel's only one is paused as the channel."""
+    what = ("provider", each.identity) if is_inner else ("channel", each.channel)
+    is_paused = what in paused or ("provider", each.identity) in paused
+    held = '<span class="tag held">paused</span>' if is_paused else button("pause", "Pause", *what)
+    trouble = _trouble(each, now)
+    if is_paused and trouble is None:
+        return held
+    return f"{trouble or _WORKING} {held}"
+
+
+def _trouble(each: ProviderView, now: str) -> str | None:
     if not each.enabled:
         return '<span class="tag off">disabled</span>'
     if each.breaker != "closed":
@@ -291,15 +303,7 @@ def _provider_state(each: ProviderView, now: str) -> str:
         return f'<span class="tag bad">{word}</span>{since}'
     if each.refused_settings:
         return f'<span class="tag fair">refuses {len(each.refused_settings)} settings</span>'
-    return '<span class="tag good">working</span>'
-
-
-def _hold(each: ProviderView, paused: _PausedItems, *, is_inner: bool) -> str:
-    """Whether a provider is paused, else the button; a channel's only one is paused as the channel."""
-    what = ("provider", each.identity) if is_inner else ("channel", each.channel)
-    if what in paused or ("provider", each.identity) in paused:
-        return ' <span class="tag held">paused</span>'
-    return button("pause", "Pause", *what)
+    return None
 
 
 def _receipts(each: ProviderView) -> str:

@@ -330,6 +330,8 @@ def _read_own(file: ConfigFile, presets: PresetReader, place: str, table: _Table
     """Read the options of the provider's adapter."""
     adapter = table.get("adapter")
     if not isinstance(adapter, str):  # reported with the common keys
+        if adapter is None and (misspelled := closest("adapter", table)) is not None:
+            file.complain(f"{place}.{misspelled}", "unknown key; did you mean adapter?")
         return None
     try:
         kind = find_adapter(adapter, presets.names_beside(adapter))

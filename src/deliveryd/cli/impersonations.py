@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from deliveryd.channels.preset_catalogue import Catalogue, Preset
 from deliveryd.channels.preset_file import PresetSandbox, SandboxLookup, SandboxShape, texts_in
 from deliveryd.channels.preset_table import examples
-from deliveryd.errors import ConfigError, DeliverydError
+from deliveryd.errors import ConfigError, DeliverydError, UsageError
 from deliveryd.options.suggestion import suggestion
 from deliveryd.options.toml_text import toml_value
 from deliveryd.sandbox.impersonation import Impersonation, LookupForm
@@ -39,7 +39,7 @@ def chosen_presets(names: str, folder: Path | None = None) -> list[Preset]:
     for name in filter(None, (each.strip() for each in names.split(","))):
         preset = catalogue.find(name)
         if preset is None:
-            raise DeliverydError(f"--as: there is no preset {name}{suggestion(name, catalogue.names())}")
+            raise UsageError(f"--as: there is no preset {name}{suggestion(name, catalogue.names())}")
         if preset.file.sandbox is None:
             raise DeliverydError(f"--as: {preset.path} has no table [sandbox], so {name} can't be played")
         if "base_url" not in preset.file.keys:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from deliveryd.cli.output import print_errors
-from deliveryd.errors import ConfigError, DeliverydError, JournalUnusable
+from deliveryd.errors import ConfigError, DeliverydError, JournalUnusable, UsageError
 from deliveryd.telemetry.log_events import Event, describe, log
 
-FAILED, CONFIGURATION = 1, 78
+FAILED, USAGE, CONFIGURATION = 1, 2, 78
 
 
 def exit_status(error: BaseException) -> int:
@@ -19,6 +19,8 @@ def exit_status(error: BaseException) -> int:
         return CONFIGURATION
     if isinstance(error, DeliverydError):
         print_errors(f"deliveryd: {error}")
+        if isinstance(error, UsageError):
+            return USAGE
         return CONFIGURATION if isinstance(error, JournalUnusable) else FAILED
     log(Event.WORKER_DIED, error=error)
     print_errors(f"deliveryd: unexpected error: {describe(error)}")

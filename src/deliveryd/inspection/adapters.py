@@ -15,7 +15,7 @@ from deliveryd.channels.preset_catalogue import Catalogue, Preset
 from deliveryd.channels.preset_file import PresetFile, PresetKey, Promises, texts_in
 from deliveryd.channels.preset_table import examples
 from deliveryd.channels.registry import ADAPTER_ENTRY_POINTS, ADAPTERS, find_adapter
-from deliveryd.errors import DeliverydError
+from deliveryd.errors import UsageError
 from deliveryd.model import BLOCKS, format_duration
 from deliveryd.options.suggestion import suggestion
 from deliveryd.options.toml_text import toml_lines, toml_value
@@ -81,7 +81,7 @@ def row_lines(rows: Sequence[AdapterRow]) -> Iterator[str]:
 
 
 def describe_adapter(catalogue: Catalogue, name: str) -> Mapping[str, Any]:
-    """Return what there is to know of an adapter or a preset, as JSON. Raises DeliverydError."""
+    """Return what there is to know of an adapter or a preset, as JSON. Raises UsageError."""
     if (preset := _found(catalogue, name)) is not None:
         return {"name": name, "kind": "preset", **preset.file.model_dump(mode="json")} | {
             "example": "\n".join(example_lines(name, preset.file))
@@ -92,7 +92,7 @@ def describe_adapter(catalogue: Catalogue, name: str) -> Mapping[str, Any]:
 
 
 def adapter_lines(catalogue: Catalogue, name: str) -> Iterator[str]:
-    """Return the same for people. Raises DeliverydError."""
+    """Return the same for people. Raises UsageError."""
     if (preset := _found(catalogue, name)) is not None:
         yield from _preset_lines(preset)
         return
@@ -105,14 +105,14 @@ def adapter_lines(catalogue: Catalogue, name: str) -> Iterator[str]:
 
 
 def _found(catalogue: Catalogue, name: str) -> Preset | None:
-    """Return the preset; None: it is an adapter. Raises DeliverydError."""
+    """Return the preset; None: it is an adapter. Raises UsageError."""
     try:
         find_adapter(name)
     except ValueError as error:
         preset = catalogue.find(name)
         if preset is None:
             known = [*ADAPTERS, *catalogue.names()]
-            raise DeliverydError(f"{str(error).partition(' (')[0]}{suggestion(name, known)}") from None
+            raise UsageError(f"{str(error).partition(' (')[0]}{suggestion(name, known)}") from None
         return preset
     return None
 

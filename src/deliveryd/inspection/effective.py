@@ -32,6 +32,13 @@ _PARAMETER = re.compile(r"(?<=[?&])([^=&#?]+)=([^&#{]+)")
 _BOT = re.compile(r"(?<=/bot)[0-9]+:[^/?#\s{]+")
 """The token that Telegram's addresses have in their path."""
 
+_CREDENTIAL = re.compile(r"(?:bearer|basic|token|digest|(?:api-?)?key) +\S+", re.IGNORECASE)
+_RANDOM = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9+/=_.~-]{20,}")
+"""Credentials by their looks: a scheme with a word behind it, or one long word of letters and digits."""
+
+_SENT = frozenset({"headers", "query", "json", "form", "body"})
+"""What is sent to a provider, where a secret may stand under any name."""
+
 _WIDEST = 60
 """Characters of a key and its value up to which comments are aligned."""
 
@@ -162,6 +169,8 @@ def _hidden_paths(value: object) -> Iterator[str]:
 
 def _masked(name: str, value: Any, hidden: frozenset[str]) -> Any:
     """Mask literal secrets: by the names of their keys, in addresses, and in place of files."""
+    if name in _SENT:
+        value = _masked_by_looks(value)
     if isinstance(value, Mapping):
         # The secrets' files, and their names, are shown.
         of_files = name == "secrets"
@@ -175,6 +184,17 @@ def _masked(name: str, value: Any, hidden: frozenset[str]) -> Any:
     if (_SECRET.fullmatch(name) or name.lower() in SECRET_HEADERS) and not _names_a_secret(name, value):
         return MASK
     return _masked_address(value) if "://" in value else value
+
+
+def _masked_by_looks(value: Any) -> Any:
+    """Mask what looks like credentials in what is sent to a provider."""
+    if isinstance(value, Mapping):
+        return {key: _masked_by_looks(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked_by_looks(each) for each in value]
+    if not isinstance(value, str) or "{" in value:
+        return value
+    return MASK if _CREDENTIAL.fullmatch(value) or _RANDOM.fullmatch(value) else value
 
 
 def _names_a_secret(name: str, value: str) -> bool:

@@ -13,7 +13,7 @@ from deliveryd.channels.options import ProviderConfig, ProviderTable
 from deliveryd.channels.preset_catalogue import Catalogue, Preset
 from deliveryd.channels.preset_table import expand
 from deliveryd.config import Config, load
-from deliveryd.errors import ConfigError, DeliverydError
+from deliveryd.errors import ConfigError, DeliverydError, UsageError
 from deliveryd.options.suggestion import suggestion
 
 
@@ -40,13 +40,13 @@ class OfflineProvider(NamedTuple):
 
 
 def offline_provider(choice: ProviderChoice) -> OfflineProvider:
-    """Read the options of a provider. Raises ConfigError, DeliverydError."""
+    """Read the options of a provider. Raises ConfigError, DeliverydError, UsageError."""
     if choice.preset is not None:
         provider, public_url = _of_preset(choice, choice.preset), None
     elif choice.channel is None:
-        raise DeliverydError("name a provider with --channel, or a preset with --preset")
+        raise UsageError("name a provider with --channel, or a preset with --preset")
     elif choice.keys or choice.secrets:
-        raise DeliverydError("--set and --secret belong to --preset; the configuration has its own")
+        raise UsageError("--set and --secret belong to --preset; the configuration has its own")
     else:
         config = load(choice.config)
         provider = configured_provider(config, choice.channel, choice.provider)
@@ -61,7 +61,7 @@ def split_identity(channel: str, name: str | None = None) -> tuple[str, str | No
     """Return the channel and the provider that CHANNEL or CHANNEL/PROVIDER names. Raises DeliverydError."""
     channel, slash, named = channel.partition("/")
     if slash and name not in (None, named):
-        raise DeliverydError(f"--channel {channel}/{named} and --provider {name} name two providers")
+        raise UsageError(f"--channel {channel}/{named} and --provider {name} name two providers")
     return channel, named if slash else name
 
 
@@ -73,14 +73,14 @@ def configured_provider(config: Config, channel: str, name: str | None) -> Provi
     channel, name = split_identity(channel, name)
     channels = config.channels.configured
     if channel not in channels:
-        raise DeliverydError(f"there is no channel {channel}{_known(channel, channels)}")
+        raise UsageError(f"there is no channel {channel}{_known(channel, channels)}")
     providers = channels[channel].providers
     if name is None:
         if len(providers) > 1:
-            raise DeliverydError(f"name one of {channel}'s providers with --provider: {', '.join(providers)}")
+            raise UsageError(f"name one of {channel}'s providers with --provider: {', '.join(providers)}")
         return next(iter(providers.values()))
     if name not in providers:
-        raise DeliverydError(f"{channel} has no provider {name}{_known(name, providers)}")
+        raise UsageError(f"{channel} has no provider {name}{_known(name, providers)}")
     return providers[name]
 
 
@@ -90,11 +90,11 @@ def _known(name: str, names: Mapping[str, object]) -> str:
 
 def _of_preset(choice: ProviderChoice, name: str) -> ProviderConfig:
     if choice.channel is not None or choice.provider is not None:
-        raise DeliverydError("--preset can't be combined with --channel and --provider")
+        raise UsageError("--preset can't be combined with --channel and --provider")
     catalogue = Catalogue()
     preset = catalogue.find(name)
     if preset is None:
-        raise DeliverydError(f"there is no preset {name}{suggestion(name, catalogue.names())}")
+        raise UsageError(f"there is no preset {name}{suggestion(name, catalogue.names())}")
     given = {"adapter": name, **_keys(preset, choice.keys), "secrets": _pairs("--secret", choice.secrets)}
     block = preset.file.channels[0]
     made = expand(preset.file, given, block, ProviderTable.model_fields)
@@ -133,7 +133,7 @@ def _pairs(option: str, values: Sequence[str]) -> dict[str, Any]:
     for value in values:
         name, equals, text = value.partition("=")
         if not equals:
-            raise DeliverydError(f"{option} {value}: expected NAME=VALUE")
+            raise UsageError(f"{option} {value}: expected NAME=VALUE")
         pairs[name] = text
     return pairs
 

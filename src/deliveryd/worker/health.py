@@ -131,7 +131,7 @@ class WorkerHealth:
             for suffix in ("", "-wal")
             if (path := self._journal_path.with_name(self._journal_path.name + suffix)).exists()
         )
-        is_open = {name: dispatcher.is_open for name, dispatcher in self._parts.stations.dispatchers.items()}
+        dispatchers = self._parts.stations.dispatchers
         counts, open_ = self._figures
         oldest = oldest_of(open_, self._clock.now())
         pauses = Counter(str(pause.kind) for pause in self._parts.recorder.pauses.all)
@@ -139,12 +139,12 @@ class WorkerHealth:
             counts.states,
             counts.events_waiting,
             size,
-            is_open,
+            {name: each.is_open for name, each in dispatchers.items() if each.is_enabled},
             self._parts.stations.deadlines.is_silent,
             {str(kind): pauses[kind] for kind in PauseKind},
             sum(counts.paused.values()),
             ready=self.ready()[0],
-            in_doubt={name: open_.in_doubt.get(name, 0) for name in is_open},
+            in_doubt={name: open_.in_doubt.get(name, 0) for name in dispatchers},
             oldest_message=oldest.message or 0.0,
             oldest_event=oldest.event or 0.0,
         )

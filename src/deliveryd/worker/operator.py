@@ -29,7 +29,7 @@ MOST_RETRIED = 5000
 """Messages that one order lets begin anew; the next order takes the next ones."""
 
 READ_SECONDS = 5.0
-"""How long failed messages are read for a list of their reasons."""
+"""How long failed messages are read for one answer."""
 
 MOST_REASONS = 50
 
@@ -38,6 +38,9 @@ _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
 _LONG_NUMBER = re.compile(r"\d{6,}")
 _ID = re.compile(r"-?[0-9]{1,19}")
 _MAY_HAVE_ARRIVED = "may have arrived; send them with deliveryd failed retry --accept-duplicates"
+_NOT_FOUND_IN_TIME = (
+    f"no such message was found within {READ_SECONDS:.0f} s: run deliveryd failed retry --all --matching TEXT"
+)
 NO_REASON = "no reason recorded"
 
 
@@ -73,7 +76,10 @@ class PageOperator:
         return [{"reason": reason, "count": count} for reason, count in counts.most_common(MOST_REASONS)]
 
     async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
-        """Let messages begin anew that failed for this reason, some thousands at most."""
+        """Let messages begin anew that failed for this reason: those that are found in time, up to a bound.
+
+        Raises DeliverydError if none was found in time.
+        """
         ids, left_out = await anyio.to_thread.run_sync(self._failed_for, failure)
         done: list[str] = []
         skipped: dict[str, str] = {}
@@ -112,7 +118,12 @@ class PageOperator:
         """The messages that may begin anew, and how many may not, since they could arrive twice."""
         ids: list[int] = []
         left_out = 0
+        until = monotonic() + READ_SECONDS
         for found in self._all_failed():
+            if monotonic() > until:
+                if not ids:
+                    raise DeliverydError(_NOT_FOUND_IN_TIME)
+                break
             if _reason_of(found) != failure:
                 continue
             if found.may_have_arrived:

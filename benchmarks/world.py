@@ -51,6 +51,7 @@ class Service:
         }
         self._given = 0
         self._opened = 0.0
+        self._searched: dict[bytes, int] = {}
 
     def take(self, count: int) -> bytes:
         """Answer the queue."""
@@ -87,6 +88,16 @@ class Service:
         requests = self.ledger.requests
         requests.append((time.perf_counter(), request))
         return ACCEPTED % len(requests)
+
+    def first(self, word: bytes) -> bytes:
+        """Answer when the first message with this value of `via` came, or null."""
+        requests, needle = self.ledger.requests, b'"via":"%b"' % word
+        for number in range(self._searched.get(word, 0), len(requests)):
+            at, request = requests[number]
+            if needle in request:
+                return _answer(b"%f" % at)
+            self._searched[word] = number + 1
+        return _answer(b"null")
 
 
 def _answer(body: bytes) -> bytes:
@@ -131,6 +142,8 @@ class Door(asyncio.Protocol):
             write(service.take(int(request[16 : request.index(b" ", 16)])))
         elif request.startswith(b"GET /settings/"):
             write(service.settings(int(request[14 : request.index(b" ", 14)])))
+        elif request.startswith(b"GET /first?"):
+            write(service.first(request[11 : request.index(b" ", 11)]))
         elif request.startswith(b"GET /finished "):
             asyncio.get_running_loop().create_task(self._when_finished())
         elif request.startswith(b"GET /report "):

@@ -53,9 +53,8 @@ class Operations:
         for message in messages:
             if message.id not in known:
                 new.setdefault(message.id, message)
-        db.executemany(
-            statements.TAKE,
-            [(m.id, m.settings_id, m.customer_id, to_json(m.variables), at) for m in new.values()],
+        statements.TAKE.run(
+            db, [(m.id, m.settings_id, m.customer_id, to_json(m.variables), at) for m in new.values()]
         )
         self._outbox.put(db, transitions.dequeued(new, at))
         failed = self._set_aside(db, malformed, known | new.keys(), at)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from deliveryd.errors import OutOfOrder
 from deliveryd.journal.base import OutboxRow
+from deliveryd.journal.bulk import BulkInsert
 from deliveryd.journal.event_json import EventWriter
 from deliveryd.model import STEP, StatusEvent, parse_instant
 
@@ -27,6 +28,12 @@ AT = "substr(body, 15, 27)"
 """SQL for the text of an event's instant: it stands first in its JSON (see `EventWriter`)."""
 
 
+_INSERT = BulkInsert("event (seq, message_id, status, body)", "(?, ?, ?, ?)")
+
+MOST_REMEMBERED = 20_000
+"""Messages whose latest instants are remembered, at least."""
+
+
 class Written(NamedTuple):
     """What an earlier run wrote last: the number of an event, and instants; 0: none.
 
@@ -43,8 +50,8 @@ class Written(NamedTuple):
 class Outbox:
     """Where steps put their events; `written` is what an earlier run left.
 
-    No event is before an earlier one of its message, though the clock may be put back. While the instants of
-    events rise, the earlier ones aren't read.
+    No event is before an earlier one of its message, though the clock may be put back. The earlier ones are
+    read where they may be later: not while instants rise, and not if all of a message are remembered.
     """
 
     def __init__(self, events: EventWriter, written: Written) -> None:
@@ -52,6 +59,8 @@ class Outbox:
         self._seq = written.seq
         self._latest = written.latest_at
         self._noted = written.noted_at
+        self._recent: dict[int, int] = {}  # by message: the instant of its latest event that was put in
+        self._before: dict[int, int] = {}
 
     def put(self, db: sqlite3.Connection, events: Iterable[StatusEvent]) -> None:
         """Put new events in."""
@@ -60,15 +69,20 @@ class Outbox:
     def _in_order(
         self, db: sqlite3.Connection, events: Iterable[StatusEvent]
     ) -> Iterator[tuple[int, str, str]]:
-        write = self._events.write
+        write, recent = self._events.write, self._recent
         for event in events:
-            at = event.timestamp
+            at, id_ = event.timestamp, event.message_id
             if at > self._latest:
                 self._latest = at
             elif at < self._latest:
                 self.note(db, at)
-                event = _not_before(db, event)  # noqa: PLW2901  # the same event, at another instant
-            yield event.message_id, event.status, write(event)
+                known = recent.get(id_) or self._before.get(id_)
+                if known is None or known >= at:
+                    event = _not_before(db, event, known or 0)  # noqa: PLW2901  # at another instant
+            recent[id_] = event.timestamp
+            yield id_, event.status, write(event)
+        if len(recent) > MOST_REMEMBERED:
+            self._recent, self._before = {}, recent
 
     def note(self, db: sqlite3.Connection, at: int) -> None:
         """Remember, for later runs too, up to where instants of events lie, if the clock was put back."""
@@ -83,9 +97,7 @@ class Outbox:
 
     def put_again(self, db: sqlite3.Connection, events: Iterable[tuple[int, str, str]]) -> None:
         """Put events in as they were written before: message id, status, JSON."""
-        db.executemany(
-            "INSERT INTO event (seq, message_id, status, body) VALUES (?, ?, ?, ?)", self._numbered(events)
-        )
+        _INSERT.run(db, self._numbered(events))
 
     def put_last(self, db: sqlite3.Connection, seqs: Sequence[int]) -> None:
         """Have events wait behind all others that were settled, or wait further ahead."""
@@ -117,16 +129,17 @@ def written(db: sqlite3.Connection) -> Written:
     return Written(seq, max(posted or refused or 0, _instant(waits)), latest_at, noted or 0)
 
 
-def _not_before(db: sqlite3.Connection, event: StatusEvent) -> StatusEvent:
+def _not_before(db: sqlite3.Connection, event: StatusEvent, known: int) -> StatusEvent:
     """The event, or the same one at the instant of its message's latest, if that is later.
 
+    The journal has the latest, or it is `known` and about to be inserted.
     Two events of one status stay apart: a message that begins anew may fail again while the clock is behind.
     """
     latest, same = db.execute(
         f"SELECT max({AT}), max(iif(status = ?, {AT}, NULL)) FROM event WHERE message_id = ?",  # noqa: S608
         (event.status, event.message_id),
     ).fetchone()
-    at = max(event.timestamp, _instant(latest))
+    at = max(event.timestamp, _instant(latest), known)
     return event._replace(timestamp=at + (at == _instant(same)))
 
 

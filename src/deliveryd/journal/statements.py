@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from deliveryd import transitions as of
+from deliveryd.journal.bulk import BulkInsert
 from deliveryd.journal.outbox import WATERMARK
 from deliveryd.journal.pauses import IS_PAUSED
 from deliveryd.journal.rows import ENTRY
 
-TAKE = f"""
-INSERT INTO message (id, settings_id, customer_id, variables, state, taken_at)
-VALUES (?, ?, ?, ?, {of.TAKEN:d}, ?)
-"""
+TAKE = BulkInsert(
+    "message (id, settings_id, customer_id, variables, state, taken_at)", f"(?, ?, ?, ?, {of.TAKEN:d}, ?)"
+)
 BEGIN_AT = "UPDATE message SET beginning = ? WHERE id = ?"
 TAKE_MALFORMED = f"INSERT INTO message (id, state, taken_at, ended_at) VALUES (?, {of.MALFORMED:d}, ?, ?)"
 KEEP_MALFORMED = """

@@ -402,6 +402,24 @@ async def test_a_viewer_who_left_frees_a_place() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_viewer_who_left_frees_a_place_whatever_else_it_requested() -> None:
+    """Requests behind a stream, which never get their turn, don't hide that the connection is lost."""
+    stream = b"GET /page/stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+        for _ in range(MOST_VIEWERS):
+            viewer = await anyio.connect_tcp(*parse_listen(url.removeprefix("http://")))
+            await viewer.send(stream + stream)
+            await viewer.receive()
+            await viewer.aclose()
+        request, status = client.build_request("GET", "/page/stream"), 503
+        with anyio.fail_after(10):
+            while status != 200:
+                answer = await client.send(request, stream=True)
+                status = answer.status_code
+                await answer.aclose()
+
+
+@pytest.mark.anyio
 async def test_stopping_ends_streams_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """They would go on for ever; their end is no error for the log."""
     async with httpx.AsyncClient() as client:

@@ -165,6 +165,30 @@ async def test_a_missing_or_doubled_host_is_refused(head: str) -> None:
     assert b"version" not in answer
 
 
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://localhost/livez", b" 200 "),
+        ("HTTP://LOCALHOST/livez", b" 200 "),
+        ("http://evil.example/livez", b" 400 "),
+        ("http://localhost@evil.example/livez", b" 400 "),
+        ("http://localhost:1/livez", b" 400 "),
+    ],
+)
+@pytest.mark.anyio
+async def test_a_target_that_is_an_address_names_the_same_host(target: str, status: bytes) -> None:
+    """A proxy in front may have decided by either of them."""
+    async with serving(admin_app(Worker(), metrics())) as url:
+        host, port = parse_listen(url.removeprefix("http://"))
+        async with await anyio.connect_tcp(host, port) as client:
+            await client.send(
+                f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+            )
+            with anyio.fail_after(5):
+                answer = await _until_closed(client)
+    assert status in answer.splitlines()[0]
+
+
 # ---- server
 
 

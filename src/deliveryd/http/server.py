@@ -164,12 +164,14 @@ class _TimedProtocol(HttpToolsProtocol):
         self._is_offer = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         if self._is_offer:
             return
-        hosts = 0
-        for name, _value in self.headers:
+        hosts, host = 0, b""
+        for name, value in self.headers:
             if name == b"host":
-                hosts += 1
+                hosts, host = hosts + 1, value
         if hosts != 1 and (hosts > 1 or self.parser.get_http_version() == "1.1"):
             raise self._wrong("A request must have one Host header.")
+        if self.url[:1] != b"/" and _names_another(self.url, host):
+            raise self._wrong("The target of a request must name the same host as its Host header.")
         is_next = self.cycle is None or self.cycle.response_complete
         super().on_headers_complete()
         if is_next:
@@ -271,6 +273,12 @@ class _TimedProtocol(HttpToolsProtocol):
         if self._answered is None or not self._owed:
             return False
         return self._answered.response_started and not self.flow.write_paused
+
+
+def _names_another(target: bytes, host: bytes) -> bool:
+    """Whether a target is an absolute address of another host, which would count (RFC 9112, 3.2.2)."""
+    _, is_absolute, rest = target.partition(b"://")
+    return bool(is_absolute) and rest.partition(b"/")[0].lower() != host.lower()
 
 
 class _Parser(httptools.HttpRequestParser):

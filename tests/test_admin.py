@@ -1,6 +1,7 @@
 """The administrative pages over real sockets, with the server that carries them."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -29,8 +30,8 @@ from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.http import server, unfinished
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.metrics import Metrics
-from deliveryd.telemetry.overview import as_json
-from support.overviews import IDLE, Worker
+from deliveryd.telemetry.overview import Failure, as_json
+from support.overviews import IDLE, Worker, provider
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
@@ -76,6 +77,16 @@ async def test_the_pages_of_a_healthy_worker() -> None:
             assert page.headers["cache-control"] == "no-store"
             assert "default-src 'none'" in page.headers["content-security-policy"]
             assert "server" not in page.headers
+
+
+@pytest.mark.anyio
+async def test_a_reason_that_is_no_unicode_keeps_no_page_from_being_shown() -> None:
+    """Adapters of other packages give reasons."""
+    failed = provider("sms", last_failure=Failure("try_again", "no \ud800", IDLE.at))
+    app = admin_app(Worker(shown=dataclasses.replace(IDLE, providers=[failed])), metrics())
+    async with serving(app) as url, httpx.AsyncClient(base_url=url) as client:
+        assert "no \\ud800" in (await client.get("/")).text
+        assert (await client.get("/status")).json()["providers"][0]["last_failure"]["reason"] == "no \ud800"
 
 
 @pytest.mark.anyio

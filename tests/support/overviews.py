@@ -43,7 +43,7 @@ IDLE = Overview(
     in_flight=0, in_flight_limit=1000, places_free=1000,
     messages={}, waiting_unbound=0, events=EventsView(0, 0), oldest=Oldest(), malformed=0,
     receipts_unmatched=0, providers=[provider("sms"), provider("email")], disk=Disk(180 << 30, 64 << 20),
-    paused=[], warnings=[], last_reload=None, lanes={}, loops={"intake": 0.2},
+    paused=[], paused_left_out=0, warnings=[], last_reload=None, lanes={}, loops={"intake": 0.2},
 )  # fmt: skip
 
 BUSY = replace(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -334,6 +336,24 @@ def test_keys_of_any_size_and_shape_are_skipped(world: World) -> None:
         answer = send_line(world, line + b"\n")
         assert answer["done"] == []
         assert len(answer["skipped"]) == len(keys)  # type: ignore[arg-type]
+    end(worker)
+
+
+def test_commands_that_come_all_at_once_are_all_answered(world: World) -> None:
+    """A script may start dozens side by side, while the worker is busy."""
+    worker = running(world)
+    worker.send_signal(signal.SIGSTOP)
+    with ExitStack() as connections:
+        waiting = []
+        for _ in range(60):
+            connection = connections.enter_context(socket.socket(socket.AF_UNIX))
+            connection.settimeout(PATIENCE)
+            connection.connect(str(world.folder / "journal.db.sock"))
+            connection.sendall(b'{"request": "status"}\n')
+            waiting.append(connection)
+        worker.send_signal(signal.SIGCONT)
+        for connection in waiting:
+            assert connection.makefile("rb").readline().startswith(b'{"status": ')
     end(worker)
 
 

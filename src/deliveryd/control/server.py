@@ -37,6 +37,9 @@ MOST_CONNECTIONS = 24
 MOST_STREAMS = 16
 """Most connections at a time, and how many of them may be streams, so that orders find a free one."""
 
+_MOST_WAITING = 100
+"""Connections that wait for one of these places; the system refuses further ones at once."""
+
 UNKNOWN = "unknown request: the command may be of another version of deliveryd"
 
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
@@ -162,7 +165,7 @@ def _listening(path: Path) -> Iterator[socket.socket]:
         with socket_address(path) as address:
             listener.bind(address)
         try:
-            listener.listen(8)
+            listener.listen(_MOST_WAITING)
             listener.setblocking(False)
             yield listener
         finally:

@@ -99,6 +99,19 @@ def test_plivo_version_3(method: str, query: str, fields: str, signature: str, h
     assert not is_genuine(table, "tok123", sent(f"{fields}&x=1"))
 
 
+def test_a_signature_of_plivo_covers_no_body_but_a_form() -> None:
+    """One that was seen with a query would fit any JSON beside it."""
+    headers = {
+        "x_plivo_signature_v3": "uKFYvGaiT6+/NlvXd7YU3bK1ffhpT2WJwf6caBoYuAQ=",
+        "x_plivo_signature_v3_nonce": "nonce1",
+    }
+    url = "https://cb.example/pl?Status=delivered&MessageUUID=u-1"
+    assert is_genuine({"scheme": "plivo"}, "tok123", request(b"", "GET", url, **headers))
+    assert not is_genuine(
+        {"scheme": "plivo"}, "tok123", request(b'{"Status": "failed"}', "POST", url, **headers)
+    )
+
+
 def test_plivo_version_2() -> None:
     """The sheet's vector; refused where only version 3 counts, and beside a version 3 that doesn't fit."""
     signature = "wWCT6fR3uCkwp4j5O+D6NdZ/esxtMr5WHAtqLaSrSts="

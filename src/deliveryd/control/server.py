@@ -199,9 +199,9 @@ async def _receive_line(connection: socket.socket) -> bytes:
 
 
 async def _send(connection: socket.socket, answer: Mapping[str, object] | Failed | Misconfiguration) -> bool:
-    """Send a line; return whether it was sent in time."""
+    """Send a line; return whether it was sent in time, to a client that is still connected."""
     rest = memoryview(write_reply(answer))
-    with anyio.move_on_after(EXCHANGE_TIMEOUT):
+    with anyio.move_on_after(EXCHANGE_TIMEOUT), suppress(OSError):
         while rest:
             await anyio.wait_writable(connection)
             rest = rest[connection.send(rest) :]

@@ -197,6 +197,16 @@ def test_mailgun_signs_a_token_which_counts_for_one_report() -> None:
     assert found[0].until == (1795286402 + 43_200) * SECOND
 
 
+@pytest.mark.parametrize(("tolerance", "seconds"), [("1s", 43_200), ("2d", 172_800)])
+def test_a_token_of_mailgun_is_remembered_beyond_a_short_tolerance(tolerance: str, seconds: int) -> None:
+    """Otherwise a reload that raises it would let the token count for another report."""
+    scheme = open_scheme(options(scheme="mailgun", secret_file="/unused", tolerance=tolerance))
+    verified = scheme.verify(mailgun_request(), read_keys(scheme, ["key123"]), 1795286402 * SECOND)
+    assert isinstance(verified, ReceiptRequest)
+    assert verified.token is not None
+    assert verified.token.until == (1795286402 + seconds) * SECOND
+
+
 def test_mailgun_by_form_and_out_of_time() -> None:
     """The older form has the values as fields; half a day is the limit."""
     fields = "&".join(f"{name}={value}" for name, value in MAILGUN.items())

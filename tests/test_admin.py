@@ -152,6 +152,18 @@ async def test_a_web_page_whose_name_leads_here_reads_nothing(host: str) -> None
             assert "version" not in answer.text
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.anyio
+async def test_a_web_page_of_another_site_cannot_take_the_places_of_viewers(site: str) -> None:
+    """It couldn't read a stream, but hold it open; a link to the page works."""
+    foreign = {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "iframe"}
+    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+        for path in ("/page/stream", "/status/stream", "/tail", "/metrics", "/"):
+            assert (await client.get(path, headers=foreign)).status_code == 403
+        link = {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "document"}
+        assert (await client.get("/", headers=link)).status_code == 200
+
+
 @pytest.mark.parametrize(
     "head",
     [

@@ -172,9 +172,8 @@ class _TimedProtocol(HttpToolsProtocol):
             raise self._wrong("A request must have one Host header.")
         if self.url[:1] != b"/" and _names_another(self.url, host):
             raise self._wrong("The target of a request must name the same host as its Host header.")
-        is_next = self.cycle is None or self.cycle.response_complete
         super().on_headers_complete()
-        if is_next:
+        if self._answered is None:
             self._answered = self.cycle
         if len(self.connections) > _MOST_KEPT and not self.pipeline:
             self.cycle.keep_alive = False

@@ -1,6 +1,7 @@
 """The administrative pages over real sockets, with the server that carries them."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -29,8 +30,8 @@ from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.http import server, unfinished
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.metrics import Metrics
-from deliveryd.telemetry.overview import as_json
-from support.overviews import IDLE, Worker
+from deliveryd.telemetry.overview import Failure, as_json
+from support.overviews import IDLE, Worker, provider
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
@@ -76,6 +77,16 @@ async def test_the_pages_of_a_healthy_worker() -> None:
             assert page.headers["cache-control"] == "no-store"
             assert "default-src 'none'" in page.headers["content-security-policy"]
             assert "server" not in page.headers
+
+
+@pytest.mark.anyio
+async def test_a_reason_that_is_no_unicode_keeps_no_page_from_being_shown() -> None:
+    """Adapters of other packages give reasons."""
+    failed = provider("sms", last_failure=Failure("try_again", "no \ud800", IDLE.at))
+    app = admin_app(Worker(shown=dataclasses.replace(IDLE, providers=[failed])), metrics())
+    async with serving(app) as url, httpx.AsyncClient(base_url=url) as client:
+        assert "no \\ud800" in (await client.get("/")).text
+        assert (await client.get("/status")).json()["providers"][0]["last_failure"]["reason"] == "no \ud800"
 
 
 @pytest.mark.anyio
@@ -141,6 +152,18 @@ async def test_a_web_page_whose_name_leads_here_reads_nothing(host: str) -> None
             assert "version" not in answer.text
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.anyio
+async def test_a_web_page_of_another_site_cannot_take_the_places_of_viewers(site: str) -> None:
+    """It couldn't read a stream, but hold it open; a link to the page works."""
+    foreign = {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "iframe"}
+    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+        for path in ("/page/stream", "/status/stream", "/tail", "/metrics", "/"):
+            assert (await client.get(path, headers=foreign)).status_code == 403
+        link = {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "document"}
+        assert (await client.get("/", headers=link)).status_code == 200
+
+
 @pytest.mark.parametrize(
     "head",
     [
@@ -163,6 +186,30 @@ async def test_a_missing_or_doubled_host_is_refused(head: str) -> None:
     assert b" 400 " in answer.splitlines()[0]
     assert b"one Host header" in answer
     assert b"version" not in answer
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://localhost/livez", b" 200 "),
+        ("HTTP://LOCALHOST/livez", b" 200 "),
+        ("http://evil.example/livez", b" 400 "),
+        ("http://localhost@evil.example/livez", b" 400 "),
+        ("http://localhost:1/livez", b" 400 "),
+    ],
+)
+@pytest.mark.anyio
+async def test_a_target_that_is_an_address_names_the_same_host(target: str, status: bytes) -> None:
+    """A proxy in front may have decided by either of them."""
+    async with serving(admin_app(Worker(), metrics())) as url:
+        host, port = parse_listen(url.removeprefix("http://"))
+        async with await anyio.connect_tcp(host, port) as client:
+            await client.send(
+                f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+            )
+            with anyio.fail_after(5):
+                answer = await _until_closed(client)
+    assert status in answer.splitlines()[0]
 
 
 # ---- server
@@ -399,6 +446,24 @@ async def test_a_viewer_who_left_frees_a_place() -> None:
         for _ in range(MOST_VIEWERS + 1):  # one after the other
             async with client.stream("GET", "/page/stream") as answer:
                 assert answer.status_code == 200
+
+
+@pytest.mark.anyio
+async def test_a_viewer_who_left_frees_a_place_whatever_else_it_requested() -> None:
+    """Requests behind a stream, which never get their turn, don't hide that the connection is lost."""
+    stream = b"GET /page/stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+        for _ in range(MOST_VIEWERS):
+            viewer = await anyio.connect_tcp(*parse_listen(url.removeprefix("http://")))
+            await viewer.send(stream + stream)
+            await viewer.receive()
+            await viewer.aclose()
+        request, status = client.build_request("GET", "/page/stream"), 503
+        with anyio.fail_after(10):
+            while status != 200:
+                answer = await client.send(request, stream=True)
+                status = answer.status_code
+                await answer.aclose()
 
 
 @pytest.mark.anyio

@@ -49,7 +49,7 @@ async def test_events_are_sent_as_they_happen() -> None:
             assert answer.headers["content-type"] == "text/event-stream"
             lines = answer.aiter_lines()
             assert await anext(lines) == ":"
-            worker.tails[0].taken([entry(6), entry(7)], 1_800_000_000_000_000)
+            worker.tails.taken([entry(6), entry(7)], 1_800_000_000_000_000)
             data = ""
             while not data.startswith("data: "):
                 data = await anext(lines)

@@ -230,6 +230,60 @@ def test_what_a_collector_answers_decides_about_a_repeat(
     assert collector.headers["/v1/traces"][0]["x-api-key"] == "k"
 
 
+def test_a_collector_that_takes_metrics_and_no_spans_is_logged_once(collector: Collector) -> None:
+    """As one does that has no pipeline for traces."""
+    collector.statuses["/v1/traces"].extend([404] * 3)
+
+    async def run() -> None:
+        queue = SpanQueue()
+        exporting = exporter(collector, queue, Metrics([], "1"))
+        for number in range(3):
+            queue.add(span(number))
+            await exporting._post_all_spans()
+            await exporting._post_metrics()
+        queue.add(span(4))
+        await exporting._post_all_spans()
+        await exporting._collector.client.aclose()
+
+    with log_lines("info") as lines:
+        anyio.run(run)
+    assert [line["event"] for line in lines()] == ["otlp.unavailable", "otlp.recovered"]
+
+
+@pytest.mark.parametrize(("refused", "lost"), [(-5, 0), (2, 2), (2**62, 3)])
+def test_a_collector_cannot_refuse_other_spans_than_it_was_sent(
+    collector: Collector, refused: int, lost: int
+) -> None:
+    collector.refused = refused
+
+    async def run() -> Metrics:
+        queue, metrics = SpanQueue(), Metrics([], "1")
+        for number in range(3):
+            queue.add(span(number))
+        exporting = exporter(collector, queue, metrics)
+        await exporting._post_all_spans()
+        await exporting._collector.client.aclose()
+        return metrics
+
+    metrics = anyio.run(run)
+    assert (metrics._spans["accepted",], metrics._spans["lost",]) == (3 - lost, lost)
+
+
+def test_a_reason_that_is_no_unicode_is_exported_all_the_same(collector: Collector) -> None:
+    """Adapters of other packages give reasons; one must not end the worker."""
+
+    async def run() -> None:
+        queue = SpanQueue()
+        queue.add(span(1)._replace(name="attempt \udc80", error="no \ud800", attributes={"x": "\ud800"}))
+        exporting = exporter(collector, queue, Metrics([], "1"))
+        assert await exporting._post_all_spans()
+        await exporting._collector.client.aclose()
+
+    anyio.run(run)
+    (found,) = collector.spans
+    assert (found.name, found.status.message) == ("attempt \\udc80", "no \\ud800")
+
+
 def test_an_answer_that_is_no_answer_of_a_collector() -> None:
     """A partial success counts; anything else is no reason to repeat."""
     assert refused_spans(b"") == 0

@@ -118,6 +118,18 @@ async def test_a_page_of_another_origin_orders_nothing(
     assert operator.orders == []
 
 
+@pytest.mark.parametrize("name", ["Origin", "Sec-Fetch-Site", "Content-Type"])
+async def test_a_header_that_is_given_twice_must_be_right_twice(operator: Operator, name: str) -> None:
+    """Whoever stands in between may have looked at either of them."""
+    async with serving(operator) as client:
+        own = {"Origin": str(client.base_url).rstrip("/"), "Sec-Fetch-Site": "same-origin"}
+        known = {**own, "Content-Type": "Application/JSON; charset=utf-8", "Authorization": f"Bearer {TOKEN}"}
+        assert (await client.post("/actions/reload", content="{}", headers=known)).status_code == 200
+        twice = [*known.items(), (name, "text/plain")]
+        assert (await client.post("/actions/reload", content="{}", headers=twice)).status_code in (403, 415)
+    assert operator.orders == [("reload",)]
+
+
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "worker.internal.evil.example"])
 async def test_a_request_to_another_host_is_refused(operator: Operator, host: str) -> None:
     """A name that was made to lead here (DNS rebinding) is the page's own origin, and still not ours."""

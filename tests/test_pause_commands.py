@@ -11,7 +11,11 @@ from subprocess import Popen
 
 import pytest
 
+from deliveryd.control.client import ask
+from deliveryd.control.protocol import MOST_KEYS, as_control_reply
+from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.sandbox.faults import ApplyThenHangUp
+from deliveryd.worker.picture import MOST_PAUSED
 from support.messages import message, sms_settings
 from support.terminal import Answered, command
 from support.world import PATIENCE, World, open_world
@@ -162,6 +166,20 @@ def test_orders_work_with_the_journal_at_rest_and_an_idle_run_says_what_is_left(
     assert give(world, "resume", "settings", 7, 9).status == 1
     world.run_until_idle()
     assert world.state.statuses(1) == ["dequeued", "sent"]
+
+
+def test_the_status_is_shown_with_thousands_of_messages_paused(world: World) -> None:
+    """It lists some of them, and before them what holds up more than one message."""
+    worker = running(world)
+    for first in range(0, 20_000, MOST_KEYS):
+        ids = tuple(map(str, range(first, first + MOST_KEYS)))
+        order = Order(Action.PAUSE, ItemKind.MESSAGE, ids, reason="x" * 200)
+        assert as_control_reply(ask(world.folder / "journal.db", order)).done == ids
+    assert give(world, "pause", "channel", "sms").status == 0
+    status = command("status", "--config", world.config, "--json").data
+    assert (status["paused"][0]["kind"], len(status["paused"])) == ("channel", MOST_PAUSED)
+    assert status["paused_left_out"] == 20_001 - MOST_PAUSED
+    ended(worker)
 
 
 @pytest.mark.parametrize(

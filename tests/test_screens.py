@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.text import Text
 
+from deliveryd.admin.page import live_regions
 from deliveryd.cli.text_output import safe
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.columns import Cell, Column, fitted, fitted_table
@@ -62,6 +63,12 @@ def test_what_is_paused_is_named_and_its_providers_say_so() -> None:
     rows = provider_rows(overview.providers, overview)
     stopped = {each.identity for each in BUSY.providers if each.channel == "sms"} | {"messenger/south"}
     assert {row.name for row in rows if row.state.text == "paused"} == stopped
+
+
+def test_pauses_that_are_left_out_are_counted() -> None:
+    overview = replace(DOWN, paused_left_out=1900)
+    assert "and 1,900 more: see deliveryd paused" in shown(status_lines(overview, 120))
+    assert "and 1,900 more: see deliveryd paused" in live_regions(overview)["paused"]
 
 
 def test_a_worker_that_is_not_ready_is_told_so_first() -> None:

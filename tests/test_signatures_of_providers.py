@@ -99,6 +99,19 @@ def test_plivo_version_3(method: str, query: str, fields: str, signature: str, h
     assert not is_genuine(table, "tok123", sent(f"{fields}&x=1"))
 
 
+def test_a_signature_of_plivo_covers_no_body_but_a_form() -> None:
+    """One that was seen with a query would fit any JSON beside it."""
+    headers = {
+        "x_plivo_signature_v3": "uKFYvGaiT6+/NlvXd7YU3bK1ffhpT2WJwf6caBoYuAQ=",
+        "x_plivo_signature_v3_nonce": "nonce1",
+    }
+    url = "https://cb.example/pl?Status=delivered&MessageUUID=u-1"
+    assert is_genuine({"scheme": "plivo"}, "tok123", request(b"", "GET", url, **headers))
+    assert not is_genuine(
+        {"scheme": "plivo"}, "tok123", request(b'{"Status": "failed"}', "POST", url, **headers)
+    )
+
+
 def test_plivo_version_2() -> None:
     """The sheet's vector; refused where only version 3 counts, and beside a version 3 that doesn't fit."""
     signature = "wWCT6fR3uCkwp4j5O+D6NdZ/esxtMr5WHAtqLaSrSts="
@@ -182,6 +195,16 @@ def test_mailgun_signs_a_token_which_counts_for_one_report() -> None:
     assert found[0].digest == found[2].digest
     assert found[0].body != found[2].body
     assert found[0].until == (1795286402 + 43_200) * SECOND
+
+
+@pytest.mark.parametrize(("tolerance", "seconds"), [("1s", 43_200), ("2d", 172_800)])
+def test_a_token_of_mailgun_is_remembered_beyond_a_short_tolerance(tolerance: str, seconds: int) -> None:
+    """Otherwise a reload that raises it would let the token count for another report."""
+    scheme = open_scheme(options(scheme="mailgun", secret_file="/unused", tolerance=tolerance))
+    verified = scheme.verify(mailgun_request(), read_keys(scheme, ["key123"]), 1795286402 * SECOND)
+    assert isinstance(verified, ReceiptRequest)
+    assert verified.token is not None
+    assert verified.token.until == (1795286402 + seconds) * SECOND
 
 
 def test_mailgun_by_form_and_out_of_time() -> None:

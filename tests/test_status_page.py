@@ -211,6 +211,17 @@ def test_what_comes_from_elsewhere_is_only_text(browser: Browser) -> None:
         assert page.locator("img, main script").count() == 0
 
 
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_the_longest_names_stick_out_nowhere(browser: Browser, size: tuple[int, int]) -> None:
+    site, longest = Site(), f"{'c' * 64}/{'p' * 64}"
+    pause = Paused("provider", longest, IDLE.at, None, 1, "u" * 64, None, "r" * 500)
+    down = provider(longest, breaker="open", since=IDLE.at, waiting=1)
+    show(site, replace(IDLE, providers=[down, provider("sms")], paused=[pause]))
+    with site.served() as url, opened(browser, url, size) as page:
+        expect(page.locator("#link.live")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_with_the_token_an_operator_pauses_and_resumes(browser: Browser) -> None:
     """Buttons appear once the token was typed in, and the page shows what it led to."""
     site = Site()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
 
 from deliveryd.channels.base import Dispatch, Refused, TryAgain, Verdict
-from deliveryd.delivery.recorder import Recorder
-from deliveryd.delivery.tail import MOST_HELD, Tail, TailEvent, TailFilter
+from deliveryd.delivery.tail import MOST_HELD, TailEvent, TailFeed, TailFilter
 from deliveryd.journal.base import MatchedReceipt
 from deliveryd.model import Entry, Receipt, format_instant
 from support.messages import message
+from support.overviews import Worker
 from support.virtual import START, VirtualWorld, live
 
 BOTH = json.dumps(
@@ -47,17 +47,12 @@ def watched(world: VirtualWorld, wanted: TailFilter) -> list[dict[str, Any]]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: supervisor.run(until_idle=True))
             await supervisor.opened.wait()
-            with Tail(supervisor.parts.recorder, wanted) as tail:
+            with TailFeed(supervisor.parts.recorder).open(wanted) as tail:
                 while supervisor.account is None:
                     events.extend(await tail.next_events(0.5))
 
     live(run)
     return [event.as_data() for event in events]
-
-
-def unwatched() -> Recorder:
-    """A recorder that nothing is recorded with."""
-    return cast("Recorder", None)
 
 
 def refused_by_sms(world: VirtualWorld) -> None:
@@ -122,11 +117,12 @@ def test_a_slow_reader_loses_events_and_is_told_how_many() -> None:
     """The line holds a bounded number of events for it, and never waits."""
 
     async def run() -> list[TailEvent]:
-        tail = Tail(unwatched(), ALL)
-        tail.taken([Entry(id_, 1, 1, {}) for id_ in range(MOST_HELD + 5)], START)
+        feed = Worker().tails
         events: list[TailEvent] = []
-        while found := await tail.next_events(0.01):
-            events += found
+        with feed.open(ALL) as tail:
+            feed.taken([Entry(id_, 1, 1, {}) for id_ in range(MOST_HELD + 5)], START)
+            while found := await tail.next_events(0.01):
+                events += found
         return events
 
     events = anyio.run(run)
@@ -135,14 +131,33 @@ def test_a_slow_reader_loses_events_and_is_told_how_many() -> None:
     assert events[-1].left_out == 5
 
 
+def test_an_event_is_made_once_for_all_readers_that_selected_it() -> None:
+    """So that many readers cost the line little; without one, nothing is made."""
+
+    async def run() -> None:
+        feed = Worker().tails
+        with feed.open(ALL) as first, feed.open(ALL) as second, feed.open(TailFilter(message=8)) as other:
+            feed.taken([Entry(7, 1, 1, {})], START)
+            (event,), (same,) = await first.next_events(0.01), await second.next_events(0.01)
+            assert event is same
+            assert event.as_text() is same.as_text()
+            assert json.loads(event.as_text()) == event.as_data()
+            assert not await other.next_events(0.01)
+        feed.taken([Entry(8, 1, 1, {})], START)
+        assert not await first.next_events(0.01)
+
+    anyio.run(run)
+
+
 def test_the_status_of_a_receipt_is_shown_without_the_providers_words() -> None:
     """What a provider says may quote an address."""
 
     async def run() -> list[TailEvent]:
-        tail = Tail(unwatched(), ALL)
+        feed = Worker().tails
         receipt = Receipt("sms/b", "id", False, "+4915112345678 is no number", START, START)
-        tail.received([receipt], [MatchedReceipt("matched", None, 7)], START)
-        return list(await tail.next_events(0.01))
+        with feed.open(ALL) as tail:
+            feed.received([receipt], [MatchedReceipt("matched", None, 7)], START)
+            return list(await tail.next_events(0.01))
 
     (event,) = anyio.run(run)
     assert event.as_data() == {

@@ -9,14 +9,20 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 
 class Collector:
-    """What arrived. `statuses` are the next answers by path; without one it is 200."""
+    """What arrived. `statuses` are the next answers by path; without one it is 200.
+
+    `refused`: so many spans of each request, by the answer.
+    """
 
     def __init__(self) -> None:
         self.address = ""
@@ -24,6 +30,7 @@ class Collector:
         self.metrics: list[Metric] = []
         self.headers: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
         self.statuses: defaultdict[str, deque[int]] = defaultdict(deque)
+        self.refused = 0
         self.arrived = threading.Condition()
 
     @property
@@ -70,8 +77,12 @@ def collecting() -> Iterator[Collector]:
         def do_POST(self) -> None:  # the name is http.server's
             body = self.rfile.read(int(self.headers["Content-Length"]))
             self.send_response(collector.take_in(self.path, dict(self.headers), body))
-            self.send_header("Content-Length", "0")
+            answer = ExportTraceServiceResponse()
+            answer.partial_success.rejected_spans = collector.refused
+            encoded = answer.SerializeToString() if collector.refused else b""
+            self.send_header("Content-Length", str(len(encoded)))
             self.end_headers()
+            self.wfile.write(encoded)
 
         def log_message(self, *_arguments: object) -> None:
             """Be quiet."""

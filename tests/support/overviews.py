@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.delivery.tail import Tail, TailFilter
+from deliveryd.delivery.tail import Tail, TailFeed, TailFilter
 from deliveryd.errors import ConfigError, DeliverydError
 from deliveryd.telemetry.overview import (
     Disk,
@@ -43,7 +43,7 @@ IDLE = Overview(
     in_flight=0, in_flight_limit=1000, places_free=1000,
     messages={}, waiting_unbound=0, events=EventsView(0, 0), oldest=Oldest(), malformed=0,
     receipts_unmatched=0, providers=[provider("sms"), provider("email")], disk=Disk(180 << 30, 64 << 20),
-    paused=[], warnings=[], last_reload=None, lanes={}, loops={"intake": 0.2},
+    paused=[], paused_left_out=0, warnings=[], last_reload=None, lanes={}, loops={"intake": 0.2},
 )  # fmt: skip
 
 BUSY = replace(
@@ -130,12 +130,12 @@ def hour(scale: float = 1.0, points: int = 360) -> Points:
 
 
 class _Nobody:
-    """In place of a recorder: a test hands its events to the tail itself."""
+    """In place of a recorder: a test hands its events to the feed itself."""
 
-    def watch(self, watcher: Tail) -> None:
+    def watch(self, watcher: TailFeed) -> None:
         """Do nothing."""
 
-    def unwatch(self, watcher: Tail) -> None:
+    def unwatch(self, watcher: TailFeed) -> None:
         """Do nothing."""
 
 
@@ -146,7 +146,7 @@ class Worker:
     is_alive: bool = True
     is_ready: bool = True
     shown: Overview = IDLE
-    tails: list[Tail] = field(default_factory=list)
+    tails: TailFeed = field(default_factory=lambda: TailFeed(cast("Recorder", _Nobody())))
     past: Points = field(default_factory=lambda: Points(10.0))
 
     def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:
@@ -163,8 +163,7 @@ class Worker:
 
     def tail(self, wanted: TailFilter) -> Tail:
         """A reader of what a test records."""
-        self.tails.append(Tail(cast("Recorder", _Nobody()), wanted))
-        return self.tails[-1]
+        return self.tails.open(wanted)
 
     def overview(self) -> Overview:
         """As set."""

@@ -31,6 +31,7 @@ FAILURE_PERIOD = 60.0
 
 MOST_PEERS = 1000
 _LONGEST_PAUSE = 3650 * 86400.0
+_OWN_SITES = frozenset({"same-origin", "none"})
 
 _NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
@@ -189,12 +190,12 @@ _Action = Callable[[_Fields], Awaitable[Mapping[str, object]]]
 
 def _check_origin(request: Request) -> None:
     """Raise Denied for a request that a browser sends for a page of another site."""
-    site = request.headers.get("sec-fetch-site", "same-origin")
-    origin = request.headers.get("origin")
+    sites, origins = request.headers.getlist("sec-fetch-site"), request.headers.getlist("origin")
     host = request.headers.get("host", "")
-    if site not in ("same-origin", "none") or origin not in (None, f"http://{host}", f"https://{host}"):
+    if not _OWN_SITES.issuperset(sites) or not {f"http://{host}", f"https://{host}"}.issuperset(origins):
         raise Denied(403, "requests of other sites' pages are refused")
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+    types = {each.partition(";")[0].strip().lower() for each in request.headers.getlist("content-type")}
+    if types != {"application/json"}:
         raise Denied(415, "the body must be JSON, with Content-Type: application/json")
 
 

@@ -67,7 +67,9 @@ def admin_app(
 
     async def shown(_request: Request) -> Response:
         document = page.document(drawn.regions(), extras)
-        return Response(document, headers=_PAGE_HEADERS, media_type="text/html")
+        # An adapter may give a reason with half a surrogate pair.
+        body = document.encode("utf-8", "backslashreplace")
+        return Response(body, headers=_PAGE_HEADERS, media_type="text/html")
 
     async def livez(_request: Request) -> Response:
         alive, turns = health.alive()

@@ -1,14 +1,16 @@
-"""Checks the `Host` header, so that web pages can't read this server.
+"""Checks where requests come from, so that web pages of other sites can neither read this server nor load it.
 
 A page can reach a server in its reader's network by resolving its own name to the server's address (DNS
 rebinding); the `Host` header is then the page's name. So only addresses and configured names are accepted.
+Without that, a page can't read the answers, but could send requests and hold the places of viewers: browsers
+mark those with `Sec-Fetch-Site`. Links from elsewhere work.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -27,10 +29,13 @@ class HostGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) == 1 and self._allows(hosts[0]):
-            await self._app(scope, receive, send)
-        else:
+        if len(hosts) != 1 or not self._allows(hosts[0]):
             await _refusal(hosts)(scope, receive, send)
+        elif _is_embedded(scope["headers"]):
+            text = "requests of other sites' pages are refused\n"
+            await PlainTextResponse(text, 403, _CLOSE)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
     def _allows(self, host: str) -> bool:
         match = _HOST.fullmatch(host)
@@ -39,6 +44,13 @@ class HostGuard:
         if match["v6"] is not None:
             return _is_address(match["v6"], 6)
         return match["name"].lower().removesuffix(".") in self._names or _is_address(match["name"], 4)
+
+
+def _is_embedded(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a page of another site makes the request, and no reader who follows a link."""
+    marks = dict(headers)
+    is_foreign = marks.get(b"sec-fetch-site") in (b"cross-site", b"same-site")
+    return is_foreign and marks.get(b"sec-fetch-dest") != b"document"
 
 
 def _is_address(text: str, version: int) -> bool:

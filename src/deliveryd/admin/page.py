@@ -60,8 +60,7 @@ def live_regions(overview: Overview) -> Regions:
         "events": _events(overview),
         "disk": _disk(overview),
         "providers": _providers(overview),
-        "paused": "".join(_pause(each, overview.at) for each in overview.paused)
-        or '<li class="calm">Nothing is paused.</li>',
+        "paused": _paused(overview),
         "reload": _reload(overview),
         "warnings": _warnings(overview),
         "foot": _foot(overview),
@@ -313,6 +312,14 @@ def _receipts(each: ProviderView) -> str:
         return '<span class="tag fair">silent</span>'
     late = each.unconfirmed + each.overdue
     return f"{each.delivered:,} delivered" + (f" <small>{late:,} late</small>" if late else "")
+
+
+def _paused(overview: Overview) -> str:
+    if not overview.paused:
+        return '<li class="calm">Nothing is paused.</li>'
+    listed = "".join(_pause(each, overview.at) for each in overview.paused)
+    left_out = overview.paused_left_out
+    return listed + (f"<li>and {left_out:,} more: see deliveryd paused</li>" if left_out else "")
 
 
 def _pause(pause: Paused, now: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 
 import anyio
@@ -54,9 +53,8 @@ class TailStream:
         with self._open_tail(wanted) as tail:
             await _send_part(send, _NOTHING)
             while True:
-                events = [event.as_data() for event in await tail.next_events()]
-                text = json.dumps({"events": events}, separators=(",", ":"))
-                await _send_part(send, f"data: {text}\n\n".encode() if events else _NOTHING)
+                events = ",".join(event.as_text() for event in await tail.next_events())
+                await _send_part(send, f'data: {{"events":[{events}]}}\n\n'.encode() if events else _NOTHING)
 
 
 async def _send_part(send: Send, part: bytes) -> None:

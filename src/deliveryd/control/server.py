@@ -37,6 +37,9 @@ MOST_CONNECTIONS = 24
 MOST_STREAMS = 16
 """Most connections at a time, and how many of them may be streams, so that orders find a free one."""
 
+_MOST_WAITING = 100
+"""Connections that wait for one of these places; the system refuses further ones at once."""
+
 UNKNOWN = "unknown request: the command may be of another version of deliveryd"
 
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
@@ -162,7 +165,7 @@ def _listening(path: Path) -> Iterator[socket.socket]:
         with socket_address(path) as address:
             listener.bind(address)
         try:
-            listener.listen(8)
+            listener.listen(_MOST_WAITING)
             listener.setblocking(False)
             yield listener
         finally:
@@ -196,9 +199,9 @@ async def _receive_line(connection: socket.socket) -> bytes:
 
 
 async def _send(connection: socket.socket, answer: Mapping[str, object] | Failed | Misconfiguration) -> bool:
-    """Send a line; return whether it was sent in time."""
+    """Send a line; return whether it was sent in time, to a client that is still connected."""
     rest = memoryview(write_reply(answer))
-    with anyio.move_on_after(EXCHANGE_TIMEOUT):
+    with anyio.move_on_after(EXCHANGE_TIMEOUT), suppress(OSError):
         while rest:
             await anyio.wait_writable(connection)
             rest = rest[connection.send(rest) :]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from deliveryd.delivery.failures import NO_PROVIDER, reason_of
@@ -45,7 +47,8 @@ class TailFilter(NamedTuple):
         return not self.failed or event.event in FAILURES or event.status in ("error", "failed")
 
 
-class TailEvent(NamedTuple):
+@dataclass(slots=True)
+class TailEvent:
     """One thing that happened to a message. `status` is that of the service's event or of the receipt.
 
     `number` counts the tries of a stay at a provider. `left_out`: for how many events `dropped` stands.
@@ -60,12 +63,22 @@ class TailEvent(NamedTuple):
     number: int | None = None
     reason: str | None = None
     left_out: int | None = None
+    _text: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def as_data(self) -> dict[str, object]:
         """Return the event as JSON, without what it lacks."""
         channel = None if self.provider is None else channel_of(self.provider)
-        fields = {**self._asdict(), "at": format_instant(self.at), "channel": channel}
-        return {name: fields[name] for name in _ORDER if fields[name] is not None}
+        fields = (
+            *(format_instant(self.at), self.message, self.event, channel, self.provider, self.settings),
+            *(self.status, self.number, self.reason, self.left_out),
+        )
+        return {name: value for name, value in zip(_ORDER, fields, strict=True) if value is not None}
+
+    def as_text(self) -> str:
+        """Return that as text, which is made once for all readers."""
+        if self._text is None:
+            self._text = json.dumps(self.as_data(), separators=(",", ":"))
+        return self._text
 
 
 _ORDER = (
@@ -77,20 +90,19 @@ _ORDER = (
 class Tail:
     """A reader's events, from the beginning of the `with` block to its end."""
 
-    def __init__(self, recorder: Recorder, wanted: TailFilter) -> None:
-        self._recorder = recorder
+    def __init__(self, feed: TailFeed, wanted: TailFilter) -> None:
+        self._feed = feed
         self._wanted = wanted
         self._held: deque[TailEvent] = deque()
         self._dropped = 0
-        self._tried_at: dict[int, str] = {}  # the provider of each attempt under way
         self._added = AutoResetEvent()
 
     def __enter__(self) -> Self:
-        self._recorder.watch(self)
+        self._feed.begin(self)
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        self._recorder.unwatch(self)
+        self._feed.end(self)
 
     async def next_events(self, longest: float = HEARTBEAT_INTERVAL) -> Sequence[TailEvent]:
         """Wait up to `longest` seconds for events; return up to `MOST_AT_ONCE` of them."""
@@ -102,7 +114,8 @@ class Tail:
             self._dropped = 0
         return events
 
-    def _add(self, events: Iterator[TailEvent]) -> None:
+    def add(self, events: Sequence[TailEvent]) -> None:
+        """Hold what the reader selected, as far as there is room."""
         for event in events:
             if not self._wanted.passes(event):
                 continue
@@ -112,6 +125,37 @@ class Tail:
                 self._held.append(event)
         if self._held:
             self._added.set()
+
+
+class TailFeed:
+    """Makes events of what the recorder tells, once for all readers; without a reader, none."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._readers: list[Tail] = []
+        self._tried_at: dict[int, str] = {}  # the provider of each attempt under way
+
+    def open(self, wanted: TailFilter) -> Tail:
+        """Return a reader, which begins with its `with` block."""
+        return Tail(self, wanted)
+
+    def begin(self, reader: Tail) -> None:
+        """Hand events to a reader from now on."""
+        if not self._readers:
+            self._recorder.watch(self)
+        self._readers.append(reader)
+
+    def end(self, reader: Tail) -> None:
+        """Hand no more to a reader."""
+        self._readers.remove(reader)
+        if not self._readers:
+            self._recorder.unwatch(self)
+            self._tried_at.clear()
+
+    def _add(self, events: Iterator[TailEvent]) -> None:
+        made = list(events)
+        for reader in self._readers:
+            reader.add(made)
 
     # what the recorder tells
 

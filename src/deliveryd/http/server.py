@@ -17,7 +17,7 @@ import anyio
 import httptools
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from deliveryd.http import unfinished
 from deliveryd.http.peers import Peers
@@ -121,6 +121,8 @@ class _TimedProtocol(HttpToolsProtocol):
     _is_offer = False  # of another protocol
     _state: Literal["new", "waited for", "idle", "at work"] = "new"
     _fault: str | None = None
+    _answered: RequestResponseCycle | None = None
+    """The request that is being answered. uvicorn's `cycle` is the last one read, which may wait for it."""
 
     def __init__(self, peers: Peers, unfinished: Unfinished, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -137,6 +139,9 @@ class _TimedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self._answered is not None:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
         self._unfinished.leave(self)
         self._patience.cancel()
 
@@ -159,13 +164,17 @@ class _TimedProtocol(HttpToolsProtocol):
         self._is_offer = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         if self._is_offer:
             return
-        hosts = 0
-        for name, _value in self.headers:
+        hosts, host = 0, b""
+        for name, value in self.headers:
             if name == b"host":
-                hosts += 1
+                hosts, host = hosts + 1, value
         if hosts != 1 and (hosts > 1 or self.parser.get_http_version() == "1.1"):
             raise self._wrong("A request must have one Host header.")
+        if self.url[:1] != b"/" and _names_another(self.url, host):
+            raise self._wrong("The target of a request must name the same host as its Host header.")
         super().on_headers_complete()
+        if self._answered is None:
+            self._answered = self.cycle
         if len(self.connections) > _MOST_KEPT and not self.pipeline:
             self.cycle.keep_alive = False
 
@@ -181,6 +190,7 @@ class _TimedProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._answered = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         self._owed -= 1
         self._deadline = self.loop.time() + _REQUEST_TIMEOUT
@@ -259,7 +269,15 @@ class _TimedProtocol(HttpToolsProtocol):
     @property
     def is_streaming(self) -> bool:
         """Whether a response is being sent that the client reads: it may take as long as it takes."""
-        return bool(self._owed) and self.cycle.response_started and not self.flow.write_paused
+        if self._answered is None or not self._owed:
+            return False
+        return self._answered.response_started and not self.flow.write_paused
+
+
+def _names_another(target: bytes, host: bytes) -> bool:
+    """Whether a target is an absolute address of another host, which would count (RFC 9112, 3.2.2)."""
+    _, is_absolute, rest = target.partition(b"://")
+    return bool(is_absolute) and rest.partition(b"/")[0].lower() != host.lower()
 
 
 class _Parser(httptools.HttpRequestParser):

@@ -209,7 +209,10 @@ def notice_lines(overview: Overview, width: int) -> list[Text]:
 
 def paused_lines(overview: Overview, width: int) -> list[Text]:
     """What is paused, since when and why."""
-    return [line for each in overview.paused for line in _wrapped(_pause(each, overview.at), width, "yellow")]
+    texts = [_pause(each, overview.at) for each in overview.paused]
+    if overview.paused_left_out:
+        texts.append(f"and {overview.paused_left_out:,} more: see deliveryd paused")
+    return [line for text in texts for line in _wrapped(text, width, "yellow")]
 
 
 def _pause(pause: Paused, now: str) -> str:

@@ -63,14 +63,14 @@ def encode_metrics(families: Iterable[Metric], origin: TelemetryOrigin, at: int)
 
 
 def _span(span: TraceSpan) -> SpanMessage:
-    error = span.error and span.error[:_LONGEST_REASON]
+    error = span.error and _text(span.error[:_LONGEST_REASON])
     status = Status(code=Status.STATUS_CODE_ERROR, message=error) if error is not None else None
     return SpanMessage(
         trace_id=span.trace,
         span_id=span.id,
         parent_span_id=span.parent,
         flags=_SAMPLED,
-        name=span.name,
+        name=_text(span.name),
         kind=SpanMessage.SpanKind.ValueType(span.kind),
         start_time_unix_nano=span.start * _MICROSECOND,
         end_time_unix_nano=max(span.end, span.start) * _MICROSECOND,
@@ -81,8 +81,13 @@ def _span(span: TraceSpan) -> SpanMessage:
 
 def _attributes(values: Mapping[str, str | int]) -> Iterator[KeyValue]:
     for name, value in values.items():
-        typed = AnyValue(int_value=value) if isinstance(value, int) else AnyValue(string_value=value)
+        typed = AnyValue(int_value=value) if isinstance(value, int) else AnyValue(string_value=_text(value))
         yield KeyValue(key=name, value=typed)
+
+
+def _text(text: str) -> str:
+    """Text that protobuf can carry: an adapter may give a reason with half a surrogate pair."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _scope() -> InstrumentationScope:

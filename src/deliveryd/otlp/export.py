@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import anyio
@@ -72,7 +73,7 @@ class Exporter:
         self._blocking = blocking
         self._interval = interval
         self._origin = TelemetryOrigin(namespace, platform.node(), clock.now())
-        self._is_down = False
+        self._failing: set[str] = set()
         self._counted_lost = 0
 
     async def run(self, stop: anyio.Event) -> None:
@@ -110,7 +111,6 @@ class Exporter:
                     self._spans.put_back(spans)
                 else:
                     self._metrics.spans_exported(0, len(spans))
-                self._note_failure(str(failed))
                 return False
             except BaseException:  # cancelled: the last post may still take them
                 self._spans.put_back(spans)
@@ -121,11 +121,10 @@ class Exporter:
         body = await self._blocking(lambda: encode_spans(spans, self._origin))
         answer = await self._post("/v1/traces", body)
         try:
-            refused = min(refused_spans(answer), len(spans))
+            refused = max(0, min(refused_spans(answer), len(spans)))
         except ValueError:
             refused = 0
         self._metrics.spans_exported(len(spans) - refused, refused)
-        self._note_success()
 
     async def _post_metrics_often(self, interval: float) -> None:
         while True:
@@ -135,16 +134,21 @@ class Exporter:
     async def _post_metrics(self) -> None:
         """Post the present values; what a failed post would have told, the next one tells."""
         found, now = list(families(self._metrics)), self._clock.now()
-        try:
-            body = await self._blocking(lambda: encode_metrics(found, self._origin, now))
+        body = await self._blocking(lambda: encode_metrics(found, self._origin, now))
+        with suppress(_Failed):
             await self._post("/v1/metrics", body)
-        except _Failed as failed:
-            self._note_failure(str(failed))
-        else:
-            self._note_success()
 
     async def _post(self, path: str, body: bytes) -> bytes:
-        """Post a body; return the answer's. Raises _Failed."""
+        """Post a body, and note whether that worked; return the answer's. Raises _Failed."""
+        try:
+            answer = await self._send(path, body)
+        except _Failed as failed:
+            self._note_failure(path, str(failed))
+            raise
+        self._note_success(path)
+        return answer
+
+    async def _send(self, path: str, body: bytes) -> bytes:
         client, endpoint, headers = self._collector
         try:
             fields = [("content-type", "application/x-protobuf"), *headers()]
@@ -157,16 +161,19 @@ class Exporter:
             return answer.body
         raise _Failed(f"status {answer.status} at {path}", again=answer.status in _AGAIN)
 
-    def _note_failure(self, reason: str) -> None:
+    def _note_failure(self, path: str, reason: str) -> None:
         """Count a failed post, and log the first one of an outage."""
         self._metrics.export_failed()
-        if not self._is_down:
-            self._is_down = True
+        if not self._failing:
             log(Event.OTLP_UNAVAILABLE, host=target_of(self._collector.endpoint).host, reason=reason)
+        self._failing.add(path)
 
-    def _note_success(self) -> None:
-        if self._is_down:
-            self._is_down = False
+    def _note_success(self, path: str) -> None:
+        """Log the end of an outage: a collector may take metrics all the time, and no spans."""
+        if path not in self._failing:
+            return
+        self._failing.remove(path)
+        if not self._failing:
             self._count_lost()
             log(Event.OTLP_RECOVERED, host=target_of(self._collector.endpoint).host)
 

@@ -128,7 +128,7 @@ class Reload:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The state of a worker at one instant."""
+    """The state of a worker at one instant. `paused_left_out`: how many pauses `paused` leaves out."""
 
     at: str
     version: str
@@ -152,6 +152,7 @@ class Overview:
     providers: Sequence[ProviderView]
     disk: Disk
     paused: Sequence[Paused]
+    paused_left_out: int
     warnings: Sequence[Mapping[str, object]]
     last_reload: Reload | None
     lanes: Mapping[str, Mapping[str, object]]

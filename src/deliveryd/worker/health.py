@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import anyio
 
 from deliveryd.config import Config
-from deliveryd.delivery.tail import Tail, TailFilter
+from deliveryd.delivery.tail import Tail, TailFeed, TailFilter
 from deliveryd.journal.base import Counts, Open
 from deliveryd.journal.pauses import PauseKind
 from deliveryd.metrics import Levels
@@ -30,6 +30,7 @@ class WorkerHealth:
         self._parts = parts
         self._clock = clock
         self.history = History(parts.metrics)
+        self._tails = TailFeed(parts.recorder)
         self._picture = Picture(config, parts, clock, self.history)
         self._journal_path = config.journal.path
         self._patience = 45.0 + 4 * config.service.timeout
@@ -96,7 +97,7 @@ class WorkerHealth:
 
     def tail(self, wanted: TailFilter) -> Tail:
         """Return a reader of what happens to messages, which begins with its `with` block."""
-        return Tail(self._parts.recorder, wanted)
+        return self._tails.open(wanted)
 
     def sentence(self) -> str:
         """Return the worker's state as a sentence."""

@@ -10,7 +10,7 @@ from deliveryd import __version__
 from deliveryd.config import Config
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.journal.base import Counts, Open
-from deliveryd.journal.pauses import Pause
+from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.model import SECOND, Clock, channel_of, format_instant
 from deliveryd.options.units import format_rate
 from deliveryd.telemetry.log_events import last_warnings
@@ -32,6 +32,11 @@ from deliveryd.worker.wiring import Parts
 
 _NOW, _MINUTE = 10.0, 60.0
 """Seconds over which present rates, and those of the last minute, are measured."""
+
+MOST_PAUSED = 100
+"""Pauses that are listed: tens of thousands of messages may be paused one by one."""
+
+_KINDS = list(PauseKind)
 
 
 class Vitals(NamedTuple):
@@ -72,7 +77,7 @@ class Picture:
         """Draw it as it is now; what the journal has is some seconds old."""
         counts, history = figures.counts, self._history
         in_flight, dispatchers = self._parts.recorder.in_flight, self._parts.stations.dispatchers
-        now = self._clock.now()
+        pauses, now = self._parts.recorder.pauses.all, self._clock.now()
         rates = history.attempt_rates(_NOW)
         return Overview(
             at=format_instant(now),
@@ -99,10 +104,8 @@ class Picture:
                 for name, dispatcher in dispatchers.items()
             ],
             disk=Disk(self._parts.journal.room(), self._config.journal.reserve),
-            paused=[
-                _paused(pause, counts.paused.get(pause.waits_for, 0))
-                for pause in self._parts.recorder.pauses.all
-            ],
+            paused=[_paused(pause, counts.paused.get(pause.waits_for, 0)) for pause in _widest(pauses)],
+            paused_left_out=max(len(pauses) - MOST_PAUSED, 0),
             warnings=last_warnings(),
             last_reload=_reload(vitals.last_reload),
             lanes={
@@ -162,6 +165,13 @@ def oldest_of(open_: Open, now: int) -> Oldest:
         for at in (open_.oldest_message, open_.oldest_event)
     )
     return Oldest(message, event)
+
+
+def _widest(pauses: Sequence[Pause]) -> Sequence[Pause]:
+    """At most `MOST_PAUSED`: those of single messages are left out first."""
+    if len(pauses) <= MOST_PAUSED:
+        return pauses
+    return sorted(pauses, key=lambda pause: _KINDS.index(pause.kind))[:MOST_PAUSED]
 
 
 def _paused(pause: Pause, messages: int) -> Paused:

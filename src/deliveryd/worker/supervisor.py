@@ -165,7 +165,7 @@ class Supervisor:
                 serve_receipts = partial(self._serve_receipts, servers, close_servers)
                 reloader = self._reloader(parts, health, loops, serve_receipts)
                 self._start_loops(parts, health, loops)
-                self._start_control(reloader, ViewHandler(health, parts.recorder), loops)
+                self._start_control(reloader, ViewHandler(health), loops)
                 loops.start_soon(self._note_hangups, hangups)
                 loops.start_soon(_reconcile, parts.journal)
                 await loops.start(self._listen_to_signals, parts)

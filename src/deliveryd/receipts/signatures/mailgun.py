@@ -1,7 +1,8 @@
 """`mailgun`: a signature in the body, over a time and a token.
 
 It doesn't cover the rest of the body. So a token counts for one body only: the same report may come again,
-another one under the same token is forged. The journal keeps the tokens until their times are too old.
+another one under the same token is forged. The journal keeps the tokens until their times are too old, and
+for half a day at least.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from deliveryd.journal.used_tokens import SignedToken
 from deliveryd.model import SECOND
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import Forged, check_body, check_time, decode, is_any, read_time
+
+_REMEMBERED = 43200.0
+"""Seconds for which a used token is kept at least: a reload may raise the tolerance."""
 
 _PLACES = {
     name: (compile_finder(f"/signature/{name}"), compile_finder(f"/{name}"))  # JSON, and the older form
@@ -47,7 +51,7 @@ class Scheme:
             raise Forged("the signature doesn't fit")
         at = read_time(signed_at)
         check_time(at, now, self._options.tolerance)
-        until = at + int(self._options.tolerance * SECOND)
+        until = at + int(max(self._options.tolerance, _REMEMBERED) * SECOND)
         return request.with_token(SignedToken(_digest(signed), _digest(request.body), until))
 
 

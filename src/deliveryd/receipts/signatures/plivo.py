@@ -53,6 +53,8 @@ def _signed(request: ReceiptRequest, version: Version, nonce: str) -> str:
     address = urlsplit(request.url)._replace(query="", fragment="").geturl()
     if version == "v2":
         return f"{address}{nonce}"
+    if request.body and not request.is_form:
+        raise Forged("version 3 doesn't cover a body that is no form")
     try:
         query = "&".join(f"{name}={value}" for name, value in sorted(request.query_pairs()))
         form = "".join(f"{name}{value}" for name, value in sorted(request.form_pairs()))

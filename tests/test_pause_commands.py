@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from subprocess import Popen
 
 import pytest
 
+from deliveryd.model import SECOND, parse_instant
 from deliveryd.sandbox.faults import ApplyThenHangUp
 from support.messages import message, sms_settings
 from support.terminal import Answered, command
@@ -19,6 +22,7 @@ from support.world import PATIENCE, World, open_world
 pytestmark = pytest.mark.slow
 
 ANN = {"id": 1, "name": "Ann", "phone": "+447700900101"}
+HOUR = 3600 * SECOND
 KINDS = {"channel": "sms", "provider": "sms", "settings": "7", "message": "1"}
 
 
@@ -162,6 +166,21 @@ def test_orders_work_with_the_journal_at_rest_and_an_idle_run_says_what_is_left(
     assert give(world, "resume", "settings", 7, 9).status == 1
     world.run_until_idle()
     assert world.state.statuses(1) == ["dequeued", "sent"]
+
+
+def test_a_pause_ordered_after_the_clock_was_put_back_lasts_as_long_as_ordered(world: World) -> None:
+    """No worker runs: the start that notices the step moves the pauses from before it, and not this one."""
+    world.state.enqueue(message(1, 8))
+    world.run_until_idle()
+    with closing(sqlite3.connect(world.folder / "journal.db")) as db, db:
+        db.execute("UPDATE post SET at = at + ?", (HOUR,))  # the clock was an hour ahead
+    began = time.time_ns() // 1000
+    assert give(world, "pause", "settings", 7, "--for", "2h").status == 0
+    worker = started(world)
+    (found,) = listed(world)
+    ended(worker)
+    assert parse_instant(str(found["since"])) <= time.time_ns() // 1000
+    assert parse_instant(str(found["until"])) >= began + 2 * HOUR
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deliveryd.errors import DeliverydError
 from deliveryd.worker import operator
 from support.messages import message, sms_settings
 from support.world import PATIENCE, World, open_world
@@ -68,5 +69,5 @@ def test_what_cant_be_read_in_time_is_said(world: World, monkeypatch: pytest.Mon
     monkeypatch.setattr(operator, "READ_SECONDS", -1.0)
     reader = operator.PageOperator(None, None, world.folder / "journal.db", ["sms"])  # type: ignore[arg-type]
     assert reader._count_failed() == ({}, False)
-    with pytest.raises(operator.DeliverydError, match="run deliveryd failed retry --all"):
+    with pytest.raises(DeliverydError, match="run deliveryd failed retry --all"):
         reader._failed_for("missing placeholders: wrod")

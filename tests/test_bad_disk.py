@@ -23,7 +23,7 @@ import pytest
 from deliveryd.sandbox.faults import Delay
 from deliveryd.sandbox.state import SandboxState
 from support.messages import message, sms_settings
-from support.terminal import command
+from support.terminal import Answered, command
 from support.world import PATIENCE, World, open_world
 
 pytestmark = pytest.mark.slow
@@ -143,6 +143,43 @@ def test_taking_stops_while_less_than_the_reserve_is_left(world: World, small_di
     ballast.unlink()
     world.sandbox.wait_for(lambda state: sum(e["status"] == "sent" for e in state.events) == 10, PATIENCE)
     assert "journal.full" not in events(world)
+
+
+def test_orders_are_refused_at_once_while_a_pause_cant_end_for_want_of_room(
+    world: World, small_disk: Path
+) -> None:
+    """None waits behind it, to be carried out long after its command failed; all of it works with room."""
+    world.state.enqueue(message(1, 2))  # settings 2 don't exist
+    worker = world.start(log="info")
+    world.sandbox.wait_for(lambda state: state.statuses(1)[-1:] == ["error"], PATIENCE)
+    assert order(world, "pause", "settings", *range(9, 400), "--for", "1s").status == 0
+    ballast = fill(small_disk, leave=0)
+    while events(world)[-1] != "journal.full":
+        add(ballast)  # what the journal gave back when it made its log shorter
+        assert worker.poll() is None, world.log()[-2000:]
+    orders = (("pause", "channel", "sms"), ("resume", "settings", 9), ("failed", "retry", 1), ("forget", 1))
+    for words in orders:
+        add(ballast)
+        refused = order(world, *words)
+        assert (refused.status, "no room left on the journal's disk" in refused.err) == (1, True), refused
+    ballast.unlink()
+    while "pause.ended" not in events(world):
+        assert worker.poll() is None, world.log()[-2000:]
+    assert order(world, "paused", "--json").data == []
+    assert order(world, "pause", "channel", "sms").status == 0
+    assert order(world, "forget", 1).status == 0
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+
+
+def add(ballast: Path) -> None:
+    """Take all room that is left."""
+    with contextlib.suppress(OSError), ballast.open("ab") as file:
+        file.write(b"x" * os.statvfs(ballast).f_bavail * os.statvfs(ballast).f_frsize)
+
+
+def order(world: World, *words: object) -> Answered:
+    return command(*words, "--config", world.config)
 
 
 # the cache's disk

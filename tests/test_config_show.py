@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -218,22 +219,76 @@ def test_questions_on_a_terminal(tmp_path: Path) -> None:
     """A preset's required keys and its secret, which is typed unseen and goes into a private file."""
     tmp_path.chmod(0o700)
     path = tmp_path / "config.toml"
-    answers = [
+    (tmp_path / "customers.jsonl").write_text('{"id": 1, "phone": "+447700900101"}\n', encoding="utf-8")
+    status, rest = _asked(path, [
         ("Address of the service", "https://queue.example.com"),
         ("bearer token", "n"),
-        ("File with the customers", str(tmp_path / "customers.jsonl")),
+        ("Is there a file with the customers", "y"),
+        ("File with the customers", "customers.jsonl"),
         ("Channel (", "sms"),
         ("Provider (", "twilio"),
         ("Public address for receipts", "https://receipts.example.com"),
         ("account (", "AC1"),
         ("from (", "Acme"),
-        ("File with the secret twilio-token (auth token", ""),
+        ("File with the secret twilio-token (auth token", "twilio-token"),
         ("isn't shown): ", "s3cret"),  # the blank comes once the echo is off
         ("Another channel", "n"),
         ("File of the journal", str(tmp_path / "journal.db")),
         ("Folder of the cache", str(tmp_path / "cache")),
-    ]
-    (tmp_path / "customers.jsonl").write_text('{"id": 1, "phone": "+447700900101"}\n', encoding="utf-8")
+    ])  # fmt: skip
+    assert status == 0, rest
+    assert "s3cret" not in rest
+    secret = tmp_path / "twilio-token"
+    assert (secret.read_text(encoding="utf-8"), stat.S_IMODE(secret.stat().st_mode)) == ("s3cret\n", 0o600)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert command("check", "--offline", "--config", path).status == 0
+
+
+@pytest.mark.slow
+def test_wrong_answers_are_asked_for_again(tmp_path: Path) -> None:
+    """Those that show at once and those that show when all are there; once each channel is there, no more."""
+    tmp_path.chmod(0o700)
+    path = tmp_path / "config.toml"
+    gateway = [("Provider (", "http"), ("Address of the gateway", "https://gateway.example.com")]
+    status, rest = _asked(path, [
+        ("Address of the service", "queue.example.com"),
+        ("Address of the service", "https://"),
+        ("bearer token", "y"),
+        ("File with the secret service-token", "nowhere/token"),
+        ("isn't shown): ", "s3cret"),
+        ("can't be written: No such file", ""),
+        ("isn't shown): ", "s3cret"),
+        ("Is there a file with the customers", "y"),
+        ("File with the customers", "nobody.jsonl"),
+        ("Channel (inApp, messenger, sms, email)", "sms"),
+        *gateway,
+        ("Another channel", "y"), ("Channel (inApp, messenger, email)", "messenger"), *gateway,
+        ("Another channel", "y"), ("Channel (inApp, email)", "inApp"), *gateway,
+        ("Another channel", "y"), ("Channel (email)", "fax"), ("Channel (email)", "email"),
+        ("Provider (", "smtp"), ("Mail server", "mail.example.com"), ("Address of the sender", "Acme"),
+        ("File of the journal", "what?.db"),
+        ("Folder of the cache", str(tmp_path / "cache")),
+        ("service.base_url: an address must start", "https://queue.example.com"),
+        ("Address of the sender", "acme@example.com"),
+        ("File of the journal", "journal.db"),
+        ("customers.path: ", str(path)),
+        ("customers.path: ", str(_customers(tmp_path))),
+    ])  # fmt: skip
+    assert status == 0, rest
+    assert command("check", "--offline", "--config", path).status == 0
+    written = tomllib.loads(path.read_text(encoding="utf-8"))
+    assert written["journal"]["url"] == f"sqlite:///{tmp_path}/journal.db"
+    assert list(written["channels"]) == ["sms", "messenger", "inApp", "email"]
+
+
+def _customers(folder: Path) -> Path:
+    path = folder / "customers.jsonl"
+    path.write_text('{"id": 1, "phone": "+447700900101"}\n', encoding="utf-8")
+    return path
+
+
+def _asked(path: Path, answers: Sequence[tuple[str, str]]) -> tuple[int, str]:
+    """Answer the questions of `config init`, each when it is shown; return its status and the rest."""
     outer, inner = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "deliveryd", "config", "init", str(path)],
@@ -247,12 +302,7 @@ def test_questions_on_a_terminal(tmp_path: Path) -> None:
         shown = shown.partition(question)[2]
         os.write(outer, f"{answer}\n".encode())
     rest = _until_closed(outer)
-    assert process.wait(60) == 0, rest
-    assert "s3cret" not in rest
-    secret = tmp_path / "twilio-token"
-    assert (secret.read_text(encoding="utf-8"), stat.S_IMODE(secret.stat().st_mode)) == ("s3cret\n", 0o600)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert command("check", "--offline", "--config", path).status == 0
+    return process.wait(60), rest
 
 
 def _until_closed(terminal: int) -> str:

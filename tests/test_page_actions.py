@@ -60,7 +60,10 @@ async def test_with_the_token_each_action_reaches_the_worker(operator: Operator)
         answer = await order(client, "pause", pause)
         assert (answer.status_code, answer.json()) == (200, {"done": ["17"], "skipped": {}})
         assert (await order(client, "resume", {"kind": "intake"})).status_code == 200
-        assert (await order(client, "failed", {})).json() == {"reasons": [{"reason": "no", "count": 3}]}
+        assert (await order(client, "failed", {})).json() == {
+            "reasons": [{"reason": "no", "count": 3}],
+            "complete": True,
+        }
         assert (await order(client, "retry", {"failure": "no"})).status_code == 200
         assert (await order(client, "reload", {})).json()["outcome"] == "applied"
         assert (await order(client, "check", {})).json() == {}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from subprocess import Popen
 
@@ -14,6 +16,7 @@ import pytest
 from deliveryd.control.client import ask
 from deliveryd.control.protocol import MOST_KEYS, as_control_reply
 from deliveryd.journal.orders import Action, ItemKind, Order
+from deliveryd.model import SECOND, parse_instant
 from deliveryd.sandbox.faults import ApplyThenHangUp
 from deliveryd.worker.picture import MOST_PAUSED
 from support.messages import message, sms_settings
@@ -23,6 +26,7 @@ from support.world import PATIENCE, World, open_world
 pytestmark = pytest.mark.slow
 
 ANN = {"id": 1, "name": "Ann", "phone": "+447700900101"}
+HOUR = 3600 * SECOND
 KINDS = {"channel": "sms", "provider": "sms", "settings": "7", "message": "1"}
 
 
@@ -180,6 +184,21 @@ def test_the_status_is_shown_with_thousands_of_messages_paused(world: World) -> 
     assert (status["paused"][0]["kind"], len(status["paused"])) == ("channel", MOST_PAUSED)
     assert status["paused_left_out"] == 20_001 - MOST_PAUSED
     ended(worker)
+
+
+def test_a_pause_ordered_after_the_clock_was_put_back_lasts_as_long_as_ordered(world: World) -> None:
+    """No worker runs: the start that notices the step moves the pauses from before it, and not this one."""
+    world.state.enqueue(message(1, 8))
+    world.run_until_idle()
+    with closing(sqlite3.connect(world.folder / "journal.db")) as db, db:
+        db.execute("UPDATE post SET at = at + ?", (HOUR,))  # the clock was an hour ahead
+    began = time.time_ns() // 1000
+    assert give(world, "pause", "settings", 7, "--for", "2h").status == 0
+    worker = started(world)
+    (found,) = listed(world)
+    ended(worker)
+    assert parse_instant(str(found["since"])) <= time.time_ns() // 1000
+    assert parse_instant(str(found["until"])) >= began + 2 * HOUR
 
 
 @pytest.mark.parametrize(

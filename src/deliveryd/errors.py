@@ -150,6 +150,9 @@ class JournalLocked(JournalError):
 class JournalFull(JournalError):
     """The journal's disk is full."""
 
+    def __init__(self, text: str = "there is no room left on the journal's disk") -> None:
+        super().__init__(text)
+
 
 class IllegalTransition(DeliverydError):
     """A transition that the state table doesn't allow."""

@@ -203,9 +203,9 @@ class Operator:
             self.worker.shown = replace(self.worker.shown, paused=left)
         return {"done": [key], "skipped": {}}
 
-    async def failed(self) -> Sequence[Mapping[str, object]]:
+    async def failed(self) -> Mapping[str, object]:
         """One reason."""
-        return [{"reason": "no", "count": 3}]
+        return {"reasons": [{"reason": "no", "count": 3}], "complete": True}
 
     async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
         """Note it."""

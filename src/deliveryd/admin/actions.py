@@ -131,7 +131,7 @@ class Actions:
 
     async def _failed(self, fields: _Fields) -> Mapping[str, object]:
         fields.end()
-        return {"reasons": await self._operator.failed()}
+        return await self._operator.failed()
 
     async def _retry(self, fields: _Fields) -> Mapping[str, object]:
         failure, reason = fields.text("failure"), fields.text("reason")

@@ -48,8 +48,11 @@ class Operator(Protocol):
     async def resume(self, kind: str, key: str, reason: str | None) -> Mapping[str, object]:
         """Resume what is paused."""
 
-    async def failed(self) -> Sequence[Mapping[str, object]]:
-        """Return the reasons for which messages failed, each with its `count`."""
+    async def failed(self) -> Mapping[str, object]:
+        """Return the `reasons` for which messages failed, each with its `count`.
+
+        `complete`: all were counted in time, and all reasons are there.
+        """
 
     async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
         """Let messages begin anew that failed for this reason."""

@@ -66,7 +66,8 @@ DIALOGS = "".join((
     _dialog(
         "retry",
         "Send failed messages once more",
-        '<label>That failed for <select name="failure" required></select></label>' + _REASON,
+        '<label>That failed for <select name="failure" required></select></label>'
+        "<output hidden>There are more than could be counted: see deliveryd failed list.</output>" + _REASON,
         "Send once more",
     ),
 ))  # fmt: skip

@@ -36,14 +36,17 @@ def preview_order(config: Config, verb: Action, ids: Sequence[int]) -> Result:
     return Result([id_ for id_ in ids if id_ not in refused], refused)
 
 
-def order_all(config: Config, verb: Action, ids: Sequence[int], why: str | None, until: int) -> Result:
+def order_all(config: Config, verb: Action, ids: Sequence[int], why: str | None, until: int | None) -> Result:
     """Give an order about messages, in portions of which each is one transaction.
 
-    Raises DeliverydError, which says how to go on with the rest.
+    `until`: when they were selected; None: the ids were given. Raises DeliverydError, which says how to go on
+    with the rest.
     """
     try:
         reply = carry_out(config, verb, {ItemKind.MESSAGE: list(map(str, ids))}, why)
     except DeliverydError as error:
+        if until is None:
+            raise DeliverydError(f"{error}; what is done stays done") from None
         raise DeliverydError(
             f"{error}; what is done stays done: repeat the command with --until {format_instant(until)},"
             " which leaves out what fails from now on"

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from deliveryd.cli.command_group import CommandGroup
-from deliveryd.cli.config_questions import ask_for_answers
+from deliveryd.cli.config_questions import write_answers
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.cli.standard_output import standard_output
@@ -75,14 +75,14 @@ def init(
     """
     if values:
         try:
-            answers = given_answers(values)
+            given = given_answers(values)
         except DeliverydError as error:
             raise typer.BadParameter(str(error)) from None
+        write_configuration(file, given)
     elif sys.stdin.isatty() and sys.stdout.isatty():
-        answers = ask_for_answers(file)
+        write_answers(file)
     else:
         raise typer.BadParameter("standard input isn't a terminal: give the keys with --set")
-    write_configuration(file, answers)
     print_lines(f"{file} was written; next: deliveryd check --config {file}")
 
 

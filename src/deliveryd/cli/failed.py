@@ -190,7 +190,8 @@ def retry_failed(
     if dry_run:
         report_result("would begin anew", preview_order(loaded, verb, chosen), as_data=as_data)
     else:
-        result = order_all(loaded, verb, chosen, why, selection.until or began)
+        until = None if ids else selection.until or began
+        result = order_all(loaded, verb, chosen, why, until)
         report_result("begun anew", result, as_data=as_data)
 
 

@@ -10,7 +10,7 @@ from deliveryd.cli.bulk_orders import order_all, preview_order, report_result
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, WhyOption, identifier
 from deliveryd.cli.output import print_errors
-from deliveryd.cli.selecting import AcceptDuplicates, now
+from deliveryd.cli.selecting import AcceptDuplicates
 from deliveryd.journal.orders import Action
 
 _DOUBLES = "deliveryd: warning: if the queue gives one of these messages again, it may be received twice"
@@ -41,4 +41,4 @@ def forget(
     if dry_run:
         report_result("would forget", preview_order(loaded, verb, chosen), as_data=as_data)
     else:
-        report_result("forgotten", order_all(loaded, verb, chosen, why, now()), as_data=as_data)
+        report_result("forgotten", order_all(loaded, verb, chosen, why, None), as_data=as_data)

@@ -171,7 +171,10 @@ async def _carry_out(client: ControlClient, portion: Order) -> ControlReply:
         client.journal, details_field=client.details_field, keep_variables=client.keep_variables
     ) as journal:
         order = portion._replace(user=user_name(os.geteuid()))
-        decided = await journal.decide(order, WallClock().now(), client.providers)
+        at = WallClock().now()
+        if order.verb is Action.PAUSE:  # the next start moves it by what the clock was put back
+            at = max(at, journal.last_at)
+        decided = await journal.decide(order, at, client.providers)
     return ControlReply(decided.done, decided.skipped)
 
 

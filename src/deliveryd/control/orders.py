@@ -35,4 +35,4 @@ class OrderHandler:
             Event.DESK_DECIDED,
             verb=order.verb, kind=order.kind, count=len(decided.done), skipped=len(decided.skipped),
         )  # fmt: skip
-        return {"done": decided.done, "skipped": dict(decided.skipped)}
+        return {"done": list(decided.done), "skipped": dict(decided.skipped)}

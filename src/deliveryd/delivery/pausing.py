@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import anyio
 
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.pauses import Pauses
+from deliveryd.errors import JournalFull
 from deliveryd.journal.base import Journal, Recovery
 from deliveryd.journal.orders import Decided
 from deliveryd.journal.pauses import Pause
@@ -52,10 +53,15 @@ class Pausing:
         self._providers = tuple(providers)
         self._replace(self.pauses.all)
 
-    async def decided(self, decision: Awaitable[Decided]) -> Decided:
-        """Follow an order to pause or to resume."""
+    async def decided(self, decide: Callable[[], Awaitable[Decided]]) -> Decided:
+        """Give an order to pause or to resume, and follow it.
+
+        Raises JournalFull also while another change of what is paused waits for room.
+        """
+        if self._turn.locked() and self._journal.full:
+            raise JournalFull
         async with self._turn:
-            decided = await decision
+            decided = await decide()
             if decided.pauses is not None:
                 self._replace(decided.pauses)
         return decided

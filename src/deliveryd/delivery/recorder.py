@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from deliveryd import transitions
@@ -382,9 +383,9 @@ class Recorder:
 
     async def decide(self, order: Order, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""
-        decision = self._journal.decide(order, self._clock.now(), providers)
+        decide = partial(self._journal.decide, order, self._clock.now(), providers)
         is_pause = order.verb in {Action.PAUSE, Action.RESUME}
-        decided = await (self.pausing.decided(decision) if is_pause else decision)
+        decided = await (self.pausing.decided(decide) if is_pause else decide())
         self._apply(decided.effects)
         if order.verb in REMOVALS:
             await self.pausing.refresh()

@@ -16,7 +16,7 @@ from deliveryd.journal.selection import FoundMessage, Page, Selection
 PORTION_SECONDS = 0.01
 """Seconds that one read transaction is meant to take, so that the log can be checkpointed in between."""
 
-FIRST_PORTION, LEAST_PORTION, LARGEST_PORTION = 500, 50, 5_000
+FIRST_PORTION, LEAST_PORTION, LARGEST_PORTION = 500, 50, 20_000
 
 
 class DecisionSelection(NamedTuple):

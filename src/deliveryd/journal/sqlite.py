@@ -456,7 +456,7 @@ def _translate(error: Exception) -> Exception:
     if not isinstance(error, sqlite3.Error):
         return error
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-        return JournalFull("there is no room left on the journal's disk")
+        return JournalFull()
     return unusable(f"the journal can't be used any more: {error}. {advice(error)}", error)
 
 

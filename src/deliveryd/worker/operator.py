@@ -44,6 +44,10 @@ _NOT_FOUND_IN_TIME = (
 NO_REASON = "no reason recorded"
 
 
+class _OutOfTime(Exception):
+    """The failed messages weren't read in time."""
+
+
 class Starting(DeliverydError):
     """The worker takes no orders yet."""
 
@@ -70,10 +74,11 @@ class PageOperator:
         """Resume what is paused."""
         return await self._carry_out(_order(Action.RESUME, ItemKind(kind), [key or INTAKE], reason))
 
-    async def failed(self) -> Sequence[Mapping[str, object]]:
+    async def failed(self) -> Mapping[str, object]:
         """The reasons for which messages failed, the most frequent first; as many as are read in time."""
-        counts = await anyio.to_thread.run_sync(self._count_failed)
-        return [{"reason": reason, "count": count} for reason, count in counts.most_common(MOST_REASONS)]
+        counts, is_complete = await anyio.to_thread.run_sync(self._count_failed)
+        reasons = [{"reason": reason, "count": count} for reason, count in counts.most_common(MOST_REASONS)]
+        return {"reasons": reasons, "complete": is_complete and len(counts) <= MOST_REASONS}
 
     async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
         """Let messages begin anew that failed for this reason: those that are found in time, up to a bound.
@@ -105,33 +110,32 @@ class PageOperator:
             raise Starting("the worker is starting; try again later")
         return await self._orders.carry_out(order, None)
 
-    def _count_failed(self) -> Counter[str]:
-        until = monotonic() + READ_SECONDS
+    def _count_failed(self) -> tuple[Counter[str], bool]:
+        """How many failed for each reason, and whether all were read in time."""
         counts: Counter[str] = Counter()
-        for found in self._all_failed():
-            counts[_reason_of(found)] += 1
-            if monotonic() > until:
-                break
-        return counts
+        try:
+            counts.update(map(_reason_of, self._all_failed()))
+        except _OutOfTime:
+            return counts, False
+        return counts, True
 
     def _failed_for(self, failure: str) -> tuple[Sequence[int], int]:
         """The messages that may begin anew, and how many may not, since they could arrive twice."""
         ids: list[int] = []
         left_out = 0
-        until = monotonic() + READ_SECONDS
-        for found in self._all_failed():
-            if monotonic() > until:
-                if not ids:
-                    raise DeliverydError(_NOT_FOUND_IN_TIME)
-                break
-            if _reason_of(found) != failure:
-                continue
-            if found.may_have_arrived:
-                left_out += 1
-                continue
-            ids.append(found.id)
-            if len(ids) == MOST_RETRIED:
-                break
+        try:
+            for found in self._all_failed():
+                if _reason_of(found) != failure:
+                    continue
+                if found.may_have_arrived:
+                    left_out += 1
+                    continue
+                ids.append(found.id)
+                if len(ids) == MOST_RETRIED:
+                    break
+        except _OutOfTime:
+            if not ids:
+                raise DeliverydError(_NOT_FOUND_IN_TIME) from None
         return ids, left_out
 
     def _key(self, kind: str, key: str) -> str:
@@ -152,7 +156,14 @@ class PageOperator:
         return key
 
     def _all_failed(self) -> Iterator[FoundMessage]:
-        return read_found(self._reader, Selection(states=(State.FAILED,)))
+        """Read failed messages. Raises _OutOfTime when that takes too long."""
+        until = monotonic() + READ_SECONDS
+
+        def check(_examined: int) -> None:
+            if monotonic() > until:
+                raise _OutOfTime
+
+        return read_found(self._reader, Selection(states=(State.FAILED,)), check)
 
 
 def _reason_of(found: FoundMessage) -> str:

@@ -79,8 +79,10 @@ async function askRetry() {
     option.textContent = `${count.toLocaleString()} × ${reason}`;
     return option;
   }));
+  dialogs.retry.querySelector("output").hidden = answer.complete;
   if (answer.reasons.length) ask(dialogs.retry);
-  else report("No message has failed.", "good");
+  else if (answer.complete) report("No message has failed.", "good");
+  else report("None was found in time: see deliveryd failed list.", "bad");
 }
 
 const opened = {

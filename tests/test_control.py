@@ -8,17 +8,12 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import anyio
-import anyio.lowlevel
-import anyio.to_thread
 import pytest
 
-from deliveryd.control.protocol import TailRequest, socket_of, write_request
-from deliveryd.control.server import ControlServer
 from support.messages import message, sms_settings
 from support.ordering import ANN, audited, end, hold, order, running
 from support.terminal import command
@@ -360,33 +355,6 @@ def test_commands_that_come_all_at_once_are_all_answered(world: World) -> None:
         for connection in waiting:
             assert connection.makefile("rb").readline().startswith(b'{"status": ')
     end(worker)
-
-
-def test_readers_of_a_stream_who_leave_at_any_moment_do_no_harm(tmp_path: Path) -> None:
-    """Also while a line is being sent, which then fails."""
-
-    async def endless(_request: object, _user: str) -> AsyncGenerator[Mapping[str, object], None]:
-        while True:
-            yield {"events": ["x" * 100_000]}
-
-    def leave(journal: Path) -> None:
-        for _ in range(100):
-            with socket.socket(socket.AF_UNIX) as reader:
-                reader.settimeout(PATIENCE)
-                reader.connect(str(socket_of(journal)))
-                reader.sendall(write_request(TailRequest(None, None, failed=False)))
-                assert reader.recv(10_000)
-
-    async def run() -> None:
-        server = ControlServer(tmp_path / "journal.db", {}, {TailRequest: endless})
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.run)
-            while not socket_of(tmp_path / "journal.db").exists():
-                await anyio.lowlevel.checkpoint()
-            await anyio.to_thread.run_sync(leave, tmp_path / "journal.db")
-            tasks.cancel_scope.cancel()
-
-    anyio.run(run)
 
 
 def test_only_the_owner_may_open_it_and_it_is_gone_with_the_worker(world: World) -> None:

@@ -93,8 +93,10 @@ class ControlServer:
                 await self._free.acquire()
                 try:
                     connection, _ = listener.accept()
-                except OSError:  # no request arrived, or the client has disconnected
+                except OSError as error:
                     self._free.release()
+                    if not isinstance(error, BlockingIOError | ConnectionAbortedError):
+                        raise  # such as no more files: without a pause it would be tried without end
                 else:
                     connections.start_soon(self._serve, connection)
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from deliveryd.delivery import due
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.recorder import WAKE_BATCH, Recorder
-from deliveryd.journal.pauses import Pause
+from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.journal.sqlite import SqliteJournal, open_journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import WallClock
@@ -43,8 +45,22 @@ class Roomy:
         """Nothing is queued."""
 
 
-async def waiting(path: Path, for_settings: int) -> None:
-    """A journal in which so many messages wait for settings 7."""
+class Down(Roomy):
+    """A dispatcher whose provider is down, beside others that have no room."""
+
+    share = room_to_fetch = 0
+    is_open = gives_away = True
+
+
+class Paused(Down):
+    """One whose provider is paused."""
+
+    is_open = False
+    pause = Pause(PauseKind.PROVIDER, "sms/a", 1)
+
+
+async def waiting(path: Path, number: int, waits_for: str = "settings 7") -> None:
+    """A journal in which so many messages wait for something."""
     async with open_journal(path):
         pass
     now = WallClock().now()
@@ -53,15 +69,15 @@ async def waiting(path: Path, for_settings: int) -> None:
         db.executemany(
             "INSERT INTO message"
             " (id, settings_id, customer_id, variables, state, taken_at, due_at, waits_for)"
-            " VALUES (?, 7, 1, '{}', ?, ?, ?, 'settings 7')",
-            ((id_, State.WAITING, now, now + int(HOUR * 1e6)) for id_ in range(1, for_settings + 1)),
+            " VALUES (?, 7, 1, '{}', ?, ?, ?, ?)",
+            ((id_, State.WAITING, now, now + int(HOUR * 1e6), waits_for) for id_ in range(1, number + 1)),
         )
     db.close()
 
 
 def watched(journal: SqliteJournal, calls: list[str], all_woken: anyio.Event) -> None:
     """Note the order of the journal's calls."""
-    wake, due = journal.wake, journal.due
+    wake, fetch = journal.wake, journal.due
 
     async def noting_wake(waits_for: Collection[str], at: int, limit: int) -> int:
         calls.append("wake")
@@ -72,9 +88,16 @@ def watched(journal: SqliteJournal, calls: list[str], all_woken: anyio.Event) ->
 
     async def noting_due(now: int, room: Mapping[str, int]) -> Any:
         calls.append("due")
-        return await due(now, room)
+        return await fetch(now, room)
 
     journal.wake, journal.due = noting_wake, noting_due  # type: ignore[method-assign]
+
+
+def recorder_of(journal: SqliteJournal, clock: WallClock) -> Recorder:
+    return Recorder(
+        journal, InFlightLimit(1000), OutboxSignals(500), Backlog(), clock, Metrics(["sms"], "0"),
+        max_waiting=2_000_000, longest_pause=2 * HOUR,
+    )  # fmt: skip
 
 
 async def test_due_messages_are_fetched_between_the_batches_of_a_large_wake(tmp_path: Path) -> None:
@@ -86,15 +109,46 @@ async def test_due_messages_are_fetched_between_the_batches_of_a_large_wake(tmp_
     async with open_journal(path) as journal, anyio.create_task_group() as tasks:
         watched(journal, calls, all_woken)
         clock = WallClock()
-        recorder = Recorder(
-            journal, InFlightLimit(1000), OutboxSignals(500), Backlog(), clock, Metrics(["sms"], "0"),
-            max_waiting=2_000_000, longest_pause=2 * HOUR,
-        )  # fmt: skip
+        recorder = recorder_of(journal, clock)
         recorder.backlog.change(MANY)
         recorder.backlog.answered("settings 7")
-        due = DueMessages(journal, recorder, {"sms": Roomy()}, clock, Heartbeats(), max_waiting=2_000_000)
-        tasks.start_soon(due.run)
+        loop = DueMessages(journal, recorder, {"sms": Roomy()}, clock, Heartbeats(), max_waiting=2_000_000)
+        tasks.start_soon(loop.run)
         await all_woken.wait()
         tasks.cancel_scope.cancel()
     assert calls.count("wake") == MANY // WAKE_BATCH + 1
     assert "wake wake" not in " ".join(calls)
+
+
+@pytest.mark.parametrize("room", [Down(), Paused()], ids=["down", "paused"])
+async def test_what_a_provider_gives_to_others_leaves_time_for_new_messages(
+    room: Down, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands wait there: they are released in portions with a pause after each."""
+    monkeypatch.setattr(due, "RELEASE_PAUSE", 0.1)
+    path = tmp_path / "journal.db"
+    await waiting(path, MANY, "provider sms/a")
+    times: list[float] = []
+    all_released = anyio.Event()
+    async with open_journal(path) as journal, anyio.create_task_group() as tasks:
+        release = journal.release
+
+        async def noting(provider: str, at: int, limit: int) -> int:
+            times.append(anyio.current_time())
+            released = await release(provider, at, limit)
+            if released < limit:
+                all_released.set()
+            return released
+
+        journal.release = noting  # type: ignore[method-assign]
+        clock = WallClock()
+        recorder = recorder_of(journal, clock)
+        recorder.backlog.change(MANY)
+        if room.pause is not None:
+            recorder.pauses.replace([room.pause], ["sms/a", "sms/b"])
+        loop = DueMessages(journal, recorder, {"sms/a": room}, clock, Heartbeats(), max_waiting=2_000_000)
+        tasks.start_soon(loop.run)
+        await all_released.wait()
+        tasks.cancel_scope.cancel()
+    assert len(times) == MANY // WAKE_BATCH + 1
+    assert all(later - earlier >= 0.1 for earlier, later in pairwise(times))

@@ -26,6 +26,12 @@ PROBE_PAUSE = 1.0
 They may have expired, take their turns as probes, or wait for room.
 """
 
+RELEASE_PAUSE = 0.5
+"""Seconds between two portions of what a provider that is paused or fails gives to others.
+
+Where these have no room either, each message takes a place until it waits again, and new ones find none.
+"""
+
 WARN_AT = (0.5, 0.8)
 LESS = 0.05
 """Shares of `queue.max_waiting` at which a warning is logged, and by how much it falls before the next."""
@@ -193,8 +199,12 @@ class DueMessages:
         One portion a turn. Then only what is due for a retry there is left: it is held when it is routed.
         """
         if (pause := self._to_park.get(name)) is not None:
+            now = anyio.current_time()
+            if (wait := self._look_again.get(name, now) - now) > 0:
+                return wait
             if dispatcher.gives_away and await self._recorder.release(name):
-                return SHORT_OF_ROOM
+                self._look_again[name] = now + RELEASE_PAUSE
+                return RELEASE_PAUSE
             if await self._recorder.pausing.park(name, pause):
                 return SHORT_OF_ROOM
             del self._to_park[name]
@@ -206,15 +216,15 @@ class DueMessages:
         now = anyio.current_time()
         if (wait := self._look_again.get(name, now) - now) > 0:
             return wait
-        if dispatcher.gives_away and await self._recorder.release(name):
-            return SHORT_OF_ROOM
-        self._look_again[name] = now + PROBE_PAUSE
+        gives_more = dispatcher.gives_away and await self._recorder.release(name)
+        pause = RELEASE_PAUSE if gives_more else PROBE_PAUSE
+        self._look_again[name] = now + pause
         if free := self._in_flight.free_for_some:
             await self._fetch({name: min(PROBE_CANDIDATES, free)})
         room = PROBE_CANDIDATES if dispatcher.refuses_all else dispatcher.room_to_fetch
         if self._backlog.is_short_of_room(name) and (room := min(room, self._in_flight.free_for_some)):
             await self._fetch_for_room(name, room, dispatcher.share)
-        return PROBE_PAUSE
+        return pause
 
     async def _fetch_unbound(self) -> float:
         """Fetch what is due and bound to no provider, into some of the places: it may have to wait again."""

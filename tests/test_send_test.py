@@ -82,7 +82,7 @@ def test_a_provider_may_be_named_by_its_identity_alone(config: Path) -> None:
     assert (found.status, found.data["verdict"]) == (0, "accepted")
     other = command("send-test", "--config", config, "--channel", "sms/twilio", "--provider", "mmg", *common)
     assert (other.status, other.err) == (
-        1, "deliveryd: --channel sms/twilio and --provider mmg name two providers\n",
+        2, "deliveryd: --channel sms/twilio and --provider mmg name two providers\n",
     )  # fmt: skip
 
 

@@ -352,7 +352,8 @@ def log_events() -> Iterator[str]:
 def metrics() -> Iterator[str]:
     """Name, type, labels and meaning of each metric."""
     counted = Metrics(["sms"], "1.0")
-    counted.follow(lambda: Levels({}, 0, 0, {"sms": False}, {"sms": False}))
+    sms = {"sms": False}
+    counted.follow(lambda: Levels({}, 0, 0, sms, sms, pauses={"channel": 0}, in_doubt={"sms": 0}))
     text, _ = expose(counted, "")
     rows = []
     for family in text_string_to_metric_families(text.decode()):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
+from deliveryd.journal.lock import Lock
 from deliveryd.runtime.disk_cache import DiskCache
-from deliveryd.sandbox.faults import FaultAnswer
 from support.messages import message, sms_settings
 from support.terminal import command
 from support.world import World, open_world
@@ -120,16 +121,51 @@ def test_everything_is_forgotten(filled: World) -> None:
     assert "entities  3 entries" in cache(filled, "info")[1]
 
 
-def test_a_worker_at_work_keeps_what_it_has_in_memory(filled: World) -> None:
-    """Which is said, with the process to restart."""
-    filled.state.fail_until_healed("queue", FaultAnswer(503))
-    before = filled.state.requests["queue"]
-    worker = filled.start()
-    filled.state.wait_for(lambda state: state.requests["queue"] > before, 30.0)
-    status, _, err = cache(filled, "clear")
-    assert status == 0
-    assert err == f"deliveryd: process {worker.pid} keeps the settings in its memory until it is restarted\n"
-    assert cache(filled, "clear", "--entities")[2] == ""
+def test_a_worker_at_work_forgets_them_too(filled: World) -> None:
+    """What was corrected under the same id is sent from then on, without a restart."""
+    filled.start()
+    filled.state.enqueue(message(1003), message(1004, 2))
+    filled.state.wait_for(lambda state: len(state.received) == 4, 30.0)
+    filled.state.settings[1] = sms_settings("corrected")
+    requested = filled.state.settings_requests.copy()
+    assert cache(filled, "clear", "--entities")[1].count("\n") == 1
+    assert cache(filled, "clear", "--settings", 1) == (
+        0,
+        "settings 1  removed\nsettings 1  removed from the running worker\n",
+        "",
+    )
+    filled.state.enqueue(message(1005), message(1006, 2))
+    filled.state.wait_for(lambda state: len(state.received) == 6, 30.0)
+    assert filled.state.settings_requests - requested == {1: 1}
+    texts = {each.reference: each.payload["text"] for each in filled.state.received}
+    assert [texts[str(id_)] == "corrected" for id_ in (1003, 1005, 1006)] == [False, True, False]
+    (disk, entities, memory) = command("cache", "clear", "--json", "--config", filled.config).data
+    assert (disk["forgotten"], entities["cache"]) == (2, "entities")
+    assert memory == {"cache": "memory", "forgotten": 2}
+
+
+def test_settings_that_only_a_worker_knows(filled: World) -> None:
+    """The disk may have evicted them: they are there all the same."""
+    filled.start()
+    filled.state.enqueue(message(1003))
+    filled.state.wait_for(lambda state: len(state.received) == 3, 30.0)
+    shutil.rmtree(filled.folder / "cache")
+    out = "settings 1  removed from the running worker\n"
+    assert cache(filled, "clear", "--settings", 1) == (0, out, "")
+    assert cache(filled, "clear", "--settings", 1)[0] == 1
+
+
+def test_a_worker_that_takes_no_orders_is_named(filled: World) -> None:
+    """While it starts: it may have them, so the command is to be repeated."""
+    lock = Lock(filled.folder / "journal.db.lock")
+    lock.take()
+    status, out, err = cache(filled, "clear", "--settings", 1)
+    lock.release()
+    assert (status, out) == (1, "settings 1  removed\n")
+    assert err == (
+        f"deliveryd: process {os.getpid()} takes no orders now, and may have the settings in its memory:"
+        " repeat the command\n"
+    )
 
 
 @pytest.mark.parametrize("verb", ["info", "clear"])

@@ -134,7 +134,7 @@ def test_an_answer_is_read_by_a_preset(twilio: list[str], answer: Path) -> None:
         "reason": "Attempt to send to unsubscribed recipient",
     }
     assert command("channels", "test", *twilio, "--answer", str(answer)).out == (
-        "stopped: this recipient gets nothing more on this channel until the stop is lifted\n"
+        "stopped: a message of the queue puts its recipient on the list: see deliveryd stopped\n"
         "  reported as     provider answered 400 (code 21610)\n"
         "  provider's own  Attempt to send to unsubscribed recipient\n"
     )

@@ -13,6 +13,7 @@ import pytest
 from deliveryd.control.client import NoWorker, ask, stream
 from deliveryd.control.protocol import (
     Failed,
+    ForgetSettingsRequest,
     Misconfiguration,
     Problem,
     ReloadRequest,
@@ -36,6 +37,8 @@ pytestmark = pytest.mark.anyio
     [
         Order(Action.RETRY, ItemKind.EVENT, ("1", "2"), caller="ann"),
         ReloadRequest(accept_orphans=True, caller="ann"),
+        ForgetSettingsRequest(17),
+        ForgetSettingsRequest(),
         StatusRequest(),
         TailRequest("sms", 1, failed=True),
         TailRequest(),
@@ -56,6 +59,8 @@ async def test_a_request_is_read_as_it_was_written(request_: Request) -> None:
         b'{"request": "reload", "accept_orphans": 1}\n',
         b'{"request": "tail", "failed": false, "message": true}\n',
         b'{"request": "tail", "failed": false, "channel": 1}\n',
+        b'{"request": "forget settings"}\n',
+        b'{"request": "forget settings", "settings": "17"}\n',
         b'{"request": ["tail"]}\n',
     ],
 )

@@ -11,7 +11,10 @@ from subprocess import Popen
 
 import pytest
 
+from deliveryd.inspection.failures import grouped
+from deliveryd.journal.selection import FoundMessage
 from deliveryd.sandbox.faults import ApplyThenHangUp
+from deliveryd.states import State
 from support.messages import message, sms_settings
 from support.terminal import Answered, command
 from support.world import PATIENCE, World, open_world
@@ -117,6 +120,17 @@ def test_500_messages_that_a_wrong_address_failed_are_found_retried_and_sent(wor
     assert "attempt 2 on sms: accepted by the provider" in told
     end(worker)
     audited(world)
+
+
+def test_codes_of_providers_are_told_apart_and_numbers_of_people_are_not() -> None:
+    """WhatsApp's codes have six digits, telephone numbers have more."""
+    reasons = ["failed/131026", "failed/131050", "no +447700900123", "no +447700900124"]
+    found = [
+        FoundMessage(id_, State.FAILED, 1, 1, ("sms",), 1, 1, 1, reason, may_have_arrived=False)
+        for id_, reason in enumerate(reasons)
+    ]
+    counts = {group.kind.reason: group.messages for group in grouped(found)}
+    assert counts == {"failed/131026": 1, "failed/131050": 1, "no +#": 2}
 
 
 def test_without_a_worker_the_next_start_sends_what_was_retried(world: World) -> None:
@@ -273,6 +287,7 @@ def test_decisions_are_listed_with_who_made_them_when_and_why(world: World) -> N
         (("failed", "retry", "1", "--channel", "sms"), "go with --all"),
         (("failed", "retry", "one"), "isn't an integer"),
         (("failed", "list", "--since", "yesterday"), "--since"),
+        (("find", "--since", "2026-11-22"), "nor a duration such as 2h"),
         (("failed", "list", "--provider", "sms/other"), "there is no provider"),
         (("find", "--id-range", ".."), "isn't a range"),
         (("decisions", "--verb", "resent"), "there is no order"),

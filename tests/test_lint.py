@@ -245,7 +245,8 @@ def test_the_table_is_short(tmp_path: Path) -> None:
     ]
     assert lines[-1] == "1 warning in 1 settings object"
     assert answered.err == (
-        "deliveryd: placeholders weren't compared with variables: give a message with --message\n"
+        f"deliveryd: placeholders of {tmp_path}/bad, 100%.json weren't compared with variables:"
+        " give messages with --message\n"
     )
     assert (answered.status, lint(bad_file(tmp_path), "--strict").status) == (0, 1)
 

@@ -392,7 +392,7 @@ def test_times(time: str, zone: str | None, text: str, expected: int | None) -> 
     """Formats, and zones of times without an offset."""
     table = {**PLAIN, "time": time, "zone": zone}
     if expected is None:
-        with pytest.raises(Unreadable, match="no time at /when"):
+        with pytest.raises(Unreadable, match="no time can be read at /when"):
             read(table, post(report(when=text)))
     else:
         assert only(table, post(report(when=text))).at == expected

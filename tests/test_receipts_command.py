@@ -208,7 +208,7 @@ def test_a_file_that_is_no_request_is_told(config: Path) -> None:
     """What is expected."""
     answered, _ = twilio(config, "{}")
     assert answered.status == 1
-    assert "expected a request line" in answered.err
+    assert ": line 1: expected a request line" in answered.err
     missing = command(
         "receipts", "test", "--config", config, "--channel", "messenger", config.parent / "missing"
     )

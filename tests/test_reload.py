@@ -106,6 +106,20 @@ def test_a_file_that_says_the_same_changes_nothing(world: VirtualWorld) -> None:
     play(world, scene)
 
 
+def test_an_added_provider_is_shown_beside_the_others_of_its_channel(world: VirtualWorld) -> None:
+    """In the order of the file, though it came last."""
+    other = '[channels.messenger]\nadapter = "http"\nurl = "http://m/"\njson = { text = "{content.text}" }\n'
+    world.write(ONLY_A + other)
+
+    async def scene(stage: Stage) -> None:
+        world.write(TWO + other)
+        assert (await stage.reload()).changes == ("channels.sms.providers.b (added)",)
+        overview = stage.worker.health.overview()
+        assert [each.identity for each in overview.providers] == [A, B, "messenger"]
+
+    play(world, scene)
+
+
 def test_an_added_provider_gets_its_share_and_a_removed_one_nothing_more(world: VirtualWorld) -> None:
     """Each message is sent once."""
     world.write(ONLY_A)

@@ -52,6 +52,22 @@ def test_a_wide_terminal_shows_the_last_failure() -> None:
     assert "provider answered 503" in text
 
 
+def test_a_pause_that_ends_on_another_day_says_on_which() -> None:
+    """Today's end is a time of day."""
+    ends = [IDLE.at.replace(IDLE.at[11:], "23:59:59.000000Z"), "2126-11-24T13:55:00.000000Z"]
+    pauses = [Paused("channel", "sms", IDLE.at, end, 0, "anna", None, None) for end in ends]
+    text = shown(status_lines(replace(IDLE, paused=pauses), 120))
+    assert "by anna, until 23:59:59 UTC\n" in text
+    assert "by anna, until 2126-11-24 13:55:00 UTC" in text
+
+
+def test_every_key_is_named_on_eighty_columns() -> None:
+    """At 40 the views have only their keys."""
+    assert draw(TopState(), IDLE, 80, 24)[-1].plain.startswith("c channels  p providers")
+    assert draw(TopState(), IDLE, 40, 24)[-1].plain.startswith("c p a x w views")
+    assert "nothing sent for a minute" in draw(TopState(), IDLE, 80, 24)[3].plain
+
+
 def test_what_is_paused_is_named_and_its_providers_say_so() -> None:
     """Those of a paused channel, and a paused one; the intake has no name of its own."""
     pauses = [

@@ -69,6 +69,13 @@ def test_an_opt_out_is_told_from_a_refusal(config: Path, name: str) -> None:
     assert (answered.status, answered.data["verdict"]) == (1, "stopped")
 
 
+def test_an_empty_text_is_not_sent(config: Path) -> None:
+    """A forgotten text would reach a real phone."""
+    common = ("--config", config, "--channel", "sms/twilio", "--to", "+447700900123")
+    answered = command("send-test", *common, "--text", " ")
+    assert (answered.status, "must not be empty" in answered.err) == (2, True)
+
+
 def test_a_provider_may_be_named_by_its_identity_alone(config: Path) -> None:
     common = ("--to", "+447700900123", "--text", "Hi", "--json")
     found = command("send-test", "--config", config, "--channel", "sms/twilio", *common)
@@ -85,7 +92,9 @@ def test_without_an_answer_the_message_may_have_been_sent_or_not(config: Path, t
     config.write_text(text.replace(address, 'base_url = "http://127.0.0.1:1"'), encoding="utf-8")
     answered = sent(config, "twilio", GOOD)
     assert answered.status == 1
-    assert "answer\n  none that is complete\n\ntry again: the message is tried again" in answered.out
+    assert (
+        "answer\n  none that is complete\n\ntry again: a message of the queue is tried again" in answered.out
+    )
 
 
 def test_a_number_that_cannot_be_read_is_not_sent(config: Path) -> None:

@@ -183,6 +183,24 @@ async def test_without_an_age_settings_are_never_asked_for_again(rooms: Rooms) -
 
 
 @in_virtual_time
+async def test_forgotten_settings_are_fetched_anew(rooms: Rooms) -> None:
+    """One id or all, usable or not; what the service can't give keeps its pause."""
+    room = rooms.open()
+    rooms.source.answers = {2: b"{", 3: ServiceUnavailable("503")}
+    for settings_id in (1, 4):
+        await room.get(settings_id)
+    for settings_id in (2, 3):
+        await failure_of(room, settings_id)
+    for settings_id in (1, 4):
+        await rooms.cache.delete(f"settings/{settings_id}")
+    assert [room.forget(each) for each in (1, 2, 3, 5)] == [1, 1, 0, 0]
+    rooms.source.answers = {1: body("corrected"), 2: body("corrected")}
+    rooms.source.requests.clear()
+    assert [text_of(await room.get(each)) for each in (1, 2, 4)] == ["corrected", "corrected", "Hi"]
+    assert rooms.source.requests == [1, 2]
+    assert room.forget(None) == 3
+
+
 async def test_settings_of_an_age_are_fetched_anew(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `settings.ttl` a change at the service is noticed after that time, and not before."""
     room = rooms.open(ttl=600.0)

@@ -170,6 +170,7 @@ class VirtualSupervisor(Supervisor):
     """A worker without servers: reports of providers come in by a direct way, to `parts.receipts`."""
 
     parts: Parts
+    health: WorkerHealth
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -179,7 +180,7 @@ class VirtualSupervisor(Supervisor):
     def _open_servers(
         self, parts: Parts, health: WorkerHealth, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
-        self.parts = parts
+        self.parts, self.health = parts, health
         self.opened.set()
         return Addresses(None, None)
 

@@ -204,7 +204,8 @@ def _waits(overview: Overview) -> str:
         lines.append(f"{overview.waiting_unbound:,} for settings, a customer or a free provider")
     if in_doubt:
         lines.append(f"{in_doubt:,} in doubt")
-    return f'<p class="number">{waiting:,}<small> messages</small></p>{_lines(lines)}'
+    noun = "message" if waiting == 1 else "messages"
+    return f'<p class="number">{waiting:,}<small> {noun}</small></p>{_lines(lines)}'
 
 
 def _events(overview: Overview) -> str:
@@ -245,7 +246,9 @@ def _channel_row(channel: str, members: Sequence[ProviderView], paused: _PausedI
     )
     rate = sum(each.rate for each in members)
     down = sum(each.breaker != "closed" for each in members)
-    state = f"{down} of {len(members)} down" if down else f"{len(members)} providers"
+    state = "1 provider" if len(members) == 1 else f"{len(members)} providers"
+    if down:
+        state = f"{down} of {len(members)} down"
     if ("channel", channel) in paused:
         state = '<span class="tag held">paused</span>'
     else:
@@ -324,9 +327,10 @@ def _paused(overview: Overview) -> str:
 
 def _pause(pause: Paused, now: str) -> str:
     what = pause.kind if pause.kind == "intake" else f"{pause.kind} {pause.key}"
-    until = f", until {clock(pause.until)}" if pause.until else ""
+    until = f", until {clock(pause.until, now)}" if pause.until else ""
     by = f" by {escape(pause.caller or pause.user or '')}" if pause.caller or pause.user else ""
-    held = f" <small>{pause.messages:,} messages wait</small>" if pause.messages else ""
+    wait = "1 message waits" if pause.messages == 1 else f"{pause.messages:,} messages wait"
+    held = f" <small>{wait}</small>" if pause.messages else ""
     why = f": {escape(pause.reason)}" if pause.reason else ""
     resume = button("resume", "Resume", pause.kind, pause.key)
     return f"<li><b>{escape(what)}</b> {escape(ago(pause.since, now))}{by}{why}{until}{held}{resume}</li>"
@@ -346,15 +350,18 @@ def _reload(overview: Overview) -> str:
 
 def _warnings(overview: Overview) -> str:
     lines = list(overview.warnings)[: -_WARNINGS_SHOWN - 1 : -1]
-    return "".join(map(_warning, lines)) or '<li class="calm">None since the start.</li>'
+    return (
+        "".join(_warning(line, overview.at) for line in lines)
+        or '<li class="calm">None since the start.</li>'
+    )
 
 
-def _warning(line: Mapping[str, object]) -> str:
+def _warning(line: Mapping[str, object], now: str) -> str:
     shown = {name: value for name, value in line.items() if name not in ("at", "level", "event")}
     fields = " ".join(f"{name}={value}" for name, value in shown.items())[:_LONGEST_LINE]
     kind = "fair" if line.get("level") == "warning" else "bad"
     return (
-        f'<li class="{kind}">{clock(str(line["at"]))} <b>{escape(str(line["event"]))}</b>'
+        f'<li class="{kind}">{clock(str(line["at"]), now)} <b>{escape(str(line["event"]))}</b>'
         f" <span>{escape(fields)}</span></li>"
     )
 

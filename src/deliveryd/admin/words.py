@@ -47,6 +47,11 @@ def size(number: int) -> str:
     return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
 
 
-def clock(at: str) -> str:
-    """Write an instant as the time of day in UTC; the page's script puts in the reader's own."""
-    return f'<time datetime="{at}">{at[11:19]} UTC</time>'
+def time_of_day(at: str, now: str) -> str:
+    """Write an instant as its time of day in UTC, with its date if that isn't today."""
+    return f"{at[11:19]} UTC" if at[:10] == now[:10] else f"{at[:10]} {at[11:19]} UTC"
+
+
+def clock(at: str, now: str) -> str:
+    """Write an instant in UTC; the page's script puts in the reader's own time."""
+    return f'<time datetime="{at}">{time_of_day(at, now)}</time>'

@@ -12,8 +12,10 @@ import typer
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
-from deliveryd.cli.output import print_errors, print_json, print_lines
+from deliveryd.cli.output import print_json, print_lines
 from deliveryd.config import Config
+from deliveryd.control.client import NoWorker, ask
+from deliveryd.control.protocol import ForgetSettingsRequest
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.model import format_duration
@@ -100,20 +102,26 @@ def clear(
 ) -> None:
     """Clear the caches, or only the part that the options select.
 
-    A running worker keeps the settings in its memory until it is restarted.
+    A running worker removes the settings from its memory, too.
     """
     loaded = load_as_owner(config)
 
     async def forget() -> AsyncIterator[_Report]:
-        if settings is not None:
-            yield await _forget(_settings(loaded), settings)
+        there = settings is None
+        if settings is not None and (removed := await _forget(_settings(loaded), settings)) is not None:
+            there = True
+            yield removed
         for part in _parts(loaded, settings, entities):
             yield await _clear(part)
+        if (settings is not None or not entities) and (count := _forget_in_memory(loaded, settings)):
+            there = True
+            what = "memory    " + _entries(count) if settings is None else f"settings {settings} "
+            text = f"{what} removed from the running worker"
+            yield _Report(text, {"cache": "memory", "forgotten": count})
+        if not there:
+            raise DeliverydError(f"settings {settings} aren't in the cache {loaded.settings.cache_dir}")
 
     anyio.run(_tell, forget(), as_data)
-    holder = lock_owner(loaded.journal.path)
-    if holder is not None and (settings is not None or not entities):
-        print_errors(f"deliveryd: process {holder} keeps the settings in its memory until it is restarted")
 
 
 async def _tell(reports: AsyncIterator[_Report], as_data: bool) -> None:
@@ -182,7 +190,23 @@ async def _about(part: _CachePart, settings_id: int) -> _Report:
     )
 
 
-async def _forget(part: _CachePart, settings_id: int) -> _Report:
+def _forget_in_memory(config: Config, settings_id: int | None) -> int:
+    """Have a running worker forget settings; return how many it had. Raises DeliverydError."""
+    try:
+        answer = ask(config.journal.path, ForgetSettingsRequest(settings_id))
+    except NoWorker:
+        holder = lock_owner(config.journal.path)
+        if holder is None:
+            return 0
+        raise DeliverydError(
+            f"process {holder} takes no orders now, and may have the settings in its memory:"
+            " repeat the command"
+        ) from None
+    count = answer.get("forgotten")
+    return count if isinstance(count, int) else 0
+
+
+async def _forget(part: _CachePart, settings_id: int) -> _Report | None:
     name = f"settings/{settings_id}"
     there = part.is_there and await part.disk.get(name) is not None
     if there:
@@ -190,7 +214,7 @@ async def _forget(part: _CachePart, settings_id: int) -> _Report:
     await part.disk.aclose()
     part.check()
     if not there:
-        raise DeliverydError(f"settings {settings_id} aren't in the cache {part.folder}")
+        return None
     return _Report(f"settings {settings_id}  removed", _data(part, settings=settings_id, forgotten=1))
 
 

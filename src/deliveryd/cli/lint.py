@@ -35,6 +35,8 @@ from deliveryd.inspection.lint.samples import (
 from deliveryd.inspection.lint.subject import Sample, Setup
 from deliveryd.model import WallClock
 
+_SHOWN_LABELS = 5
+
 
 class Format(StrEnum):
     """A form of the findings."""
@@ -193,6 +195,11 @@ def _print(run: LintRun, form: Format) -> None:
         case Format.TABLE:
             print_lines(*table_lines(run))
             if run.unsampled:
-                print_errors(
-                    "deliveryd: placeholders weren't compared with variables: give a message with --message"
-                )
+                print_errors(f"deliveryd: {_unsampled(run.unsampled)}")
+
+
+def _unsampled(labels: Sequence[str]) -> str:
+    """Say which settings have placeholders that nothing was compared with."""
+    more = len(labels) - _SHOWN_LABELS
+    shown = ", ".join(labels[:_SHOWN_LABELS]) + (f" and {more:,} more" if more > 0 else "")
+    return f"placeholders of {shown} weren't compared with variables: give messages with --message"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 
 import typer
@@ -28,12 +29,12 @@ def before_now(text: str) -> int:
 
 def parse_instant_option(text: str) -> int:
     """Parse an instant, or a duration before now. Raises BadParameter."""
-    if "T" not in text.upper():
-        return before_now(text)
-    try:
-        return parse_instant(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}; give one, or a duration such as 2h") from None
+    for read in (parse_instant, before_now):
+        with suppress(ValueError, typer.BadParameter):
+            return read(text)
+    raise typer.BadParameter(
+        f"{text[:40]!a} is neither an instant such as 2026-01-31T09:00:00Z nor a duration such as 2h"
+    )
 
 
 def insist_on_a_choice(names: Sequence[object], everything: bool) -> None:

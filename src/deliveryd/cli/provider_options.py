@@ -38,7 +38,7 @@ def _instant(text: str) -> int:
     try:
         return parse_instant(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(f"{error}; give one such as 2026-01-31T09:00:00Z") from None
 
 
 AtOption = Annotated[

@@ -54,7 +54,7 @@ def try_request(
     """
     choice = ProviderChoice(config, channel, provider, preset, keys or (), secrets or ())
     table = receipt_table(offline_provider(choice))
-    trial = try_receipts(table, read_message(file), instant_of(at), url)
+    trial = try_receipts(table, read_message(file), file, instant_of(at), url)
     if as_data:
         print_json(trial_data(trial))
     else:

@@ -36,6 +36,8 @@ def send_test(
 
     Exit status 1: the provider didn't accept it.
     """
+    if not text.strip():
+        raise typer.BadParameter("must not be empty", param_hint="--text")
     loaded = load_as_owner(config)
     chosen = configured_provider(loaded, channel, provider)
     print_errors(f"deliveryd: this sends a real message to {to} through {chosen.identity}")

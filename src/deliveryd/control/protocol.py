@@ -34,6 +34,12 @@ class ReloadRequest(NamedTuple):
     caller: str | None = None
 
 
+class ForgetSettingsRequest(NamedTuple):
+    """Remove these settings from memory, so that they are read again; None: all."""
+
+    settings_id: int | None = None
+
+
 class StatusRequest(NamedTuple):
     """Describe the worker."""
 
@@ -46,7 +52,7 @@ class TailRequest(NamedTuple):
     failed: bool = False
 
 
-Request = Order | ReloadRequest | StatusRequest | TailRequest
+Request = Order | ReloadRequest | ForgetSettingsRequest | StatusRequest | TailRequest
 
 
 class ControlReply(NamedTuple):
@@ -109,6 +115,8 @@ def write_request(request: Request) -> bytes:
             return _line({"request": "order", **fields, **why})
         case ReloadRequest():
             return _line({"request": "reload", **request._asdict()})
+        case ForgetSettingsRequest(settings_id):
+            return _line({"request": "forget settings", "settings": settings_id})
         case StatusRequest():
             return _line({"request": "status"})
         case TailRequest():
@@ -122,6 +130,10 @@ def read_request(line: bytes) -> Request:
             return _order(fields)
         case {"request": "reload", "accept_orphans": bool(accept_orphans), **fields}:
             return ReloadRequest(accept_orphans, claim_of(fields.get("caller")))
+        case {"request": "forget settings", "settings": None}:
+            return ForgetSettingsRequest()
+        case {"request": "forget settings", "settings": settings_id} if type(settings_id) is int:
+            return ForgetSettingsRequest(settings_id)
         case {"request": "status"}:
             return StatusRequest()
         case {"request": "tail", "failed": bool(failed), **fields}:

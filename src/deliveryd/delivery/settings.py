@@ -176,6 +176,14 @@ class SettingsCache:
             if wanted.repeat_at is not None:
                 self._repeat_at(settings_id, wanted, anyio.current_time())
 
+    def forget(self, settings_id: int | None) -> int:
+        """Look settings up anew when they are next needed (None: all); return how many were known."""
+        chosen = list(self._known) if settings_id is None else [settings_id]
+        known = [each for each in chosen if isinstance(self._known.get(each), _Usable | _Unusable)]
+        for each in known:
+            self._drop(each)
+        return len(known)
+
     def _drop(self, settings_id: int) -> None:
         self._size -= self._known.pop(settings_id).size
 

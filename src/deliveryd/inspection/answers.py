@@ -23,10 +23,10 @@ VERDICT_NAMES: Mapping[type, str] = {
 }
 CONSEQUENCES: Mapping[type, str] = {
     Accepted: "the message is sent",
-    Refused: "the message isn't repeated here",
-    Stopped: "this recipient gets nothing more on this channel until the stop is lifted",
-    TryAgain: "the message is tried again",
-    InDoubt: "the message may have been sent; on_in_doubt decides",
+    Refused: "a message of the queue isn't repeated here",
+    Stopped: "a message of the queue puts its recipient on the list: see deliveryd stopped",
+    TryAgain: "a message of the queue is tried again",
+    InDoubt: "the message may have been sent; for one of the queue, on_in_doubt decides",
     Misconfigured: "the configuration must be changed; the attempt doesn't count",
 }
 

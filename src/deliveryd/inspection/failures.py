@@ -21,7 +21,7 @@ _OTHER = "other reasons"
 NO_CHANNEL = "-"
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
-_LONG_NUMBER = re.compile(r"\d{6,}")
+_LONG_NUMBER = re.compile(r"\d{7,}")
 
 
 class FailedKind(NamedTuple):

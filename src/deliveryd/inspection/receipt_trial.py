@@ -46,14 +46,20 @@ def receipt_table(offline: OfflineProvider) -> ReceiptTable:
     return ReceiptTable(receipt, offline.public_url)
 
 
-def try_receipts(table: ReceiptTable, raw: bytes, now: int, url: str | None = None) -> ReceiptTrial:
+def try_receipts(
+    table: ReceiptTable, raw: bytes, source: str, now: int, url: str | None = None
+) -> ReceiptTrial:
     """Try a request as it went over the wire. `url` is the address that was called, or its host alone.
 
-    Raises DeliverydError if the request or a secret can't be read.
+    Raises DeliverydError if `source` isn't a request, or a secret can't be read.
     """
     try:
+        parsed = parse_request(raw)
+    except ValueError as error:
+        raise DeliverydError(f"{source}: {error}") from None
+    try:
         inlet = open_inlet(table.options)
-        request = _request(parse_request(raw), table.public_url, url)
+        request = _request(parsed, table.public_url, url)
     except ValueError as error:
         raise DeliverydError(str(error)) from None
     if (challenged := inlet.answer_challenge(request)) is not None:

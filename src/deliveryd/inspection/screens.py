@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from deliveryd.admin.notices import NoticeLevel, level_of, notices_of
-from deliveryd.admin.words import age, ago, measured_time, size
+from deliveryd.admin.words import age, ago, measured_time, size, time_of_day
 from deliveryd.inspection.columns import Cell, Column, fitted, fitted_table
 from deliveryd.telemetry.overview import Overview, Paused, ProviderView
 
@@ -98,13 +98,18 @@ def _facts(overview: Overview) -> Iterator[str]:
     if delay.p50 is not None and delay.p99 is not None:
         yield f"delay      p50 {measured_time(delay.p50)}, p99 {measured_time(delay.p99)}"
     else:
-        yield "delay      nothing sent in the last minute"
+        yield "delay      nothing sent for a minute"
     yield f"in flight  {overview.in_flight:,} of {overview.in_flight_limit:,}"
-    waits = f"waiting    {messages.get('waiting', 0):,}"
-    yield f"{waits}, oldest {age(oldest.message)}" if oldest.message is not None else waits
+    waiting = messages.get("waiting", 0)
+    waits = f"waiting    {waiting:,}"
+    if waiting and oldest.message is not None:
+        waits += f", oldest {age(oldest.message)}"
+    yield waits
     yield f"in doubt   {messages.get('in_doubt', 0):,}"
     events = f"events     {overview.events.waiting:,} to report"
-    yield f"{events}, oldest {age(oldest.event)}" if oldest.event is not None else events
+    if overview.events.waiting and oldest.event is not None:
+        events += f", oldest {age(oldest.event)}"
+    yield events
     yield f"disk       {size(overview.disk.free)} free, reserve {size(overview.disk.reserve)}"
 
 
@@ -218,7 +223,7 @@ def paused_lines(overview: Overview, width: int) -> list[Text]:
 def _pause(pause: Paused, now: str) -> str:
     what = pause.kind if pause.kind == "intake" else f"{pause.kind} {pause.key}"
     by = f" by {pause.user}" if pause.user else ""
-    until = f", until {pause.until[11:16]} UTC" if pause.until else ""
+    until = f", until {time_of_day(pause.until, now)}" if pause.until else ""
     return f"{what}, {ago(pause.since, now)}{by}{until}{f': {pause.reason}' if pause.reason else ''}"
 
 

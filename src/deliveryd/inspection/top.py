@@ -63,7 +63,7 @@ _NARROW_HELP = (
     "Up Down Enter: a channel",
     "Esc back     q quit",
 )
-_FOOT = "c channels  p providers  a attention  x paused  w warnings  s sort  ? help  q quit"
+_FOOT = "c channels  p providers  a attention  x paused  w log  s sort  ? help  q quit"
 _NARROW_FOOT = "c p a x w views  s sort  ? help  q quit"
 _BODY = 7
 """Lines that a view has at least; if there are fewer, the numbers above it are left out."""
@@ -173,8 +173,9 @@ def _body(state: TopState, overview: Overview, width: int) -> _ViewBody:
 
 def _paused(overview: Overview, width: int) -> list[Text]:
     reload = reload_lines(overview, width)
+    nothing = [Text(fitted("nothing", width), "dim")]
     return [
-        *paused_lines(overview, width),
+        *(paused_lines(overview, width) or nothing),
         *([Text(""), Text(fitted("last reload", width), "bold"), *reload] if reload else []),
     ]
 

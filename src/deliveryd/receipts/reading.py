@@ -198,7 +198,7 @@ class ReportReader:
             return self._read_time(text)
         except (ValueError, OverflowError):
             places = ", ".join(place.expression for place in self._reported_at)
-            raise Unreadable(f"there is no time at {places}") from None
+            raise Unreadable(f"no time can be read at {places}") from None
 
 
 def _check_object(tree: object) -> None:

@@ -35,7 +35,7 @@ MOST_REASONS = 50
 
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
-_LONG_NUMBER = re.compile(r"\d{6,}")
+_LONG_NUMBER = re.compile(r"\d{7,}")
 _ID = re.compile(r"-?[0-9]{1,19}")
 _MAY_HAVE_ARRIVED = "may have arrived; send them with deliveryd failed retry --accept-duplicates"
 _NOT_FOUND_IN_TIME = (

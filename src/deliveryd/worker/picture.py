@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from deliveryd import __version__
@@ -76,7 +76,7 @@ class Picture:
     def draw(self, vitals: Vitals, figures: Figures) -> Overview:
         """Draw it as it is now; what the journal has is some seconds old."""
         counts, history = figures.counts, self._history
-        in_flight, dispatchers = self._parts.recorder.in_flight, self._parts.stations.dispatchers
+        in_flight, dispatchers = self._parts.recorder.in_flight, self._dispatchers()
         pauses, now = self._parts.recorder.pauses.all, self._clock.now()
         rates = history.attempt_rates(_NOW)
         return Overview(
@@ -119,6 +119,12 @@ class Picture:
             },
             loops={name: round(age, 3) for name, age in vitals.ages},
         )
+
+    def _dispatchers(self) -> Mapping[str, Dispatcher]:
+        """The dispatchers in the order of the configuration, which a reload may have changed."""
+        places = {name: place for place, name in enumerate(self._config.channels.providers)}
+        known = self._parts.stations.dispatchers
+        return {name: known[name] for name in sorted(known, key=lambda name: places.get(name, len(places)))}
 
     def _provider(
         self, name: str, dispatcher: Dispatcher, open_: Open, rate: float, now: int

@@ -19,9 +19,10 @@ from anyio.abc import TaskGroup, TaskStatus
 from deliveryd import __version__
 from deliveryd.config import Config, Examined, page_token
 from deliveryd.control.orders import OrderHandler
-from deliveryd.control.protocol import ReloadRequest, StatusRequest, TailRequest
+from deliveryd.control.protocol import ForgetSettingsRequest, ReloadRequest, StatusRequest, TailRequest
 from deliveryd.control.server import Answer, ControlServer
 from deliveryd.control.views import ViewHandler
+from deliveryd.delivery.settings import SettingsCache
 from deliveryd.errors import ConfigError, JournalError
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.http.lazy_server import serve_when_asked
@@ -165,7 +166,7 @@ class Supervisor:
                 serve_receipts = partial(self._serve_receipts, servers, close_servers)
                 reloader = self._reloader(parts, health, loops, serve_receipts)
                 self._start_loops(parts, health, loops)
-                self._start_control(reloader, ViewHandler(health), loops)
+                self._start_control(reloader, parts.settings, ViewHandler(health), loops)
                 loops.start_soon(self._note_hangups, hangups)
                 loops.start_soon(_reconcile, parts.journal)
                 await loops.start(self._listen_to_signals, parts)
@@ -209,15 +210,21 @@ class Supervisor:
         loops.start_soon(self._housekeeping, parts, health)
         loops.start_soon(self._notify_systemd, health)
 
-    def _start_control(self, reloader: Reloader, views: ViewHandler, loops: TaskGroup) -> None:
+    def _start_control(
+        self, reloader: Reloader, settings: SettingsCache, views: ViewHandler, loops: TaskGroup
+    ) -> None:
         """Begin to take operators' orders and requests, and signals to reload."""
 
         async def reload(request: ReloadRequest, _user: str) -> Mapping[str, object]:
             found = await reloader.reload(accept_orphans=request.accept_orphans)
             return {"outcome": found.outcome, "changes": found.changes}
 
+        async def forget_settings(request: ForgetSettingsRequest, _user: str) -> Mapping[str, object]:
+            return {"forgotten": settings.forget(request.settings_id)}
+
         answers: Mapping[type, Answer] = {
-            Order: self._orders.carry_out, ReloadRequest: reload, StatusRequest: views.status
+            Order: self._orders.carry_out, ReloadRequest: reload, ForgetSettingsRequest: forget_settings,
+            StatusRequest: views.status,
         }  # fmt: skip
         control = ControlServer(self._config.journal.path, answers, {TailRequest: views.tail})
         loops.start_soon(control.run)

@@ -201,6 +201,7 @@ async def test_forgotten_settings_are_fetched_anew(rooms: Rooms) -> None:
     assert room.forget(None) == 3
 
 
+@in_virtual_time
 async def test_settings_of_an_age_are_fetched_anew(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `settings.ttl` a change at the service is noticed after that time, and not before."""
     room = rooms.open(ttl=600.0)

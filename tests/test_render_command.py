@@ -369,7 +369,7 @@ def test_a_provider_is_shown_alone_by_its_identity(several: World) -> None:
     answered = render(several, "--customer", 1, "--variables", VARIABLES, "--channel", "messenger/two")
     assert [line.partition(",")[0] for line in headings(answered)] == ["messenger/two"]
     wrong = render(several, "--channel", "messenger/tow")
-    assert (wrong.status, "messenger has no provider tow; did you mean two?" in wrong.err) == (1, True)
+    assert (wrong.status, "messenger has no provider tow; did you mean two?" in wrong.err) == (2, True)
 
 
 def test_a_recipient_who_stopped_the_channel_is_not_reached_there(several: World) -> None:

@@ -71,4 +71,4 @@ def test_a_provider_stands_for_its_channel(config: Path) -> None:
     lifted = command("stopped", "lift", "--config", config, "--channel", "sms/sms", "+447700900101")
     assert lifted.status == 0
     unknown = command("stopped", "list", "--config", config, "--channel", "sms/other")
-    assert (unknown.status, "sms has no provider other" in unknown.err) == (1, True)
+    assert (unknown.status, "sms has no provider other" in unknown.err) == (2, True)

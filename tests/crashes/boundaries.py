@@ -41,6 +41,8 @@ NEVER_PASSED: Mapping[str, str] = {
     "DiskCache.delete": "only after somebody else has written into the cache, which holds nothing that lasts",
     "DiskCache.extent": "for an operator's command",
     "FileDirectory.probe": "for an operator's command",
+    "SettingsCache.forget": "for an operator's command; the next message asks the service, as after a start",
+    "ViewHandler.tail": "only reads, for those who watch",
     "DoubtPolicy.after_hold": "for the start after a life in which messages were held in doubt",
     "Dispatcher.defer": "the scenario's dispatchers have room for all; the step is recorded like any other",
     "Matching.match_again": "an operator's order like any other: see COMMIT.decide",

@@ -58,12 +58,12 @@ $(PROGRAM): pyproject.toml locks/runtime.txt locks/build.txt
 	@touch $@
 
 $(TESTS): $(PROGRAM) locks/test.txt
-	@echo "Installing into $(VENV) what the tests need: $$(grep -c == locks/test.txt) packages, about 170 MB in all ..."
+	@echo "Installing into $(VENV) what the tests need: $$(grep -c == locks/test.txt) packages, about 360 MB in all ..."
 	@$(PIP) install --require-hashes -r locks/test.txt
 	@touch $@
 
 $(READY): $(PROGRAM) locks/dev.txt
-	@echo "Installing into $(VENV) what tests and checks need: $$(grep -c == locks/dev.txt) packages, about 570 MB in all ..."
+	@echo "Installing into $(VENV) what tests and checks need: $$(grep -c == locks/dev.txt) packages, about 780 MB in all ..."
 	@$(PIP) install --require-hashes -r locks/dev.txt
 	@touch $(TESTS) $@
 
@@ -71,7 +71,7 @@ demo: $(PROGRAM) ## run the worker against the sandbox: nothing to configure, no
 	@echo "Starting the stand-in service and a worker ..."
 	@$(BIN)/deliveryd demo
 
-quick: $(TESTS) ## run the fast tests, which start no process: about a minute
+quick: $(TESTS) ## run the fast tests, which start no process: some minutes
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 test: setup ## run all tests, on all cores; ARGS="tests/test_x.py -k word" for some of them
@@ -81,8 +81,9 @@ coverage: setup ## run all tests and print the branch coverage, the least covere
 	@status=0; $(PYTEST) --cov --cov-report= $(ARGS) || status=$$?; \
 	$(BIN)/coverage report --sort=cover --skip-covered | awk 'NR <= 22 || /^TOTAL/'; exit $$status
 
-soak: setup ## simulated plans, real kills, power cuts: PLANS=100000 KILLS=1000 SEED=1 say how many (an hour or two)
-	@$(BIN)/python tests/soak.py --plans $(or $(PLANS),100000) --kills $(or $(KILLS),1000) --seed $(or $(SEED),1)
+soak: setup ## simulated plans, kills, power cuts, faults: PLANS=100000 KILLS=1000 FAULTS=300 SEED=1 (an hour or two)
+	@$(BIN)/python tests/soak.py --plans $(or $(PLANS),100000) --kills $(or $(KILLS),1000) --faults $(or $(FAULTS),300) \
+		--seed $(or $(SEED),1)
 
 presets: setup ## run the cases of all presets and print their table; ARGS="twilio" for some of them
 	@cd tests && ../$(BIN)/python -m presets $(ARGS)

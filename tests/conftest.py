@@ -9,6 +9,7 @@ from collections.abc import Generator
 import pytest
 
 NO_SKIPS = "DELIVERYD_NO_SKIPS"
+SOAK = "DELIVERYD_SOAK"
 PROCESS_EVENTS = frozenset(
     {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
 )
@@ -48,6 +49,16 @@ class QuickTier:
 def pytest_configure(config: pytest.Config) -> None:
     """Watch the quick tier in every run, also in those of all tests."""
     config.pluginmanager.register(QuickTier(), "quick_tier")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `make soak` runs."""
+    if os.environ.get(SOAK):
+        return
+    left_out = [item for item in items if item.get_closest_marker("soak") is not None]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.get_closest_marker("soak") is None]
 
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.journal.audit import CHECKS, SHOWN
+from deliveryd.journal.audit import CHECKS
 from deliveryd.journal.audit import audit_journal as reconcile
+from deliveryd.journal.reconciliation import SHOWN
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from support.messages import message, sms_settings
 from support.terminal import Answered, command

@@ -15,7 +15,7 @@ from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
 from deliveryd.delivery.clock_steps import StepWatch
 from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.base import Journal
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.model import Entry, QueuedMessage, StatusEvent, Transition, format_instant, parse_instant
 from deliveryd.runtime.threads import inline
 from deliveryd.states import State
@@ -213,21 +213,21 @@ async def test_the_order_of_a_messages_events_outlasts_starts_after_a_step(
 ) -> None:
     """Whatever the life before wrote last: the event itself, an acceptance, or another message."""
     path, later = tmp_path / "journal.db", START - HOUR
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await journal.take([QueuedMessage(1, 1, 1, {}), QueuedMessage(2, 1, 1, {})], [], START)
         await journal.accept(await journal.outbox(0, 100), START + 5)
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         assert journal.last_at == START + 5
         await journal.take([QueuedMessage(3, 1, 1, {})], [], later)
         assert await timestamps(journal) == [later]
         await journal.accept(await journal.outbox(0, 100), later + 5)
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         assert journal.last_at == later + 5
         for id_ in (1, 3):
             for change in sent_at(id_, later + MINUTE):
                 await journal.change([change])
         assert await timestamps(journal) == [START, later + MINUTE]
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         for change in sent_at(2, START - 1):
             await journal.change([change])
         assert (await timestamps(journal))[-1] == START
@@ -238,7 +238,7 @@ async def test_an_event_shortly_before_a_step_back_caught_up_is_not_before_the_o
     tmp_path: Path,
 ) -> None:
     """Nothing was written while the clock showed far less, so that only the step itself tells of it."""
-    async with open_journal(tmp_path / "journal.db") as journal:
+    async with open_journal_file(tmp_path / "journal.db") as journal:
         await journal.take([QueuedMessage(1, 1, 1, {})], [], START)
         await journal.accept(await journal.outbox(0, 9), START)
         await journal.retime(HOUR, START + HOUR)
@@ -263,7 +263,7 @@ async def test_due_times_are_brought_in_line_and_capped(tmp_path: Path) -> None:
         (0, [START + MINUTE, START + HOUR + MINUTE, START + 2 * HOUR]),
         (HOUR, [START + MINUTE - HOUR, START + MINUTE, START + 2 * HOUR]),
     ):
-        async with open_journal(tmp_path / f"{back}.db") as journal:
+        async with open_journal_file(tmp_path / f"{back}.db") as journal:
             await journal.take([QueuedMessage(id_, 1, 1, {}) for id_ in due], [], START)
             await journal.accept(await journal.outbox(0, 9), START)
             entries = {id_: Entry(id_, 1, 1, {}) for id_ in due}

@@ -358,7 +358,7 @@ def test_all_mistakes_of_a_channel_are_told_at_once(path: Path) -> None:
         ('[journal]\nurl = "sqlite:journal.db"', 'journal.url: must look like "sqlite:////var/lib/'),
         ('[journal]\nurl = "sqlite:///"', 'journal.url: must look like "sqlite:////var/lib/'),
         ('[journal]\nurl = "sqlite:///x.db?mode=ro"', 'journal.url: must look like "sqlite:////var/lib/'),
-        ('[journal]\nurl = "postgresql://x/y"', 'journal.url: must look like "sqlite:////var/lib/'),
+        ('[journal]\nurl = "mysql://x/y"', 'journal.url: must look like "sqlite:////var/lib/'),
         ("[journal]\nurl = 1", 'journal.url: must look like "sqlite:////var/lib/'),
         ('[service.auth]\nusername = "x"', "service.auth: username and password_file must be given together"),
         ('[service.tls]\nkey_file = "x"', "service.tls: key_file needs cert_file"),

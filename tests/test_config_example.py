@@ -143,6 +143,8 @@ def test_the_example_can_be_used_with_all_that_is_left_out_in_it(path: Path, way
     """Of the ways to authenticate one at a time."""
 
     def keep(table: str, key: str) -> bool:
+        if (table, key) == ("journal", "password_file"):
+            return False
         return table not in ("service.auth", "otlp.auth") or key in WAYS[way]
 
     text = uncommented(EXAMPLE, keep).replace(
@@ -152,6 +154,25 @@ def test_the_example_can_be_used_with_all_that_is_left_out_in_it(path: Path, way
     assert list(config.channels.configured) == ["sms", "messenger", "inApp", "email"]
     given = config.service.auth.model_dump(exclude_none=True)
     assert set(given) == WAYS[way]
+
+
+def test_the_example_can_be_used_with_a_shared_journal(path: Path) -> None:
+    """The address in its comment, and the password that is left out."""
+    address = re.search(r'# (url = "postgresql://.*?")', EXAMPLE)
+    assert address is not None
+    text = re.sub(r"^url = \"sqlite:.*", address[1], EXAMPLE, flags=re.MULTILINE)
+    config = loaded(
+        path,
+        usable(
+            text.replace(
+                '#password_file = "/run/credentials/deliveryd.service/db',
+                'password_file = "/run/credentials/deliveryd.service/db',
+            ),
+            path.parent,
+        ),
+    )
+    assert config.journal.is_shared
+    assert config.journal.password_file is not None
 
 
 @pytest.mark.parametrize("key", COMMON, ids=".".join)

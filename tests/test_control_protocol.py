@@ -83,11 +83,11 @@ async def status(_request: StatusRequest, user: str) -> Mapping[str, object]:
     return {"user": user}
 
 
-async def serving(journal: Path, server: ControlServer, work: Callable[[], object]) -> object:
+async def serving(place: Path, server: ControlServer, work: Callable[[], object]) -> object:
     """Do blocking work while a server runs."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.run)
-        while not journal.with_name(journal.name + ".sock").exists():
+        while not place.exists():  # noqa: ASYNC240  # it answers at once
             await anyio.lowlevel.checkpoint()
         found = await anyio.to_thread.run_sync(work)
         tasks.cancel_scope.cancel()
@@ -102,25 +102,25 @@ async def test_a_request_of_each_type_goes_to_its_handler(tmp_path: Path) -> Non
             raise DirectoryUnavailable("the disk is on fire")
         raise ConfigError(["a.toml:queue.batch_size: must be at least 1", "no place"])
 
-    journal = tmp_path / "journal.db"
-    server = ControlServer(journal, {StatusRequest: status, ReloadRequest: reload}, {})
+    place = tmp_path / "control.sock"
+    server = ControlServer(place, {StatusRequest: status, ReloadRequest: reload}, {})
 
     def work() -> None:
-        assert list(ask(journal, StatusRequest())) == ["user"]
+        assert list(ask(place, StatusRequest())) == ["user"]
         with pytest.raises(ConfigError) as refused:
-            ask(journal, ReloadRequest())
+            ask(place, ReloadRequest())
         assert refused.value.problems == ["a.toml:queue.batch_size: must be at least 1", "no place"]
         with pytest.raises(JournalError, match="the disk is on fire"):
-            ask(journal, ReloadRequest(accept_orphans=True))
+            ask(place, ReloadRequest(accept_orphans=True))
         with pytest.raises(JournalError, match="unknown request"):
-            list(stream(journal, TailRequest()))
+            list(stream(place, TailRequest()))
 
-    await serving(journal, server, work)
+    await serving(place, server, work)
 
 
 async def test_a_stream_holds_nobody_up_and_ends_with_its_client(tmp_path: Path) -> None:
     """While one is open, other requests are answered; its generator is closed when the client goes."""
-    journal = tmp_path / "journal.db"
+    place = tmp_path / "control.sock"
     closed = anyio.Event()
 
     async def tail(_request: TailRequest, _user: str) -> AsyncGenerator[Mapping[str, object], None]:
@@ -130,17 +130,17 @@ async def test_a_stream_holds_nobody_up_and_ends_with_its_client(tmp_path: Path)
         finally:
             closed.set()
 
-    server = ControlServer(journal, {StatusRequest: status}, {TailRequest: tail})
+    server = ControlServer(place, {StatusRequest: status}, {TailRequest: tail})
 
     def work() -> None:
-        lines = stream(journal, TailRequest())
+        lines = stream(place, TailRequest())
         assert next(lines) == {"event": "taken"}
-        assert ask(journal, StatusRequest())
+        assert ask(place, StatusRequest())
         lines.close()  # type: ignore[attr-defined]  # a generator
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.run)
-        while not journal.with_name(journal.name + ".sock").exists():
+        while not place.exists():
             await anyio.lowlevel.checkpoint()
         await anyio.to_thread.run_sync(work)
         await closed.wait()
@@ -149,24 +149,24 @@ async def test_a_stream_holds_nobody_up_and_ends_with_its_client(tmp_path: Path)
 
 async def test_streams_leave_room_for_orders(tmp_path: Path) -> None:
     """Beyond the bound a stream is refused with the reason, and other requests are answered."""
-    journal = tmp_path / "journal.db"
+    place = tmp_path / "control.sock"
 
     async def tail(_request: TailRequest, _user: str) -> AsyncGenerator[Mapping[str, object], None]:
         yield {"event": "taken"}
         await anyio.sleep_forever()
 
     def work() -> None:
-        open_ = [stream(journal, TailRequest()) for _ in range(16)]
+        open_ = [stream(place, TailRequest()) for _ in range(16)]
         assert [next(lines) for lines in open_] == [{"event": "taken"}] * 16
         with pytest.raises(JournalError, match="16 others are watching already"):
-            next(stream(journal, TailRequest()))
-        assert ask(journal, StatusRequest())
+            next(stream(place, TailRequest()))
+        assert ask(place, StatusRequest())
 
-    server = ControlServer(journal, {StatusRequest: status}, {TailRequest: tail})
-    await serving(journal, server, work)
+    server = ControlServer(place, {StatusRequest: status}, {TailRequest: tail})
+    await serving(place, server, work)
 
 
 async def test_without_a_worker_the_request_fails_at_once(tmp_path: Path) -> None:
     """The error names the socket."""
     with pytest.raises(NoWorker, match="no worker is running"):
-        await anyio.to_thread.run_sync(partial(ask, tmp_path / "journal.db", StatusRequest()))
+        await anyio.to_thread.run_sync(partial(ask, tmp_path / "control.sock", StatusRequest()))

@@ -13,7 +13,7 @@ import anyio.to_thread
 import pytest
 
 from deliveryd.control import server
-from deliveryd.control.protocol import StatusRequest, TailRequest, socket_of, write_request
+from deliveryd.control.protocol import StatusRequest, TailRequest, write_request
 from deliveryd.control.server import ControlServer
 from support.logs import LogLines, log_lines
 from support.world import PATIENCE
@@ -26,21 +26,21 @@ def test_readers_of_a_stream_who_leave_at_any_moment_do_no_harm(tmp_path: Path) 
         while True:
             yield {"events": ["x" * 100_000]}
 
-    def leave(journal: Path) -> None:
+    def leave(place: Path) -> None:
         for _ in range(100):
             with socket.socket(socket.AF_UNIX) as reader:
                 reader.settimeout(PATIENCE)
-                reader.connect(str(socket_of(journal)))
+                reader.connect(str(place))
                 reader.sendall(write_request(TailRequest(None, None, failed=False)))
                 assert reader.recv(10_000)
 
     async def run() -> None:
-        control = ControlServer(tmp_path / "journal.db", {}, {TailRequest: endless})
+        control = ControlServer(tmp_path / "control.sock", {}, {TailRequest: endless})
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(control.run)
-            while not socket_of(tmp_path / "journal.db").exists():
+            while not (tmp_path / "control.sock").exists():
                 await anyio.lowlevel.checkpoint()
-            await anyio.to_thread.run_sync(leave, tmp_path / "journal.db")
+            await anyio.to_thread.run_sync(leave, tmp_path / "control.sock")
             tasks.cancel_scope.cancel()
 
     anyio.run(run)
@@ -51,7 +51,7 @@ def test_without_a_free_file_it_pauses_and_is_there_again_later(
 ) -> None:
     """A connection that can't be accepted stays readable: it must not keep the loop busy."""
     monkeypatch.setattr(server, "HEARTBEAT_INTERVAL", 0.05)
-    place, limits = socket_of(tmp_path / "journal.db"), resource.getrlimit(resource.RLIMIT_NOFILE)
+    place, limits = (tmp_path / "control.sock"), resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def answer(_request: object, _user: str) -> Mapping[str, object]:
         return {"status": {}}
@@ -62,7 +62,7 @@ def test_without_a_free_file_it_pauses_and_is_there_again_later(
                 await anyio.lowlevel.checkpoint()
 
     async def run(lines: LogLines) -> None:
-        control = ControlServer(tmp_path / "journal.db", {StatusRequest: answer}, {})
+        control = ControlServer(tmp_path / "control.sock", {StatusRequest: answer}, {})
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(control.run)
             await until(place.exists)

@@ -78,7 +78,7 @@ def test_the_unit_waits_longer_than_a_drain_takes(name: str) -> None:
 
 def test_instances_share_neither_configuration_nor_directories() -> None:
     settings = unit_settings("deliveryd@.service")
-    for key in ("ExecStart", "StateDirectory", "CacheDirectory"):
+    for key in ("ExecStart", "EnvironmentFile", "StateDirectory", "CacheDirectory", "RuntimeDirectory"):
         assert "%i" in settings[key][0]
 
 
@@ -178,6 +178,8 @@ def run_step(root: Path, command: str) -> None:
     here = re.sub(r"(?<![\w.])/opt/", f"{root}/opt/", command)
     environment = {**os.environ, "PATH": f"{root}/bin:{os.environ['PATH']}", "PIP_REQUIRE_VIRTUALENV": "1"}
     environment.pop("VIRTUAL_ENV", None)
+    arguments = (one.rest.split("=", 1) for one in instructions() if (one.word, one.stage) == ("ARG", 0))
+    environment.update((name, value) for name, value in arguments)
     done = subprocess.run(
         ["sh", "-c", here], cwd=root / "src", env=environment, capture_output=True, text=True, check=False
     )

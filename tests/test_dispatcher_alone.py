@@ -19,7 +19,7 @@ from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed
-from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import (
     Customer,
@@ -115,7 +115,7 @@ def on_the_bench(folder: Path, scene: Callable[[Bench], Awaitable[None]], concur
             concurrency, None, RetryPolicy(3, 1.0, 10.0), BreakerPolicy(3, 1.0, 60.0), resend_in_doubt=True
         )
         async with (
-            open_journal(folder / "journal.db", blocking=inline) as journal,
+            open_journal_file(folder / "journal.db", blocking=inline) as journal,
             trio.open_nursery() as nursery,
         ):
             bench = Bench(journal, policy)

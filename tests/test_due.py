@@ -18,7 +18,7 @@ from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.recorder import WAKE_BATCH, Recorder
 from deliveryd.journal.pauses import Pause, PauseKind
-from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import WallClock
 from deliveryd.runtime.wakeup import Heartbeats
@@ -61,7 +61,7 @@ class Paused(Down):
 
 async def waiting(path: Path, number: int, waits_for: str = "settings 7") -> None:
     """A journal in which so many messages wait for something."""
-    async with open_journal(path):
+    async with open_journal_file(path):
         pass
     now = WallClock().now()
     db = sqlite3.connect(path)
@@ -106,7 +106,7 @@ async def test_due_messages_are_fetched_between_the_batches_of_a_large_wake(tmp_
     await waiting(path, MANY)
     calls: list[str] = []
     all_woken = anyio.Event()
-    async with open_journal(path) as journal, anyio.create_task_group() as tasks:
+    async with open_journal_file(path) as journal, anyio.create_task_group() as tasks:
         watched(journal, calls, all_woken)
         clock = WallClock()
         recorder = recorder_of(journal, clock)
@@ -130,7 +130,7 @@ async def test_what_a_provider_gives_to_others_leaves_time_for_new_messages(
     await waiting(path, MANY, "provider sms/a")
     times: list[float] = []
     all_released = anyio.Event()
-    async with open_journal(path) as journal, anyio.create_task_group() as tasks:
+    async with open_journal_file(path) as journal, anyio.create_task_group() as tasks:
         release = journal.release
 
         async def noting(provider: str, at: int, limit: int) -> int:

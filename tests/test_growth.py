@@ -13,7 +13,7 @@ import pytest
 from deliveryd.journal import account, outbox, sqlite_file, upkeep
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.journal.history import read_life
-from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.model import Entry, Malformed, Receipt, StatusEvent, Transition
 from deliveryd.states import State
 from support.journal_walk import plans_of, walk_through_everything
@@ -114,7 +114,7 @@ async def everything_that_a_worker_asks(journal: SqliteJournal) -> None:
 async def test_no_query_of_a_worker_scans_a_table_that_grows(path: Path) -> None:
     """Every scan in a query plan is listed here, with the reason why it doesn't grow with ended messages."""
     statements: list[str] = []
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         journal._db.set_trace_callback(statements.append)
         await everything_that_a_worker_asks(journal)
         journal._db.set_trace_callback(None)
@@ -129,7 +129,7 @@ async def test_no_query_of_a_worker_scans_a_table_that_grows(path: Path) -> None
 async def test_waiting_messages_are_counted_and_found_by_index_alone(path: Path) -> None:
     """A million of them delay no other query."""
     statements: list[str] = []
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await take(journal, range(1, 21))
         await journal.change(
             [Transition(entry(id_), State.READY, State.WAITING, NOW, NOW) for id_ in range(1, 21)]
@@ -154,7 +154,9 @@ async def test_waiting_messages_are_counted_and_found_by_index_alone(path: Path)
 
 async def test_the_account_includes_all_commits_without_using_the_writing_thread(path: Path) -> None:
     commits: list[int] = []
-    async with open_journal(path, observe=lambda _seconds, operations: commits.append(operations)) as journal:
+    async with open_journal_file(
+        path, observe=lambda _seconds, operations: commits.append(operations)
+    ) as journal:
         await report(journal, await end(journal, range(1, 11)))
         await take(journal, range(11, 14))
         before = sum(commits)
@@ -167,7 +169,7 @@ async def test_the_account_includes_all_commits_without_using_the_writing_thread
 
 async def test_messages_that_have_to_stay_do_not_block_the_deletion_of_others(path: Path) -> None:
     """Forty refused events precede what can be deleted; each sweep skips some, and none is lost."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         for row in await end(journal, range(1, 41)):
             await journal.refuse(row, "400", NOW)
         await report(journal, await end(journal, range(41, 44)))
@@ -185,7 +187,7 @@ def posts_of(journal: SqliteJournal) -> int:
 @pytest.mark.slow
 async def test_a_post_stays_as_long_as_one_of_its_events_does(path: Path) -> None:
     """A hundred messages, each event accepted by itself; those that stay keep their time of acceptance."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         for id_ in range(1, 101):
             for row in await end(journal, [id_]):
                 await journal.accept([row], NOW + id_)
@@ -210,7 +212,7 @@ async def test_a_post_stays_as_long_as_one_of_its_events_does(path: Path) -> Non
     ids=["with details", "with channel and instant"],
 )
 async def test_a_tombstone_restores_the_events_byte_for_byte(path: Path, event: StatusEvent) -> None:
-    async with open_journal(path, details_field="reason") as journal:
+    async with open_journal_file(path, details_field="reason") as journal:
         await take(journal, [1])
         await journal.change([Transition(entry(1), State.READY, State.FAILED, NOW, events=(event,))])
         await report(journal, await journal.outbox(0, 9))
@@ -221,7 +223,7 @@ async def test_a_tombstone_restores_the_events_byte_for_byte(path: Path, event: 
 
 
 async def test_a_forgotten_malformed_message_keeps_its_two_events(path: Path) -> None:
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await journal.take([], [Malformed('{"id":1}', "no settings", 1)], NOW)
         dequeued, error = await journal.outbox(0, 9)
         await report(journal, [dequeued, error])
@@ -232,7 +234,7 @@ async def test_a_forgotten_malformed_message_keeps_its_two_events(path: Path) ->
 
 async def test_a_flood_of_unmatched_receipts_is_deleted_completely(path: Path) -> None:
     """A sweep returns more than 0 as long as anything old enough is left."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await journal.receive([Receipt("sms", f"p{n}", True, "delivered", NOW, NOW) for n in range(250)])
         steps = [await journal.prune(NOW + 1, 100) for _ in range(4)]
         assert steps == [100, 100, 50, 0]
@@ -242,7 +244,7 @@ async def test_a_flood_of_unmatched_receipts_is_deleted_completely(path: Path) -
 @pytest.mark.slow
 async def test_a_tombstone_takes_few_bytes(path: Path) -> None:
     """It is never deleted: ten million of them, at 48 bytes each, have to fit on any disk."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await take(journal, range(1, 10_001))
         sent = [
             Transition(
@@ -263,7 +265,7 @@ async def test_a_tombstone_takes_few_bytes(path: Path) -> None:
 @pytest.mark.slow
 async def test_the_space_of_forgotten_messages_is_returned_to_the_file_system(path: Path) -> None:
     """Sixty megabytes of messages; after they are forgotten the file shrinks in steps."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         for first in range(0, 3000, 500):
             await report(journal, await end(journal, range(first, first + 500), "x" * 20_000))
         while await journal.prune(NOW + 1, 100):
@@ -279,7 +281,7 @@ async def test_the_space_of_forgotten_messages_is_returned_to_the_file_system(pa
 
 
 async def test_a_small_journal_keeps_its_free_pages_for_reuse(path: Path) -> None:
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await report(journal, await end(journal, range(200), "x" * 10_000))
         while await journal.prune(NOW + 1, 100):
             pass
@@ -293,7 +295,7 @@ async def test_the_log_is_truncated_again_after_a_long_read_transaction(
     """While somebody reads as of one instant, the log can't begin anew and grows; then it is short again."""
     monkeypatch.setattr(sqlite_file, "LOG_LIMIT", 1 << 20)
     log = path.with_name("journal.db-wal")
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM message").fetchone()

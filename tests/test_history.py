@@ -15,7 +15,7 @@ from deliveryd.errors import JournalError
 from deliveryd.journal.history import read_life, without_values
 from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.journal.read_transaction import JournalAbsent, check_readable
-from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.model import (
     Entry,
     Malformed,
@@ -57,7 +57,7 @@ async def send(journal: SqliteJournal) -> None:
 
 async def test_a_message_is_read_beside_a_working_worker(path: Path) -> None:
     """Each commit is visible at once, and neither process blocks the other."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await take(journal)
         life = read_life(path, 5)
         assert life.message is not None
@@ -81,7 +81,7 @@ async def test_a_message_is_read_beside_a_working_worker(path: Path) -> None:
 
 async def test_reading_a_closed_journal_creates_no_files(path: Path) -> None:
     """No log and no index appear that might belong to the wrong user."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await take(journal)
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     assert read_life(path, 5).is_known
@@ -94,7 +94,7 @@ async def test_a_journal_that_a_killed_worker_left_is_read_without_changing_it(
     """What stands only in the log is seen, and the log stays for the next start to take up."""
     left = tmp_path / "left"
     left.mkdir()
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await take(journal)
         for suffix in ("", "-wal", "-shm"):
             shutil.copy(f"{path}{suffix}", left)
@@ -109,15 +109,15 @@ async def test_a_journal_that_a_killed_worker_left_is_read_without_changing_it(
 async def test_the_lock_owner_is_known_while_the_lock_is_held(path: Path) -> None:
     """Looking it up takes no lock: the journal can be opened during it."""
     assert lock_owner(path) is None
-    async with open_journal(path):
+    async with open_journal_file(path):
         assert lock_owner(path) == os.getpid()
     assert lock_owner(path) is None
-    async with open_journal(path):
+    async with open_journal_file(path):
         pass
 
 
 async def test_a_forgotten_message_is_known_by_its_tombstone(path: Path) -> None:
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await take(journal)
         await send(journal)
         await journal.accept(await journal.outbox(0, 10), NOW + 4)
@@ -131,7 +131,7 @@ async def test_a_forgotten_message_is_known_by_its_tombstone(path: Path) -> None
 
 
 async def test_malformed_elements_are_part_of_the_record_of_their_id(path: Path) -> None:
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await journal.take([], [Malformed('{"id": 6, "variables": "who"}', "no settingsId", 6)], NOW)
     life = read_life(path, 6)
     assert [(bad.reason, bad.raw) for bad in life.malformed] == [
@@ -143,7 +143,7 @@ async def test_malformed_elements_are_part_of_the_record_of_their_id(path: Path)
 
 
 async def test_without_values_the_names_of_variables_remain(path: Path) -> None:
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await take(journal)
     life = read_life(path, 5)
     assert life.message is not None
@@ -153,7 +153,7 @@ async def test_without_values_the_names_of_variables_remain(path: Path) -> None:
 
 
 async def test_an_id_that_was_never_taken_is_unknown(path: Path) -> None:
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await take(journal)
     assert not read_life(path, 99).is_known
 
@@ -202,7 +202,7 @@ def open_folder() -> Iterator[Path]:
 async def test_another_user_is_told_which_user_to_run_the_command_as(open_folder: Path) -> None:
     """The error names the remedy instead of repeating SQLite's words."""
     path = open_folder / "journal.db"
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await take(journal)
     if os.geteuid() != 0:
         path.chmod(0)

@@ -73,6 +73,8 @@ async def test_a_full_batch_is_followed_by_the_next_at_once(tmp_path: Path) -> N
     assert all(gap < 0.5 for gap in at_once)
     assert 0.8 <= pause <= 1.2
     assert len(station.taken) == 31
+    assert station.counted('queue_takes_total{batch="full"}') == 3
+    assert station.counted('queue_takes_total{batch="short"}') == 1
 
 
 @in_virtual_time

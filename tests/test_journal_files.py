@@ -17,7 +17,7 @@ import pytest
 from deliveryd.errors import JournalError, JournalLocked
 from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.lock import lock_of
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.sandbox.faults import ApplyThenDelay
 from support.messages import message, sms_settings
 from support.world import PATIENCE, World, get, open_world
@@ -126,12 +126,12 @@ def test_commands_reach_a_worker_that_opened_the_journal_through_a_symbolic_link
 @pytest.mark.anyio
 async def test_a_journal_with_two_hard_links_is_refused(tmp_path: Path) -> None:
     """Each name has its own lock and log: two workers could open one journal."""
-    async with open_journal(tmp_path / "journal.db"):
+    async with open_journal_file(tmp_path / "journal.db"):
         pass
     tmp_path.joinpath("other").mkdir()
     tmp_path.joinpath("other", "journal.db").hardlink_to(tmp_path / "journal.db")
     with pytest.raises(JournalError, match="2 names"):
-        async with open_journal(tmp_path / "other" / "journal.db"):
+        async with open_journal_file(tmp_path / "other" / "journal.db"):
             pass
 
 
@@ -234,17 +234,17 @@ def test_a_deleted_journal_can_be_restored_from_the_paths_in_the_log(world: Worl
 @pytest.mark.anyio
 async def test_a_lock_whose_file_is_deleted_still_excludes_others(tmp_path: Path) -> None:
     """The process that holds it takes the lock again at the same path."""
-    async with open_journal(tmp_path / "journal.db") as journal:
+    async with open_journal_file(tmp_path / "journal.db") as journal:
         tmp_path.joinpath("journal.db.lock").unlink()
         assert journal.misplaced() is None
         with pytest.raises(JournalLocked):
-            async with open_journal(tmp_path / "journal.db"):
+            async with open_journal_file(tmp_path / "journal.db"):
                 pass
 
 
 @pytest.mark.anyio
 async def test_a_lock_that_another_process_took_is_reported(tmp_path: Path) -> None:
-    async with open_journal(tmp_path / "journal.db") as journal:
+    async with open_journal_file(tmp_path / "journal.db") as journal:
         tmp_path.joinpath("journal.db.lock").unlink()
         other = lock_of(tmp_path / "journal.db")
         other.take()

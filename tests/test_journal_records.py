@@ -10,7 +10,7 @@ import pytest
 from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.history import read_life
 from deliveryd.journal.outbox import written
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.model import (
     Malformed,
     Outcome,
@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def test_tries_under_one_key_have_numbers_and_outcomes_of_their_own(path: Path) -> None:
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         key = message_key(journal.namespace, 1, "sms", 1)
         await make_ready(journal, 1)
         await journal.change([Transition(entry(1), State.READY, State.SENDING, NOW)])
@@ -59,7 +59,7 @@ async def test_tries_under_one_key_have_numbers_and_outcomes_of_their_own(path: 
 
 async def test_a_repeat_knows_when_the_first_try_under_its_key_began(path: Path) -> None:
     """However often it is tried, and under a new key there is another first try."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await make_ready(journal, 1)
         found, begun = entry(1)._replace(number=0, begun_at=0), []
         for number in range(3):
@@ -75,7 +75,7 @@ async def test_a_repeat_knows_when_the_first_try_under_its_key_began(path: Path)
 
 async def test_attempts_that_failed_stay_recorded_beside_the_one_that_was_accepted(path: Path) -> None:
     """Each with its own channel, also after the message had moved on to another one."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await make_ready(journal, 1)
         await journal.change([Transition(entry(1), State.READY, State.SENDING, NOW)])
         spent = entry(1).given_up("no such number")
@@ -96,7 +96,7 @@ async def test_attempts_that_failed_stay_recorded_beside_the_one_that_was_accept
 
 
 async def test_the_same_malformed_element_is_one_record_with_a_count(path: Path) -> None:
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         for at in (NOW, NOW + 7):
             await journal.take([], [Malformed('{"id":1}', "why", 1), Malformed("[]", "why", None)], at)
     (record,) = read_life(path, 1).malformed
@@ -106,7 +106,7 @@ async def test_the_same_malformed_element_is_one_record_with_a_count(path: Path)
 async def test_a_malformed_message_is_dequeued_and_then_failed_once(path: Path) -> None:
     """It is told as any message is; seen again, both events go out again, unless they wait anyway."""
     bad = Malformed('{"id":1}', "why", 1)
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         for at in (NOW, NOW + 1):
             assert not await journal.take([], [bad], at)
             assert [row.status for row in await journal.outbox(0, 10)] == ["dequeued", "error"]
@@ -124,7 +124,7 @@ async def test_a_malformed_message_is_dequeued_and_then_failed_once(path: Path) 
 
 async def test_batches_that_may_be_lost_are_counted_with_what_came_of_them(path: Path) -> None:
     """The count is in the transaction of the messages that came, or in one of its own."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         assert audit_journal(path).lost == (0, None)
         await journal.take([message(1)], [], NOW, lost=1)
         await journal.take([], [], NOW + 5, lost=1)
@@ -133,7 +133,7 @@ async def test_batches_that_may_be_lost_are_counted_with_what_came_of_them(path:
 
 
 async def test_repeats_of_forgotten_messages_do_not_gather(path: Path) -> None:
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await make_ready(journal, 1)
         failed = StatusEvent(1, "error", NOW, details="expired")
         await journal.change([Transition(entry(1), State.READY, State.FAILED, NOW, events=(failed,))])
@@ -148,7 +148,7 @@ async def test_repeats_of_forgotten_messages_do_not_gather(path: Path) -> None:
 async def test_no_statement_of_the_line_reads_a_whole_table(path: Path) -> None:
     """Each one finds its rows by a key or an index, however many messages the journal holds."""
     statements: list[str] = []
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         journal._db.set_trace_callback(statements.append)
         await walk_through_everything(journal)
         journal._db.set_trace_callback(None)
@@ -164,7 +164,7 @@ async def test_no_statement_of_the_line_reads_a_whole_table(path: Path) -> None:
 async def test_the_start_and_the_sums_read_what_is_open_and_nothing_else(path: Path) -> None:
     """No table that grows with all that was ever sent is read as a whole."""
     statements: list[str] = []
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         journal._db.set_trace_callback(statements.append)
         written(journal._db)
         await journal.recover(NOW, ["sms"])
@@ -179,7 +179,7 @@ async def test_the_start_and_the_sums_read_what_is_open_and_nothing_else(path: P
 
 async def test_the_journal_itself_takes_only_steps_that_the_table_has(path: Path) -> None:
     """What it does of its own accord, at the start and for receipts, stands in the table of states too."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         journal._db.executescript(
             "CREATE TEMP TABLE step (before, after);"
             "CREATE TEMP TRIGGER stepped AFTER UPDATE OF state ON message WHEN old.state <> new.state"

@@ -21,7 +21,7 @@ from anyio.lowlevel import checkpoint
 from deliveryd.errors import IllegalTransition, JournalError, JournalFull, JournalLocked
 from deliveryd.journal.base import Journal
 from deliveryd.journal.history import read_life
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.model import (
     Malformed,
     Receipt,
@@ -42,11 +42,11 @@ from collections.abc import Iterable
 from pathlib import Path
 import anyio
 from deliveryd.errors import JournalError
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 
 async def main():
     try:
-        async with open_journal(Path(sys.argv[1])):
+        async with open_journal_file(Path(sys.argv[1])):
             print("opened")
     except JournalError as error:
         print(type(error).__name__, error)
@@ -59,12 +59,12 @@ COMMITTING_PROCESS = """
 import itertools, sys
 from pathlib import Path
 import anyio
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.model import QueuedMessage
 
 async def main():
     numbers = itertools.count(1)
-    async with open_journal(Path(sys.argv[1])) as journal, anyio.create_task_group() as tasks:
+    async with open_journal_file(Path(sys.argv[1])) as journal, anyio.create_task_group() as tasks:
         async def take():
             for number in numbers:
                 await journal.take([QueuedMessage(number, 1, 1, {"text": "x" * 200})], [], number)
@@ -118,7 +118,7 @@ def kill_while_it_commits(path: Path) -> set[int]:
 async def refusal(path: Path) -> str:
     """Why the journal can't be opened."""
     with pytest.raises(JournalError) as caught:
-        async with open_journal(path):
+        async with open_journal_file(path):
             pass
     return str(caught.value)
 
@@ -128,10 +128,10 @@ async def refusal(path: Path) -> str:
 
 async def test_every_commit_is_forced_to_the_disk(path: Path) -> None:
     """A write-ahead log with synchronous=FULL (2): an acknowledged commit survives a loss of power."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         assert journal._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert journal._db.execute("PRAGMA synchronous").fetchone() == (2,)
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         assert journal._db.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
@@ -139,7 +139,7 @@ async def test_every_commit_is_forced_to_the_disk(path: Path) -> None:
 async def test_what_was_acknowledged_survives_kill_9(path: Path) -> None:
     """A process that is killed in the midst of its commits loses nothing that it had been told is done."""
     acknowledged = kill_while_it_commits(path)
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         kept = {taken.id for taken in (await journal.recover(NOW, [])).taken}
         reported = {row.message_id for row in await journal.outbox(0, 1_000_000)}
     assert acknowledged <= kept == reported
@@ -153,17 +153,17 @@ async def test_closing_flushes_what_waits(path: Path) -> None:
         async def take(journal: Journal) -> None:
             taken.extend(await journal.take([message(1)], [], NOW))
 
-        async with open_journal(path) as journal:
+        async with open_journal_file(path) as journal:
             tasks.start_soon(take, journal)
             while not journal._waiting:
                 await checkpoint()
     assert taken == [1]
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         assert [row.message_id for row in await journal.outbox(0, 10)] == [1]
 
 
 async def test_a_closed_journal_says_so(path: Path) -> None:
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         pass
     with pytest.raises(JournalError, match="closed"):
         await journal.counts()
@@ -175,7 +175,9 @@ async def test_a_closed_journal_says_so(path: Path) -> None:
 async def test_operations_that_wait_together_share_a_commit(path: Path) -> None:
     """Two hundred takes at a time cost a few commits, and each is told of with its company."""
     commits: list[int] = []
-    async with open_journal(path, observe=lambda _seconds, operations: commits.append(operations)) as journal:
+    async with open_journal_file(
+        path, observe=lambda _seconds, operations: commits.append(operations)
+    ) as journal:
         async with anyio.create_task_group() as tasks:
             for id_ in range(200):
                 tasks.start_soon(journal.take, [message(id_)], [], NOW)
@@ -188,7 +190,7 @@ async def test_an_operation_that_fails_takes_back_its_own_and_nothing_of_its_com
     """Of three that share a commit, the middle one fails after it had begun to write."""
     event = StatusEvent(1, "sending", NOW)
     good = Transition(entry(1), State.READY, State.SENDING, NOW, events=(event,))
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await make_ready(journal, 1)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(journal.take, [message(7)], [], NOW)
@@ -207,7 +209,7 @@ async def test_an_operation_that_fails_takes_back_its_own_and_nothing_of_its_com
 
 
 async def test_what_no_column_can_hold_fails_for_its_caller_only(path: Path) -> None:
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         with pytest.raises(OverflowError):
             await journal.take([message(2**63)], [], NOW)
         assert set(await journal.take([message(1)], [], NOW)) == {1}
@@ -216,13 +218,13 @@ async def test_what_no_column_can_hold_fails_for_its_caller_only(path: Path) -> 
 async def test_a_clock_put_back_is_remembered_though_the_first_write_after_it_failed(path: Path) -> None:
     """No event is before its message's previous one, by whichever run it is written."""
     back = NOW - 3_600_000_000
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await make_ready(journal, 1)
         with pytest.raises(OverflowError):
             await journal.take([], [Malformed("{}", "no", 5), Malformed("[]", "no", 2**63)], back)
         await journal.take([message(2)], [], back)
         await journal.accept(await journal.outbox(0, 10), back)
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         error = StatusEvent(1, "error", back + 5_000_000, details="no content")
         await journal.change([Transition(entry(1), State.READY, State.FAILED, back, events=(error,))])
         (row,) = await journal.outbox(0, 10)
@@ -233,7 +235,7 @@ async def test_no_event_is_before_its_messages_previous_one_just_before_a_wrong_
     path: Path,
 ) -> None:
     """The clock was put back by ten seconds; nobody noticed, and nothing was written for nine and a half."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await make_ready(journal, 1)
         at = NOW - 500_000
         error = StatusEvent(1, "error", at, details="no content")
@@ -244,7 +246,7 @@ async def test_no_event_is_before_its_messages_previous_one_just_before_a_wrong_
 
 @pytest.mark.slow
 async def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room_again(path: Path) -> None:
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await make_ready(journal, 1)
         (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
         journal._db.execute(f"PRAGMA max_page_count = {pages}")
@@ -274,13 +276,13 @@ def fail_to_sync(_db: sqlite3.Connection) -> None:
 
 async def test_what_a_disk_failed_to_do_is_not_asked_of_it_again(path: Path) -> None:
     """After a failure of the disk the journal is of no use until it is opened anew; nothing is lost."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await make_ready(journal, 1)
         with pytest.raises(JournalError, match="disk I/O error"):
             await journal._commit(fail_to_sync)
         with pytest.raises(JournalError, match="disk I/O error"):
             await journal.take([message(2)], [], NOW)
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         assert (await journal.counts()).states == {State.READY: 1}
 
 
@@ -297,7 +299,7 @@ async def test_what_waits_while_the_disk_fails_is_not_asked_of_it_any_more(path:
         with pytest.raises(JournalError, match="disk I/O error"):
             await commit
 
-    async with open_journal(path) as journal, anyio.create_task_group() as tasks:
+    async with open_journal_file(path) as journal, anyio.create_task_group() as tasks:
         tasks.start_soon(fails, journal._commit(fail_late))
         while not begun.is_set():
             await checkpoint()
@@ -305,7 +307,7 @@ async def test_what_waits_while_the_disk_fails_is_not_asked_of_it_any_more(path:
         while not journal._waiting:
             await checkpoint()
         go_on.set()
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         assert (await journal.counts()).states == {}
 
 
@@ -319,7 +321,7 @@ async def test_behind_a_failure_of_the_disk_nothing_else_of_a_shared_commit_is_t
         with pytest.raises(expected):
             await commit
 
-    async with open_journal(path) as journal, anyio.create_task_group() as tasks:
+    async with open_journal_file(path) as journal, anyio.create_task_group() as tasks:
         for expected, commit in (
             (ValueError, journal._commit(fail_alone)),
             (JournalError, journal._commit(fail_to_sync)),
@@ -327,12 +329,12 @@ async def test_behind_a_failure_of_the_disk_nothing_else_of_a_shared_commit_is_t
         ):
             tasks.start_soon(fails, expected, commit)
             await anyio.wait_all_tasks_blocked()
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         assert (await journal.counts()).states == {}
 
 
 async def test_a_cancelled_caller_disturbs_nobody(path: Path) -> None:
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         with anyio.CancelScope() as scope:
             scope.cancel()
             await journal.take([message(1)], [], NOW)
@@ -346,7 +348,7 @@ async def test_nobody_else_may_read_the_journal(path: Path) -> None:
     """The folder is made 0700, every file in it 0600, whatever the umask leaves."""
     before = os.umask(0)
     try:
-        async with open_journal(path) as journal:
+        async with open_journal_file(path) as journal:
             await journal.take([message(1)], [], NOW)
             modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
     finally:
@@ -372,7 +374,7 @@ async def test_a_file_that_is_no_database_is_refused_and_left_untouched(path: Pa
 
 async def test_a_damaged_journal_is_refused_and_left_untouched(path: Path) -> None:
     """It may hold what no other file does, so nobody begins anew over it."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await make_ready(journal, 1)
     sound = read(path)
     damaged = a_file(path, sound[:100] + b"\xff" * 3996 + sound[4096:])
@@ -382,7 +384,7 @@ async def test_a_damaged_journal_is_refused_and_left_untouched(path: Path) -> No
 
 async def test_an_empty_file_becomes_a_journal(path: Path) -> None:
     a_file(path, b"")
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         assert set(await journal.take([message(1)], [], NOW)) == {1}
 
 
@@ -399,7 +401,7 @@ async def test_a_place_where_no_file_can_be_is_named(tmp_path: Path, name: str) 
 @pytest.mark.slow
 async def test_a_second_process_is_refused_and_told_who_has_the_journal(path: Path) -> None:
     command = [sys.executable, "-c", SECOND_PROCESS, str(path)]
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         second = await anyio.run_process(command)
         assert second.stdout.decode().startswith("JournalLocked the journal is in use by another deliveryd")
         assert f"(process {os.getpid()})" in second.stdout.decode()
@@ -408,7 +410,7 @@ async def test_a_second_process_is_refused_and_told_who_has_the_journal(path: Pa
 
 
 async def test_a_journal_is_locked_within_one_process_too(path: Path) -> None:
-    async with open_journal(path):
+    async with open_journal_file(path):
         with pytest.raises(JournalLocked):
-            async with open_journal(path):
+            async with open_journal_file(path):
                 pass

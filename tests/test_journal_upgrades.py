@@ -19,7 +19,7 @@ from deliveryd.errors import JournalError
 from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.history import read_life
 from deliveryd.journal.schema import check_header, check_latest, check_supported, prepare_schema
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.journal.upgrades import UPGRADES, latest_format
 from deliveryd.model import QueuedMessage
 
@@ -49,7 +49,7 @@ prepare_schema(db, (*UPGRADES, sys.argv[2] + "; SELECT crash()"))
 async def path(tmp_path: Path) -> Path:
     """A journal of the latest format, with one message."""
     path = tmp_path / "state" / "journal.db"
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await journal.take([QueuedMessage(7, 1, 1, {"text": "x"})], [], NOW)
     return path
 
@@ -126,7 +126,7 @@ async def test_a_crash_in_an_upgrade_leaves_the_earlier_format_usable(path: Path
 async def assert_untouched(path: Path) -> None:
     """The journal has the format from before the upgrade, and takes another message."""
     assert read_life(path, 7).is_known
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         assert set(await journal.take([QueuedMessage(7, 1, 1, {}), QueuedMessage(8, 1, 1, {})], [], NOW)) == {
             8
         }
@@ -150,7 +150,7 @@ async def test_an_unknown_format_is_refused_and_left_untouched(path: Path, versi
     before = read(path)
     expected = f"has format {version}, and this deliveryd supports formats up to {LATEST}: run the version"
     with pytest.raises(JournalError, match=expected):
-        async with open_journal(path):
+        async with open_journal_file(path):
             pass
     with pytest.raises(JournalError, match=expected):
         read_life(path, 7)

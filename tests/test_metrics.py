@@ -49,6 +49,8 @@ def test_what_happens_is_counted() -> None:
     """Every method moves the number that its name promises."""
     counted = metrics()
     counted.taken(fresh=5, repeated=2, malformed=1)
+    for size in (100, 60, 0, 0):
+        counted.answered(asked=100, size=size)
     counted.take_failed("unreadable")
     counted.ended(State.SENT, "sms", 4)
     counted.ended(State.FAILED, None)
@@ -73,6 +75,9 @@ def test_what_happens_is_counted() -> None:
         "deliveryd_messages_taken_total": 5,
         "deliveryd_messages_repeated_total": 2,
         "deliveryd_messages_malformed_total": 1,
+        "deliveryd_queue_takes_total{batch=full}": 1,
+        "deliveryd_queue_takes_total{batch=short}": 1,
+        "deliveryd_queue_takes_total{batch=empty}": 2,
         "deliveryd_queue_take_failures_total{reason=unreadable}": 1,
         "deliveryd_messages_ended_total{channel=sms,provider=sms,state=sent}": 4,
         "deliveryd_messages_ended_total{channel=none,provider=none,state=failed}": 1,
@@ -102,6 +107,8 @@ def test_levels_are_asked_for_at_each_scrape() -> None:
         journal_size=4096,
         providers_open={"sms": True},
         providers_silent={"sms": True},
+        in_flight=40,
+        in_flight_limit=1000,
     )
     watched = metrics()
     watched.follow(lambda: now)
@@ -111,6 +118,7 @@ def test_levels_are_asked_for_at_each_scrape() -> None:
     assert found["deliveryd_messages_in_state{state=in_doubt}"] == 0
     assert (found["deliveryd_outbox_events"], found["deliveryd_journal_size_bytes"]) == (7, 4096)
     assert found["deliveryd_channel_open{channel=sms,provider=sms}"] == 1
+    assert (found["deliveryd_in_flight_slots"], found["deliveryd_in_flight_slots_limit"]) == (40, 1000)
 
     now = Levels(
         {State.IN_DOUBT: 1}, outbox=0, journal_size=8192, providers_open={"sms": False}, providers_silent={}

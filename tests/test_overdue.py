@@ -10,7 +10,7 @@ import pytest
 from deliveryd.config import examine
 from deliveryd.inspection.explanation import life_lines
 from deliveryd.journal.history import read_life
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.testing.journal_cases.deadlines import send_to_confirm
 from deliveryd.testing.journal_cases.samples import deliver_to_sent, receive_all, sample_receipt
 from support.terminal import command
@@ -52,7 +52,7 @@ def config(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_it_lists_what_was_sent_long_ago_and_never_confirmed(config: Path) -> None:
     """Without a worker; a delivered message isn't listed."""
-    async with open_journal(config.parent / "journal.db") as journal:
+    async with open_journal_file(config.parent / "journal.db") as journal:
         await deliver_to_sent(journal, 1, "p1")
         await deliver_to_sent(journal, 2, None)
         await deliver_to_sent(journal, 3, "p3")
@@ -88,7 +88,7 @@ def test_it_lists_nothing_of_providers_without_receipts(tmp_path: Path, config: 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_explain_says_how_much_time_is_left(config: Path) -> None:
     path = config.parent / "journal.db"
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await send_to_confirm(journal, 1)
         await journal.pass_deadlines(60_000_000, 0, ["sms"], 9)
     (line,) = [line for line in life_lines(read_life(path, 1), ["sms"]) if "next channel" in line]

@@ -13,7 +13,7 @@ import pytest
 
 from deliveryd.errors import JournalError
 from deliveryd.journal.lock import exclusive_worker
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.runtime.disk_cache import DiskCache
 from support.messages import message, sms_settings
 from support.world import World, open_world
@@ -102,13 +102,13 @@ async def test_nothing_is_touched_that_was_planted_beside_the_journal(
 ) -> None:
     """A worker ends with a sentence that says which file it is, what is wrong with it, and what to do."""
     journal = tmp_path / "state" / "journal.db"
-    async with open_journal(journal):
+    async with open_journal_file(journal):
         pass
     place = journal.with_name(f"journal.db{suffix}")
     place.unlink(missing_ok=True)
     said = plant(place, victim)
     with pytest.raises(JournalError, match=re.escape(said)), exclusive_worker(journal):
-        async with open_journal(journal):
+        async with open_journal_file(journal):
             pass
     assert is_untouched(victim)
 
@@ -151,11 +151,11 @@ async def test_a_journal_that_was_replaced_by_a_link_after_its_name_was_resolved
     tmp_path: Path,
 ) -> None:
     """Links are followed once, when the configuration is read."""
-    async with open_journal(tmp_path / "theirs.db"):
+    async with open_journal_file(tmp_path / "theirs.db"):
         pass
     tmp_path.joinpath("journal.db").symlink_to("theirs.db")
     with pytest.raises(JournalError, match=r"journal\.db is a symbolic link"):
-        async with open_journal(tmp_path / "journal.db"):
+        async with open_journal_file(tmp_path / "journal.db"):
             pass
 
 

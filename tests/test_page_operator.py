@@ -10,13 +10,13 @@ import httpx
 import pytest
 
 from deliveryd.errors import DeliverydError
+from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.worker import operator
 from support.messages import message, sms_settings
-from support.world import PATIENCE, World, open_world
+from support.world import PAGE_TOKEN, PATIENCE, World, open_world
 
 pytestmark = pytest.mark.slow
 
-TOKEN = "0123456789abcdef0123456789abcdef"
 
 Order = Callable[..., httpx.Response]
 
@@ -24,11 +24,8 @@ Order = Callable[..., httpx.Response]
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     """More messages than one order has keys fail for a name that their settings misspell."""
-    token = tmp_path / "token"
-    token.touch(0o600)
-    token.write_text(f"{TOKEN}\n", encoding="utf-8")
     for world in open_world(tmp_path):
-        world.change('[admin]\nlisten = ""', f'[admin]\nlisten = "127.0.0.1:0"\ntoken_file = "{token}"')
+        world.take_orders()
         world.customers([{"id": 1, "name": "Ann", "phone": "+447700900101"}])
         world.state.settings[1] = sms_settings("{wrod}")
         yield world
@@ -39,7 +36,7 @@ def ordering(world: World) -> Order:
     world.start(log="info")
     world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
     listening = next(entry for line in world.log().splitlines() if "listen" in (entry := json.loads(line)))
-    headers = {"Authorization": f"Bearer {TOKEN}"}
+    headers = {"Authorization": f"Bearer {PAGE_TOKEN}"}
 
     def order(action: str, fields: Mapping[str, object]) -> httpx.Response:
         url = f"{listening['listen']}/actions/{action}"
@@ -67,7 +64,7 @@ def test_what_cant_be_read_in_time_is_said(world: World, monkeypatch: pytest.Mon
     world.state.enqueue(message(1))
     world.run_until_idle()
     monkeypatch.setattr(operator, "READ_SECONDS", -1.0)
-    reader = operator.PageOperator(None, None, world.folder / "journal.db", ["sms"])  # type: ignore[arg-type]
+    reader = operator.PageOperator(None, None, SqliteReader(world.folder / "journal.db"), ["sms"])  # type: ignore[arg-type]
     assert reader._count_failed() == ({}, False)
     with pytest.raises(DeliverydError, match="run deliveryd failed retry --all"):
         reader._failed_for("missing placeholders: wrod")

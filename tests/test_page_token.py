@@ -11,20 +11,15 @@ import httpx
 import pytest
 
 from support.terminal import command
-from support.world import PATIENCE, World, get, open_world
-
-TOKEN = "0123456789abcdef0123456789abcdef"
+from support.world import PAGE_TOKEN, PATIENCE, World, get, open_world
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    token = tmp_path / "token"
-    token.touch(0o600)
-    token.write_text(f"{TOKEN}\n", encoding="utf-8")
     for world in open_world(tmp_path):
-        world.change('[admin]\nlisten = ""', f'[admin]\nlisten = "127.0.0.1:0"\ntoken_file = "{token}"')
+        world.take_orders()
         yield world
 
 
@@ -50,15 +45,15 @@ def test_a_file_that_is_gone_before_the_first_request_leaves_the_worker_alive(wo
     url = url_of_a_worker(world)
     (world.folder / "token").unlink()
     assert get(f"{url}/livez").status_code == 200
-    assert order(url, "check", TOKEN).status_code == 200
+    assert order(url, "check", PAGE_TOKEN).status_code == 200
 
 
 def test_ids_of_19_digits_can_be_paused(world: World) -> None:
     """The queue numbers messages and settings with up to 64 bits."""
     url = url_of_a_worker(world)
     for kind, key in (("message", "9223372036854775807"), ("settings", "-9223372036854775808")):
-        assert order(url, "pause", TOKEN, kind=kind, key=key).json() == {"done": [key], "skipped": {}}
-    beyond = order(url, "pause", TOKEN, kind="message", key="9223372036854775808").json()
+        assert order(url, "pause", PAGE_TOKEN, kind=kind, key=key).json() == {"done": [key], "skipped": {}}
+    beyond = order(url, "pause", PAGE_TOKEN, kind="message", key="9223372036854775808").json()
     assert beyond["skipped"] == {"9223372036854775808": "its id is no integer of 64 bits"}
 
 

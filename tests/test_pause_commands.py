@@ -14,7 +14,7 @@ from subprocess import Popen
 import pytest
 
 from deliveryd.control.client import ask
-from deliveryd.control.protocol import MOST_KEYS, as_control_reply
+from deliveryd.control.protocol import MOST_KEYS, as_control_reply, socket_of
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.model import SECOND, parse_instant
 from deliveryd.sandbox.faults import ApplyThenHangUp
@@ -178,7 +178,7 @@ def test_the_status_is_shown_with_thousands_of_messages_paused(world: World) -> 
     for first in range(0, 20_000, MOST_KEYS):
         ids = tuple(map(str, range(first, first + MOST_KEYS)))
         order = Order(Action.PAUSE, ItemKind.MESSAGE, ids, reason="x" * 200)
-        assert as_control_reply(ask(world.folder / "journal.db", order)).done == ids
+        assert as_control_reply(ask(socket_of(world.folder / "journal.db"), order)).done == ids
     assert give(world, "pause", "channel", "sms").status == 0
     status = command("status", "--config", world.config, "--json").data
     assert (status["paused"][0]["kind"], len(status["paused"])) == ("channel", MOST_PAUSED)

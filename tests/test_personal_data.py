@@ -21,7 +21,7 @@ from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.history import read_life
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.personal_data import find_personal_data
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.model import (
     Entry,
     QueuedMessage,
@@ -94,7 +94,7 @@ async def test_a_receipt_that_proves_a_failed_message_to_be_sent_empties_it_too(
     path = tmp_path / "journal.db"
     queued = QueuedMessage(7, 2, 3, {"word": SENT})
     entry = Entry(*queued, provider="sms", number=1, taken_at=NOW)
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await journal.take([queued], [], NOW)
         await journal.accept(await journal.outbox(0, 10), NOW)
         await journal.change([Transition(entry, State.READY, State.SENDING, NOW)])
@@ -118,7 +118,7 @@ async def test_a_receipt_that_proves_a_failed_message_to_be_sent_empties_it_too(
 async def test_pages_of_large_variables_are_overwritten_when_they_are_given_up(tmp_path: Path) -> None:
     """Also by a SQLite that doesn't do so by itself."""
     path = tmp_path / "journal.db"
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         queued = QueuedMessage(7, 2, 3, {"word": SENT * 2000})
         await journal.take([queued], [], NOW)
         await journal.accept(await journal.outbox(0, 10), NOW)
@@ -163,7 +163,7 @@ def test_what_was_emptied_has_left_the_log_of_a_running_worker_within_15_minutes
 async def test_who_reads_the_journal_keeps_the_log_and_holds_up_no_commit(tmp_path: Path) -> None:
     """The log is emptied at the next try, and nobody waits for the reader."""
     path = tmp_path / "journal.db"
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await journal.take([QueuedMessage(1, 2, 3, {})], [], NOW)
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)) as reader:
             reader.execute("BEGIN")
@@ -274,7 +274,7 @@ async def test_messages_are_sought_in_portions_over_all_ids(
     monkeypatch.setattr("deliveryd.journal.personal_data.ERASURE_PORTION", 2)
     path = tmp_path / "journal.db"
     ids = [-(2**63), -5, 0, 1, 2, 3, 2**63 - 1]
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await journal.take([QueuedMessage(id_, 1, id_ % 2, {}) for id_ in ids], [], NOW)
         kept = [Receipt("sms", "p", True, "DELIVRD", NOW, NOW, reference) for reference in ("2", "3", "x")]
         await journal.receive(kept)
@@ -286,7 +286,7 @@ async def test_messages_are_sought_in_portions_over_all_ids(
 async def test_unread_reports_and_receipts_that_name_a_message_in_any_way_are_found(tmp_path: Path) -> None:
     """By its key, its id, or an id that a provider gave it, in JSON as in a form; others stay."""
     path = tmp_path / "journal.db"
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await deliver_to_sent(journal, 701, "wamid.a+b==")
         await deliver_to_sent(journal, 702, "p702")
         key = message_key(journal.namespace, 701, "sms", 1)

@@ -17,7 +17,7 @@ from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import SECOND, WallClock
 from deliveryd.receipts.app import Receipts
@@ -77,7 +77,7 @@ async def room(
 ) -> AsyncIterator[tuple[Receipts, SqliteJournal]]:
     """A room of receipts for one provider, whose host has this page, and its journal."""
     host = Host(page, [] if fetched is None else fetched)
-    async with open_journal(path / "journal.db") as journal:
+    async with open_journal_file(path / "journal.db") as journal:
         recorder = Recorder(
             journal, InFlightLimit(1000), OutboxSignals(500), Backlog(), WallClock(), Metrics([], "1"),
             max_waiting=1000, longest_pause=3600.0,

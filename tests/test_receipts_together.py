@@ -20,7 +20,7 @@ from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import JournalError
 from deliveryd.journal.base import Journal, MatchedReceipt
-from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import OptOut, Receipt, StopChange, WallClock, parse_instant
 from deliveryd.receipts.batcher import ReceiptBatcher
@@ -44,6 +44,8 @@ def only(results: Sequence[str] | None) -> str | None:
 
 class Watched:
     """A journal that tells how many receipts it was handed at a time, and may fail or have no room."""
+
+    is_shared = False
 
     def __init__(self, journal: SqliteJournal) -> None:
         self._journal = journal
@@ -78,7 +80,9 @@ async def test_receipts_side_by_side_share_an_operation_and_each_has_its_own_res
     commits: list[int] = []
     results: defaultdict[int, list[str | None]] = defaultdict(list)
     path = tmp_path / "journal.db"
-    async with open_journal(path, observe=lambda _seconds, operations: commits.append(operations)) as journal:
+    async with open_journal_file(
+        path, observe=lambda _seconds, operations: commits.append(operations)
+    ) as journal:
         watched = Watched(journal)
         recorder = ReceiptBatcher(recorder_on(watched))  # type: ignore[arg-type]
 
@@ -98,7 +102,7 @@ async def test_receipts_side_by_side_share_an_operation_and_each_has_its_own_res
 async def test_opt_outs_have_results_of_their_own(tmp_path: Path) -> None:
     """Requests side by side: each has the results of its reports, then those of its opt-outs."""
     results: dict[int, Sequence[str] | None] = {}
-    async with open_journal(tmp_path / "journal.db") as journal:
+    async with open_journal_file(tmp_path / "journal.db") as journal:
         recorder = ReceiptBatcher(recorder_on(journal))
 
         async def report(number: int) -> None:
@@ -119,7 +123,7 @@ async def test_opt_outs_have_results_of_their_own(tmp_path: Path) -> None:
 async def test_when_the_journal_fails_all_are_told_and_the_next_ones_are_recorded(tmp_path: Path) -> None:
     """A failure is for those that came together; nobody waits for ever, and nothing of it stays."""
     results: list[str | None] = []
-    async with open_journal(tmp_path / "journal.db") as journal:
+    async with open_journal_file(tmp_path / "journal.db") as journal:
         watched = Watched(journal)
         watched.failure = JournalError("the disk failed")
         recorder = ReceiptBatcher(recorder_on(watched))  # type: ignore[arg-type]
@@ -139,7 +143,7 @@ async def test_when_the_journal_fails_all_are_told_and_the_next_ones_are_recorde
 async def test_a_report_that_is_given_up_leaves_nobody_waiting(tmp_path: Path) -> None:
     """When the one that sees to the recording of all is cancelled, the others are told to report again."""
     results: list[str | None] = []
-    async with open_journal(tmp_path / "journal.db") as journal:
+    async with open_journal_file(tmp_path / "journal.db") as journal:
         recorder = ReceiptBatcher(recorder_on(journal))
         given_up = anyio.CancelScope()
 

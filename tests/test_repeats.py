@@ -23,7 +23,7 @@ from deliveryd.channels.base import (
 )
 from deliveryd.directory.none import NoDirectory
 from deliveryd.journal.orders import Action, ItemKind, Order
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.model import Customer, format_instant
 from deliveryd.runtime.threads import inline
 from deliveryd.states import State
@@ -249,7 +249,7 @@ def test_an_operators_new_key_renders_a_message_anew(renaming: VirtualWorld) -> 
     channel.verdict = lambda _dispatch: Accepted("p1")
 
     async def begin_anew() -> None:
-        async with open_journal(renaming.folder / "journal.db", blocking=inline) as journal:
+        async with open_journal_file(renaming.folder / "journal.db", blocking=inline) as journal:
             order = Order(Action.RESEND_ANEW, ItemKind.MESSAGE, ("1",))
             assert (await journal.decide(order, START, ["sms"])).done == ("1",)
         await renaming.run_until_idle()

@@ -25,7 +25,7 @@ from deliveryd.delivery.recorder import Recorder, RefusedEvent
 from deliveryd.delivery.reporting import ABOUT_THE_EVENTS, Reporting
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import Journal, OutboxRow
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import QueuedMessage, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline
@@ -163,7 +163,7 @@ def _blocking() -> Blocking:
 @asynccontextmanager
 async def running(path: Path) -> AsyncIterator[Station]:
     """Reporting at work."""
-    async with open_journal(path / "journal.db", blocking=_blocking()) as journal:
+    async with open_journal_file(path / "journal.db", blocking=_blocking()) as journal:
         station = Station(journal)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(station.reporting.run)

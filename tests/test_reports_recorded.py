@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from deliveryd.journal import unread_reports
-from deliveryd.journal.dead_letters import DEAD_KINDS, read_dead_letter, read_dead_letters
+from deliveryd.journal.attention import DEAD_KINDS
+from deliveryd.journal.dead_letters import read_dead_letter, read_dead_letters
 from deliveryd.journal.orders import Action, ItemKind, Order
-from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.model import ProgressReport, Receipt, Reported, UnreadReport, message_key
 from deliveryd.testing.journal_cases.samples import (
     NOW,
@@ -44,7 +45,7 @@ def progress(id_: str = "p1", reference: str | None = None) -> ProgressReport:
 
 async def test_progress_is_told_once_while_the_message_is_sent(tmp_path: Path) -> None:
     """By the provider's id or by the key; after the end it is only noted."""
-    async with open_journal(tmp_path / "journal.db") as journal:
+    async with open_journal_file(tmp_path / "journal.db") as journal:
         await deliver_to_sent(journal, 1)
         await accept_all(journal)
         assert await received(journal, progress(), progress("", key_of(journal, 1))) == ["told", "noted"]
@@ -57,7 +58,7 @@ async def test_progress_is_told_once_while_the_message_is_sent(tmp_path: Path) -
 
 async def test_progress_of_what_isnt_sent_tells_nothing(tmp_path: Path) -> None:
     """Of an unknown message, and of one whose outcome isn't recorded; nothing is kept."""
-    async with open_journal(tmp_path / "journal.db") as journal:
+    async with open_journal_file(tmp_path / "journal.db") as journal:
         await make_ready(journal, 1)
         await begin_attempts(journal, attempt_on(1))
         assert await received(journal, progress(), progress("", key_of(journal, 1))) == ["noted", "noted"]
@@ -75,7 +76,7 @@ def echoed(reference: str, *, delivered: bool = True) -> Receipt:
 @pytest.mark.parametrize(("delivered", "end"), [(True, "delivered"), (False, "error")])
 async def test_a_reference_alone_names_the_message(tmp_path: Path, delivered: bool, end: str) -> None:
     """A provider that reports nothing but our own reference."""
-    async with open_journal(tmp_path / "journal.db") as journal:
+    async with open_journal_file(tmp_path / "journal.db") as journal:
         await deliver_to_sent(journal, 1)
         await accept_all(journal)
         report = echoed(key_of(journal, 1), delivered=delivered)
@@ -85,7 +86,7 @@ async def test_a_reference_alone_names_the_message(tmp_path: Path, delivered: bo
 
 async def test_unmatched_references_are_kept_apart(tmp_path: Path) -> None:
     """Each waits for its own message, though none has an id of the provider."""
-    async with open_journal(tmp_path / "journal.db") as journal:
+    async with open_journal_file(tmp_path / "journal.db") as journal:
         for id_ in (1, 2):
             await make_ready(journal, id_)
             await begin_attempts(journal, attempt_on(id_))
@@ -104,7 +105,7 @@ def unread(raw: str = '{"x":1}', at: int = NOW) -> UnreadReport:
 async def test_what_cant_be_read_is_kept_once_and_shown(tmp_path: Path) -> None:
     """With the reports beside it, which count."""
     path = tmp_path / "journal.db"
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await deliver_to_sent(journal, 1)
         receipt = Receipt("sms", "p1", True, "ok", NOW, NOW)
         assert await received(journal, unread(), receipt, unread(at=NOW + 1)) == [
@@ -134,7 +135,7 @@ async def test_only_the_latest_of_what_cant_be_read_are_kept(
     """However many come; and no longer than the retention."""
     monkeypatch.setattr(unread_reports, "MOST_UNREAD", 3)
     path = tmp_path / "journal.db"
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await received(journal, *(unread(str(number), NOW + number) for number in range(10)))
         kept = read_dead_letters(path, [ItemKind.REPORT], 0, "")
         assert [letter.at - NOW for letter in kept] == [7, 8, 9]
@@ -170,7 +171,7 @@ async def ended_by(
     path: Path, portion: int, *, with_echo: bool
 ) -> tuple[list[str], list[object], list[object]]:
     """Send messages, receive the receipts in portions twice; their results, and what is recorded then."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         for number in range(1, 21):
             await deliver_to_sent(journal, number, f"p{number}")
         for number in (21, 22):

@@ -18,7 +18,9 @@ from anyio.abc import TaskGroup
 from deliveryd.config import load
 from deliveryd.control.client import ControlClient, order
 from deliveryd.control.protocol import ControlReply
+from deliveryd.journal.opening import JournalTerms
 from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.place import JournalFile
 from deliveryd.sandbox.faults import Hang
 from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.supervisor import Addresses, Supervisor
@@ -111,7 +113,8 @@ async def report_until_taken(client: httpx.AsyncClient, address: str, key: str) 
 
 async def give_an_order(world: World) -> ControlReply:
     """As a command does, about a message that there isn't."""
-    client = ControlClient(world.folder / "journal.db", "details", ["sms"])
+    place = JournalFile(world.folder / "journal.db")
+    client = ControlClient(place, world.folder / "unused.sock", JournalTerms(), ["sms"])
     return await anyio.to_thread.run_sync(order, client, Action.RESEND, ItemKind.MESSAGE, ["99"])
 
 

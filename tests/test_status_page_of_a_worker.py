@@ -14,10 +14,9 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from support.messages import message
-from support.world import PATIENCE, World, get, open_world
+from support.world import PAGE_TOKEN, PATIENCE, World, get, open_world
 
 CHROMIUM = shutil.which("chromium")
-TOKEN = "0123456789abcdef0123456789abcdef"
 SMS = {"content": {"en": {"sms": {"text": "Hello"}}}}
 
 pytestmark = [
@@ -28,11 +27,8 @@ pytestmark = [
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    token = tmp_path / "token"
-    token.touch(0o600)
-    token.write_text(f"{TOKEN}\n", encoding="utf-8")
     for world in open_world(tmp_path):
-        world.change('[admin]\nlisten = ""', f'[admin]\nlisten = "127.0.0.1:0"\ntoken_file = "{token}"')
+        world.take_orders()
         world.state.settings[1] = SMS
         world.customers([{"id": 1, "language": "en", "phone": "+491234567"}])
         yield world
@@ -55,7 +51,7 @@ def test_an_operator_pauses_a_channel_and_resumes_it_on_the_page(world: World) -
     worker, url = start(world)
     order = {"kind": "channel", "key": "sms"}
     assert httpx.post(f"{url}/actions/pause", json=order, trust_env=False).status_code == 401
-    known = {"Authorization": f"Bearer {TOKEN}"}
+    known = {"Authorization": f"Bearer {PAGE_TOKEN}"}
     mistyped = httpx.post(f"{url}/actions/pause", json={**order, "key": "sm"}, headers=known, trust_env=False)
     assert (mistyped.status_code, mistyped.json()) == (
         409,
@@ -66,7 +62,7 @@ def test_an_operator_pauses_a_channel_and_resumes_it_on_the_page(world: World) -
         page = browser.new_page()
         page.goto(url)
         page.get_by_role("button", name="Unlock actions").click()
-        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_label("Token").fill(PAGE_TOKEN)
         page.get_by_role("button", name="Unlock", exact=True).click()
         page.get_by_role("button", name="Pause channel sms").click()
         page.locator("#pause-dialog").get_by_label("Reason").fill("wrong price")

@@ -18,7 +18,7 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.stopped import StopCounts, StoppedRecipients
 from deliveryd.journal.orders import Action, Decided, ItemKind, Order
 from deliveryd.journal.read_transaction import read
-from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.journal.stopped import digest_of_address, read_stopped
 from deliveryd.metrics import MetricCounts, Metrics
 from deliveryd.model import Customer, OptOut, StopChange, WallClock
@@ -94,7 +94,7 @@ async def test_the_latest_report_counts(
     path: Path, changes: list[StopChange], left: list[tuple[int, str]]
 ) -> None:
     """In whatever order they come in."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         for each in changes:
             await journal.receive([], [each])
         assert await journal.stopped() == [(each.channel, each.digest) for each in read_stopped(path, "sms")]
@@ -104,7 +104,7 @@ async def test_the_latest_report_counts(
 @pytest.mark.anyio
 async def test_what_a_report_did_is_told(path: Path) -> None:
     """A change of the list, or nothing new."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         results = await journal.receive([], [change(1), change(2), change(3, stopped=False), change(2)])
         assert [each.result for each in results] == ["matched", "repeated", "matched", "repeated"]
 
@@ -119,7 +119,7 @@ def recorder_on(journal: SqliteJournal) -> Recorder:
 @pytest.mark.anyio
 async def test_the_recorder_follows_reports_and_orders_and_loads_what_is_in_force(path: Path) -> None:
     """What it has in memory is what the journal has."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         recorder = recorder_on(journal)
         await recorder.receive([], [OptOut("sms", ADA, True, 1)])
         assert recorder.stopped.includes("sms", "447700900101")
@@ -135,7 +135,7 @@ async def test_the_recorder_follows_reports_and_orders_and_loads_what_is_in_forc
 
 @pytest.mark.anyio
 async def test_an_operator_lifts_what_a_provider_reported_with_a_clock_that_is_ahead(path: Path) -> None:
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         recorder = recorder_on(journal)
         await recorder.receive([], [OptOut("sms", ADA, True, 3600)])
         [stopped] = read_stopped(path, "sms")
@@ -153,7 +153,7 @@ async def ordered(journal: SqliteJournal, verb: Action, *recipients: str) -> Dec
 @pytest.mark.anyio
 async def test_orders_are_recorded_without_addresses(path: Path) -> None:
     """A decision names the digest, by which a recipient can be lifted as well."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         decided = await ordered(journal, Action.STOP, ADA, "", "digest:12", "a\nb")
         assert decided.done == (f"sms {ADA}",)
         assert set(decided.skipped.values()) == {"not an address, and no digest either"}
@@ -174,7 +174,7 @@ async def test_orders_are_recorded_without_addresses(path: Path) -> None:
 @pytest.mark.anyio
 async def test_who_was_lifted_long_ago_is_forgotten(path: Path) -> None:
     """Who is on the list stays there."""
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await journal.receive([], [change(1), change(2, address="x@example.com"), change(3, stopped=False)])
         await journal.prune(100, 10)
         assert in_force(path) == [(2, "answer")]

@@ -53,12 +53,12 @@ def test_the_table_of_journals_runs_from_the_wheel(environment: Environment, tmp
     """No journal can be plugged in yet; the embedded one stands in for an author's."""
     journal = (
         "import pytest\n"
-        "from deliveryd.journal.sqlite import open_journal\n"
+        "from deliveryd.journal.sqlite import open_journal_file\n"
         "from deliveryd.testing.journals import JournalConformance\n"
         "class TestJournal(JournalConformance):\n"
         "    @pytest.fixture\n"
         "    def open_journal(self, tmp_path):\n"
-        "        return lambda: open_journal(tmp_path / 'journal.db')\n"
+        "        return lambda: open_journal_file(tmp_path / 'journal.db')\n"
     )
     (tmp_path / "test_journal.py").write_text(journal, encoding="utf-8")
     run = environment.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "malformed", cwd=tmp_path)

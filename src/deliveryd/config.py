@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,12 +28,13 @@ from pydantic import (
 
 from deliveryd.channels.options import ChannelsOptions, ProviderConfig, read_channels
 from deliveryd.directory.options import CustomersOptions, read_customers
-from deliveryd.errors import ConfigError, LanguageUnreadable
+from deliveryd.errors import ConfigError, JournalUnusable, LanguageUnreadable
 from deliveryd.http.addresses import parse_listen
 from deliveryd.http.client import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.files import shared_folder_problem
-from deliveryd.model import BLOCKS
+from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile, JournalPlace
+from deliveryd.model import BLOCKS, format_duration
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.file import ConfigFile
 from deliveryd.options.on_use import OnUse
@@ -48,11 +49,23 @@ from deliveryd.service.hosts import parse_host, parse_network
 from deliveryd.telemetry.layouts import Layout
 
 SQLITE = "sqlite:///"
+POSTGRESQL = ("postgresql://", "postgres://")
+"""How the URL of a shared journal begins; libpq takes both."""
+
+LEAST_BEYOND_TIMEOUT = 5.0
+"""Seconds that a worker's lease has to outlast any attempt: nobody takes over while one may be under way."""
 
 LEAST_TOKEN = 16
 """Characters of the token for actions on the status page."""
 
 _RECEIPT_KEYS = ("receipt_deadline", "receipt_failed_then", "receipt_overdue")
+_OF_FILES = ("reserve",)
+_OF_DATABASES = ("password_file", "lease")
+"""Keys of [journal] that concern one kind of journal only; allow_shared_folder isn't among them.
+
+The container image sets that one, whatever the journal is.
+"""
+
 _HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63}){0,126}")
 
 
@@ -98,8 +111,13 @@ def _network(text: str) -> str:
 
 
 def _journal_url(url: object, info: ValidationInfo) -> str:
+    if isinstance(url, str) and url.startswith(POSTGRESQL):
+        return url
     if not isinstance(url, str) or not url.startswith(SQLITE) or "?" in url or url.endswith("/"):
-        raise ValueError(f'must look like "{SQLITE}/var/lib/deliveryd/journal.db"')
+        raise ValueError(
+            f'must look like "{SQLITE}/var/lib/deliveryd/journal.db"'
+            f' or "{POSTGRESQL[0]}deliveryd@db.example.com/deliveryd"'
+        )
     return f"{SQLITE}{resolve_path(url.removeprefix(SQLITE), info)}"
 
 
@@ -209,22 +227,54 @@ class JournalOptions(Section):
 
     url: JournalUrl = Field(
         "sqlite:////var/lib/deliveryd/journal.db",
-        description="four slashes: absolute path",
+        description="a SQLite file, four slashes: absolute path; or a PostgreSQL database, without password",
     )
-    reserve: Size = Field(64 << 20, description="free space on the disk below which no more is taken")
+    password_file: SecretPath | None = Field(None, description="password of the PostgreSQL database")
+    lease: Positive = Field(
+        20.0, ge=6.0, le=300.0, description="PostgreSQL: silence after which others take a worker's work over"
+    )
+    reserve: Size = Field(64 << 20, description="SQLite: free space on the disk below which no more is taken")
     retention: Positive = Field(7 * 86400.0, description="how long ended messages are kept")
     keep_variables: bool = Field(False, description="keep the variables of sent messages for explain")
-    allow_shared_folder: StrictBool = Field(False, description="allow other users to write to its folder")
+    allow_shared_folder: StrictBool = Field(
+        False, description="SQLite: allow other users to write to its folder; without effect for PostgreSQL"
+    )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is a database, in which several workers may keep their journal."""
+        return self.url.startswith(POSTGRESQL)
 
     @property
     def named(self) -> Path:
-        """Return the file that the URL names, which may be a link."""
+        """Return the file that the URL names, which may be a link. Raises JournalUnusable for a database."""
+        if self.is_shared:
+            raise JournalUnusable("this needs a journal in a file, and journal.url names a database")
         return Path(self.url.removeprefix(SQLITE))
 
     @cached_property
     def path(self) -> Path:
-        """Return the file with links resolved, once: all files of the journal are beside it."""
+        """Return the file with links resolved, once: all files of the journal are beside it.
+
+        Raises JournalUnusable for a database.
+        """
         return Path(os.path.realpath(self.named))
+
+    @property
+    def place(self) -> JournalPlace:
+        """Return where the journal is."""
+        if not self.is_shared:
+            return JournalFile(self.path)
+        password = self.password_file
+        return JournalDatabase(self.url, None if password is None else password.path)
+
+
+class ControlOptions(Section):
+    """Where operators' commands find a worker whose journal is a database."""
+
+    socket: FilePath = Field(
+        Path("/run/deliveryd/control.sock"), description="with SQLite the socket is beside the journal"
+    )
 
 
 class AdminOptions(Section):
@@ -292,6 +342,7 @@ class Config(Section):
     customers: OnUse[CustomersOptions] = CustomersOptions.model_construct()
     channels: OnUse[ChannelsOptions]
     journal: JournalOptions = JournalOptions.model_construct()
+    control: ControlOptions = ControlOptions.model_construct()
     admin: AdminOptions = AdminOptions.model_construct()
     receipts: ReceiptsOptions = ReceiptsOptions.model_construct()
     log: LogOptions = LogOptions.model_construct()
@@ -362,13 +413,62 @@ def _check(file: ConfigFile, config: Config) -> None:
         *_lost_receipts(config),
         *_receipt_keys(config),
         *_traces(config),
+        *_journal_problems(config),
     ):
         if not (public_url_is_invalid and key == "receipts.public_url"):  # it isn't missing
             file.complain(key, problem)
-    if not config.journal.allow_shared_folder and (
-        shared := shared_folder_problem(config.journal.path.parent)
-    ):
-        file.complain("journal.url", shared)
+
+
+def _journal_problems(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield what keeps the journal from being used where it is, and keys that concern another kind."""
+    journal = config.journal
+    if not journal.is_shared:
+        shared = None if journal.allow_shared_folder else shared_folder_problem(journal.path.parent)
+        if shared is not None:
+            yield "journal.url", shared
+        for key in _of_another_kind(journal, _OF_DATABASES):
+            yield f"journal.{key}", "is for PostgreSQL, and journal.url names a SQLite file: leave it out"
+        if _of_another_kind(config.control, ("socket",)):
+            yield (
+                "control.socket",
+                "is for PostgreSQL: with SQLite the socket is beside the journal; leave it out",
+            )
+        return
+    if (problem := _database_problem(journal.url)) is not None:
+        yield "journal.url", problem
+    for key in _of_another_kind(journal, _OF_FILES):
+        yield f"journal.{key}", "is for SQLite, and journal.url names a PostgreSQL database: leave it out"
+    for provider in config.channels.providers.values():
+        if provider.common.timeout > journal.lease - LEAST_BEYOND_TIMEOUT:
+            yield f"{provider.place}.timeout", _outlasting_problem(provider.common.timeout, journal.lease)
+
+
+def _of_another_kind(table: Section, keys: Iterable[str]) -> list[str]:
+    """Return which of these keys were set to something else than what they are anyway."""
+    fields = type(table).model_fields
+    return [key for key in keys if getattr(table, key) != fields[key].default]
+
+
+def _database_problem(url: str) -> str | None:
+    """Return why a database can't be connected to by its URL alone, and what to do."""
+    try:
+        from deliveryd.journal.postgresql.connection import conninfo  # noqa: PLC0415  # an extra
+    except ImportError:
+        return NOT_INSTALLED
+    try:
+        conninfo(JournalDatabase(url))
+    except JournalUnusable as error:
+        return str(error).removeprefix("journal.url ")
+    return None
+
+
+def _outlasting_problem(timeout: float, lease: float) -> str:
+    longest = format_duration(lease - LEAST_BEYOND_TIMEOUT)
+    return (
+        f'{format_duration(timeout)} is too long for journal.lease = "{format_duration(lease)}": an attempt'
+        f" has to end {format_duration(LEAST_BEYOND_TIMEOUT)} before other workers may take over;"
+        f" give at most {longest} here, or raise journal.lease"
+    )
 
 
 def _lost_receipts(config: Config) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@
     │   ├── JournalUnusable       its file or folder must be changed: exit status 78
     │   ├── JournalLocked         another process uses it
     │   └── JournalFull           its disk is full
+    │       └── JournalUnreachable   its database can't be reached now
     ├── IllegalTransition         a transition that the state table doesn't allow
     └── OutOfOrder                an event would be settled before an earlier one
 
@@ -151,6 +152,13 @@ class JournalFull(JournalError):
     """The journal's disk is full."""
 
     def __init__(self, text: str = "there is no room left on the journal's disk") -> None:
+        super().__init__(text)
+
+
+class JournalUnreachable(JournalFull):
+    """The journal's database can't be reached now; like a full disk, it may be later."""
+
+    def __init__(self, text: str = "the journal's database can't be reached") -> None:
         super().__init__(text)
 
 

@@ -29,6 +29,9 @@ FailureKind = Literal["unavailable", "refused", "unreadable"]
 """The three ways in which a request to the service fails."""
 
 SettingsAnswer = Literal["found", "unusable", "unavailable"]
+BatchSize = Literal["full", "short", "empty"]
+"""Whether the queue had as many messages as were asked for, fewer, or none."""
+
 CacheLayer = Literal["memory", "disk"]
 CustomerAnswer = Literal["found", "unknown", "unavailable"]
 ReceiptResult = Literal["accepted", "repeated", "unmatched", "forged", "malformed", "turned_away"]
@@ -65,15 +68,15 @@ _COMMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Current values: messages per state, events not yet accepted, bytes of the journal's files, whether
-    each provider's breaker is open, and whether receipt deadlines of a provider stand still; the pauses by
-    kind, and messages that are paused; whether messages are taken, messages in doubt by provider, and the
-    ages of what waits longest (seconds).
+    """Current values: messages per state, events not yet accepted, bytes of the journal's files (None: it has
+    none), whether each provider's breaker is open, and whether receipt deadlines of a provider stand still;
+    the pauses by kind, and messages that are paused; whether messages are taken, messages in doubt by
+    provider, the ages of what waits longest (seconds), and the in-flight slots that are held, of how many.
     """
 
     messages: Mapping[State, int]
     outbox: int
-    journal_size: int
+    journal_size: int | None
     providers_open: Mapping[str, bool]
     providers_silent: Mapping[str, bool]
     pauses: Mapping[str, int] = field(default_factory=dict)
@@ -82,6 +85,8 @@ class Levels:
     in_doubt: Mapping[str, int] = field(default_factory=dict)
     oldest_message: float = 0.0
     oldest_event: float = 0.0
+    in_flight: int = 0
+    in_flight_limit: int = 0
 
 
 class Totals(NamedTuple):
@@ -152,6 +157,11 @@ class Metrics:
         self._repeated = plain("messages_repeated", "Messages that the queue delivered again.")
         self._malformed = plain("messages_malformed", "Malformed elements of the queue.")
         self._lost = plain("queue_batches_lost", "Batches that may be lost, partly or entirely.")
+        self._takes = by(
+            "queue_takes",
+            "Answers of the queue: as many messages as were asked for, fewer, or none.",
+            batch=get_args(BatchSize),
+        )
         self._take_failures = by(
             "queue_take_failures",
             "Requests to the queue without a usable answer.",
@@ -241,6 +251,10 @@ class Metrics:
         self._taken[_ALONE] += fresh
         self._repeated[_ALONE] += repeated
         self._malformed[_ALONE] += malformed
+
+    def answered(self, asked: int, size: int) -> None:
+        """Count an answer of the queue that came whole."""
+        self._takes["full" if size >= asked else "short" if size else "empty",] += 1
 
     def take_failed(self, reason: FailureKind) -> None:
         """Count a request to the queue without a usable answer."""

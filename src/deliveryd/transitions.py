@@ -33,6 +33,9 @@ CHANGED = (
 )
 """Why a message in doubt is held whose content the worker had no time to keep."""
 
+NOT_OUTLASTED = "not sent: the worker's lease of the journal could have ended before the attempt"
+"""Why a message waits that had an intent: another worker could have adopted and repeated it meanwhile."""
+
 # What the journal does in bulk: its statements take both states from here.
 
 TAKEN = BEGINNINGS[Cause.QUEUED]
@@ -169,6 +172,11 @@ def found_taken(
 def retry_later(entry: Entry, at: int, due_at: int, outcome: Outcome, waits_for: str | None) -> Transition:
     """The provider doesn't have the message: try it again."""
     return Transition(entry, *_RETRY, at, due_at, outcome, waits_for=waits_for)
+
+
+def unsent(entry: Entry, at: int, due_at: int) -> Transition:
+    """Nothing was sent after the intent, which says nothing of the provider and uses up no try."""
+    return retry_later(entry, at, due_at, Outcome("try_again", None, NOT_OUTLASTED), None)
 
 
 def moved_on(entry: Entry, at: int, outcome: Outcome) -> Transition:

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql.opening import open_shared_journal
+from deliveryd.journal.postgresql.reader import PostgresqlReader
+from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.reading import OpenReader
 from deliveryd.testing.journals import JournalConformance
+from support.postgres import new_database
 
 
 class TestSqlite(JournalConformance):
@@ -22,8 +26,34 @@ class TestSqlite(JournalConformance):
 
     @pytest.fixture
     def open_journal(self, tmp_path: Path) -> OpenJournal:
-        return lambda: open_journal(tmp_path / "journal.db")
+        return lambda: open_journal_file(tmp_path / "journal.db")
 
     @pytest.fixture
     def open_reader(self, tmp_path: Path) -> OpenReader:
         return lambda: SqliteReader(tmp_path / "journal.db")
+
+
+@pytest.fixture
+def database() -> JournalDatabase:
+    """An empty database of a real PostgreSQL."""
+    url = new_database()
+    if url is None:
+        pytest.skip("there is no PostgreSQL here")
+    return JournalDatabase(url)
+
+
+@pytest.mark.slow
+class TestPostgresql(JournalConformance):
+    """The shared journal. The loop that commits is the file's, which runs on both event loops above."""
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+    @pytest.fixture
+    def open_journal(self, database: JournalDatabase) -> OpenJournal:
+        return lambda: open_shared_journal(database)
+
+    @pytest.fixture
+    def open_reader(self, database: JournalDatabase) -> OpenReader:
+        return lambda: PostgresqlReader(database)

@@ -31,6 +31,7 @@ _ADOPTING = (
 )
 _REMOVING = ("held", "leave", "orphans")
 
+_SHARING = ("follow", "renew")
 NEVER_PASSED: Mapping[str, str] = {
     "COMMIT.cut_log": "no transaction: what it does is a checkpoint, as SQLite does it by itself",
     "COMMIT.account": "only reads, and not in the thread that writes",
@@ -58,6 +59,17 @@ NEVER_PASSED: Mapping[str, str] = {
         ("Choice.can_move", "Provider.defer", "Provider.may_try"),
         "the scenario's queues are never full, and its providers refuse no settings: see test_refusals.py",
     ),
+    **dict.fromkeys(
+        (
+            *(f"{owner}.{step}" for owner in ("COMMIT", "Recorder", "SqliteJournal") for step in _SHARING),
+            *(f"SqliteJournal.{step}" for step in ("allot", "claim_probe", "free_probe", "outlasts")),
+            *(f"Availability.{step}" for step in ("follow", "forget_others")),
+            "Provider.expect_waiting",
+            "Sharing.run",
+        ),
+        "a file has one worker; those of a shared journal are killed in tests/fleet",
+    ),
+    "Decisions.end_pauses": "no pause of the scenario ends by itself",
     "ListeningTime.skip": "the scenario's disk isn't full",
     **dict.fromkeys(
         (

@@ -27,7 +27,8 @@ from crashes.ledger import (
 )
 from crashes.scenario import DUE, FAILED, Due, Fate, Scenario
 from crashes.stage import KILLED, Stage
-from deliveryd.journal.audit import Audit, audit_journal
+from deliveryd.journal.audit import audit_journal
+from deliveryd.journal.reconciliation import Audit
 from deliveryd.states import State
 
 WITHOUT_KEYS = frozenset({"email"})

@@ -19,7 +19,7 @@ import anyio
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.read_transaction import JournalAbsent
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 from power.claims import Claim, broken, facts_of
 from power.disk import VARIANTS, Disk, Image
 from power.recording import Recording
@@ -152,7 +152,7 @@ def _opened(journal: Path) -> _Found:
 
 
 async def _recover(journal: Path) -> None:
-    async with open_journal(journal) as opened:
+    async with open_journal_file(journal) as opened:
         await opened.recover(LATER, ["sms"])
 
 

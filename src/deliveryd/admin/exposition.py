@@ -76,10 +76,19 @@ def _gauges(now: Levels) -> Iterator[Metric]:
     for state in State:
         messages.add_metric([state.name.lower()], now.messages.get(state, 0))
     yield messages
+    yield GaugeMetricFamily("deliveryd_in_flight_slots", "In-flight slots that messages hold.", now.in_flight)
+    yield GaugeMetricFamily(
+        "deliveryd_in_flight_slots_limit",
+        "In-flight slots that there are (queue.max_in_flight).",
+        now.in_flight_limit,
+    )
     yield GaugeMetricFamily(
         "deliveryd_outbox_events", "Status events not yet accepted by the service.", now.outbox
     )
-    yield GaugeMetricFamily("deliveryd_journal_size_bytes", "Size of the journal's files.", now.journal_size)
+    if now.journal_size is not None:
+        yield GaugeMetricFamily(
+            "deliveryd_journal_size_bytes", "Size of the journal's files.", now.journal_size
+        )
     providers = GaugeMetricFamily(
         "deliveryd_channel_open", "1 while an enabled provider keeps failing and only probes are sent.",
         labels=["channel", "provider"],

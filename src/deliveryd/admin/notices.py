@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from deliveryd.admin.words import age, ago, seconds_between, size
-from deliveryd.telemetry.overview import Overview, ProviderView
+from deliveryd.telemetry.overview import Disk, Overview, ProviderView
 
 NoticeLevel = Literal["good", "fair", "bad"]
 
@@ -44,13 +44,8 @@ def _of_worker(overview: Overview) -> Iterator[Notice]:
     if not overview.alive and overview.loops:
         loop, seconds = max(overview.loops.items(), key=lambda item: item[1])
         yield Notice("bad", "Worker", f"The loop {loop} has stood still for {age(seconds)}.")
-    disk = overview.disk
-    if disk.free < disk.reserve:
-        text = f"{size(disk.free)} are free, less than the reserve of {size(disk.reserve)}: nothing is taken."
-        yield Notice("bad", "Disk", text)
-    elif disk.free < DISK_MARGIN * disk.reserve:
-        text = f"{size(disk.free)} are free. Below {size(disk.reserve)} nothing more is taken."
-        yield Notice("fair", "Disk", text)
+    if overview.disk is not None:
+        yield from _of_disk(overview.disk)
     if overview.malformed:
         count = _counted(overview.malformed, "element of the queue was", "elements of the queue were")
         yield Notice("fair", "Queue", f"{count} malformed and set aside: see deliveryd dead list.")
@@ -58,6 +53,15 @@ def _of_worker(overview: Overview) -> Iterator[Notice]:
         count = _counted(len(reload.problems), "problem", "problems")
         text = f"The last reload, {ago(reload.at, overview.at)}, was refused with {count}."
         yield Notice("fair", "Configuration", text)
+
+
+def _of_disk(disk: Disk) -> Iterator[Notice]:
+    if disk.free < disk.reserve:
+        text = f"{size(disk.free)} are free, less than the reserve of {size(disk.reserve)}: nothing is taken."
+        yield Notice("bad", "Disk", text)
+    elif disk.free < DISK_MARGIN * disk.reserve:
+        text = f"{size(disk.free)} are free. Below {size(disk.reserve)} nothing more is taken."
+        yield Notice("fair", "Disk", text)
 
 
 def _of_events(overview: Overview) -> Iterator[Notice]:

@@ -110,7 +110,7 @@ def document(regions: Regions, extras: Extras = READS) -> str:
     facts = "".join(
         f'<section class="fact"><h2>{title}</h2><div id="{name}">{regions[name]}</div></section>'
         for name, title in (
-            ("places", "In flight"), ("waits", "Waiting"), ("events", "Events"), ("disk", "Disk")
+            ("places", "In flight"), ("waits", "Waiting"), ("events", "Events"), ("disk", "Journal")
         )
     )  # fmt: skip
     heads = "".join(f'<th scope="col" role="columnheader">{name}</th>' for name in _COLUMNS)
@@ -218,8 +218,10 @@ def _events(overview: Overview) -> str:
 
 def _disk(overview: Overview) -> str:
     disk = overview.disk
+    if disk is None:
+        return _lines(["in a database that other workers may share"])
     return (
-        f'<p class="number">{size(disk.free)}<small> free</small></p>'
+        f'<p class="number">{size(disk.free)}<small> free on its disk</small></p>'
         f"{_lines([f'nothing is taken below {size(disk.reserve)}'])}"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from deliveryd.errors import TooLate
@@ -15,7 +16,8 @@ class Dispatch(NamedTuple):
     operator restarts the message. `provider_id` is that of a message in doubt, for `look_up`, if the provider
     gave one. Nothing may be sent after `expires_at` by `clock`: an adapter calls
     `check_time` immediately before the first byte that can't be withdrawn. `traceparent` continues the
-    message's trace (W3C Trace Context); None: it isn't traced.
+    message's trace (W3C Trace Context); None: it isn't traced. `may_begin` says whether the worker surely
+    keeps the message until an attempt that begins now is over; None: no other worker can take it.
     """
 
     key: str
@@ -26,11 +28,19 @@ class Dispatch(NamedTuple):
     clock: Clock
     provider_id: str | None = None
     traceparent: str | None = None
+    may_begin: Callable[[], bool] | None = None
 
     def check_time(self) -> None:
-        """Raise TooLate if the message has expired."""
+        """Raise TooLate if the message has expired, or another worker could send it meanwhile."""
         if self.expires_at is not None and self.clock.now() > self.expires_at:
             raise TooLate("the message expired before it was sent")
+        if self.may_begin is not None and not self.may_begin():
+            raise TooLate("another worker could send the message meanwhile")
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether there is anything to check."""
+        return self.expires_at is not None or self.may_begin is not None
 
 
 class Accepted(NamedTuple):
@@ -107,7 +117,7 @@ class Misconfigured(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """The message expired before it was sent: `check_time` raised TooLate."""
+    """Nothing was sent, since it was too late: `check_time` raised TooLate."""
 
     reason: str = "expired"
 

@@ -145,7 +145,7 @@ class HttpChannel:
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one request; its `Idempotency-Key` is the message's key."""
-        check = dispatch.check_time if dispatch.expires_at is not None else None
+        check = dispatch.check_time if dispatch.has_limit else None
         prepared = self._prepared.current()
         try:
             answer = await self._client.exchange(*prepared.writer.write(dispatch), check)

@@ -100,7 +100,9 @@ class ProviderTable(BaseModel):
         le=10_000,
         description="attempts under way at a time",
     )
-    rate: RateLimit | None = Field(None, description='attempts that start per time, such as "50/s"')
+    rate: RateLimit | None = Field(
+        None, description='attempts that start per time, of all workers of a journal together, such as "50/s"'
+    )
     timeout: Positive = Field(10.0, description="for one whole attempt")
     on_in_doubt: Literal["resend", "hold"] = Field(
         "resend", description="repeat it under its key, or hold it"

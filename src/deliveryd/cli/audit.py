@@ -10,9 +10,8 @@ from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import print_json, print_lines
-from deliveryd.journal.account import LostBatches
-from deliveryd.journal.audit import CHECKS, Audit, AuditFinding
-from deliveryd.journal.audit import audit_journal as reconcile
+from deliveryd.journal.opening import open_reader
+from deliveryd.journal.reconciliation import Audit, AuditFinding, LostBatches
 from deliveryd.model import format_instant
 from deliveryd.states import State
 
@@ -26,8 +25,7 @@ def audit(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> No
     Also counts the messages by outcome. Read-only; works with or without a running worker. Exit status: 0
     balanced, 1 not.
     """
-    path = load_as_owner(config).journal.path
-    result = reconcile(path)
+    result = open_reader(load_as_owner(config).journal.place).audit()
     if as_data:
         print_json(_as_json(result))
     else:
@@ -60,7 +58,7 @@ def _as_lines(result: Audit) -> Iterator[str]:
     yield ""
     yield f"events: {result.events_waiting} wait for the service, {result.events_refused} were refused"
     yield _lost_line(result.lost)
-    yield f"checks: {len(CHECKS) - len(result.findings)} of {len(CHECKS)} hold"
+    yield f"checks: {result.checks - len(result.findings)} of {result.checks} hold"
     for finding in result.findings:
         yield f"  broken: {finding.check}: {_named(finding)}"
     if result.account.gap != result.gap:

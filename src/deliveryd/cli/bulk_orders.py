@@ -12,8 +12,8 @@ from deliveryd.cli.output import print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.control.protocol import MOST_KEYS
 from deliveryd.errors import DeliverydError
+from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.model import format_instant
 
 _SHOWN_IDS = 5
@@ -29,7 +29,7 @@ class Result:
 
 def preview_order(config: Config, verb: Action, ids: Sequence[int]) -> Result:
     """Return what an order would do now."""
-    reader = SqliteReader(config.journal.path)
+    reader = open_reader(config.journal.place)
     refused: dict[int, str] = {}
     for begin in range(0, len(ids), MOST_KEYS):
         refused |= reader.obstacles(verb, ids[begin : begin + MOST_KEYS])

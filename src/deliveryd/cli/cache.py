@@ -10,7 +10,7 @@ import anyio
 import typer
 
 from deliveryd.cli.command_group import CommandGroup
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_as_owner, socket_for
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.config import Config
@@ -193,9 +193,9 @@ async def _about(part: _CachePart, settings_id: int) -> _Report:
 def _forget_in_memory(config: Config, settings_id: int | None) -> int:
     """Have a running worker forget settings; return how many it had. Raises DeliverydError."""
     try:
-        answer = ask(config.journal.path, ForgetSettingsRequest(settings_id))
+        answer = ask(socket_for(config), ForgetSettingsRequest(settings_id))
     except NoWorker:
-        holder = lock_owner(config.journal.path)
+        holder = None if config.journal.is_shared else lock_owner(config.journal.path)
         if holder is None:
             return 0
         raise DeliverydError(

@@ -7,13 +7,13 @@ from typing import Annotated
 import anyio
 import typer
 
+from deliveryd.cli.configuration import become_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.outcome import CONFIGURATION, FAILED
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.config import examine
 from deliveryd.inspection.check import check_all, check_examined, check_files
 from deliveryd.inspection.findings import Level, as_problems, findings_data, findings_lines
-from deliveryd.runtime.privileges import work_as_owner
 
 EXIT = {Level.OK: 0, Level.HINT: 0, Level.WARNING: 0, Level.FAILED: FAILED, Level.ERROR: CONFIGURATION}
 STRICT = EXIT | {Level.WARNING: CONFIGURATION}
@@ -33,7 +33,7 @@ def check(
     """
     examined = examine(config)
     if examined.config is not None:
-        work_as_owner(examined.config.journal.named)
+        become_owner(examined.config)
     findings = anyio.run(check_examined, examined, check_files if offline else check_all)
     if as_data:
         print_json(findings_data(findings))

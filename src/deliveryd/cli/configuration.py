@@ -1,18 +1,32 @@
-"""Loading the configuration for commands that open the worker's files."""
+"""Loading the configuration for commands that open the worker's files, or talk to it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from deliveryd.config import Config, load
+from deliveryd.control.protocol import socket_at
 from deliveryd.runtime.privileges import work_as_owner
 
 
 def load_as_owner(path: Path) -> Config:
-    """Read the configuration; as root, switch to the journal's owner before opening any of its files.
+    """Read the configuration; as root, switch to the owner of the journal, or of the worker's socket.
 
     Raises ConfigError, DeliverydError.
     """
     config = load(path)
-    work_as_owner(config.journal.named)
+    become_owner(config)
     return config
+
+
+def become_owner(config: Config) -> None:
+    """As root, switch to the owner of the journal before any of its files is opened.
+
+    Of a journal in a database only the worker's socket is on this machine. Raises DeliverydError.
+    """
+    work_as_owner(config.control.socket if config.journal.is_shared else config.journal.named)
+
+
+def socket_for(config: Config) -> Path:
+    """Return the socket of this machine's worker."""
+    return socket_at(config.journal.place, config.control.socket)

@@ -22,8 +22,8 @@ from deliveryd.cli.output import print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.explanation import moment
-from deliveryd.journal.dead_letters import DEAD_KINDS, DeadLetter, read_dead_letter
-from deliveryd.journal.dead_letters import read_dead_letters as dead_in
+from deliveryd.journal.attention import DEAD_KINDS, DeadLetter
+from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import NOT_RETRIED, Action, ItemKind
 from deliveryd.model import format_instant
 
@@ -51,7 +51,7 @@ class _Filter(NamedTuple):
     reason: str
 
     def apply(self, config: Config) -> Sequence[DeadLetter]:
-        return dead_in(config.journal.path, self.kinds, self.since or 0, self.reason)
+        return open_reader(config.journal.place).dead_letters(self.kinds, self.since or 0, self.reason)
 
 
 NO_FILTER = _Filter(DEAD_KINDS, None, "")
@@ -104,7 +104,7 @@ def show(
 
     That includes the event's JSON or the raw element, which may contain personal data.
     """
-    record = read_dead_letter(load_as_owner(config).journal.path, *_parsed(name))
+    record = open_reader(load_as_owner(config).journal.place).dead_letter(*_parsed(name))
     if record is None:
         raise DeliverydError(f"{name} isn't a dead letter")
     written = {

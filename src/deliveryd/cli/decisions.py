@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,9 +13,10 @@ from deliveryd.cli.orders import parse_instant_option
 from deliveryd.cli.output import print_lines
 from deliveryd.cli.selecting import AsLines, insist_on_one_form, print_records, print_table
 from deliveryd.inspection.explanation import moment
+from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.place import JournalPlace
 from deliveryd.journal.reader import Decision, DecisionSelection
-from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.model import format_instant
 from deliveryd.options.suggestion import suggestion
 
@@ -73,7 +73,7 @@ def decisions(
     """
     insist_on_one_form(as_data=as_data, as_lines=as_lines)
     selection = DecisionSelection(since, until, message, user, verb)
-    found = _read(load_as_owner(config).journal.path, selection)
+    found = _read(load_as_owner(config).journal.place, selection)
     if as_data or as_lines:
         print_records(map(_as_data, found), as_lines=as_lines)
     else:
@@ -81,8 +81,8 @@ def decisions(
         print_lines("1 decision" if count == 1 else f"{count:,} decisions")
 
 
-def _read(journal: Path, selection: DecisionSelection) -> Iterator[Decision]:
-    reader = SqliteReader(journal)
+def _read(journal: JournalPlace, selection: DecisionSelection) -> Iterator[Decision]:
+    reader = open_reader(journal)
     after = 0
     while portion := reader.decisions(selection, after, _PORTION):
         yield from portion

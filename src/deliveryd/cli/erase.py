@@ -13,12 +13,13 @@ from deliveryd.cli.orders import carry_out, name_of
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.config import Config
-from deliveryd.control.protocol import ControlReply
+from deliveryd.control.protocol import MOST_KEYS, ControlReply
 from deliveryd.directory.file import FileOptions
 from deliveryd.directory.none import NoOptions
 from deliveryd.journal.lock_owner import lock_owner
+from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.journal.personal_data import find_personal_data, find_unerasable
+from deliveryd.journal.place import JournalFile
 from deliveryd.model import format_duration
 
 ERASED_KINDS: Mapping[ItemKind, tuple[str, str]] = {
@@ -51,7 +52,7 @@ def erase(
     Exit status: 0 no data is left, 1 some messages were refused.
     """
     loaded = load_as_owner(config)
-    held = find_personal_data(loaded.journal.path, customer)
+    held = open_reader(loaded.journal.place).personal_data(customer)
     wanted = {
         ItemKind.MALFORMED: held.malformed,  # before messages, since some of them are messages
         ItemKind.RECEIPT: [str(seq) for seq in held.receipts],
@@ -63,23 +64,33 @@ def erase(
         print_json(_as_json(customer, answer, dry_run))
     else:
         print_lines(*_as_lines(customer, answer, dry_run))
-    holder = lock_owner(loaded.journal.path)
+    holder = _holder(loaded)
     is_asked = not isinstance(loaded.customers.options, FileOptions | NoOptions)
     if holder is not None and is_asked and not dry_run:
         ttl = format_duration(loaded.customers.terms.cache_ttl)
         note = f"may keep the customer's directory entry in memory, for {ttl} at most"
-        print_errors(f"deliveryd: process {holder} {note}")
+        print_errors(f"deliveryd: {holder} {note}")
     if answer.skipped:
         raise typer.Exit(FAILED)
 
 
+def _holder(config: Config) -> str | None:
+    """Name who may know the customer; None: nobody who runs."""
+    place = config.journal.place
+    if not isinstance(place, JournalFile):
+        return "each worker of the journal"
+    holder = lock_owner(place.path)
+    return None if holder is None else f"process {holder}"
+
+
 def _preview(config: Config, wanted: Mapping[ItemKind, Sequence[str]]) -> ControlReply:
     """Return what an order would do and refuse now."""
+    reader = open_reader(config.journal.place)
     ids = [int(key) for key in wanted[ItemKind.MESSAGE]]
-    refused = {
-        name_of(ItemKind.MESSAGE, str(id_)): why
-        for id_, why in find_unerasable(config.journal.path, ids).items()
-    }
+    refused: dict[str, str] = {}
+    for begin in range(0, len(ids), MOST_KEYS):
+        found = reader.obstacles(Action.ERASE, ids[begin : begin + MOST_KEYS])
+        refused |= {name_of(ItemKind.MESSAGE, id_): why for id_, why in found.items()}
     names = [name_of(kind, key) for kind, keys in wanted.items() for key in keys]
     return ControlReply(tuple(name for name in names if name not in refused), refused)
 

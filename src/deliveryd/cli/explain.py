@@ -11,7 +11,8 @@ from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.explanation import life_data, life_lines
-from deliveryd.journal.history import read_life, without_values
+from deliveryd.journal.history import without_values
+from deliveryd.journal.opening import open_reader
 
 
 def explain(
@@ -32,12 +33,12 @@ def explain(
     worker. Exit status 1: the message isn't in the journal.
     """
     loaded = load_as_owner(config)
-    path = loaded.journal.path
-    life = read_life(path, message_id)
+    place = loaded.journal.place
+    [life] = open_reader(place).lives([message_id])
     if not life.is_known:
         raise DeliverydError(
-            f"message {message_id} isn't in the journal {path}: it was never taken, or by another instance,"
-            " or it was forgotten or erased; see deliveryd decisions"
+            f"message {message_id} isn't in the journal {place.name}: it was never taken,"
+            " or by another instance, or it was forgotten or erased; see deliveryd decisions"
         )
     shown = life if show_variables else without_values(life)
     if as_data:

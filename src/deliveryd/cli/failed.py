@@ -54,9 +54,9 @@ from deliveryd.inspection.failures import (
     id_row,
     show_lines,
 )
+from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action
 from deliveryd.journal.selection import FoundMessage, Selection
-from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.states import State
 
 LIVES = 100
@@ -138,7 +138,7 @@ def show_failed(
     """Show why one message failed, and whether it can be retried.
 
     `explain` shows its whole history."""
-    reader = SqliteReader(load_as_owner(config).journal.path)
+    reader = open_reader(load_as_owner(config).journal.place)
     page = reader.find(Selection(ids=(message_id,), states=(State.FAILED,)), None, 1)
     if not page.found:
         raise DeliverydError(
@@ -228,7 +228,7 @@ def export_failed(
 def _exported(
     config: Config, found: Iterator[FoundMessage], with_variables: bool
 ) -> Iterator[Mapping[str, object]]:
-    reader = SqliteReader(config.journal.path)
+    reader = open_reader(config.journal.place)
     exported = export_with_values if with_variables else export_data
     for portion in iter(partial(_portion, found), []):
         lives = reader.lives([each.id for each in portion])

@@ -36,8 +36,8 @@ from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.inspection.asking import ask_providers
 from deliveryd.inspection.explanation import moment
-from deliveryd.journal.dead_letters import InDoubtMessage
-from deliveryd.journal.dead_letters import read_in_doubt as held_in
+from deliveryd.journal.attention import InDoubtMessage
+from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.model import channel_of, format_instant
 
@@ -242,10 +242,10 @@ def _decide(
 
 def _held(config: Config, channel: str | None, until: int | None) -> Sequence[InDoubtMessage]:
     """Return the held messages. A channel must be configured now, or have held messages from before."""
-    path = config.journal.path
-    held = held_in(path, channel, until)
+    reader = open_reader(config.journal.place)
+    held = reader.in_doubt(channel, until)
     if channel is not None and not held:
-        of_all = (channel_of(each.provider) for each in held_in(path, None, None))
+        of_all = (channel_of(each.provider) for each in reader.in_doubt(None, None))
         insist_on_a_channel(
             channel, sorted({*config.channels.configured, *config.channels.providers, *of_all})
         )

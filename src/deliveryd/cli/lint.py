@@ -178,7 +178,7 @@ def _samples(
     seen: Mapping[int, Sample] = {}
     if config is not None and ids:
         try:
-            seen = samples_of_journal(config.journal.path, ids)
+            seen = samples_of_journal(config.journal.place, ids)
         except JournalError as error:
             print_errors(f"deliveryd: variables of the journal's messages aren't known: {error}")
     return lambda each: None if each.id is None else seen.get(each.id)

@@ -14,6 +14,7 @@ from deliveryd.cli.output import print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.control.client import ControlClient, order
 from deliveryd.control.protocol import ControlReply
+from deliveryd.journal.opening import JournalTerms
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.model import SECOND, parse_instant
 from deliveryd.options.units import parse_duration
@@ -61,10 +62,10 @@ def carry_out(
     A pause lasts so many seconds.
     """
     client = ControlClient(
-        config.journal.path,
-        config.events.details_field,
+        config.journal.place,
+        config.control.socket,
+        JournalTerms(config.events.details_field, config.journal.keep_variables, lease=config.journal.lease),
         tuple(config.channels.providers),
-        config.journal.keep_variables,
     )
     done: list[str] = []
     skipped: dict[str, str] = {}

@@ -9,7 +9,8 @@ from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.inspection.explanation import moment
-from deliveryd.journal.overdue import OverdueMessage, read_overdue
+from deliveryd.journal.attention import OverdueMessage
+from deliveryd.journal.opening import open_reader
 from deliveryd.model import SECOND, channel_of, format_instant
 
 
@@ -22,7 +23,7 @@ def overdue(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> 
     loaded = load_as_owner(config)
     now = time.time_ns() // 1000
     until = {name: now - int(each * SECOND) for name, each in loaded.channels.overdue.items()}
-    found = read_overdue(loaded.journal.path, until)
+    found = open_reader(loaded.journal.place).overdue(until)
     if as_data:
         print_json([_as_data(each) for each in found])
     else:

@@ -14,8 +14,9 @@ from deliveryd.cli.orders import carry_out, report_reply
 from deliveryd.cli.output import print_errors
 from deliveryd.config import Config
 from deliveryd.control.protocol import LONGEST_ORDERED_PAUSE
+from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.journal.pauses import INTAKE, RECENT, KnownIds, read_known
+from deliveryd.journal.pauses import INTAKE, RECENT, KnownIds
 from deliveryd.journal.read_transaction import JournalAbsent
 from deliveryd.model import channel_of, format_duration
 from deliveryd.options.suggestion import suggestion
@@ -167,7 +168,7 @@ def _insist(what: str, names: Sequence[str], known: Sequence[str]) -> None:
 
 def _known(config: Config, messages: Sequence[int] = (), settings: Sequence[int] = ()) -> KnownIds:
     try:
-        return read_known(config.journal.path, messages, settings)
+        return open_reader(config.journal.place).known(messages, settings)
     except JournalAbsent:
         return KnownIds(frozenset(), frozenset())
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
-from deliveryd.journal.pauses import PausedMessages, PauseKind, read_pauses
+from deliveryd.journal.opening import open_reader
+from deliveryd.journal.pauses import PausedMessages, PauseKind
 from deliveryd.journal.pauses import as_data as pause_data
 from deliveryd.journal.read_transaction import JournalAbsent
 from deliveryd.model import format_instant
@@ -22,7 +23,7 @@ def paused(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> N
     A message waits for one pause at a time. Read-only; works with or without a running worker.
     """
     try:
-        found = read_pauses(load_as_owner(config).journal.path)
+        found = open_reader(load_as_owner(config).journal.place).pauses()
     except JournalAbsent:
         found = ()
     if as_data:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from deliveryd.cli.configuration import become_owner, socket_for
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.outcome import CONFIGURATION
 from deliveryd.cli.output import print_errors, print_json, print_lines
@@ -14,7 +15,6 @@ from deliveryd.config import examine
 from deliveryd.control.client import NoWorker, ask, caller
 from deliveryd.control.protocol import ReloadRequest
 from deliveryd.errors import ConfigError, DeliverydError
-from deliveryd.runtime.privileges import work_as_owner
 
 RELOAD_TIMEOUT = 120.0
 """Seconds: a large customer file takes a while to read."""
@@ -37,11 +37,13 @@ def reload(
     The worker reads the file and all secrets as a start would. If anything is wrong, it keeps what it has,
     and the exit status is 78. Otherwise everything is applied at once, without a pause.
     """
-    journal = _journal_of(config)
+    place = _socket_of_worker(config)
     try:
-        answer = ask(journal, ReloadRequest(accept_orphans, caller()), RELOAD_TIMEOUT)
+        answer = ask(place, ReloadRequest(accept_orphans, caller()), RELOAD_TIMEOUT)
     except NoWorker as error:
-        raise DeliverydError(f"{error}. If journal.url was changed, restart the worker") from None
+        raise DeliverydError(
+            f"{error}. If journal.url or control.socket was changed, restart the worker"
+        ) from None
     except ConfigError as error:
         if as_data:
             print_json({"outcome": "refused", "changes": [], "problems": error.problems})
@@ -57,13 +59,13 @@ def reload(
         print_lines(heading, *(f"  {each}" for each in changes))
 
 
-def _journal_of(path: Path) -> Path:
-    """Return the journal that the file names, though it may have mistakes, which the worker reports.
+def _socket_of_worker(path: Path) -> Path:
+    """Return the socket that follows from the file, though it may have mistakes, which the worker reports.
 
     Raises ConfigError if so little can be read that its worker isn't known.
     """
     examined = examine(path)
     if examined.config is None:
         raise ConfigError(examined.problems)
-    work_as_owner(examined.config.journal.named)
-    return examined.config.journal.path
+    become_owner(examined.config)
+    return socket_for(examined.config)

@@ -11,8 +11,9 @@ from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption
 from deliveryd.cli.orders import carry_out, report_reply
 from deliveryd.cli.pause import AnyMessageIds, ChannelNames, ProviderNames, SettingsIds
 from deliveryd.config import Config
+from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.journal.pauses import INTAKE, read_pauses
+from deliveryd.journal.pauses import INTAKE
 
 resume = CommandGroup(
     no_args_is_help=True,
@@ -28,7 +29,7 @@ def resume_all(
     """Resume all that is paused."""
     loaded = load_as_owner(config)
     wanted: defaultdict[ItemKind, list[str]] = defaultdict(list)
-    for found in read_pauses(loaded.journal.path):
+    for found in open_reader(loaded.journal.place).pauses():
         wanted[ItemKind(found.pause.kind)].append(found.pause.key)
     _resume(loaded, wanted, why, as_data=as_data)
 

@@ -19,9 +19,9 @@ from deliveryd.cli.progress import ProgressLine
 from deliveryd.cli.standard_output import standard_output
 from deliveryd.config import Config
 from deliveryd.inspection.tables import aligned, widths_of
+from deliveryd.journal.opening import open_reader
 from deliveryd.journal.reader import read_found
 from deliveryd.journal.selection import FoundMessage, Selection
-from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.options.suggestion import suggestion
 
 ROWS = 1000
@@ -136,7 +136,7 @@ def find_all(config: Config, selection: Selection, *, beside_output: bool) -> It
     line = ProgressLine(beside_output=beside_output and sys.stdout.isatty())
     progress = _FindProgress(line)
     try:
-        for found in read_found(SqliteReader(config.journal.path), selection, progress.came_to):
+        for found in read_found(open_reader(config.journal.place), selection, progress.came_to):
             progress.found += 1
             yield found
     finally:

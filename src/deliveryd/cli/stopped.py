@@ -21,14 +21,15 @@ from deliveryd.control.protocol import ControlReply
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.explanation import moment
 from deliveryd.inspection.offline import configured_provider, split_identity
+from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.journal.stopped import DIGEST_PREFIX, StoppedRecipient, read_stopped
+from deliveryd.journal.stopped import DIGEST_PREFIX, StoppedRecipient
 from deliveryd.model import format_instant
 from deliveryd.options.suggestion import suggestion
 
 stopped = CommandGroup(
     no_args_is_help=True,
-    help="List the recipients who stopped a channel, and change the list.\n\n"
+    help="List recipients who stopped a channel, and change the list.\n\n"
     "A recipient is an address, or digest:HEX as in the list, which stores no addresses. Messages to a listed"
     " recipient take the next channel. A running worker acts at once.",
 )
@@ -52,7 +53,7 @@ def list_stopped(
     Each with its channel, since when, and the source: an answer, a receipt or an operator."""
     loaded = load_as_owner(config)
     channel = None if channel is None else _channel(loaded, channel)
-    found = read_stopped(loaded.journal.path, channel)
+    found = open_reader(loaded.journal.place).stopped(channel)
     if channel is not None and not found:  # a channel that was removed may still have a list
         _check_channel(loaded, channel)
     if as_data:
@@ -112,7 +113,8 @@ def export(*, config: ConfigOption = USUAL_CONFIG, channel: ChannelName) -> None
 
     `import` reads them back into the same journal; another journal has another key for its digests."""
     loaded = load_as_owner(config)
-    print_lines(*(each.name for each in read_stopped(loaded.journal.path, _channel(loaded, channel))))
+    found = open_reader(loaded.journal.place).stopped(_channel(loaded, channel))
+    print_lines(*(each.name for each in found))
 
 
 def _recipients(file: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from deliveryd.cli.admin_url import checked_url
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_as_owner, socket_for
 from deliveryd.cli.options import insist_on_a_channel
 from deliveryd.inspection.watched import OverHttp, OverSocket, Watched
 
@@ -16,13 +16,13 @@ UrlOption = Annotated[
     str | None,
     typer.Option(
         "--url", metavar="URL", callback=checked_url,
-        help="Ask the worker's admin server at this address, instead of the socket beside the journal.",
+        help="Ask the worker's admin server at this address, instead of its control socket on this machine.",
     ),
 ]  # fmt: skip
 
 
 def watched(config: Path, url: str | None, channel: str | None = None) -> Watched:
-    """Return the worker at `url`, or else the one on the configuration's journal.
+    """Return the worker at `url`, or else this machine's one on the configuration's journal.
 
     Raises ConfigError, and BadParameter for a channel that isn't configured.
     """
@@ -31,4 +31,4 @@ def watched(config: Path, url: str | None, channel: str | None = None) -> Watche
     loaded = load_as_owner(config)
     if channel is not None:
         insist_on_a_channel(channel, sorted(loaded.channels.configured))
-    return OverSocket(loaded.journal.path)
+    return OverSocket(socket_for(loaded))

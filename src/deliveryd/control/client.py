@@ -1,4 +1,8 @@
-"""The client side of control: requests to the worker that has the journal, or orders executed without one."""
+"""The client side of control: requests to this machine's worker on a journal, or orders executed without one.
+
+A journal in a file is opened in place of the worker. In a shared one the command works beside the others: it
+becomes a worker of its own for a moment, whose events others report.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from typing import NamedTuple
 import anyio
 
 from deliveryd.control.protocol import (
+    CREDENTIALS,
     LONGEST_REPLY,
     MOST_KEYS,
     ControlReply,
@@ -23,15 +28,16 @@ from deliveryd.control.protocol import (
     claim_of,
     read_reply,
     socket_address,
-    socket_of,
+    socket_at,
     write_request,
 )
 from deliveryd.errors import ConfigError, JournalError, JournalLocked
+from deliveryd.journal.opening import JournalTerms, open_journal
 from deliveryd.journal.orders import Action, ItemKind, Order
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.place import JournalFile, JournalPlace
 from deliveryd.model import WallClock
 from deliveryd.runtime.own_files import NotOwn, check_own_socket
-from deliveryd.runtime.rights import user_name
+from deliveryd.runtime.rights import at_this_machine, user_name
 
 ANSWER_TIMEOUT = 30.0
 WORKER_TIMEOUT = 10.0
@@ -44,24 +50,24 @@ NOBODY_LOGGED_IN = 2**32 - 1
 
 
 class ControlClient(NamedTuple):
-    """A journal, and the parts of the configuration that orders need."""
+    """A journal, and the parts of the configuration that orders need; `socket` is `control.socket`."""
 
-    journal: Path
-    details_field: str
+    journal: JournalPlace
+    socket: Path
+    terms: JournalTerms
     providers: Sequence[str]
-    keep_variables: bool = False
 
 
 class NoWorker(JournalError):
-    """No worker is listening at the journal's socket."""
+    """No worker is listening at the socket."""
 
 
-def ask(journal: Path, request: Request, timeout: float = ANSWER_TIMEOUT) -> Mapping[str, object]:
-    """Send a request to the worker on this journal; return its answer.
+def ask(place: Path, request: Request, timeout: float = ANSWER_TIMEOUT) -> Mapping[str, object]:
+    """Send a request to the worker at this socket; return its answer.
 
     Raises NoWorker, JournalError if it failed, ConfigError if it was refused for a configuration's problems.
     """
-    with _connected(journal, timeout) as connection:
+    with _connected(place, timeout) as connection:
         try:
             connection.sendall(write_request(request))
             with connection.makefile("rb") as answers:
@@ -70,12 +76,12 @@ def ask(journal: Path, request: Request, timeout: float = ANSWER_TIMEOUT) -> Map
             raise JournalError("no answer from the worker") from error
 
 
-def stream(journal: Path, request: Request) -> Iterator[Mapping[str, object]]:
-    """Send a request to the worker on this journal; yield its answers until it ends.
+def stream(place: Path, request: Request) -> Iterator[Mapping[str, object]]:
+    """Send a request to the worker at this socket; yield its answers until it ends.
 
     Raises NoWorker, JournalError.
     """
-    with _connected(journal, ANSWER_TIMEOUT) as connection:
+    with _connected(place, ANSWER_TIMEOUT) as connection:
         try:
             connection.sendall(write_request(request))
             connection.settimeout(None)
@@ -96,9 +102,19 @@ def _checked(line: bytes) -> Mapping[str, object]:
     return answer
 
 
+def listener_at(place: Path) -> int | None:
+    """Return the process of the worker at this socket; None: nobody listens there, or it isn't visible."""
+    try:
+        with _connected(place, ANSWER_TIMEOUT) as connection:
+            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    except JournalError:
+        return None
+    process, _, _ = CREDENTIALS.unpack(raw)
+    return int(process) or None
+
+
 @contextmanager
-def _connected(journal: Path, timeout: float) -> Iterator[socket.socket]:
-    place = socket_of(journal)
+def _connected(place: Path, timeout: float) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         try:
@@ -145,9 +161,10 @@ def order(
 
 def _order(client: ControlClient, portion: Order) -> ControlReply:
     deadline = time.monotonic() + WORKER_TIMEOUT
+    place = socket_at(client.journal, client.socket)
     while True:
         try:
-            return as_control_reply(ask(client.journal, portion))
+            return as_control_reply(ask(place, portion))
         except NoWorker:
             pass
         except ValueError:
@@ -160,17 +177,17 @@ def _order(client: ControlClient, portion: Order) -> ControlReply:
         try:
             return anyio.run(_carry_out, client, portion)
         except JournalLocked as error:
+            if not isinstance(client.journal, JournalFile):
+                raise
             if time.monotonic() > deadline:
-                place = socket_of(client.journal)
                 raise JournalError(f"a worker has the journal, but takes no orders at {place}") from error
         time.sleep(CONNECT_PAUSE)
 
 
 async def _carry_out(client: ControlClient, portion: Order) -> ControlReply:
-    async with open_journal(
-        client.journal, details_field=client.details_field, keep_variables=client.keep_variables
-    ) as journal:
-        order = portion._replace(user=user_name(os.geteuid()))
+    async with open_journal(client.journal, client.terms) as journal:
+        me = user_name(os.geteuid())
+        order = portion._replace(user=at_this_machine(me) if journal.is_shared else me)
         at = WallClock().now()
         if order.verb is Action.PAUSE:  # the next start moves it by what the clock was put back
             at = max(at, journal.last_at)

@@ -9,6 +9,7 @@ import anyio
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.journal.base import Journal
 from deliveryd.journal.orders import Action, Order
+from deliveryd.runtime.rights import at_this_machine
 from deliveryd.telemetry.log_events import Event, log
 
 
@@ -22,10 +23,12 @@ class OrderHandler:
         self._turn = anyio.Lock()
 
     async def carry_out(self, order: Order, user: str | None) -> Mapping[str, object]:
-        """Carry out an order that a user gave; None: no user of the system.
+        """Carry out an order that a user of this machine gave; None: no user of the system.
 
         Raises JournalError, or ValueError for unusable keys.
         """
+        if user is not None and self._journal.is_shared:
+            user = at_this_machine(user)
         order = order._replace(user=user)
         async with self._turn:
             decided = await self._recorder.decide(order, self._providers)

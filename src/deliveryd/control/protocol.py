@@ -1,4 +1,4 @@
-"""The control protocol: over a socket beside the journal, one line of JSON each way.
+"""The control protocol: over a socket of the machine, one line of JSON each way.
 
 The answer to a request is one line, or for `tail` one line for each event until the client disconnects.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from deliveryd.journal.orders import Action, ItemKind, Order
+from deliveryd.journal.place import JournalFile, JournalPlace
 
 LONGEST_LINE = 256 * 1024
 LONGEST_REPLY = 4 << 20
@@ -23,6 +25,9 @@ LONGEST_NAME = 64
 LONGEST_REASON = 500
 LONGEST_ORDERED_PAUSE = 3650 * 86400.0
 """Seconds of a pause that ends by itself."""
+
+CREDENTIALS = struct.Struct("3i")
+"""What the system says of the peer at a socket: its process, user and group."""
 
 _LONGEST_PATH = 100  # of a socket's address, which the system limits to 107 bytes
 
@@ -85,8 +90,16 @@ class Misconfiguration(NamedTuple):
     problems: tuple[Problem, ...]
 
 
+def socket_at(place: JournalPlace, configured: Path) -> Path:
+    """Return the socket at which this machine's worker on a journal takes requests.
+
+    It is beside a journal's file; for a database it is where the configuration says (`control.socket`).
+    """
+    return socket_of(place.path) if isinstance(place, JournalFile) else configured
+
+
 def socket_of(journal: Path) -> Path:
-    """Return the socket at which the worker on this journal takes requests."""
+    """Return the socket at which the worker on the journal in this file takes requests."""
     return journal.with_name(journal.name + ".sock")
 
 

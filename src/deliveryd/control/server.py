@@ -1,10 +1,10 @@
-"""The server side of control: a socket beside the journal, for its owner only, connections side by side."""
+"""The server side of control: a socket for the user that it runs as, connections side by side."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
-import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
@@ -14,6 +14,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from deliveryd.control.protocol import (
+    CREDENTIALS,
     LONGEST_LINE,
     Failed,
     Misconfiguration,
@@ -21,7 +22,6 @@ from deliveryd.control.protocol import (
     Request,
     read_request,
     socket_address,
-    socket_of,
     write_reply,
 )
 from deliveryd.errors import ConfigError, DeliverydError
@@ -42,7 +42,8 @@ _MOST_WAITING = 100
 
 UNKNOWN = "unknown request: the command may be of another version of deliveryd"
 
-_CREDENTIALS = struct.Struct("3i")  # process, user, group
+_NO_FOLDER = "there is no folder {folder}: systemd makes it (RuntimeDirectory=), or make it for this user"
+_TAKEN = "another worker listens there: give each worker of a machine its own control.socket"
 
 Answer = Callable[[Any, str], Awaitable[Mapping[str, object]]]
 """Answers a request of its type, given by this user. Raises DeliverydError, or ValueError if unusable."""
@@ -56,11 +57,11 @@ class ControlServer:
 
     def __init__(
         self,
-        journal_path: Path,
+        path: Path,
         answers: Mapping[type[Request], Answer],
         streams: Mapping[type[Request], Stream],
     ) -> None:
-        self._path = socket_of(journal_path)
+        self._path = path
         self._answers = answers
         self._streams = streams
         self._free = anyio.Semaphore(MOST_CONNECTIONS)
@@ -158,7 +159,10 @@ def _as_problem(text: str) -> Problem:
 
 @contextmanager
 def _listening(path: Path) -> Iterator[socket.socket]:
-    """Provide the socket. The holder of the journal's lock may remove a killed worker's. Raises OSError."""
+    """Provide the socket, in place of a killed worker's. Raises OSError."""
+    with suppress(FileNotFoundError):
+        check_own_socket(path)
+    _refuse_taken(path)
     _remove(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         os.fchmod(
@@ -175,6 +179,27 @@ def _listening(path: Path) -> Iterator[socket.socket]:
                 _remove(path)
 
 
+def _refuse_taken(path: Path) -> None:
+    """Raise OSError if another worker listens there, or if there can't be a socket.
+
+    A journal in a file has one worker. Those of a database may run side by side on one machine.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            with socket_address(path) as address:
+                probe.connect(address)
+        except ConnectionRefusedError:
+            return  # a killed worker left it
+        except BlockingIOError:
+            pass  # so many wait there that nobody else gets in
+        except FileNotFoundError:
+            if path.parent.is_dir():
+                return
+            raise OSError(errno.ENOENT, _NO_FOLDER.format(folder=path.parent)) from None
+    raise OSError(errno.EADDRINUSE, _TAKEN)
+
+
 def _remove(path: Path) -> None:
     """Remove our socket. Raises OSError if something else has its name."""
     with suppress(FileNotFoundError):
@@ -184,8 +209,8 @@ def _remove(path: Path) -> None:
 
 def _user_of(connection: socket.socket) -> int:
     """Return the user of the peer."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, user, _ = _CREDENTIALS.unpack(raw)
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    _, user, _ = CREDENTIALS.unpack(raw)
     return int(user)
 
 

@@ -40,7 +40,10 @@ class Availability:
         self._clock = clock
         self._heartbeats = heartbeats
         self._down_from: dict[str, float] = {}  # the event loop's time
-        self._kept: dict[str, int] = {}  # the time of day, as in the journal
+        self._kept: Mapping[str, int] = {}  # the time of day, as in the journal
+        self._others: Mapping[
+            str, int
+        ] = {}  # what other workers noted there of channels that aren't down here
 
     def adopt(self, choices: Mapping[str, Choice], limits: Mapping[str, float]) -> None:
         """Watch other channels from now on; those that stay keep what was noted of them."""
@@ -55,10 +58,31 @@ class Availability:
         for channel, at in since.items():
             choice = self._choices.get(channel)
             if choice is not None and choice.is_enabled:
-                self._kept[channel] = at
-                self._down_from[channel] = anyio.current_time() - max(self._clock.now() - at, 0) / SECOND
+                self._kept = {**self._kept, channel: at}
+                self._down_from[channel] = self._by_the_loop(at)
                 for sender in choice.senders.values():
                     sender.standing.suspect()
+
+    def follow(self, since: Mapping[str, int]) -> None:
+        """Take over what is noted in a journal that others share: the earliest outage of a channel counts.
+
+        Whether a channel is down is each worker's own matter: its breakers say so.
+        """
+        self._kept = dict(since)
+        self._others = {channel: at for channel, at in since.items() if channel not in self._down_from}
+        for channel in since.keys() & self._down_from.keys():
+            self._down_from[channel] = min(self._down_from[channel], self._by_the_loop(since[channel]))
+
+    def forget_others(self) -> None:
+        """Delete what is noted of channels that aren't down here: a worker that ended may have noted it.
+
+        Workers to which they are down note it again.
+        """
+        self._others = {}
+
+    def _by_the_loop(self, at: int) -> float:
+        """An instant of the past by the event loop's clock."""
+        return anyio.current_time() - max(self._clock.now() - at, 0) / SECOND
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -75,6 +99,8 @@ class Availability:
             for channel, choice in self._choices.items()
             if choice.is_down
         }
+        if self._others:
+            self._join_others()
         await self._keep(now)
         for channel, choice in self._choices.items():
             is_down = channel in self._down_from
@@ -84,11 +110,21 @@ class Availability:
             elif not choice.is_unavailable and is_over and choice.has_failed:
                 self._change(channel, choice, Event.CHANNEL_GIVEN_UP)
 
+    def _join_others(self) -> None:
+        """Channels that are down here as well now have been so since others noted it."""
+        for channel in self._others.keys() & self._down_from.keys():
+            self._down_from[channel] = min(self._down_from[channel], self._by_the_loop(self._others[channel]))
+        self._others = {channel: at for channel, at in self._others.items() if channel not in self._down_from}
+
     async def _keep(self, now: float) -> None:
         """Keep in the journal what changed, also where the time of day was set since it was written."""
         today = self._clock.now()
         measured = {
-            channel: today - int((now - down_from) * SECOND) for channel, down_from in self._down_from.items()
+            **self._others,
+            **{
+                channel: today - int((now - down_from) * SECOND)
+                for channel, down_from in self._down_from.items()
+            },
         }
         if measured.keys() == self._kept.keys() and all(
             abs(measured[channel] - at) < STEP for channel, at in self._kept.items()

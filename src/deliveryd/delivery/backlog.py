@@ -48,6 +48,11 @@ class Backlog:
         """Count messages that were paused (positive) or are so no more (negative)."""
         self._paused += count
 
+    def correct(self, count: int | None, paused: int | None) -> None:
+        """Set how many messages wait, or are paused, in a journal that others change too; None: unknown."""
+        self._count = self._count if count is None else count
+        self._paused = self._paused if paused is None else paused
+
     def add(self, transitions: Iterable[Transition]) -> None:
         """Count messages that wait by these steps, and note what for."""
         for transition in transitions:

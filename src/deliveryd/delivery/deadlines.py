@@ -134,7 +134,8 @@ class OverdueReceipts:
         """Count the messages that became overdue since the last call."""
         for provider, seconds in list(self._patience.items()):
             until = self._clock.now() - int(seconds * SECOND)
-            count = await self._journal.count_overdue(provider, self._counted.get(provider), until)
+            since = None if self._journal.is_shared else self._counted.get(provider)  # others count as well
+            count = await self._journal.count_overdue(provider, since, until)
             self._counted[provider] = until
             if count:
                 self._metrics.overdue(provider, count)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import get_args
+from functools import partial
+from typing import Protocol, get_args
 
 import anyio
 from anyio.abc import TaskGroup
@@ -22,6 +23,8 @@ from deliveryd.channels.base import (
     Dispatch,
     Expired,
     InDoubt,
+    Misconfigured,
+    Refused,
     Stopped,
     TryAgain,
     Verdict,
@@ -34,14 +37,18 @@ from deliveryd.delivery.listening import Awaited
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.pace import Pace
 from deliveryd.delivery.policy import DispatchPolicy
+from deliveryd.delivery.probe_turns import ProbeTurns
 from deliveryd.delivery.provider import Provider, wait_alone
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed, is_expired
+from deliveryd.delivery.shared_pace import SharedPace
 from deliveryd.delivery.verdicts import VerdictHandler
+from deliveryd.journal.base import SharedLimits
 from deliveryd.journal.pauses import Pause
 from deliveryd.journal.rows import digest_of
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Customer, Entry, Transition, channel_of, message_key
+from deliveryd.options.units import Rate
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
 from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log
@@ -49,8 +56,18 @@ from deliveryd.telemetry.log_events import Event, log
 VERDICTS = frozenset(get_args(Verdict))
 
 
+class Shared(SharedLimits, Protocol):
+    """What a shared journal says of attempts."""
+
+    def outlasts(self, seconds: float) -> bool:
+        """Whether nobody can adopt a message within so many seconds."""
+
+
 class Dispatcher:
-    """The attempts at one provider."""
+    """The attempts at one provider.
+
+    `shared` is the journal if other workers share it: they share the limits, and may adopt messages.
+    """
 
     def __init__(  # noqa: PLR0917 - the first eight are parts, the others are choices
         self,
@@ -69,8 +86,11 @@ class Dispatcher:
         share: int,
         intermediate: frozenset[str],
         awaited: Awaited | None = None,
+        shared: Shared | None = None,
     ) -> None:
         self.name = name = provider.name
+        self._shared = shared
+        self._turns = ProbeTurns(name, shared) if shared is not None else None
         self._channel_name = channel_of(name)
         self.loop = f"lane {name}"
         self._owed = 0
@@ -83,7 +103,7 @@ class Dispatcher:
         self._stopped = recorder.stopped
         self._pauses = recorder.pauses
         self._outcomes = outcomes
-        self._pace: Pace | None = None
+        self._pace: Pace | SharedPace | None = None
         self._equip(
             Lane(provider, choice, channel, policy, doubt, share, intermediate, awaited), AdapterUse()
         )
@@ -103,7 +123,7 @@ class Dispatcher:
         self.share = lane.share
         self._policy = policy
         self._intermediate = lane.intermediate
-        self._pace = Pace(policy.rate) if policy.rate is not None else None
+        self._pace = self._paced_by(policy.rate)
         self._queue = provider.queue
         self._provider = provider
         self._breaker = provider.breaker
@@ -113,7 +133,13 @@ class Dispatcher:
             intermediate=lane.intermediate,
             awaited=lane.awaited,
         )  # fmt: skip
-        self._kit = Kit(lane, verdicts, use)
+        may_begin = partial(self._shared.outlasts, policy.timeout) if self._shared is not None else None
+        self._kit = Kit(lane, verdicts, use, may_begin)
+
+    def _paced_by(self, rate: Rate | None) -> Pace | SharedPace | None:
+        if rate is None:
+            return None
+        return Pace(rate) if self._shared is None else SharedPace(self.name, rate, self._shared)
 
     def adopt(self, lane: Lane) -> anyio.Event | None:
         """Work by another lane from now on, with whatever is queued; attempts under way end as they began.
@@ -280,10 +306,18 @@ class Dispatcher:
                     await self._end_expired()
                     await self._clear_queue()
                     self._connect_first(workers)
+                    self._follow_shared(workers)
                 while not self._stopping and (batch := self._next_batch()):
                     # On a slow disk a backlog always has a next batch: the loop turns here too.
                     self._refusals.tick(self._heartbeats.beat(self.loop))
                     await self._begin(batch, workers)
+
+    def _follow_shared(self, tasks: TaskGroup) -> None:
+        """Reserve attempts of a rate that workers share; give back a turn to probe that isn't needed."""
+        if isinstance(self._pace, SharedPace):
+            self._pace.reserve(tasks, self._wakeup, self._breaker.allowed(self.queued))
+        if self._turns is not None:
+            self._turns.follow(self._breaker, tasks)
 
     def _longest_wait(self) -> float:
         is_wanted = self.queued or (self._breaker.is_open and self._needs_probe)
@@ -358,6 +392,10 @@ class Dispatcher:
             workers.start_soon(self._connect, self._provider, self._kit.channel)
 
     async def _connect(self, provider: Provider, channel: Channel) -> None:
+        policy = self._policy.breaker
+        if self._turns is not None and not await self._turns.take(provider.breaker, policy):
+            self._wakeup.set()
+            return
         try:
             problem = await channel.probe()
         except Exception as error:  # one broken adapter must not take the worker with it
@@ -468,12 +506,17 @@ class Dispatcher:
         if routed.expires_at is not None and is_expired(routed.expires_at, now := self._clock.now()):
             return verdicts.expired(entry, routed, now)
         key = message_key(self._namespace, entry.id, self.name, entry.beginning)
-        dispatch = Dispatch(key, entry, routed.customer, routed.rendered, routed.expires_at, self._clock)
+        dispatch = Dispatch(
+            key, entry, routed.customer, routed.rendered, routed.expires_at, self._clock,
+            may_begin=kit.may_begin,
+        )  # fmt: skip
         if entry.doubt and channel.lookup_after is not None:
             provider_id = await self._recorder.id_in_doubt(entry)
             step = await kit.settle_by_asking(entry, dispatch._replace(provider_id=provider_id))
             if step is not None:
                 return step
+        if kit.may_begin is not None and not kit.may_begin():
+            return verdicts.unsent(entry)
         started = time.monotonic()
         try:
             verdict = await channel.send(dispatch)
@@ -489,12 +532,28 @@ class Dispatcher:
         if isinstance(verdict, Accepted):
             return verdicts.accepted(entry, verdict)
         if isinstance(verdict, Expired):
-            return verdicts.expired(entry, routed, self._clock.now())
+            return self._after_delay(entry, routed, kit)
+        return self._after_failure(entry, routed, kit, verdict)
+
+    def _after_delay(self, entry: Entry, routed: Routed, kit: Kit) -> Transition:
+        """The step of a message of which the adapter sent nothing: it was too late."""
+        now = self._clock.now()
+        if kit.may_begin is not None and not is_expired(routed.expires_at, now):
+            return kit.verdicts.unsent(entry)
+        return kit.verdicts.expired(entry, routed, now)
+
+    def _after_failure(
+        self,
+        entry: Entry,
+        routed: Routed,
+        kit: Kit,
+        verdict: Refused | Stopped | TryAgain | InDoubt | Misconfigured,
+    ) -> Transition:
         if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
             entry = entry._replace(content=kit.content(routed))
-        step = verdicts.decide(entry, verdict)
+        step = kit.verdicts.decide(entry, verdict)
         if isinstance(verdict, Stopped):
-            step = self._with_stop(step, channel, routed.customer, verdict)
+            step = self._with_stop(step, kit.channel, routed.customer, verdict)
         return step if routed.expires_at is None else transitions.no_later_than(step, routed.expires_at + 1)
 
 

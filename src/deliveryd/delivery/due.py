@@ -154,7 +154,7 @@ class DueMessages:
         """Make due messages ready; return the seconds until more may be due."""
         self._short = 0
         pause = HEARTBEAT_INTERVAL
-        if self._backlog.count:
+        if self._backlog.count or self._recorder.is_shared:  # then others' messages may be due
             pauses = [await self._fetch_of(name, room) for name, room in list(self._rooms.items())]
             pause = min(*pauses, await self._fetch_unbound(), await self._fetch_overdue())
         elif self._backlog.paused:

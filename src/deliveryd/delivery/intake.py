@@ -140,6 +140,8 @@ class Intake:
 
     async def _take(self, count: int) -> float:
         """Take a batch and record it; return the seconds until the next one."""
+        if self._recorder.is_shared and not await self._may_take():
+            return 0.0
         try:
             batch = await self._queue.take(count)
         except ServiceError as error:
@@ -149,6 +151,7 @@ class Intake:
         if batch.fault is not None:
             return await self._after_loss(count, batch, batch.fault)
         self._recovered()
+        self._metrics.answered(count, batch.size)
         new = await self._record(batch)
         self.found_empty = not new and batch.size < count
         self._size.came_whole(count, batch.size)
@@ -158,6 +161,15 @@ class Intake:
             return self._after(new)
         self._pauses = 0
         return 0.0
+
+    async def _may_take(self) -> bool:
+        """Whether to take still, once this worker surely keeps what it takes.
+
+        Between the service's answer and the commit nobody else could record a batch: a worker that another
+        one has taken over mustn't ask for it.
+        """
+        await self._recorder.renew()
+        return not self._stopping and self._recorder.obstacle() is None
 
     async def _room(self) -> int:
         """How many to take now: a whole batch, or after a short wait whatever there is room for.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import anyio
@@ -63,18 +63,21 @@ class AdapterUse:
 class Kit:
     """What an attempt is made with, from its intent to its outcome: the adapter, and who judges its verdict.
 
-    A dispatcher that works by another lane has a new one for new attempts.
+    A dispatcher that works by another lane has a new one for new attempts. `may_begin`: see `Dispatch`.
     """
 
-    __slots__ = ("breaker", "channel", "customer_fields", "refusals", "use", "verdicts")
+    __slots__ = ("breaker", "channel", "customer_fields", "may_begin", "refusals", "use", "verdicts")
 
-    def __init__(self, lane: Lane, verdicts: VerdictHandler, use: AdapterUse) -> None:
+    def __init__(
+        self, lane: Lane, verdicts: VerdictHandler, use: AdapterUse, may_begin: Callable[[], bool] | None
+    ) -> None:
         self.channel = lane.channel
         self.customer_fields = tuple(lane.channel.customer_fields)
         self.verdicts = verdicts
         self.breaker = lane.provider.breaker
         self.refusals = lane.provider.refusals
         self.use = use
+        self.may_begin = may_begin
 
     def values(self, customer: Customer | None) -> Mapping[str, str]:
         """The customer's values that the adapter sends."""

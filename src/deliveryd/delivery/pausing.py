@@ -9,8 +9,8 @@ import anyio
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.pauses import Pauses
-from deliveryd.errors import JournalFull
-from deliveryd.journal.base import Journal, Recovery
+from deliveryd.errors import JournalFull, JournalUnreachable
+from deliveryd.journal.base import FromOthers, Journal, Recovery
 from deliveryd.journal.orders import Decided
 from deliveryd.journal.pauses import Pause
 from deliveryd.model import Clock, Transition
@@ -59,12 +59,20 @@ class Pausing:
         Raises JournalFull also while another change of what is paused waits for room.
         """
         if self._turn.locked() and self._journal.full:
-            raise JournalFull
+            raise JournalUnreachable if self._journal.is_unreachable else JournalFull
         async with self._turn:
             decided = await decide()
             if decided.pauses is not None:
                 self._replace(decided.pauses)
         return decided
+
+    async def followed(self, follow: Callable[[], Awaitable[FromOthers]]) -> FromOthers:
+        """Follow other workers' changes of what is paused, in the journal's order among this one's own."""
+        async with self._turn:
+            found = await follow()
+            if found.pauses is not None:
+                self._replace(found.pauses)
+        return found
 
     def _replace(self, pauses: Sequence[Pause]) -> None:
         for waits_for in self.pauses.replace(pauses, self._providers):

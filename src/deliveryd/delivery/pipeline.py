@@ -30,6 +30,7 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.recovery import recover_line
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Routed, Undeliverable
+from deliveryd.delivery.sharing import Sharing
 from deliveryd.journal.base import Journal
 from deliveryd.model import SECOND, Clock, Entry, Transition
 from deliveryd.runtime.wakeup import Heartbeats
@@ -50,6 +51,7 @@ class Stations(NamedTuple):
     doubts: dict[str, DoubtPolicy]
     availability: Availability
     deadlines: ReceiptDeadlines
+    sharing: Sharing
 
     @property
     def dispatchers(self) -> Mapping[str, Dispatcher]:
@@ -88,6 +90,7 @@ class Pipeline:
             self._stations.availability.run,  # channels that are down for too long
             self._stations.due.run,  # what waits comes back to 3 when its time has come
             *self._stations.deadlines.loops(),  # what was sent and isn't confirmed in time waits again
+            *self._stations.sharing.loops(),  # what other workers did, and left
         )
 
     async def take(self) -> None:
@@ -173,6 +176,7 @@ class Pipeline:
     async def drain(self) -> None:
         """Stop taking, finish what is under way, a take among it, begin nothing new, and report all of it."""
         self._stations.intake.stop()
+        self._stations.sharing.stop()
         dispatchers = self._lanes.all
         for dispatcher in dispatchers:
             dispatcher.stop()

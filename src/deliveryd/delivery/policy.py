@@ -24,7 +24,8 @@ class RetryPolicy(NamedTuple):
 class DispatchPolicy(NamedTuple):
     """The limits of a provider's attempts.
 
-    A repeat in doubt comes at least `lookup_after` seconds after the doubt.
+    A repeat in doubt comes at least `lookup_after` seconds after the doubt. `timeout`: the seconds that an
+    attempt takes at most.
     """
 
     concurrency: int
@@ -33,3 +34,4 @@ class DispatchPolicy(NamedTuple):
     breaker: BreakerPolicy
     resend_in_doubt: bool
     lookup_after: float = 0.0
+    timeout: float = 10.0

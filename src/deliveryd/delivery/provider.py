@@ -103,6 +103,10 @@ class Provider:
         if self.breaker.is_open:
             self._chosen_at = anyio.current_time()
 
+    def expect_waiting(self) -> None:
+        """Another worker left messages that may wait for its recovery: its next answer lets them go on."""
+        self._has_answered = False
+
     def suspect(self) -> None:
         """It was down when an earlier run ended: probe it before it is used."""
         self.breaker.open()

@@ -22,6 +22,7 @@ from deliveryd.delivery.watching import Watcher
 from deliveryd.errors import JournalFull
 from deliveryd.journal.base import (
     Doubtful,
+    FromOthers,
     Journal,
     Left,
     MatchedReceipt,
@@ -56,6 +57,7 @@ WAKE_BATCH = 1000
 """How many messages one commit wakes at most."""
 
 DISK_FULL = "the journal's disk is nearly full (journal.reserve)"
+UNREACHABLE = "the journal's database can't be reached (journal.url)"
 TOO_MANY = "too many messages wait in the journal (queue.max_waiting)"
 TOO_MANY_PAUSED = "too many messages are paused (queue.max_paused)"
 """Why nothing is taken."""
@@ -101,6 +103,9 @@ class Recorder:
         longest_pause: float,
     ) -> None:
         self._journal = journal
+        self.is_shared = journal.is_shared
+        """Whether other workers may work on the journal at the same time."""
+
         self.in_flight = in_flight
         self.outbox = outbox
         self.backlog = backlog
@@ -148,12 +153,17 @@ class Recorder:
         if (reason := self._journal.misplaced()) is not None:
             return reason
         if self._journal.full or not self._journal.has_room():
-            return DISK_FULL
+            return self.lack
         if self.backlog.count >= self._max_waiting:
             return TOO_MANY
         if self.backlog.paused >= self._max_paused:
             return TOO_MANY_PAUSED
         return self.pauses.intake_obstacle
+
+    @property
+    def lack(self) -> str:
+        """What is lacking while the journal records nothing new."""
+        return UNREACHABLE if self._journal.is_unreachable else DISK_FULL
 
     def bound_waiting(self, max_waiting: int, max_paused: int, longest_pause: float) -> None:
         """Change the bounds of what waits; due times that are later already stay."""
@@ -169,18 +179,48 @@ class Recorder:
         await self.follow_clock(-ahead if ahead >= STEP else 0)
         left = await self._journal.recover(self._clock.now(), providers)
         self.stopped.load(await self._journal.stopped())
-        self._awaiting = {entry.id: entry for entry in left.taken}
-        self.in_flight.hold([*self._awaiting, *left.reporting])
+        self._hold(left, providers)
         self.backlog.change(left.waiting)
-        self.backlog.note_short_of_room(providers)
         self.pausing.recover(left, providers)
         return left
+
+    def _hold(self, left: Recovery, providers: Collection[str]) -> None:
+        """What was left awaits its acceptance, or is reported, in this line's hands."""
+        self._awaiting.update((entry.id, entry) for entry in left.taken)
+        self.in_flight.hold([*(entry.id for entry in left.taken), *left.reporting])
+        self.backlog.note_short_of_room(providers)
 
     def open(self) -> None:
         """Recovery is complete: accept receipts and orders, look for due messages, post what waits."""
         self._recovered = True
         self.backlog.changed.set()
         self.outbox.expect_now(1)
+
+    # other workers
+
+    async def renew(self) -> None:
+        """Return when no other worker can have taken over within the last second; see `Journal.renew`."""
+        await self._journal.renew()
+
+    async def follow(self, providers: Collection[str]) -> FromOthers:
+        """Follow what other workers did since the last call; of what is adopted, doubts are the caller's.
+
+        Messages of others may be due, at once, and have waited long enough.
+        """
+        found = await self.pausing.followed(lambda: self._journal.follow(self._clock.now(), providers))
+        for change in found.stops:
+            self.stopped.follow(change)
+        self.backlog.correct(found.waiting, None if found.paused is None else sum(found.paused.values()))
+        self._apply(found.effects)
+        if found.adopted is not None:
+            self._hold(found.adopted, providers)
+            self.backlog.change(found.adopted.waiting)
+            self.backlog.change_paused(sum(found.adopted.paused.values()))
+        if found.adopted is not None or found.events:
+            self.outbox.expect_now(found.events)
+        self.backlog.expect_overdue(0.0)
+        self.backlog.changed.set()
+        return found
 
     # intake
 
@@ -268,7 +308,7 @@ class Recorder:
         """Record steps of messages; return the ids of those that a receipt settled instead."""
         if not steps:
             return ()
-        settled, effects = await self._journal.change(steps)
+        settled, effects, elsewhere = await self._journal.change(steps)
         self._apply(effects)
         if settled:
             steps = [step for step in steps if step.entry.id not in settled]
@@ -283,6 +323,8 @@ class Recorder:
             self.pausing.note_waiting(waiting)
             self.in_flight.release(step.entry.id for step in parked)
             self.backlog.changed.set()
+        if elsewhere:
+            self.in_flight.release(elsewhere)
         self._count(by_state)
         self._log(steps)
         if events := sum([len(step.events) for step in steps]):
@@ -348,7 +390,7 @@ class Recorder:
         Raises JournalFull when only the reserve is left: that is for outcomes, which aren't reported twice.
         """
         if not self._journal.has_room():
-            raise JournalFull(DISK_FULL)
+            raise JournalFull(self.lack)
         results = await self._journal.receive(reports, [self._as_stop(each) for each in opt_outs])
         self._apply([result.effect for result in results if result.effect is not None])
         for watcher in self._watchers:
@@ -361,7 +403,7 @@ class Recorder:
         Raises JournalFull as `receive` does.
         """
         if not self._journal.has_room():
-            raise JournalFull(DISK_FULL)
+            raise JournalFull(self.lack)
         return await self._journal.use_token(token, at)
 
     @property

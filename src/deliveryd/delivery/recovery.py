@@ -1,4 +1,7 @@
-"""Recovery: what an earlier run left is taken up before anything else moves a message."""
+"""Recovery: what an earlier run left is taken up before anything else moves a message.
+
+What another worker of a shared journal left is taken up while the line runs.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from deliveryd.delivery.availability import Availability
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.journal.base import Doubtful
+from deliveryd.journal.base import Doubtful, Recovery
 from deliveryd.model import Clock, Outcome, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import State
@@ -22,14 +25,28 @@ async def recover_line(
     """Record what becomes of messages in doubt, and probe each provider with a few that wait for it."""
     left = await recorder.recover(providers)
     availability.resume(left.down_since)
+    await _take_up(recorder, left, providers, clock)
+    recorder.open()
+    if left.taken or left.doubtful or left.waiting or left.reporting:
+        log(Event.JOURNAL_RECOVERED, count=len(left.taken) + left.waiting, in_flight=len(left.doubtful))
+
+
+async def adopt_line(
+    recorder: Recorder, left: Recovery, providers: Mapping[str, DoubtPolicy], clock: Clock
+) -> None:
+    """Do the same with what the recorder took over from a worker that ended, beside the line's own work."""
+    await _take_up(recorder, left, providers, clock)
+    log(Event.JOURNAL_ADOPTED, count=len(left.taken) + left.waiting, in_flight=len(left.doubtful))
+
+
+async def _take_up(
+    recorder: Recorder, left: Recovery, providers: Mapping[str, DoubtPolicy], clock: Clock
+) -> None:
     now = clock.now()
     steps = [step for doubtful in left.doubtful if (step := _after_crash(doubtful, providers, now))]
     await recorder.record(steps)
     for name in providers:
         await recorder.wake([waits.recovery(name)], most=KEPT)
-    recorder.open()
-    if left.taken or left.doubtful or left.waiting or left.reporting:
-        log(Event.JOURNAL_RECOVERED, count=len(left.taken) + left.waiting, in_flight=len(left.doubtful))
 
 
 def _after_crash(doubtful: Doubtful, providers: Mapping[str, DoubtPolicy], now: int) -> Transition | None:

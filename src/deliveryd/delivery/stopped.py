@@ -52,17 +52,22 @@ class StoppedRecipients:
 
     def apply(self, change: StopChange) -> None:
         """Follow a change that the journal recorded."""
+        if self.follow(change):
+            for observer in self._observers:
+                observer.stop_changed(change.channel, change.stopped)
+
+    def follow(self, change: StopChange) -> bool:
+        """The same for a change that another worker recorded and counts; return whether it was none here."""
         there = self.digests.get(change.channel, set())
         if (change.digest in there) is change.stopped:
-            return
-        for observer in self._observers:
-            observer.stop_changed(change.channel, change.stopped)
+            return False
         if change.stopped:
             self.digests.setdefault(change.channel, there).add(change.digest)
-            return
+            return True
         there.discard(change.digest)
         if not there:
             del self.digests[change.channel]
+        return True
 
     def stop(self, channel: str, address: str, at: int, reason: str) -> StopChange:
         """Put a recipient on the list by an answer; return the change to record."""

@@ -27,6 +27,9 @@ from deliveryd.runtime.backoff import backoff
 from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log
 
+UNSENT_PAUSE = 1.0
+"""Seconds until a message goes on that wasn't sent since the journal's lease would have ended before."""
+
 
 class VerdictHandler:
     """Decides the step that follows from a verdict of one provider."""
@@ -84,6 +87,18 @@ class VerdictHandler:
         self._provider.breaker.withdraw()
         self._refusals.unanswered(entry.settings_id)
         return transitions.expired(entry, State.SENDING, now, routed.expires_at or now)
+
+    def unsent(self, entry: Entry) -> Transition:
+        """The step of a message that wasn't sent, since another worker could have adopted it meanwhile."""
+        self._provider.breaker.withdraw()
+        self._refusals.unanswered(entry.settings_id)
+        now = self._clock.now()
+        log(
+            Event.ATTEMPT_RETRY,
+            channel=self._channel, provider=self._name, message_id=entry.id, reason=transitions.NOT_OUTLASTED,
+            tries=entry.tries, delay=UNSENT_PAUSE,
+        )  # fmt: skip
+        return transitions.unsent(entry, now, now + int(UNSENT_PAUSE * SECOND))
 
     def decide(self, entry: Entry, verdict: Attempted) -> Transition:
         """The step that follows from a verdict."""

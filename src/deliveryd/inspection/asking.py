@@ -9,7 +9,7 @@ import anyio
 
 from deliveryd.channels.base import AskLater, Channel, Dispatch, Found, Unknown
 from deliveryd.config import Config
-from deliveryd.journal.dead_letters import InDoubtMessage
+from deliveryd.journal.attention import InDoubtMessage
 from deliveryd.model import SECOND, Entry, Rendered, WallClock, format_duration
 from deliveryd.worker.wiring import open_provider
 

@@ -9,7 +9,8 @@ from deliveryd.config import Config
 from deliveryd.errors import JournalError
 from deliveryd.http.finder import HEADER, QUERY
 from deliveryd.inspection.findings import Finding, Level
-from deliveryd.journal.left_behind import LeftBehind, read_left_behind
+from deliveryd.journal.attention import LeftBehind
+from deliveryd.journal.opening import open_reader
 from deliveryd.options.expression import takes_exponential_time
 
 _EXPRESSIONS = frozenset({"matches"})
@@ -72,7 +73,7 @@ def _expressions(value: object, key: str = "") -> Iterator[tuple[str, str]]:
 def left_behind(config: Config) -> Iterator[Finding]:
     """Warn of what the journal has of providers that aren't configured; the journal is only read."""
     try:
-        found = read_left_behind(config.journal.path, config.channels.providers)
+        found = open_reader(config.journal.place).left_behind(config.channels.providers)
     except JournalError:  # reported with the journal, or there is none yet
         return
     for each in found:

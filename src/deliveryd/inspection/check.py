@@ -32,8 +32,6 @@ from deliveryd.errors import (
     AddressInUse,
     ConfigError,
     DirectoryUnavailable,
-    JournalError,
-    JournalUnusable,
     WireError,
 )
 from deliveryd.http.addresses import bind, parse_listen
@@ -42,10 +40,13 @@ from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.wire import WireResponse
 from deliveryd.inspection.cautions import cautions, fields_without_values
 from deliveryd.inspection.channel_cautions import channel_cautions, left_behind
+from deliveryd.inspection.check_journal import (
+    check_database,
+    check_folder,
+    check_journal_files,
+    running_worker,
+)
 from deliveryd.inspection.findings import Finding, Level, of_problems
-from deliveryd.journal.files import check_writable
-from deliveryd.journal.lock_owner import lock_owner
-from deliveryd.journal.read_transaction import JournalAbsent, check_readable
 from deliveryd.options.proxy import ENVIRONMENT, ProxyOptions
 from deliveryd.worker.wiring import open_directory, open_provider, open_service
 
@@ -69,6 +70,9 @@ async def check_examined(examined: Examined, check: ConfigurationCheck) -> list[
     if not problems:
         return found
     known = {f"{finding.key} {finding.text}" for finding in told}
+    journal = {place_of("journal.url"), place_of("journal.password_file")}
+    if any(finding.key in journal for finding in told):  # the database says the same in other words
+        found = [each for each in found if each.key != "journal.url"]
     further = [each._replace(key=place_of(each.key)) for each in found if each.level]
     return told + [each for each in further if f"{each.key} {each.text}" not in known]
 
@@ -88,7 +92,7 @@ async def check_files(config: Config) -> list[Finding]:
     return [
         *await _channels(config),
         *await _directory(config),
-        _journal(config.journal.path),
+        *check_journal_files(config),
         _cache(config.settings.cache_dir),
         *_unused_proxy(config, os.environ),
         *cautions(config),
@@ -163,7 +167,12 @@ Probe = Callable[[list[Finding]], Coroutine[Any, Any, None]]
 def _others(config: Config) -> list[Probe]:
     """Return the probes of everything but the service."""
     providers = [partial(_provider, config, each) for each in config.channels.providers.values()]
-    return [partial(_remote_directory, config), partial(_collector, config), *providers]
+    remote = [
+        partial(_remote_directory, config),
+        partial(_collector, config),
+        partial(check_database, config),
+    ]
+    return [*remote, *providers]
 
 
 async def _connections(config: Config, probes: Sequence[Probe]) -> list[Finding]:
@@ -173,7 +182,7 @@ async def _connections(config: Config, probes: Sequence[Probe]) -> list[Finding]
         for probe in probes:
             group.start_soon(probe, found)
     places = (provider.place for provider in config.channels.providers.values())
-    order = ("service", *places, "customers", "otlp")
+    order = ("service", *places, "customers", "journal", "otlp")
     found.sort(key=lambda each: next(place for place, key in enumerate(order) if each.key.startswith(key)))
     return [*found, *_listening(config)]
 
@@ -309,39 +318,12 @@ async def _columns(config: Config) -> list[Finding]:
     return fields_without_values(config, known, f"the query selects {_listed(known)}")
 
 
-def _journal(path: Path) -> Finding:
-    try:
-        check_readable(path)
-        check_writable(path)
-    except JournalAbsent:
-        return _folder("journal.url", path.parent, f"{path} will be created")
-    except JournalUnusable as error:
-        return Finding("journal.url", Level.ERROR, str(error))
-    except JournalError as error:
-        return Finding("journal.url", Level.FAILED, str(error))
-    holder = lock_owner(path)
-    used = f", in use by process {holder}" if holder is not None else ""
-    return Finding("journal.url", Level.OK, f"{path} is a journal{used}")
-
-
 def _cache(folder: Path) -> Finding:
     """Check the cache folder. A cache that can't be used is only a warning: the worker runs without it."""
-    found = _folder("settings.cache_dir", folder)
+    found = check_folder("settings.cache_dir", folder)
     if found.level is Level.OK:
         return found
     return found._replace(level=Level.WARNING, text=f"{found.text}, so settings won't be cached on disk")
-
-
-def _folder(key: str, folder: Path, good: str | None = None) -> Finding:
-    """Check that a folder is writable or can be created."""
-    nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    if not nearest.is_dir():
-        return Finding(key, Level.ERROR, f"{nearest} isn't a folder")
-    if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
-        return Finding(key, Level.ERROR, f"{nearest} can't be written by this user")
-    return Finding(
-        key, Level.OK, good or f"{folder} {'can be used' if nearest == folder else 'will be created'}"
-    )
 
 
 def _reached(key: str, place: str, problem: str | None) -> Finding:
@@ -369,7 +351,7 @@ def _origin(url: str) -> str:
 
 
 def _listening(config: Config) -> Iterator[Finding]:
-    holder = lock_owner(config.journal.path)
+    holder = running_worker(config)
     with ExitStack() as bound:  # together, so that two servers on one address are detected
         for key, listen in _addresses(config).items():
             if not listen:

@@ -16,8 +16,8 @@ from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.preview_request import PreviewMessage
+from deliveryd.journal.opening import open_reader
 from deliveryd.journal.read_transaction import JournalAbsent
-from deliveryd.journal.stopped import read_stop_list
 from deliveryd.model import Rendered, WallClock, channel_of, first_of, format_instant, message_key
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, standard_tag
@@ -136,11 +136,11 @@ def _preview_result(
 def _stop_list(config: Config) -> StoppedRecipients:
     """Read the recipients who stopped a channel; before the first run there are none. Raises JournalError."""
     try:
-        key, rows = read_stop_list(config.journal.path)
+        listed = open_reader(config.journal.place).stop_list()
     except JournalAbsent:
         return StoppedRecipients(b"")
-    stopped = StoppedRecipients(key)
-    stopped.load(rows)
+    stopped = StoppedRecipients(listed.key)
+    stopped.load(listed.digests)
     return stopped
 
 

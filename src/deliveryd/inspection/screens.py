@@ -110,7 +110,8 @@ def _facts(overview: Overview) -> Iterator[str]:
     if overview.events.waiting and oldest.event is not None:
         events += f", oldest {age(oldest.event)}"
     yield events
-    yield f"disk       {size(overview.disk.free)} free, reserve {size(overview.disk.reserve)}"
+    if overview.disk is not None:
+        yield f"disk       {size(overview.disk.free)} free, reserve {size(overview.disk.reserve)}"
 
 
 def per_second(rate: float) -> str:

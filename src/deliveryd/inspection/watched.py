@@ -49,21 +49,21 @@ class Watched(Protocol):
 
 
 class OverSocket:
-    """The worker on a journal."""
+    """The worker at a control socket."""
 
-    def __init__(self, journal: Path) -> None:
-        self._journal = journal
+    def __init__(self, place: Path) -> None:
+        self._place = place
 
     def status(self) -> Mapping[str, Any]:
         """Return its state as JSON. Raises DeliverydError."""
-        found = ask(self._journal, StatusRequest(), _TIMEOUT).get("status")
+        found = ask(self._place, StatusRequest(), _TIMEOUT).get("status")
         if not isinstance(found, dict):
             raise DeliverydError("the worker's answer can't be read: is it of another version?")
         return found
 
     def tail(self, wanted: TailRequest) -> Iterator[Portion]:
         """Yield what happens to messages, until the worker ends. Raises DeliverydError."""
-        for line in stream(self._journal, wanted):
+        for line in stream(self._place, wanted):
             yield _events_of(line)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import NamedTuple
 
 from deliveryd.journal.base import Account
+from deliveryd.journal.reconciliation import LostBatches
 from deliveryd.states import ENDED, State
 
 _LOSE = (
@@ -31,13 +31,6 @@ def add_pruned(db: sqlite3.Connection, number: int) -> None:
 def add_forgotten(db: sqlite3.Connection, number: int) -> None:
     """Add to the number of messages that were forgotten on an operator's order."""
     db.execute(_ADD, (number, "forgotten"))
-
-
-class LostBatches(NamedTuple):
-    """Batches of the queue that may be lost: their number, and when the last one was requested."""
-
-    batches: int
-    last_at: int | None
 
 
 def add_lost(db: sqlite3.Connection, batches: int, at: int) -> None:

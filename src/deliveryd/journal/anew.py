@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import NamedTuple
 
 from deliveryd import transitions
 from deliveryd.journal.beginnings import LATEST, MAY_HAVE_ARRIVED
@@ -38,22 +39,39 @@ WHERE id = ?
 """
 
 
+class FailedStanding(NamedTuple):
+    """What stands for or against a message's beginning anew.
+
+    `is_emptied`: its variables are gone. `is_unsettled`: an event of it waits.
+    """
+
+    state: int
+    is_malformed: bool
+    is_emptied: bool
+    may_have_arrived: bool
+    is_unsettled: bool
+
+
 def obstacle_to_beginning_anew(db: sqlite3.Connection, id_: int, *, accepted: bool) -> str | None:
     """Return why a message can't begin anew now, or None if it can; `accepted`: duplicates are."""
     row = db.execute(_STANDING, (id_,)).fetchone()
     if row is None:
         is_kept = db.execute("SELECT 1 FROM tombstone WHERE id = ?", (id_,)).fetchone() is not None
         return ONLY_ID_KEPT if is_kept else NOT_IN_THE_JOURNAL
-    state, is_malformed, is_emptied, may_have_arrived, is_unsettled = row
-    if state != State.FAILED:
-        return f"it hasn't failed: it is {State(state).name.lower().replace('_', ' ')}"
-    if is_malformed:
+    return obstacle_of(FailedStanding(*row), accepted=accepted)
+
+
+def obstacle_of(standing: FailedStanding, *, accepted: bool) -> str | None:
+    """Return why a message that stands so can't begin anew."""
+    if standing.state != State.FAILED:
+        return f"it hasn't failed: it is {State(standing.state).name.lower().replace('_', ' ')}"
+    if standing.is_malformed:
         return STILL_MALFORMED
-    if is_emptied:
+    if standing.is_emptied:
         return VARIABLES_GONE
-    if is_unsettled:
+    if standing.is_unsettled:
         return STILL_REPORTED
-    return MAY_ARRIVE_TWICE if may_have_arrived and not accepted else None
+    return MAY_ARRIVE_TWICE if standing.may_have_arrived and not accepted else None
 
 
 def begin_anew(db: sqlite3.Connection, id_: int, at: int) -> Transition:

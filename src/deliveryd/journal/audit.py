@@ -8,18 +8,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from deliveryd.errors import JournalUnusable
-from deliveryd.journal.account import LostBatches, account, lost_batches
-from deliveryd.journal.base import Account
+from deliveryd.journal.account import account, lost_batches
 from deliveryd.journal.orders import Action
 from deliveryd.journal.outbox import ACCEPTED_AT, HAPPENED, WATERMARK
 from deliveryd.journal.read_transaction import read
+from deliveryd.journal.reconciliation import SHOWN, Audit, AuditFinding
 from deliveryd.states import ENDED, State
-
-SHOWN = 20
-"""Ids that are listed for each violated check."""
 
 
 def _is(*states: State) -> str:
@@ -171,39 +167,6 @@ CHECKS: Mapping[str, str] = {
 """By the rule: a query for the ids of messages that violate it."""
 
 
-class AuditFinding(NamedTuple):
-    """A violated check: the number of messages, and the first of their ids."""
-
-    check: str
-    messages: int
-    ids: tuple[int, ...]
-
-
-class Audit(NamedTuple):
-    """Counts of everything in a journal, and the violated checks; `ids_kept` counts tombstones.
-
-    `lost` counts batches of the queue that were received incompletely: the rest of them was never recorded.
-    """
-
-    account: Account
-    states: Mapping[State, int]
-    ids_kept: int
-    events_waiting: int
-    events_refused: int
-    lost: LostBatches
-    findings: tuple[AuditFinding, ...]
-
-    @property
-    def gap(self) -> int:
-        """The number of missing messages."""
-        return self.account.taken - sum(self.states.values()) - self.ids_kept - self.account.forgotten
-
-    @property
-    def is_balanced(self) -> bool:
-        """Whether no message is missing and no check is violated."""
-        return not self.gap and not self.account.gap and not self.findings
-
-
 def audit_journal(path: Path) -> Audit:
     """Audit a journal in one read transaction. Works beside a worker. Raises JournalError."""
 
@@ -234,6 +197,7 @@ def _audit(db: sqlite3.Connection) -> Audit:
         refused,
         lost_batches(db),
         tuple(finding for check, query in CHECKS.items() if (finding := _find(db, check, query)).messages),
+        len(CHECKS),
     )
 
 

@@ -36,11 +36,13 @@ class Recorded(NamedTuple):
     """What receipts did that were kept until their message took its next step.
 
     `settled` are the messages that a receipt ended: their steps weren't taken, or count no more. `effects`
-    are the changes of the recorder's counts.
+    are the changes of the recorder's counts. `elsewhere` are messages that ended and whose events another
+    worker of a shared journal reports, behind earlier ones: this one will never see those accepted.
     """
 
     settled: Collection[int] = ()
     effects: Sequence[Effect] = ()
+    elsewhere: Collection[int] = ()
 
 
 class MatchedReceipt(NamedTuple):
@@ -87,6 +89,38 @@ class Recovery(NamedTuple):
     down_since: Mapping[str, int] = {}
     pauses: Sequence[Pause] = ()
     paused: Mapping[str, int] = {}
+
+
+class FromOthers(NamedTuple):
+    """What the other workers of a shared journal did since the last look; what isn't known to differ is None.
+
+    `adopted`: what workers left whose leases are over; it is this one's now. `pauses`: all that are in force.
+    `stops`: recipients who were put on the stopped list or taken off it. `down_since`: as in Recovery.
+    `waiting`: how many waited just before, in all and without those that are paused; `paused`: those, by
+    what they wait for. `events`: how many events others left to be reported by this one. `effects`: the
+    changes of the recorder's counts by receipts that were matched now, since their messages' steps were
+    recorded at the same time.
+    """
+
+    adopted: Recovery | None = None
+    pauses: Sequence[Pause] | None = None
+    stops: Sequence[StopChange] = ()
+    down_since: Mapping[str, int] | None = None
+    waiting: int | None = None
+    paused: Mapping[str, int] | None = None
+    events: int = 0
+    effects: Sequence[Effect] = ()
+
+
+class Allotment(NamedTuple):
+    """Attempts at a provider that this worker may make, evenly spaced at the provider's rate.
+
+    The first of them `delay` seconds after the question was asked. No `attempts`: there are none now; after
+    `delay` seconds there may be.
+    """
+
+    attempts: int
+    delay: float
 
 
 class Due(NamedTuple):
@@ -177,8 +211,32 @@ class Account(NamedTuple):
         return self.taken - sum(self.states.values()) - self.ended - self.pruned - self.forgotten
 
 
-class Journal(Protocol):
-    """The durable memory of the line. One process works on a journal at a time."""
+class SharedLimits(Protocol):
+    """What the workers of a shared journal share of a provider's limits. Each method raises JournalError."""
+
+    async def allot(self, provider: str, interval: float, wanted: int) -> Allotment:
+        """Reserve attempts at a provider out of those that its rate allows to all workers together.
+
+        `interval`: the rate's seconds between two attempts. At most `wanted` are reserved, and at most those
+        of a slice of 250 ms, or one. What isn't used is lost.
+        """
+
+    async def claim_probe(self, provider: str, pause: float, longest: float) -> float:
+        """Take this worker's turn to probe a provider that is down, so that all together probe like one.
+
+        Returns 0 if no worker took it within its `pause` (seconds, `longest` at most), else the seconds until
+        it may be free.
+        """
+
+    async def free_probe(self, provider: str) -> None:
+        """Let the other workers probe a provider at once, since it answers again."""
+
+
+class Journal(SharedLimits, Protocol):
+    """The durable memory of the line. One worker works on it at a time, or several if it is shared."""
+
+    is_shared: bool
+    """Whether other workers may work on it at the same time: then `follow` tells what they did."""
 
     namespace: str
     stop_key: bytes
@@ -192,10 +250,14 @@ class Journal(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether something waits for room on the disk.
+        """Whether something waits for room on the disk, or for a database that can't be reached.
 
         Everything does but `receive` and `decide`, which raise JournalFull: their callers can repeat them.
         """
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether what is waited for is a database that can't be reached, or doesn't answer."""
 
     def has_room(self) -> bool:
         """Whether more may be taken in: what is under way already must find room later as well."""
@@ -207,6 +269,25 @@ class Journal(Protocol):
         """Why what is recorded would be lost with this process, and what to do; None: it wouldn't be.
 
         Nothing more may be taken in then. What is under way goes on, in what is open.
+        """
+
+    async def renew(self) -> None:
+        """Return when this worker's lease was renewed within the last second, however long that takes.
+
+        What another worker has taken over isn't this one's to take for: see `base.FromOthers`.
+        """
+
+    def outlasts(self, seconds: float) -> bool:
+        """Whether this worker's lease lasts for so many seconds more, so that nobody adopts meanwhile.
+
+        Measured by a clock that goes on while the machine sleeps, from before the last renewal was sent.
+        """
+
+    async def follow(self, now: int, providers: Collection[str]) -> FromOthers:
+        """Return what other workers did since the last call, and tell them which providers this one has.
+
+        What workers left whose leases are over is adopted, unless it is bound to a provider that isn't among
+        these and that another live worker has.
         """
 
     async def take(
@@ -406,6 +487,7 @@ class Journal(Protocol):
     async def prune(self, before: int, limit: int) -> int:
         """Delete ended messages whose end was before that instant and whose events are all accepted.
 
+        A journal may forget by whole days, and so a message only when the day is over on which it was taken.
         A refused event keeps its message until it is retried or dropped. The ids of all are kept, so that a
         repeat is still recognised. Malformed elements that weren't seen since,
         and unmatched receipts from before, are deleted too. At most `limit` of each kind. Returns how many

@@ -1,47 +1,16 @@
-"""What waits for an operator's decision: messages in doubt, and dead letters.
-
-A dead letter is a refused event, a message whose `dequeued` was refused, a malformed element of the queue, an
-unmatched receipt, or a report that can't be read. This module only reads, beside a worker or without one.
-"""
+"""Reads messages in doubt and dead letters of a file, beside a worker or without one."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
+from deliveryd.journal.attention import DeadLetter, InDoubtMessage
 from deliveryd.journal.orders import ItemKind
 from deliveryd.journal.read_transaction import read
 from deliveryd.model import message_key
 from deliveryd.states import State
-
-
-class InDoubtMessage(NamedTuple):
-    """A message that is held because the outcome of a try is unknown; `since` is when that was found.
-
-    `tries` counts those under its key. `provider_id` is the provider's id of it, if it gave one.
-    """
-
-    message_id: int
-    key: str
-    provider: str
-    tries: int
-    since: int
-    reason: str | None
-    provider_id: str | None = None
-
-
-class DeadLetter(NamedTuple):
-    """Something that needs a decision to continue; `at` is when it was set aside or last seen."""
-
-    kind: ItemKind
-    key: str
-    message_id: int | None
-    at: int
-    what: str
-    reason: str
-
 
 _IN_DOUBT = f"""
 SELECT m.id, (SELECT value FROM meta WHERE key = 'namespace'), m.beginning,
@@ -81,9 +50,6 @@ SELECT 'report' AS kind, substr(digest, 1, 16) AS key, NULL AS message_id, last_
 FROM unread WHERE dropped_at IS NULL
 """,
 }
-
-DEAD_KINDS = tuple(_DEAD_LETTERS)
-"""The kinds of dead letters."""
 
 _DEAD_LETTER: Mapping[ItemKind, str] = {
     ItemKind.EVENT: "SELECT message_id, status, body, refused_at, refused AS reason FROM event"

@@ -100,7 +100,7 @@ ORDER BY seq LIMIT 1
 """By a reference an earlier try may be meant, whose failure says nothing of the accepted one."""
 
 
-class _Known(NamedTuple):
+class KnownReports(NamedTuple):
     """What is known of a provider's reports.
 
     `reported_at` is when the last one was recorded. `passed` counts messages that were accepted since and
@@ -114,7 +114,7 @@ class _Known(NamedTuple):
     renewing: int | None = None
 
 
-class _Passed(NamedTuple):
+class Passed(NamedTuple):
     """What became of one provider's deadlines."""
 
     passed: int
@@ -168,9 +168,9 @@ def _awaited(db: sqlite3.Connection) -> set[str]:
         providers.add(name)
 
 
-def _pass_of(db: sqlite3.Connection, name: str, now: int, at: int, limit: int) -> _Passed:
+def _pass_of(db: sqlite3.Connection, name: str, now: int, at: int, limit: int) -> Passed:
     row = db.execute(_KNOWN, (name,)).fetchone()
-    known = _Known(*(row or ()))
+    known = KnownReports(*(row or ()))
     room = MOST_UNREPORTED - known.passed
     (unreported,) = db.execute(_UNREPORTED, (name, now, known.reported_at, room + 1)).fetchone()
     silent = unreported > room
@@ -187,7 +187,7 @@ def _pass_of(db: sqlite3.Connection, name: str, now: int, at: int, limit: int) -
     (next_by,) = db.execute(_NEXT, (name, now)).fetchone()
     if (passed, silent, renewing) != known[1:] or (row is None and next_by is not None):
         db.execute(_KEEP_KNOWN, (name, passed, silent, renewing))
-    return _Passed(len(rows), silent, renewing is None and len(rows) < limit, next_by)
+    return Passed(len(rows), silent, renewing is None and len(rows) < limit, next_by)
 
 
 def go_on(db: sqlite3.Connection, step: Transition) -> None:

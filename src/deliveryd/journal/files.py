@@ -191,6 +191,15 @@ def sync_names(path: Path) -> None:
     sync_folder(path.parent)
 
 
+def sync_file(path: str | Path) -> None:
+    """Sync a file's contents. Raises OSError."""
+    opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
 def sync_folder(folder: Path) -> None:
     """Sync a folder, so that the names in it are durable. Raises OSError."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -16,7 +16,8 @@ from deliveryd.journal.tombstones import read_tombstone
 from deliveryd.journal.upkeep import DELETE_MESSAGE
 from deliveryd.states import State
 
-_WAS_SENT = "it was sent: if the queue gives it again, its customer gets it twice (--accept-duplicates)"
+WAS_SENT = "it was sent: if the queue gives it again, its customer gets it twice (--accept-duplicates)"
+"""Why a message that arrived can't be forgotten."""
 
 _STANDING = f"""
 SELECT state, ended_at IS NOT NULL, {MAY_HAVE_ARRIVED} FROM message WHERE id = ?
@@ -36,7 +37,7 @@ def obstacle_to_forgetting(db: sqlite3.Connection, id_: int, *, accepted: bool) 
     was_sent, may_have_arrived = found
     if accepted:
         return None
-    return _WAS_SENT if was_sent else MAY_ARRIVE_TWICE if may_have_arrived else None
+    return WAS_SENT if was_sent else MAY_ARRIVE_TWICE if may_have_arrived else None
 
 
 def _standing(db: sqlite3.Connection, id_: int) -> tuple[bool, bool] | str:

@@ -185,7 +185,9 @@ def life_of(db: sqlite3.Connection, message_id: int) -> Life:
     pause = next((each for each in pauses(db) if each.waits_for == waits_for), None)
     return Life(
         id=message_id,
-        message=_message(messages[0], attempts[-1].key if attempts else None, pause) if messages else None,
+        message=message_record(messages[0], attempts[-1].key if attempts else None, pause)
+        if messages
+        else None,
         attempts=tuple(attempts),
         events=tuple(EventRecord(*row) for row in events),
         receipts=tuple(ReceiptRecord(*row)._replace(delivered=bool(row[2])) for row in receipts),
@@ -195,7 +197,8 @@ def life_of(db: sqlite3.Connection, message_id: int) -> Life:
     )
 
 
-def _message(row: Sequence[Any], latest_key: str | None, pause: Pause | None) -> MessageRecord:
+def message_record(row: Sequence[Any], latest_key: str | None, pause: Pause | None) -> MessageRecord:
+    """Build a message's record from the columns of its row."""
     record = MessageRecord(*row)
     return record._replace(
         pause=pause,

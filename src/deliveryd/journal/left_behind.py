@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
+from deliveryd.journal.attention import LeftBehind
 from deliveryd.journal.read_transaction import read
 from deliveryd.states import State
 
@@ -18,19 +18,6 @@ _COUNTS = {
     "unconfirmed": "confirm_by IS NOT NULL",
 }
 """What is counted, by SQL that fits the condition of an index."""
-
-
-class LeftBehind(NamedTuple):
-    """The messages of a provider that isn't configured: how many wait for it, are in doubt, or unconfirmed.
-
-    At the next start those that wait go to another provider, those in doubt are held, and those whose
-    receipt deadline hasn't passed stay sent without one.
-    """
-
-    provider: str
-    waiting: int = 0
-    in_doubt: int = 0
-    unconfirmed: int = 0
 
 
 def read_left_behind(path: Path, providers: Collection[str]) -> list[LeftBehind]:

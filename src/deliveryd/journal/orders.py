@@ -23,6 +23,7 @@ class ItemKind(StrEnum):
     CHANNEL = "channel"
     PROVIDER = "provider"
     SETTINGS = "settings"
+    WORKER = "worker"  # one of a shared journal, by its name
     RECIPIENT = "recipient"  # one on a channel, "CHANNEL ADDRESS" or "CHANNEL digest:HEX"
 
 
@@ -44,6 +45,8 @@ class Action(StrEnum):
     FORGET_ANYWAY = "forget, duplicates accepted"  # the same, though it may arrive twice
     PAUSE = "pause"  # the intake, a channel, a provider, settings, a message
     RESUME = "resume"  # the same
+    FENCE = "fence"  # a worker: it ends, and others take over what it has
+    ACCEPT_LOSS = "accept loss"  # what a worker noticed: the database lost commits; the workers go on
 
 
 REMOVALS = frozenset({Action.ERASE, Action.FORGET, Action.FORGET_ANYWAY})

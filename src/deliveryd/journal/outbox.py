@@ -125,8 +125,8 @@ def written(db: sqlite3.Connection) -> Written:
         " (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'latest_at')"
     ).fetchone()
     settled = [at + STEP for at in (posted, refused) if at is not None]  # their events are older
-    latest_at = max(*settled, _instant(latest), noted or 0, 0)
-    return Written(seq, max(posted or refused or 0, _instant(waits)), latest_at, noted or 0)
+    latest_at = max(*settled, event_instant(latest), noted or 0, 0)
+    return Written(seq, max(posted or refused or 0, event_instant(waits)), latest_at, noted or 0)
 
 
 def _not_before(db: sqlite3.Connection, event: StatusEvent, known: int) -> StatusEvent:
@@ -139,11 +139,12 @@ def _not_before(db: sqlite3.Connection, event: StatusEvent, known: int) -> Statu
         f"SELECT max({AT}), max(iif(status = ?, {AT}, NULL)) FROM event WHERE message_id = ?",  # noqa: S608
         (event.status, event.message_id),
     ).fetchone()
-    at = max(event.timestamp, _instant(latest), known)
-    return event._replace(timestamp=at + (at == _instant(same)))
+    at = max(event.timestamp, event_instant(latest), known)
+    return event._replace(timestamp=at + (at == event_instant(same)))
 
 
-def _instant(text: str | None) -> int:
+def event_instant(text: str | None) -> int:
+    """Read an event's instant; 0: there is none."""
     try:
         return 0 if text is None else parse_instant(text)
     except ValueError:  # no event that deliveryd wrote

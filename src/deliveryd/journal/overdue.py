@@ -6,8 +6,8 @@ import sqlite3
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
+from deliveryd.journal.attention import OverdueMessage
 from deliveryd.journal.read_transaction import read
 from deliveryd.states import State
 
@@ -18,15 +18,6 @@ _COUNTED = "SELECT overdue_until FROM provider WHERE name = ?"
 _KEEP_COUNTED = """
 INSERT INTO provider (name, overdue_until) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET overdue_until = ?2
 """
-
-
-class OverdueMessage(NamedTuple):
-    """A message that a provider accepted and never confirmed. `provider_id` is its id there, if known."""
-
-    message_id: int
-    provider: str
-    provider_id: str | None
-    sent_at: int
 
 
 def read_overdue(path: Path, until: Mapping[str, int]) -> list[OverdueMessage]:

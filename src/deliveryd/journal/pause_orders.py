@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
-from deliveryd.journal.decisions import RECORD
 from deliveryd.journal.orders import Action, Decided, ItemKind, Order
-from deliveryd.journal.pauses import (
-    INTAKE,
-    Pause,
-    PauseKind,
-    begin_pause,
-    end_pause,
-    ended_pauses,
-    hindrance_to_pause,
-    pauses,
-)
+from deliveryd.journal.pauses import INTAKE, Pause, PauseKind
 from deliveryd.model import SECOND, channel_of
 
 PAUSE_ORDERS = frozenset({Action.PAUSE, Action.RESUME})
@@ -29,38 +19,59 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
 _KINDS = frozenset(map(str, PauseKind))
 
 
-def carry_out_pauses(db: sqlite3.Connection, order: Order, at: int, providers: Collection[str]) -> Decided:
+class PauseRecords(Protocol):
+    """What these orders read and write of a journal, in the transaction that is open."""
+
+    def pauses(self) -> Sequence[Pause]:
+        """All pauses, the oldest first."""
+
+    def begin_pause(self, pause: Pause) -> None:
+        """Pause something; what is paused already stays so since then, with the new end and reason."""
+
+    def end_pause(self, kind: PauseKind, key: str) -> bool:
+        """Resume something; return whether it was paused."""
+
+    def hindrance_to_pause(self, id_: int) -> str | None:
+        """Why a message can't be paused."""
+
+    def is_there(self, id_: int) -> bool:
+        """Whether there is such a message."""
+
+    def note(self, order: Order, key: str, message_id: int | None, at: int) -> None:
+        """Record that an order was carried out for a key."""
+
+
+def carry_out_pauses(records: PauseRecords, order: Order, at: int, providers: Collection[str]) -> Decided:
     """Pause or resume what the keys name."""
     done: list[str] = []
     skipped: dict[str, str] = {}
     for key in order.keys:
-        hindrance = _carry_out(db, order, key, at, providers)
+        hindrance = _carry_out(records, order, key, at, providers)
         if hindrance is not None:
             skipped[key] = hindrance
             continue
-        by = order.user, order.caller, order.reason
-        db.execute(RECORD, (at, order.verb, order.kind, key, _message_of(db, order.kind, key), *by))
+        records.note(order, key, paused_message(records, order.kind, key), at)
         done.append(key)
-    return Decided(tuple(done), skipped, (), pauses(db))
+    return Decided(tuple(done), skipped, (), tuple(records.pauses()))
 
 
 def _carry_out(
-    db: sqlite3.Connection, order: Order, key: str, at: int, providers: Collection[str]
+    records: PauseRecords, order: Order, key: str, at: int, providers: Collection[str]
 ) -> str | None:
     """Pause or resume one thing; return why not if that can't be done."""
     if order.kind not in _KINDS:
         return f'there is no order "{order.verb}" for the kind {order.kind}'
     kind = PauseKind(order.kind)
     if order.verb is Action.RESUME:
-        return None if end_pause(db, kind, key) else "it isn't paused"
-    hindrance = _hindrance(db, kind, key, providers)
+        return None if records.end_pause(kind, key) else "it isn't paused"
+    hindrance = _hindrance(records, kind, key, providers)
     if hindrance is None:
         until = None if order.lasts is None else at + int(order.lasts * SECOND)
-        begin_pause(db, Pause(kind, key, at, until, order.user, order.caller, order.reason))
+        records.begin_pause(Pause(kind, key, at, until, order.user, order.caller, order.reason))
     return hindrance
 
 
-def _hindrance(db: sqlite3.Connection, kind: PauseKind, key: str, providers: Collection[str]) -> str | None:
+def _hindrance(records: PauseRecords, kind: PauseKind, key: str, providers: Collection[str]) -> str | None:
     match kind:
         case PauseKind.INTAKE:
             return None if key == INTAKE else "there is one intake only"
@@ -70,21 +81,15 @@ def _hindrance(db: sqlite3.Connection, kind: PauseKind, key: str, providers: Col
             return None if key in providers else "no such provider is configured"
     if _NUMBER.fullmatch(key) is None or not -(2**63) <= int(key) < 2**63:
         return "its id is no integer of 64 bits"
-    return hindrance_to_pause(db, int(key)) if kind is PauseKind.MESSAGE else None
+    return records.hindrance_to_pause(int(key)) if kind is PauseKind.MESSAGE else None
 
 
-def _message_of(db: sqlite3.Connection, kind: ItemKind | PauseKind, key: str) -> int | None:
+def paused_message(records: PauseRecords, kind: ItemKind | PauseKind, key: str) -> int | None:
     """The message that a decision is about; None: none, or one that isn't there yet."""
-    if kind != PauseKind.MESSAGE:
-        return None
-    row = db.execute("SELECT id FROM message WHERE id = ?", (int(key),)).fetchone()
-    return None if row is None else int(row[0])
+    return int(key) if kind == PauseKind.MESSAGE and records.is_there(int(key)) else None
 
 
-def end_pauses(db: sqlite3.Connection, now: int) -> Sequence[Pause]:
-    """Resume what was paused until now, and record that; return all other pauses."""
-    for each in ended_pauses(db, now):
-        end_pause(db, each.kind, each.key)
-        message_id = _message_of(db, each.kind, each.key)
-        db.execute(RECORD, (now, Action.RESUME, each.kind, each.key, message_id, None, None, OVER))
-    return pauses(db)
+def note_end(records: PauseRecords, kind: PauseKind, key: str, now: int) -> None:
+    """Record that a pause ended by itself."""
+    order = Order(Action.RESUME, ItemKind(kind), (key,), reason=OVER)
+    records.note(order, key, paused_message(records, kind, key), now)

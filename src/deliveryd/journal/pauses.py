@@ -161,8 +161,12 @@ def hindrance_to_pause(db: sqlite3.Connection, message_id: int) -> str | None:
     if row is None:
         is_forgotten = db.execute("SELECT 1 FROM tombstone WHERE id = ?", (message_id,)).fetchone()
         return "it has ended long ago" if is_forgotten else None
-    state, may_go_on = State(row[0]), row[1]
-    if state in (State.DELIVERED, State.FAILED) or (state is State.SENT and may_go_on is None):
+    return hindrance_in_state(State(row[0]), may_go_on=row[1] is not None)
+
+
+def hindrance_in_state(state: State, *, may_go_on: bool) -> str | None:
+    """Why a message in a state can't be paused; `may_go_on`: a sent one that a receipt may still send on."""
+    if state in (State.DELIVERED, State.FAILED) or (state is State.SENT and not may_go_on):
         return f"it has ended: it is {state.name.lower()}"
     return None
 

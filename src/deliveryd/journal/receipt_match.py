@@ -1,18 +1,12 @@
 """Providers' receipts: finding the message and the key that one is about, and taking the steps that follow.
 
-A receipt names a key by the id that the provider gave to an accepted try under it, or by a reference that
-the provider was given and echoes: the key itself, or the message's id, which means its latest key on that
-provider.
-A message's latest key is present as long as the message may be tried under it; a failure under any other key
-changes nothing, a delivery under any key settles the message.
+What follows is decided in `receipt_decisions`.
 """
 
 from __future__ import annotations
 
-import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
 
 from deliveryd import transitions
 from deliveryd.journal import deadlines
@@ -21,7 +15,24 @@ from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
 from deliveryd.journal.pauses import IS_PAUSED
 from deliveryd.journal.receipt_bulk import BulkMatching
-from deliveryd.journal.rows import ENTRY, entry_of, spent_of
+from deliveryd.journal.receipt_decisions import (
+    AFTER_A_STEP,
+    AT_REST,
+    BEFORE_A_STEP,
+    NO_EFFECT,
+    Consequence,
+    Matched,
+    Tried,
+    consequence,
+    goes_on,
+    instead_of_step,
+    not_before,
+    referred_by,
+    settled_effect,
+    was_tried,
+    word_of,
+)
+from deliveryd.journal.rows import ENTRY, entry_of
 from deliveryd.journal.unread_reports import keep_unread
 from deliveryd.model import (
     Entry,
@@ -35,11 +46,6 @@ from deliveryd.model import (
 )
 from deliveryd.states import State
 
-_AT_REST = frozenset({State.WAITING, State.IN_DOUBT})
-_BEFORE_A_STEP = frozenset({State.READY})
-_AFTER_A_STEP = _AT_REST | _BEFORE_A_STEP
-"""States of messages that a receipt may settle: at any time, within a step from READY, and after one."""
-
 _UNMATCHED = "message_id IS NULL AND dropped_at IS NULL"
 _COLUMNS = "provider, provider_id, delivered, status, reported_at, received_at, reference"
 _KEPT = f"SELECT seq, {_COLUMNS} FROM receipt WHERE {_UNMATCHED}"  # noqa: S608  # constants
@@ -47,9 +53,6 @@ _BY_PROVIDER = f"{_KEPT} AND provider_id = ? AND provider = ?"
 _BY_MESSAGE = f"{_KEPT} AND reference = ?"
 _BY_KEY = f"{_KEPT} AND reference >= ? AND reference < ?"
 _SAME = f"{_UNMATCHED} AND provider_id = ? AND provider = ? AND delivered = ?"
-_KEY = re.compile(r"([0-9a-f]+)-(-?[0-9]{1,19})-[0-9a-z]+")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
-_LARGEST = 2**63
 
 _ERA = "started_at / 14400000000"
 _ERA_OF = f"""
@@ -85,34 +88,6 @@ UPDATE message SET state = ?, ended_at = ?,
     confirm_by = NULL, confirm_within = NULL, failed_next = NULL{emptied}
 WHERE id = ?
 """
-
-_NOTHING = Effect()
-
-
-class Tried(NamedTuple):
-    """A key that a message was tried under."""
-
-    message_id: int
-    key: int
-
-
-class _Matched(NamedTuple):
-    """What a receipt's effect depends on, of its message. `failed_next` None: nothing was left to confirm."""
-
-    id: int
-    state: int
-    key: int
-    accepted_at: int | None
-    provider_id: str | None
-    failed_next: int | None
-    spent: str
-    is_paused: int
-
-    def failed_before(self, provider: str) -> Iterator[str]:
-        """Why the other providers failed that were tried before this one accepted the message."""
-        for each in spent_of(self.spent):
-            if each.provider != provider:
-                yield f"{each.provider}: {each.reason}"
 
 
 class Matching:
@@ -166,9 +141,9 @@ class Matching:
     def match_again(self, db: sqlite3.Connection, seq: int, at: int) -> Effect | None:
         """Try a receipt once more that was kept; None when it still fits nothing, or has to wait."""
         (row,) = db.execute(f"SELECT {_COLUMNS} FROM receipt WHERE seq = ?", (seq,))  # noqa: S608
-        receipt = _not_before(Receipt(*row), at)
+        receipt = not_before(Receipt(*row), at)
         tried = self._tried(db, receipt)
-        effect = self._apply(db, tried, receipt, _AT_REST) if tried is not None else None
+        effect = self._apply(db, tried, receipt, AT_REST) if tried is not None else None
         if tried is not None and effect is not None:
             db.execute("UPDATE receipt SET message_id = ? WHERE seq = ?", (tried.message_id, seq))
         return effect
@@ -192,10 +167,10 @@ class Matching:
     def _match_before(self, db: sqlite3.Connection, steps: Sequence[Transition]) -> dict[int, Effect]:
         """End messages that kept receipts prove to be sent, instead of the steps that they would take."""
         ready = [
-            transition for transition in steps if transition.before is State.READY and _was_tried(transition)
+            transition for transition in steps if transition.before is State.READY and was_tried(transition)
         ]
         effects = {
-            transition.entry.id: self._match_kept(db, transition, _BEFORE_A_STEP) for transition in ready
+            transition.entry.id: self._match_kept(db, transition, BEFORE_A_STEP) for transition in ready
         }
         return {id_: effect for id_, effect in effects.items() if State.SENT in effect.ended}
 
@@ -205,22 +180,20 @@ class Matching:
         for transition in steps:
             if transition.before is not State.SENDING:
                 continue
-            effect = self._match_kept(db, transition, _AFTER_A_STEP)
-            if State.SENT in effect.ended:  # instead of the step, whose events count too
-                effect = effect._replace(waiting=0, events=effect.events + len(transition.events))
-            if effect != _NOTHING:
+            effect = instead_of_step(self._match_kept(db, transition, AFTER_A_STEP), transition)
+            if effect != NO_EFFECT:
                 effects[transition.entry.id] = effect
         return effects
 
     def _match_kept(
         self, db: sqlite3.Connection, transition: Transition, settleable: frozenset[State]
     ) -> Effect:
-        effect = _NOTHING
+        effect = NO_EFFECT
         for seq, receipt in self._kept_for(db, transition.entry, transition):
             tried = self._tried(db, receipt)
             if tried is None or tried.message_id != transition.entry.id:
                 continue
-            done = self._apply(db, tried, _not_before(receipt, transition.at), settleable)
+            done = self._apply(db, tried, not_before(receipt, transition.at), settleable)
             if done is not None:
                 db.execute("UPDATE receipt SET message_id = ? WHERE seq = ?", (tried.message_id, seq))
                 effect |= done
@@ -248,7 +221,7 @@ class Matching:
         kept = _kept(db, receipt)
         if _is_repeated(db, receipt, tried, kept):
             return MatchedReceipt("repeated")
-        effect = self._apply(db, tried, receipt, _AT_REST) if tried is not None else None
+        effect = self._apply(db, tried, receipt, AT_REST) if tried is not None else None
         message_id = tried.message_id if tried is not None and effect is not None else None
         db.execute(
             f"INSERT INTO receipt ({_COLUMNS}, message_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
@@ -259,7 +232,7 @@ class Matching:
             db.execute(f"UPDATE receipt SET message_id = ? WHERE {same}", (message_id, *values))  # noqa: S608
         if effect is None:
             return MatchedReceipt("unmatched")
-        return MatchedReceipt(_word(effect), effect, message_id)
+        return MatchedReceipt(word_of(effect), effect, message_id)
 
     def _tried(self, db: sqlite3.Connection, receipt: Receipt) -> Tried | None:
         """What a receipt is about, by our own name for it if there is one.
@@ -276,16 +249,16 @@ class Matching:
 
     def _referred(self, db: sqlite3.Connection, reference: str, provider: str) -> Tried | None:
         """This key, or the latest one of the message with this id, where it was tried on this provider."""
-        named = _KEY.fullmatch(reference)
-        if named is not None and named[1] == self._namespace and _fits(named[2]):
-            return self._of_key(db, reference, int(named[2]), provider)
-        if not _fits(reference):
+        named = referred_by(reference, self._namespace)
+        if named is None:
             return None
+        if named.is_key:
+            return self._of_key(db, reference, named.message_id, provider)
         return _first(
             db,
             "SELECT message_id, key FROM attempt"
             " WHERE message_id = ? AND provider = ? ORDER BY key DESC LIMIT 1",
-            (int(reference), provider),
+            (named.message_id, provider),
         )
 
     def _of_key(self, db: sqlite3.Connection, key: str, message_id: int, provider: str) -> Tried | None:
@@ -307,34 +280,26 @@ class Matching:
         self, db: sqlite3.Connection, tried: Tried, receipt: Receipt, settleable: frozenset[State]
     ) -> Effect | None:
         """Take the steps that follow from a receipt; None: not now, as its message is in the line's hands."""
-        message = _Matched(*db.execute(_MATCHED, (tried.message_id,)).fetchone())
-        state = State(message.state)
-        if not receipt.delivered and message.key != tried.key:
-            return _NOTHING  # the message went on since, by another provider or an operator's word
-        if message.accepted_at is not None:
-            # By a reference an earlier try may be meant, whose failure says nothing of the accepted one.
-            if (
-                receipt.delivered
-                or message.provider_id is None
-                or receipt.provider_id in ("", message.provider_id)
-            ):
-                return self._confirm(db, message, state, receipt)
-            return _NOTHING
-        if state in settleable or (state is State.FAILED and receipt.delivered):
-            events = self._settle(db, tried, state, receipt)
-            less = -1 if state is State.WAITING else 0
-            waiting, paused = (0, less) if message.is_paused else (less, 0)
-            settled = Effect(None, waiting, (State.SENT,), events, None, paused, receipt.provider)
-            return settled | self._confirm(db, message, State.SENT, receipt)
-        return None if state in (State.READY, State.SENDING) else _NOTHING
+        message = Matched(*db.execute(_MATCHED, (tried.message_id,)).fetchone())
+        match consequence(message, tried, receipt, settleable):
+            case Consequence.KEPT:
+                return None
+            case Consequence.CONFIRMS:
+                return self._confirm(db, message, State(message.state), receipt)
+            case Consequence.SETTLES:
+                events = self._settle(db, tried, State(message.state), receipt)
+                settled = settled_effect(message, events, receipt.provider)
+                return settled | self._confirm(db, message, State.SENT, receipt)
+            case _:
+                return NO_EFFECT
 
     def stay_sent(self, db: sqlite3.Connection, step: Transition) -> Effect:
         """Take the step of a message that stays sent; it fails if its provider reported so meanwhile."""
         receipt = deadlines.stay_sent(db, step, self._emptied)
         if receipt is None:
-            return _NOTHING
-        message = _Matched(*db.execute(_MATCHED, (step.entry.id,)).fetchone())
-        return self._confirm(db, message, step.after, _not_before(receipt, step.at))
+            return NO_EFFECT
+        message = Matched(*db.execute(_MATCHED, (step.entry.id,)).fetchone())
+        return self._confirm(db, message, step.after, not_before(receipt, step.at))
 
     def _settle(self, db: sqlite3.Connection, tried: Tried, state: State, receipt: Receipt) -> int:
         """The provider has the message: it is sent under this key, and isn't tried again under any.
@@ -351,18 +316,18 @@ class Matching:
         self._outbox.put(db, [step.event])
         return 1
 
-    def _confirm(self, db: sqlite3.Connection, message: _Matched, state: State, receipt: Receipt) -> Effect:
+    def _confirm(self, db: sqlite3.Connection, message: Matched, state: State, receipt: Receipt) -> Effect:
         """Record how a message ended that was sent: delivered for good, or failed until it is delivered.
 
         One that failed may go on instead.
         """
-        if message.failed_next and state is State.SENT and not receipt.delivered:
+        if goes_on(message, state, receipt):
             deadlines.go_on(db, transitions.failed_to_next(_entry(db, message.id), receipt))
             return Effect(waiting=1)
         earlier = () if receipt.delivered else message.failed_before(receipt.provider)
         step = transitions.reported(message.id, state, receipt, *earlier)
         if step is None:
-            return _NOTHING
+            return NO_EFFECT
         statement = _ENDED if message.failed_next is None else self._confirmed
         db.execute(statement, (step.after, receipt.received_at, message.id))
         self._outbox.put(db, [step.event])
@@ -371,17 +336,6 @@ class Matching:
 
 def _entry(db: sqlite3.Connection, message_id: int) -> Entry:
     return entry_of(db.execute(f"SELECT {ENTRY} FROM message WHERE id = ?", (message_id,)).fetchone())  # noqa: S608
-
-
-def _was_tried(transition: Transition) -> bool:
-    """Whether a message was tried before this step."""
-    return transition.entry.key > 1 or transition.entry.number > (transition.after is State.SENDING)
-
-
-def _word(effect: Effect) -> str:
-    if effect.waiting < 0 or effect.paused < 0:
-        return "recalled"
-    return "settled" if State.SENT in effect.ended else "matched"
 
 
 def _named(db: sqlite3.Connection, provider_id: str, provider: str) -> Tried | None:
@@ -397,15 +351,6 @@ def _named(db: sqlite3.Connection, provider_id: str, provider: str) -> Tried | N
 def _first(db: sqlite3.Connection, query: str, values: tuple[object, ...]) -> Tried | None:
     row = db.execute(query, values).fetchone()
     return None if row is None else Tried(*row)
-
-
-def _fits(text: str) -> bool:
-    """Whether it is a number that may be a message's id."""
-    return _NUMBER.fullmatch(text) is not None and -_LARGEST <= int(text) < _LARGEST
-
-
-def _not_before(receipt: Receipt, at: int) -> Receipt:
-    return receipt._replace(received_at=max(receipt.received_at, at))
 
 
 def _same(receipt: Receipt) -> tuple[str, str, bool]:

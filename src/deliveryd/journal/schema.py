@@ -7,6 +7,7 @@ import secrets
 import sqlite3
 import uuid
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from deliveryd.errors import JournalError
@@ -187,6 +188,12 @@ CREATE TABLE provider (                   -- of those with receipts: see deadlin
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """  # noqa: S608  # constants
 
+MOVED = 1_000_000
+"""What is added to the format of a file whose journal was moved: any program refuses to work on it."""
+
+MOVED_BY = "moved_by"
+"""The key of the token of a file's latest move: a move that broke off is finished by it."""
+
 _HEADER = 100
 """Bytes of a database's header, which holds its application id and format."""
 
@@ -217,6 +224,37 @@ def _create(db: sqlite3.Connection, version: int) -> None:
         [("namespace", uuid.uuid4().hex[:12]), ("stop_key", secrets.token_hex(32)), *_FIRST_VALUES.items()],
     )
     db.execute("COMMIT")
+
+
+def mark_moved(db: sqlite3.Connection, token: str) -> None:
+    """Mark a file's journal as moved, durably, by a move with this token."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    db.execute("BEGIN IMMEDIATE")
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (MOVED_BY, token))
+    db.execute(f"PRAGMA user_version = {version + MOVED}")
+    db.execute("COMMIT")
+
+
+def moved_by(path: Path) -> str | None:
+    """The token of the move that marked a file's journal; None: it isn't marked, or no journal."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        application, version = _marks(db)
+        if application != APPLICATION_ID or version <= MOVED:
+            return None
+        row = db.execute("SELECT value FROM meta WHERE key = ?", (MOVED_BY,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def unmark_moved(path: Path) -> bool:
+    """Let a file's journal be used again; return whether it was marked. Raises like `check_supported`."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        application, version = _marks(db)
+        if version <= MOVED:
+            _check_format(application, version, UPGRADES)
+            return False
+        _check_format(application, version - MOVED, UPGRADES)
+        db.execute(f"PRAGMA user_version = {version - MOVED}")
+        return True
 
 
 def check_supported(db: sqlite3.Connection, upgrades: Sequence[str] = UPGRADES) -> None:
@@ -267,6 +305,11 @@ def _marks(db: sqlite3.Connection) -> tuple[int, int]:
 def _check_format(application: int, version: int, upgrades: Sequence[str]) -> None:
     if application != APPLICATION_ID:
         raise JournalError("the file is a database, but no journal of deliveryd; name another in journal.url")
+    if version > MOVED:
+        raise JournalError(
+            "the journal was moved to another place: name that in journal.url,"
+            " or see: deliveryd journal reopen"
+        )
     if not FIRST_FORMAT <= version <= latest_format(upgrades):
         raise JournalError(
             f"the journal has format {version}, and this deliveryd supports formats up to"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from deliveryd.journal.rows import spent_of
 from deliveryd.states import State
+
+_USUAL_FIELDS = frozenset({"timestamp", "messageId", "status"})
 
 
 class Selection(NamedTuple):
@@ -54,3 +59,37 @@ class Page(NamedTuple):
     found: tuple[FoundMessage, ...]
     after: tuple[int, ...] | None
     examined: int
+
+
+def found_of_row(row: Sequence[Any]) -> FoundMessage:
+    """Build what is found from the columns of its row, the body of its latest `error` event last."""
+    id_, state, settings_id, customer_id, provider, spent, taken_at, ended_at, beginning, doubt, body = row
+    failed = [each.provider for each in spent_of(spent)]
+    providers = tuple(dict.fromkeys(name for name in (*failed, provider) if name))
+    reason = None if body is None else _details(body)
+    return FoundMessage(
+        id_,
+        State(state),
+        settings_id,
+        customer_id,
+        providers,
+        taken_at,
+        ended_at,
+        beginning,
+        reason,
+        bool(doubt),
+    )
+
+
+def _details(body: str) -> str | None:
+    """Return the details of an `error` event, whatever their field is named (`events.details_field`)."""
+    fields = json.loads(body)
+    return next((str(value) for name, value in fields.items() if name not in _USUAL_FIELDS), None)
+
+
+def of_reason(selection: Selection, found: Sequence[FoundMessage]) -> tuple[FoundMessage, ...]:
+    """Return those whose reason is as selected."""
+    if selection.reason is None:
+        return tuple(found)
+    text = selection.reason.casefold()
+    return tuple(each for each in found if text in (each.reason or "").casefold())

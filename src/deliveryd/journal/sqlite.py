@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager, closing, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import anyio
 
@@ -21,9 +21,11 @@ from deliveryd.errors import JournalError, JournalFull
 from deliveryd.journal import account, deadlines, overdue, pauses, removal, upkeep
 from deliveryd.journal.base import (
     Account,
+    Allotment,
     Counts,
     Doubtful,
     Due,
+    FromOthers,
     Left,
     MatchedReceipt,
     Open,
@@ -37,12 +39,12 @@ from deliveryd.journal.damage import abandon, advice, unusable
 from deliveryd.journal.decisions import Decisions
 from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.files import check_writable, make_folder, sync_names
+from deliveryd.journal.group_commit import GroupCommit, PendingOperation
 from deliveryd.journal.lock import holding, lock_of
 from deliveryd.journal.open_work import open_work
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.outbox import Outbox, written
-from deliveryd.journal.pause_orders import PAUSE_ORDERS, carry_out_pauses, end_pauses
 from deliveryd.journal.pauses import Pause
 from deliveryd.journal.presence import Presence
 from deliveryd.journal.read_transaction import read
@@ -53,27 +55,6 @@ from deliveryd.journal.stopped import in_force, stop_key_of, stops_reported
 from deliveryd.journal.used_tokens import SignedToken, use_token
 from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
-from deliveryd.telemetry.log_events import Event, log
-
-FULL_PAUSE = 1.0
-"""Seconds after which it is tried again whether a full disk has room."""
-
-COMMIT_LINGER = 0.002
-"""Seconds that a commit waits for more operations: the fewer commits, the less each message costs."""
-
-T = TypeVar("T")
-
-
-class _PendingOperation(Generic[T]):
-    """An operation that waits for its commit."""
-
-    __slots__ = ("done", "error", "operation", "result")
-
-    def __init__(self, operation: Callable[[sqlite3.Connection], T]) -> None:
-        self.operation = operation
-        self.done = anyio.Event()
-        self.result: T
-        self.error: Exception | None = None
 
 
 class Threads(NamedTuple):
@@ -83,8 +64,10 @@ class Threads(NamedTuple):
     read: Blocking
 
 
-class SqliteJournal:
-    """A journal in one SQLite file; see `open_journal`."""
+class SqliteJournal(GroupCommit[sqlite3.Connection]):
+    """A journal in one SQLite file; see `open_journal_file`."""
+
+    is_shared = False
 
     def __init__(
         self,
@@ -101,6 +84,7 @@ class SqliteJournal:
         emptied: str,
         stop_key: bytes,
     ) -> None:
+        super().__init__(threads.write)
         self.namespace = namespace
         self.stop_key = stop_key
         self.last_at = last_at
@@ -110,19 +94,14 @@ class SqliteJournal:
         self._operations = Operations(outbox, self._matching, emptied)
         self._decisions = Decisions(self._operations, self._matching, outbox)
         self._observe = observe
-        self._waiting: list[_PendingOperation[Any]] = []
-        self._wake = anyio.Event()
         self._threads = threads
-        self._closing = False
         self._path = path
         self._presence = presence
         self._retention = upkeep.RetentionSweep()
         self.reserve = reserve
-        self._short_of_room = 0
         self._shrink = False
         self._shrunk = anyio.Event()
         self._log_is_empty = False
-        self._broken: JournalError | None = None
 
     async def take(
         self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int, lost: int = 0
@@ -165,7 +144,7 @@ class SqliteJournal:
 
     async def end_pauses(self, now: int) -> Sequence[Pause]:
         """Resume what was paused until an instant that has come."""
-        return await self._commit(lambda db: end_pauses(db, now))
+        return await self._commit(lambda db: self._decisions.end_pauses(db, now))
 
     async def retime_pauses(self, back: int, now: int) -> Sequence[Pause]:
         """Bring pauses in line with a clock that was put back."""
@@ -277,8 +256,7 @@ class SqliteJournal:
 
     async def decide(self, order: Order, at: int, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""
-        carry_out = carry_out_pauses if order.verb in PAUSE_ORDERS else self._decisions.carry_out
-        return await self._try(lambda db: carry_out(db, order, at, providers))
+        return await self._try(lambda db: self._decisions.carry_out(db, order, at, providers))
 
     async def prune(self, before: int, limit: int) -> int:
         """Delete old ended messages."""
@@ -297,15 +275,27 @@ class SqliteJournal:
         await shrunk.wait()
         return self._log_is_empty
 
-    @property
-    def is_broken(self) -> bool:
-        """Whether the disk failed, so that nothing more can be recorded until the journal is opened anew."""
-        return self._broken is not None
+    async def renew(self) -> None:
+        """One worker alone has the file: there is no lease."""
 
-    @property
-    def full(self) -> bool:
-        """Whether something waits for room on the disk."""
-        return self._short_of_room > 0
+    def outlasts(self, seconds: float) -> bool:  # noqa: ARG002  # there is no lease
+        """Whether nobody adopts what this worker has."""
+        return True
+
+    async def allot(self, provider: str, interval: float, wanted: int) -> Allotment:  # noqa: ARG002
+        """All that is wanted: no other worker has attempts to make."""
+        return Allotment(wanted, 0.0)
+
+    async def claim_probe(self, provider: str, pause: float, longest: float) -> float:  # noqa: ARG002
+        """It is always this worker's turn."""
+        return 0.0
+
+    async def free_probe(self, provider: str) -> None:
+        """Nobody else waits for a turn."""
+
+    async def follow(self, now: int, providers: Collection[str]) -> FromOthers:  # noqa: ARG002  # there are none
+        """What other workers did: there are none."""
+        return FromOthers()
 
     def has_room(self) -> bool:
         """Whether the disk has more than the reserve, which is kept for what is under way already.
@@ -329,40 +319,8 @@ class SqliteJournal:
         self._shrink = True
         self._wake.set()
 
-    async def _commit(self, operation: Callable[[sqlite3.Connection], T]) -> T:
-        """Commit an operation, however long it takes until the disk has room for it."""
-        try:
-            return await self._try(operation)
-        except JournalFull:
-            self._short_of_room += 1
-        if self._short_of_room == 1:
-            log(Event.JOURNAL_FULL)
-        try:
-            while True:
-                self._ask_to_shrink()
-                await anyio.sleep(FULL_PAUSE)
-                try:
-                    return await self._try(operation)
-                except JournalFull:
-                    continue
-        finally:
-            self._short_of_room -= 1
-            if not self._short_of_room:
-                log(Event.JOURNAL_ROOM)
-
-    async def _try(self, operation: Callable[[sqlite3.Connection], T]) -> T:
-        """Commit an operation; raises JournalFull when there is no room for it."""
-        if self._broken is not None:
-            raise self._broken
-        if self._closing:
-            raise JournalError("the journal is closed")
-        request = _PendingOperation(operation)
-        self._waiting.append(request)
-        self._wake.set()
-        await request.done.wait()
-        if request.error is not None:
-            raise request.error
-        return request.result
+    def _seek_room(self) -> None:
+        self._ask_to_shrink()
 
     async def run(self) -> None:
         """Commit what waits, again and again, until the journal is closed and nothing waits any more."""
@@ -372,29 +330,12 @@ class SqliteJournal:
         finally:
             self._shrunk.set()
 
-    async def _commit_what_waits(self) -> None:
-        while self._waiting or not self._closing:
-            await self._wake.wait()
-            self._wake = anyio.Event()
-            if self._shrink:
-                self._shrink = False
-                self._log_is_empty = await self._threads.write(self._shrink_log)
-                self._shrunk.set()
-                self._shrunk = anyio.Event()
-            if self._waiting and not self._closing:
-                await anyio.sleep(COMMIT_LINGER)
-            while self._waiting:
-                batch, self._waiting = self._waiting, []
-                try:
-                    await self._threads.write(partial(self._transact, batch))
-                finally:
-                    for request in batch:
-                        request.done.set()
-
-    def stop(self) -> None:
-        """Let `run` end after what waits now."""
-        self._closing = True
-        self._wake.set()
+    async def _keep_up(self) -> None:
+        if self._shrink:
+            self._shrink = False
+            self._log_is_empty = await self._threads.write(self._shrink_log)
+            self._shrunk.set()
+            self._shrunk = anyio.Event()
 
     def _shrink_log(self) -> bool:
         """Bring what is in the log into the file and empty it; return whether that was done.
@@ -413,11 +354,10 @@ class SqliteJournal:
             return False
         return not busy
 
-    def _transact(self, batch: Sequence[_PendingOperation[Any]]) -> None:
-        """Run operations in one transaction; where one of them fails, each in a transaction of its own.
+    async def _settle(self, batch: Sequence[PendingOperation[sqlite3.Connection, Any]]) -> None:
+        await self._write_in(partial(self._transact, batch))
 
-        Thus a failing operation takes back all that it did itself, and nothing of the others.
-        """
+    def _transact(self, batch: Sequence[PendingOperation[sqlite3.Connection, Any]]) -> None:
         started = time.perf_counter()
         error = self._attempt(batch)
         if error is not None:
@@ -425,7 +365,7 @@ class SqliteJournal:
                 request.error = self._attempt([request]) if len(batch) > 1 else error
         self._observe(time.perf_counter() - started, len(batch))
 
-    def _attempt(self, batch: Sequence[_PendingOperation[Any]]) -> Exception | None:
+    def _attempt(self, batch: Sequence[PendingOperation[sqlite3.Connection, Any]]) -> Exception | None:
         """Run operations in one transaction; return what they, or the disk, failed with.
 
         What a disk failed to do isn't asked of it again, nor anything else: the journal is of no more use
@@ -461,7 +401,7 @@ def _translate(error: Exception) -> Exception:
 
 
 @asynccontextmanager
-async def open_journal(
+async def open_journal_file(
     path: Path,
     *,
     details_field: str = "details",

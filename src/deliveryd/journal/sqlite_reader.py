@@ -7,17 +7,27 @@ import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from deliveryd.journal.anew import obstacle_to_beginning_anew
+from deliveryd.journal.attention import DeadLetter, InDoubtMessage, LeftBehind, OverdueMessage
+from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.beginnings import MAY_HAVE_ARRIVED
+from deliveryd.journal.dead_letters import read_dead_letter, read_dead_letters, read_in_doubt
+from deliveryd.journal.erasure import obstacle
 from deliveryd.journal.forgetting import obstacle_to_forgetting
 from deliveryd.journal.history import Life, life_of
-from deliveryd.journal.orders import Action
+from deliveryd.journal.left_behind import read_left_behind
+from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.overdue import read_overdue
+from deliveryd.journal.pauses import KnownIds, PausedMessages, read_known, read_pauses
+from deliveryd.journal.personal_data import find_personal_data
 from deliveryd.journal.read_transaction import read
 from deliveryd.journal.reader import Decision, DecisionSelection
-from deliveryd.journal.rows import spent_of
-from deliveryd.journal.selection import FoundMessage, Page, Selection
+from deliveryd.journal.reconciliation import Audit
+from deliveryd.journal.selection import Page, Selection, found_of_row, of_reason
+from deliveryd.journal.stopped import StopList, StoppedRecipient, read_stop_list, read_stopped
+from deliveryd.journal.traces import PersonalData
+from deliveryd.journal.variables_seen import LOOKED_THROUGH, NamesSeen, names_by_settings
 from deliveryd.states import ENDED, State
 
 MOST_FOUND = 500
@@ -34,8 +44,8 @@ _OBSTACLES: Mapping[Action, Callable[[sqlite3.Connection, int], str | None]] = {
     Action.BEGIN_ANEW_ANYWAY: partial(obstacle_to_beginning_anew, accepted=True),
     Action.FORGET: partial(obstacle_to_forgetting, accepted=False),
     Action.FORGET_ANYWAY: partial(obstacle_to_forgetting, accepted=True),
+    Action.ERASE: obstacle,
 }
-_USUAL_FIELDS = frozenset({"timestamp", "messageId", "status"})
 _TERMS = {
     "customer": "customer_id = ?",
     "settings": "settings_id = ?",
@@ -59,6 +69,10 @@ WHERE seq > :after AND at >= coalesce(:since, at) AND at <= coalesce(:until, at)
     AND (:message IS NULL OR message_id = :message
         OR (message_id IS NULL AND kind = 'message' AND key = CAST(:message AS TEXT)))
 ORDER BY seq LIMIT :limit
+"""
+_VARIABLES = """
+SELECT settings_id, variables FROM (SELECT settings_id, variables FROM message ORDER BY id DESC LIMIT ?)
+WHERE variables IS NOT NULL AND settings_id IS NOT NULL
 """
 
 
@@ -86,10 +100,61 @@ class SqliteReader:
         """Return everything about each of these messages."""
         return read(self._path, lambda db: [life_of(db, id_) for id_ in ids])
 
+    def known(self, messages: Collection[int], settings: Collection[int]) -> KnownIds:
+        """Return which of these messages and settings the journal has."""
+        return read_known(self._path, messages, settings)
+
+    def in_doubt(self, channel: str | None, until: int | None) -> Sequence[InDoubtMessage]:
+        """Return the messages held in doubt."""
+        return read_in_doubt(self._path, channel, until)
+
+    def dead_letters(self, kinds: Sequence[ItemKind], since: int, reason: str) -> Sequence[DeadLetter]:
+        """Return dead letters, oldest first."""
+        return read_dead_letters(self._path, kinds, since, reason)
+
+    def dead_letter(self, kind: ItemKind, key: str) -> Mapping[str, object] | None:
+        """Return everything about one dead letter."""
+        return read_dead_letter(self._path, kind, key)
+
+    def overdue(self, until: Mapping[str, int]) -> Sequence[OverdueMessage]:
+        """Return the messages that were sent before these instants and never confirmed."""
+        return read_overdue(self._path, until)
+
+    def left_behind(self, providers: Collection[str]) -> Sequence[LeftBehind]:
+        """Return what belongs to providers other than these."""
+        return read_left_behind(self._path, providers)
+
+    def pauses(self) -> Sequence[PausedMessages]:
+        """Return all pauses with how many messages wait for each."""
+        return read_pauses(self._path)
+
+    def stopped(self, channel: str | None) -> Sequence[StoppedRecipient]:
+        """Return the recipients who can't be reached."""
+        return read_stopped(self._path, channel)
+
+    def stop_list(self) -> StopList:
+        """Return what tells whether a recipient is among them."""
+        return read_stop_list(self._path)
+
     def decisions(self, selection: DecisionSelection, after: int, limit: int) -> Sequence[Decision]:
         """Return the next decisions, oldest first."""
         values = selection._asdict() | {"after": after, "limit": limit}
         return read(self._path, lambda db: [Decision(*row) for row in db.execute(_DECISIONS, values)])
+
+    def personal_data(self, customer_id: int) -> PersonalData:
+        """Return where the journal has a customer's data."""
+        return find_personal_data(self._path, customer_id)
+
+    def names_seen(self, settings_ids: Collection[int]) -> Mapping[int, NamesSeen]:
+        """Return the names of variables by settings."""
+        return read(
+            self._path,
+            lambda db: names_by_settings(db.execute(_VARIABLES, (LOOKED_THROUGH,)), settings_ids),
+        )
+
+    def audit(self) -> Audit:
+        """Check the whole journal for contradictions."""
+        return audit_journal(self._path)
 
 
 class _Walk:
@@ -141,7 +206,7 @@ def _portion(
     is_cut = len(rows) == MOST_FOUND
     last = tuple(rows[-1][:width]) if is_cut else end
     examined = limit if end is not None else db.execute(walk.rest, (*begin, limit)).fetchone()[0]
-    found = _of_reason(selection, [_found(row[width:]) for row in rows])
+    found = of_reason(selection, [found_of_row(row[width:]) for row in rows])
     return Page(
         found, last if not _is_behind(walk, selection, last) else None, len(rows) if is_cut else examined
     )
@@ -165,7 +230,7 @@ def _by_ids(selection: Selection, after: tuple[int, ...] | None, limit: int, db:
         f"SELECT {_COLUMNS} FROM message WHERE id IN (SELECT value FROM json_each(?)) {terms} ORDER BY id",  # noqa: S608
         (json.dumps(ids), *values),
     )
-    found = _of_reason(selection, [_found(row) for row in rows])
+    found = of_reason(selection, [found_of_row(row) for row in rows])
     return Page(found, (end,) if end < len(selection.ids) else None, len(ids))
 
 
@@ -180,35 +245,3 @@ def _terms(selection: Selection) -> tuple[str, Sequence[object]]:
     if selection.states:
         terms.append(f"AND state IN ({', '.join(f'{state:d}' for state in selection.states)})")
     return " ".join(terms), values
-
-
-def _found(row: Sequence[Any]) -> FoundMessage:
-    id_, state, settings_id, customer_id, provider, spent, taken_at, ended_at, beginning, doubt, body = row
-    failed = [each.provider for each in spent_of(spent)]
-    providers = tuple(dict.fromkeys(name for name in (*failed, provider) if name))
-    reason = None if body is None else _details(body)
-    return FoundMessage(
-        id_,
-        State(state),
-        settings_id,
-        customer_id,
-        providers,
-        taken_at,
-        ended_at,
-        beginning,
-        reason,
-        bool(doubt),
-    )
-
-
-def _details(body: str) -> str | None:
-    """Return the details of an `error` event, whatever their field is named (`events.details_field`)."""
-    fields = json.loads(body)
-    return next((str(value) for name, value in fields.items() if name not in _USUAL_FIELDS), None)
-
-
-def _of_reason(selection: Selection, found: Sequence[FoundMessage]) -> tuple[FoundMessage, ...]:
-    if selection.reason is None:
-        return tuple(found)
-    text = selection.reason.casefold()
-    return tuple(each for each in found if text in (each.reason or "").casefold())

@@ -55,6 +55,13 @@ class StoppedRecipient(NamedTuple):
         return DIGEST_PREFIX + self.digest.hex()
 
 
+class StopList(NamedTuple):
+    """The key of a journal's digests, and the channel and the digest of everybody on the list."""
+
+    key: bytes
+    digests: Sequence[tuple[str, bytes]]
+
+
 def digest_of_address(key: bytes, channel: str, address: str) -> bytes:
     """Return the digest of an address. Notations of the same address have the same digest."""
     return hmac.digest(key, f"{channel}\0{_plain(address)}".encode("utf-8", "backslashreplace"), "sha256")[
@@ -100,22 +107,54 @@ def record_stops(db: sqlite3.Connection, changes: Iterable[StopChange]) -> list[
 
 
 def _record(db: sqlite3.Connection, change: StopChange) -> bool:
-    channel, digest, at, stopped, reason, source = change
+    channel, digest, _at, _stopped, reason, source = change
     row = db.execute(
         "SELECT at, lifted_at FROM stopped WHERE channel = ? AND digest = ?", (channel, digest)
     ).fetchone()
-    since, lifted_at = row or (at, at)
+    after = listed_after(change, None if row is None else Listed(*row))
+    if after is None:
+        return False
+    if after.is_kept and after.lifted_at is None:
+        db.execute(_STOP, (channel, digest, after.at, to_text(reason), source))
+    elif after.is_kept:
+        db.execute(_LIFT, (channel, digest, after.at, source))
+    return after.is_changed
+
+
+class Listed(NamedTuple):
+    """When a recipient was listed, and when lifted; None: the entry is in force."""
+
+    at: int
+    lifted_at: int | None
+
+
+class ListedAfter(NamedTuple):
+    """What a change leads to: the instant to record, and whether the list says something else then.
+
+    `is_kept` False: nothing is recorded, as nobody was stopped.
+    """
+
+    at: int
+    lifted_at: int | None
+    is_kept: bool
+    is_changed: bool
+
+
+def listed_after(change: StopChange, before: Listed | None) -> ListedAfter | None:
+    """Decide on a change; None: it is older than what is listed.
+
+    The latest in time counts, whichever is reported first, and an operator's at once.
+    """
+    at = change.at
+    since, lifted_at = before or (at, at)
     changed_at = since if lifted_at is None else lifted_at
-    if source == "operator":
+    if change.source == "operator":
         at = max(at, changed_at)  # a provider's clock may be ahead
     if at < changed_at:
-        return False
+        return None
     was_stopped = lifted_at is None
-    if stopped:
-        db.execute(_STOP, (channel, digest, at, to_text(reason), source))
-    elif was_stopped or source == "receipt":
-        db.execute(_LIFT, (channel, digest, at, source))
-    return stopped is not was_stopped
+    is_kept = change.stopped or was_stopped or change.source == "receipt"
+    return ListedAfter(at, None if change.stopped else at, is_kept, change.stopped is not was_stopped)
 
 
 def stops_reported(db: sqlite3.Connection, changes: Sequence[StopChange]) -> list[MatchedReceipt]:
@@ -126,12 +165,9 @@ def stops_reported(db: sqlite3.Connection, changes: Sequence[StopChange]) -> lis
     ]
 
 
-def read_stop_list(path: Path) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """Read the key of the digests, and the channel and the digest of everybody on the list.
-
-    Raises JournalError; JournalAbsent if there is no journal yet.
-    """
-    return read(path, lambda db: (stop_key_of(db), in_force(db)))
+def read_stop_list(path: Path) -> StopList:
+    """Read who is on the list. Raises JournalError; JournalAbsent if there is no journal yet."""
+    return read(path, lambda db: StopList(stop_key_of(db), in_force(db)))
 
 
 def read_stopped(path: Path, channel: str | None) -> Sequence[StoppedRecipient]:

@@ -61,7 +61,13 @@ def read_tombstone(db: sqlite3.Connection, message_id: int) -> Tombstone | None:
     ).fetchone()
     if row is None:
         return None
-    dequeued_at, at, status, rest = row
+    return tombstone_of(message_id, *row)
+
+
+def tombstone_of(
+    message_id: int, dequeued_at: int | None, at: int | None, status: str, rest: str | None
+) -> Tombstone:
+    """Build a tombstone from the columns of its row."""
     return Tombstone(
         None if dequeued_at is None else _body(message_id, dequeued_at, "dequeued", None),
         None if at is None else _body(message_id, at, status, rest),

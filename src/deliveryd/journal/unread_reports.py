@@ -27,11 +27,14 @@ def keep_unread(db: sqlite3.Connection, reports: Sequence[UnreadReport]) -> None
     """Keep reports that can't be read, and no more than `MOST_UNREAD` of all."""
     if not reports:
         return
-    db.executemany(_KEEP, [_row(*report) for report in reports])
+    db.executemany(_KEEP, [row_of_report(*report) for report in reports])
     db.execute(_MAKE_ROOM, (MOST_UNREAD,))
 
 
-def _row(provider: str, raw: str, reason: str, at: int) -> tuple[str, str, str | None, str | None, int]:
+def row_of_report(
+    provider: str, raw: str, reason: str, at: int
+) -> tuple[str, str, str | None, str | None, int]:
+    """The columns of a report that is kept."""
     text = f"{provider} {raw}".encode("utf-8", "surrogatepass")
     return hashlib.sha256(text).hexdigest(), provider, to_text(raw), to_text(reason), at
 

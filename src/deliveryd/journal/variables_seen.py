@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Collection, Mapping
-from functools import partial
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from deliveryd.journal.read_transaction import read
-
-_LATEST = 20_000
+LOOKED_THROUGH = 20_000
 """Messages that are looked through, the highest ids first."""
 
 
@@ -23,21 +18,10 @@ class NamesSeen(NamedTuple):
     ever: frozenset[str]
 
 
-def names_seen(path: Path, settings_ids: Collection[int]) -> Mapping[int, NamesSeen]:
-    """Return the names by settings ID, if there are any messages whose variables are still kept.
-
-    Raises JournalError, or JournalAbsent if there is no file.
-    """
-    return read(path, partial(_names_seen, frozenset(settings_ids)))
-
-
-def _names_seen(settings_ids: frozenset[int], db: sqlite3.Connection) -> Mapping[int, NamesSeen]:
-    rows = db.execute(
-        "SELECT settings_id, variables FROM"
-        " (SELECT settings_id, variables FROM message ORDER BY id DESC LIMIT ?)"
-        " WHERE variables IS NOT NULL AND settings_id IS NOT NULL",
-        (_LATEST,),
-    )
+def names_by_settings(
+    rows: Iterable[tuple[int, str]], settings_ids: Collection[int]
+) -> Mapping[int, NamesSeen]:
+    """Gather the names by settings ID; each row is one, and the JSON of a message's variables."""
     seen: dict[int, NamesSeen] = {}
     for settings_id, variables in rows:
         if settings_id in settings_ids:

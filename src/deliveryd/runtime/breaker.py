@@ -84,11 +84,14 @@ class Breaker:
             self._probing = False
             self._next_probe = anyio.current_time()
 
-    def put_off(self) -> None:
-        """Record an inconclusive probe: another may begin after the same pause as before."""
+    def put_off(self, seconds: float | None = None) -> None:
+        """Record an inconclusive probe: another may begin after so many seconds.
+
+        None: after the same pause as before.
+        """
         if self._probing:
             self._probing = False
-            self._next_probe = anyio.current_time() + self.pause
+            self._next_probe = anyio.current_time() + (self.pause if seconds is None else seconds)
 
     def hasten(self) -> None:
         """Allow the next probe at once, since there are signs of recovery."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import socket
 import stat
 from pathlib import Path
 
@@ -65,6 +66,11 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def at_this_machine(user: str) -> str:
+    """Return a user's name for a record that several machines share."""
+    return f"{user}@{socket.gethostname()}"
 
 
 def exposure(path: Path, rights: int) -> str | None:

@@ -184,6 +184,23 @@ class Event(StrEnum):
     )
     JOURNAL_FULL = "journal.full", ERROR, "the journal's disk is full; the line waits"
     JOURNAL_ROOM = "journal.room", INFO, "the journal's disk has room again; the line continues"
+    JOURNAL_UNREACHABLE = (
+        "journal.unreachable",
+        ERROR,
+        "the journal's database can't be reached; the line waits",
+    )
+    JOURNAL_REACHED = "journal.reached", INFO, "the journal's database is reached again; the line continues"
+    JOURNAL_ADOPTED = (
+        "journal.adopted",
+        WARNING,
+        "another worker of the journal ended; this one goes on with what it left",
+    )
+    JOURNAL_LOST = "journal.lost", ERROR, "the journal records nothing more for this worker, which ends"
+    JOURNAL_COMMITS_LOST = (
+        "journal.commits_lost",
+        ERROR,
+        "the database lost count commits that it had acknowledged; all workers stop",
+    )
     JOURNAL_EXPOSED = "journal.exposed", WARNING, "other users could read the journal or change its folder"
     JOURNAL_CLEANING = "journal.cleaning", INFO, "messages older than the retention are removed; count so far"
     JOURNAL_UPGRADING = (

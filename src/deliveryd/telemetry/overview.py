@@ -93,7 +93,7 @@ class Oldest:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Bytes that are free on the journal's disk, and those below which nothing is taken."""
+    """Bytes that are free on the disk of the journal's file, and those below which nothing is taken."""
 
     free: int
     reserve: int
@@ -128,7 +128,10 @@ class Reload:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The state of a worker at one instant. `paused_left_out`: how many pauses `paused` leaves out."""
+    """The state of a worker at one instant.
+
+    `paused_left_out`: how many pauses `paused` leaves out. `disk` None: the journal is in a database.
+    """
 
     at: str
     version: str
@@ -150,7 +153,7 @@ class Overview:
     malformed: int
     receipts_unmatched: int
     providers: Sequence[ProviderView]
-    disk: Disk
+    disk: Disk | None
     paused: Sequence[Paused]
     paused_left_out: int
     warnings: Sequence[Mapping[str, object]]

@@ -20,10 +20,13 @@ from __future__ import annotations
 
 import pytest
 
+from deliveryd.testing.journal_cases.attention import AttentionCases
+from deliveryd.testing.journal_cases.auditing import AuditCases
 from deliveryd.testing.journal_cases.beginning_anew import BeginningAnewCases
 from deliveryd.testing.journal_cases.deadlines import DeadlineCases
 from deliveryd.testing.journal_cases.delivery import DeliveryCases
 from deliveryd.testing.journal_cases.intake import IntakeCases
+from deliveryd.testing.journal_cases.listing import ListingCases
 from deliveryd.testing.journal_cases.orders import OrderCases
 from deliveryd.testing.journal_cases.pauses import PauseCases
 from deliveryd.testing.journal_cases.reading import ReadingCases
@@ -48,6 +51,9 @@ class JournalConformance(
     RemovalCases,
     ReportCases,
     ReadingCases,
+    AttentionCases,
+    ListingCases,
+    AuditCases,
     UpkeepCases,
 ):
     """What every journal must do. Subclass it as `Test…`; see this module for the lines.
@@ -62,7 +68,7 @@ class JournalConformance(
     survives a restart; what is due, and when; what a receipt matches, what it leads to in every state, and
     what follows if none comes; reports on the way, unreadable ones, and stopped recipients; operators'
     orders, and what they pause; messages that begin anew or are forgotten; a provider that is removed; what
-    commands read; recovery, sums and pruning.
+    commands read, and what an audit finds; recovery, sums and pruning.
     """
 
     pytestmark = pytest.mark.anyio

@@ -236,11 +236,11 @@ class Handover:
                 if (step := doubts[entry.provider or ""].after_hold(entry, reason or "", now)) is not None
             ]
             try:
-                await self._recorder.record(steps)
+                settled = await self._recorder.record(steps)
             except IllegalTransition:  # an operator or a receipt settled one of them meanwhile
                 continue
-            if steps:
-                log(Event.MESSAGE_REPEATED, count=len(steps))
+            if len(steps) > len(settled):
+                log(Event.MESSAGE_REPEATED, count=len(steps) - len(settled))
             return
 
 

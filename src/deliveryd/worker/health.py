@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from deliveryd.config import Config
 from deliveryd.delivery.tail import Tail, TailFeed, TailFilter
 from deliveryd.journal.base import Counts, Open
 from deliveryd.journal.pauses import PauseKind
+from deliveryd.journal.place import JournalFile, JournalPlace
 from deliveryd.metrics import Levels
 from deliveryd.model import Clock
 from deliveryd.states import State
@@ -32,9 +34,10 @@ class WorkerHealth:
         self.history = History(parts.metrics)
         self._tails = TailFeed(parts.recorder)
         self._picture = Picture(config, parts, clock, self.history)
-        self._journal_path = config.journal.path
+        self._journal = config.journal.place
         self._patience = 45.0 + 4 * config.service.timeout
         self._started = anyio.current_time()
+        self._waited_at = -math.inf  # when the journal was last seen to wait
         self._figures = Figures(Counts({}, 0, 0, 0, 0), Open())
         self.draining = False
         self.reloader: Reloader | None = None
@@ -50,9 +53,11 @@ class WorkerHealth:
 
     def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:
         """Return whether all loops are turning, and the seconds since the last turn of each."""
-        ages = self._parts.heartbeats.ages()
-        waits_for_room = self._parts.journal.full  # a restart wouldn't help
-        return waits_for_room or all(age < self._patience for _, age in ages), ages
+        ages, now = self._parts.heartbeats.ages(), anyio.current_time()
+        if self._parts.journal.full:  # a restart wouldn't help
+            self._waited_at = now
+        # When it goes on, the loops turn one after the other.
+        return all(min(age, now - self._waited_at) < self._patience for _, age in ages), ages
 
     def ready(self) -> tuple[bool, str]:
         """Return whether messages are being taken, and the reason as a sentence."""
@@ -92,7 +97,7 @@ class WorkerHealth:
         if parts.journal.misplaced() is not None:
             return False, MISPLACED
         if not parts.recorder.takes_receipts:
-            return False, "the journal's disk is nearly full (journal.reserve)"
+            return False, parts.recorder.lack
         return True, "receipts are taken"
 
     def tail(self, wanted: TailFilter) -> Tail:
@@ -127,11 +132,6 @@ class WorkerHealth:
 
     def levels(self) -> Levels:
         """Return the values of the gauges."""
-        size = sum(
-            path.stat().st_size
-            for suffix in ("", "-wal")
-            if (path := self._journal_path.with_name(self._journal_path.name + suffix)).exists()
-        )
         dispatchers = self._parts.stations.dispatchers
         counts, open_ = self._figures
         oldest = oldest_of(open_, self._clock.now())
@@ -139,7 +139,7 @@ class WorkerHealth:
         return Levels(
             counts.states,
             counts.events_waiting,
-            size,
+            _size_of(self._journal),
             {name: each.is_open for name, each in dispatchers.items() if each.is_enabled},
             self._parts.stations.deadlines.is_silent,
             {str(kind): pauses[kind] for kind in PauseKind},
@@ -148,4 +148,14 @@ class WorkerHealth:
             in_doubt={name: open_.in_doubt.get(name, 0) for name in dispatchers},
             oldest_message=oldest.message or 0.0,
             oldest_event=oldest.event or 0.0,
+            in_flight=self._parts.recorder.in_flight.held,
+            in_flight_limit=self._parts.recorder.in_flight.most,
         )
+
+
+def _size_of(journal: JournalPlace) -> int | None:
+    """Bytes of the journal's files; None: it isn't in files of this machine."""
+    if not isinstance(journal, JournalFile):
+        return None
+    files = (journal.path.with_name(journal.path.name + suffix) for suffix in ("", "-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from time import monotonic
 
 import anyio.to_thread
@@ -15,9 +14,8 @@ from deliveryd.control.protocol import MOST_KEYS, as_control_reply, check_reason
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.pauses import INTAKE
-from deliveryd.journal.reader import read_found
+from deliveryd.journal.reader import Reader, read_found
 from deliveryd.journal.selection import FoundMessage, Selection
-from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.model import channel_of
 from deliveryd.states import State
 from deliveryd.worker.health import WorkerHealth
@@ -56,12 +54,12 @@ class PageOperator:
     """Carries out what the page orders; `providers` are those that are configured."""
 
     def __init__(
-        self, orders: OrderHandler, health: WorkerHealth, journal: Path, providers: Collection[str]
+        self, orders: OrderHandler, health: WorkerHealth, reader: Reader, providers: Collection[str]
     ) -> None:
         self._orders = orders
         self._health = health
         self._providers = providers
-        self._reader = SqliteReader(journal)
+        self._reader = reader
 
     async def pause(
         self, kind: str, key: str, seconds: float | None, reason: str | None

@@ -103,7 +103,7 @@ class Picture:
                 self._provider(name, dispatcher, figures.open, rates.get(name, 0.0), now)
                 for name, dispatcher in dispatchers.items()
             ],
-            disk=Disk(self._parts.journal.room(), self._config.journal.reserve),
+            disk=self._disk(),
             paused=[_paused(pause, counts.paused.get(pause.waits_for, 0)) for pause in _widest(pauses)],
             paused_left_out=max(len(pauses) - MOST_PAUSED, 0),
             warnings=last_warnings(),
@@ -119,6 +119,10 @@ class Picture:
             },
             loops={name: round(age, 3) for name, age in vitals.ages},
         )
+
+    def _disk(self) -> Disk | None:
+        journal = self._parts.journal
+        return None if journal.is_shared else Disk(journal.room(), self._config.journal.reserve)
 
     def _dispatchers(self) -> Mapping[str, Dispatcher]:
         """The dispatchers in the order of the configuration, which a reload may have changed."""

@@ -5,6 +5,7 @@ A loop that fails ends the process at once, with a clear last log line: no worke
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -19,7 +20,13 @@ from anyio.abc import TaskGroup, TaskStatus
 from deliveryd import __version__
 from deliveryd.config import Config, Examined, page_token
 from deliveryd.control.orders import OrderHandler
-from deliveryd.control.protocol import ForgetSettingsRequest, ReloadRequest, StatusRequest, TailRequest
+from deliveryd.control.protocol import (
+    ForgetSettingsRequest,
+    ReloadRequest,
+    StatusRequest,
+    TailRequest,
+    socket_at,
+)
 from deliveryd.control.server import Answer, ControlServer
 from deliveryd.control.views import ViewHandler
 from deliveryd.delivery.settings import SettingsCache
@@ -27,6 +34,7 @@ from deliveryd.errors import ConfigError, JournalError
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.http.lazy_server import serve_when_asked
 from deliveryd.journal.base import Account, Journal
+from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Order
 from deliveryd.model import SECOND, Clock, WallClock
 from deliveryd.runtime.progress import LoggedProgress
@@ -60,6 +68,9 @@ CUT_INTERVAL = 300.0
 SWEEP_INTERVAL = 60.0
 PRUNE_BATCH = 100
 GIVE_BACK_BATCH = 64
+LAST_LOOK = 10.0
+"""Seconds for reading the totals of a shared journal at the end: its database may be gone."""
+
 PRUNE_PAUSE = 0.025
 """Seconds between two batches of either, so that the line has most of the writer's time."""
 
@@ -117,7 +128,7 @@ class Supervisor:
         self.reloader: Reloader | None = None
         """What reloads, set when the start is over."""
         self.account: Account | None = None
-        """The totals of the journal, set when the worker has ended."""
+        """The totals of the journal, set when the worker has ended; None: they couldn't be read any more."""
 
     @property
     def config(self) -> Config:
@@ -162,7 +173,7 @@ class Supervisor:
             if parts.exporter is not None:
                 servers.start_soon(parts.exporter.run, close_servers)
             await parts.pipeline.recover()
-            async with anyio.create_task_group() as loops:
+            async with _loops() as loops:
                 serve_receipts = partial(self._serve_receipts, servers, close_servers)
                 reloader = self._reloader(parts, health, loops, serve_receipts)
                 self._start_loops(parts, health, loops)
@@ -179,9 +190,10 @@ class Supervisor:
                 await self._stop.wait()
                 await self._drain(parts, health)
                 await _log_failures(parts)
-                self.paused = (await parts.journal.counts()).paused
                 self.intake_is_paused = parts.recorder.pauses.intake is not None
-                self.account = await _reconcile(parts.journal)
+                with anyio.move_on_after(LAST_LOOK if parts.journal.is_shared else math.inf):
+                    self.paused = (await parts.journal.counts()).paused
+                    self.account = await _reconcile(parts.journal)
                 loops.cancel_scope.cancel()
             close_servers.set()
         log(Event.WORKER_STOPPED)
@@ -226,7 +238,8 @@ class Supervisor:
             Order: self._orders.carry_out, ReloadRequest: reload, ForgetSettingsRequest: forget_settings,
             StatusRequest: views.status,
         }  # fmt: skip
-        control = ControlServer(self._config.journal.path, answers, {TailRequest: views.tail})
+        place = socket_at(self._config.journal.place, self._config.control.socket)
+        control = ControlServer(place, answers, {TailRequest: views.tail})
         loops.start_soon(control.run)
         loops.start_soon(self._reload_when_hung_up, reloader)
         loops.start_soon(_every, SWEEP_INTERVAL, reloader.sweep)
@@ -272,13 +285,13 @@ class Supervisor:
             token = RenewedValue([file.path], partial(page_token, file))
         except ValueError as error:
             raise ConfigError([f"admin.token_file: {error}"]) from None
-        journal, providers = self._config.journal.path, parts.stations.dispatchers
+        place, providers = self._config.journal.place, parts.stations.dispatchers
 
         def load() -> Actions:
             from deliveryd.admin.actions import Actions  # noqa: PLC0415  # loads starlette
             from deliveryd.worker.operator import PageOperator  # noqa: PLC0415  # loads what reads a journal
 
-            return Actions(PageOperator(self._orders, health, journal, providers), token.current)
+            return Actions(PageOperator(self._orders, health, open_reader(place), providers), token.current)
 
         return load
 
@@ -375,6 +388,21 @@ class Supervisor:
             if not health.draining:
                 self._notifier.status(health.sentence())
             await anyio.sleep(interval)
+
+
+@asynccontextmanager
+async def _loops() -> AsyncIterator[TaskGroup]:
+    """What runs side by side. Where the journal ends it, the log says why: nothing more can be recorded."""
+    try:
+        async with anyio.create_task_group() as loops:
+            yield loops
+    except BaseExceptionGroup as errors:
+        lost: BaseException | None = errors.subgroup(JournalError)
+        while isinstance(lost, BaseExceptionGroup):
+            lost = lost.exceptions[0]
+        if lost is not None:
+            log(Event.JOURNAL_LOST, reason=str(lost))
+        raise
 
 
 @asynccontextmanager

@@ -37,6 +37,7 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Road, Router
 from deliveryd.delivery.settings import SettingsCache
+from deliveryd.delivery.sharing import Sharing
 from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.directory.base import Directory
@@ -50,7 +51,8 @@ from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import IDENTITY
 from deliveryd.journal.base import Journal
 from deliveryd.journal.lock import exclusive_worker
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.opening import JournalTerms, open_journal
+from deliveryd.journal.place import JournalFile
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Settings, channel_of
 from deliveryd.rendering.content import CompiledSettings, compile_settings
@@ -131,16 +133,21 @@ async def assemble(
         heartbeats = Heartbeats()
         cache = open_cache(config, blocking or in_thread)
         stack.push_async_callback(cache.aclose)
-        stack.enter_context(exclusive_worker(config.journal.path))
+        place = config.journal.place
+        if isinstance(place, JournalFile):
+            stack.enter_context(exclusive_worker(place.path))
         journal = await stack.enter_async_context(
             open_journal(
-                config.journal.path,
-                details_field=config.events.details_field,
+                place,
+                JournalTerms(
+                    config.events.details_field,
+                    config.journal.keep_variables,
+                    reserve=config.journal.reserve,
+                    lock_timeout=COMMAND_TIMEOUT,
+                    lease=config.journal.lease,
+                ),
                 observe=lambda seconds, _operations: metrics.committed(seconds),
                 blocking=blocking,
-                reserve=config.journal.reserve,
-                lock_timeout=COMMAND_TIMEOUT,
-                keep_variables=config.journal.keep_variables,
             )
         )
         recorder = Recorder(
@@ -227,6 +234,7 @@ def open_dispatcher(lane: Lane, outcomes: Outcomes, common: Common) -> Dispatche
         share=lane.share,
         intermediate=lane.intermediate,
         awaited=lane.awaited,
+        shared=journal if journal.is_shared else None,
     )  # fmt: skip
 
 
@@ -260,7 +268,10 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
         journal, recorder, lanes.current, clock, heartbeats, max_waiting=config.queue.max_waiting
     )
     availability = Availability(journal, recorder.backlog, derived.choices, derived.limits, clock, heartbeats)
-    return Stations(intake, reporting, preparer, lanes, outcomes, due, doubts, availability, deadlines)
+    sharing = Sharing(recorder, lanes.current, doubts, availability, clock, heartbeats)
+    return Stations(
+        intake, reporting, preparer, lanes, outcomes, due, doubts, availability, deadlines, sharing
+    )
 
 
 def _awaited(config: Config, listening: ListeningTime) -> dict[str, Awaited]:
@@ -453,6 +464,7 @@ def policy_of(provider: ProviderConfig) -> DispatchPolicy:
         RetryPolicy(retry.attempts, retry.base, retry.max),
         BreakerPolicy(breaker.failures, breaker.pause, breaker.max_pause),
         resend_in_doubt=common.on_in_doubt == "resend",
+        timeout=common.timeout,
         lookup_after=lookup.after if (lookup := getattr(provider.options, "lookup", None)) else 0.0,
     )
 

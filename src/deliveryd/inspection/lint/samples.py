@@ -9,7 +9,9 @@ from typing import NamedTuple
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.lint.subject import Sample
 from deliveryd.inspection.preview_request import read_json, read_variables
-from deliveryd.journal.variables_seen import NamesSeen, names_seen
+from deliveryd.journal.opening import open_reader
+from deliveryd.journal.place import JournalPlace
+from deliveryd.journal.variables_seen import NamesSeen
 
 
 class GivenMessage(NamedTuple):
@@ -58,9 +60,9 @@ def sample_of(messages: Sequence[GivenMessage], settings_id: int | None) -> Samp
     return Sample(source, frozenset.intersection(*names), frozenset().union(*names), meant[0].variables)
 
 
-def samples_of_journal(path: Path, settings_ids: Collection[int]) -> Mapping[int, Sample]:
+def samples_of_journal(place: JournalPlace, settings_ids: Collection[int]) -> Mapping[int, Sample]:
     """Return samples of the journal's messages, by settings ID. Raises JournalError."""
-    return {id_: _sample(seen) for id_, seen in names_seen(path, settings_ids).items()}
+    return {id_: _sample(seen) for id_, seen in open_reader(place).names_seen(settings_ids).items()}
 
 
 def _sample(seen: NamesSeen) -> Sample:

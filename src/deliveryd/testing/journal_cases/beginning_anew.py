@@ -10,6 +10,7 @@ from deliveryd.model import Entry, Malformed, Outcome, Spent, StatusEvent, Trans
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.samples import (
+    DAYS_LATER,
     NOW,
     ONE_SECOND,
     accept_all,
@@ -172,7 +173,7 @@ class BeginningAnewCases:
     async def test_a_pruned_message_does_not_begin_anew(self, open_journal: OpenJournal) -> None:
         async with open_journal() as journal:
             await fail(journal)
-            assert await journal.prune(NOW + ONE_SECOND, 9) == 1
+            assert await journal.prune(DAYS_LATER, 9) == 1
             assert "variables are gone" in (await begin_again(journal)).skipped["7"]
 
     async def test_a_forgotten_message_is_taken_as_new_under_a_new_key(
@@ -204,7 +205,7 @@ class BeginningAnewCases:
             await deliver_to_sent(journal, 8, "p8")
             refused = {"7": _DOUBTFUL, "8": _SENT}
             assert (await decide_on(journal, Action.FORGET, ItemKind.MESSAGE, 7, 8)).skipped == refused
-            assert await journal.prune(NOW + ONE_SECOND, 9) == 2
+            assert await journal.prune(DAYS_LATER, 9) == 2
             assert (await decide_on(journal, Action.FORGET, ItemKind.MESSAGE, 7, 8)).skipped == refused
             anyway = await decide_on(journal, Action.FORGET_ANYWAY, ItemKind.MESSAGE, 7, 8)
             assert anyway.done == ("7", "8")

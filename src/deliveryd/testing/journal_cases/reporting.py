@@ -13,6 +13,7 @@ from deliveryd.model import StatusEvent, Transition, format_instant
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.samples import (
+    DAYS_LATER,
     NOW,
     accept_all,
     attempt_on,
@@ -153,7 +154,7 @@ class ReportingCases:
         async with open_journal() as journal:
             await deliver_to_sent(journal, 1)
             if is_forgotten:
-                assert await journal.prune(NOW + 6, 10) == 1
+                assert await journal.prune(DAYS_LATER, 10) == 1
             at = NOW
             for times in range(1, 4):
                 at = NOW + times * 3_600_000_000

@@ -58,6 +58,7 @@ class ReportCases:
             one, two = (progress(given[0], status, given[1]) for status in ("sending", "accepted"))
             assert await received(journal, one, one, two) == ["told", "noted", "told"]
         async with open_journal() as journal:
+            await journal.recover(NOW, ["sms"])
             assert await received(journal, two) == ["noted"]
             assert await waiting_events(journal) == [(7, "sending"), (7, "accepted")]
 

@@ -13,6 +13,8 @@ from deliveryd.states import State
 
 NOW = 1_700_000_000_000_000
 ONE_SECOND = 1_000_000
+DAYS_LATER = NOW + 3 * 86_400 * ONE_SECOND
+"""When the day of NOW is over: a journal may forget by whole days."""
 
 
 def sample_message(id_: int, **variables: str) -> QueuedMessage:

@@ -10,6 +10,7 @@ from deliveryd.runtime import waits
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.samples import (
+    DAYS_LATER,
     NOW,
     ONE_SECOND,
     accept_all,
@@ -141,8 +142,8 @@ class UpkeepCases:
         async with open_journal() as journal:
             await hand_over(journal, 1)
             (sent,) = await accept_all(journal)
-            assert await journal.prune(NOW + ONE_SECOND, 10) == 1
-            assert await journal.prune(NOW + ONE_SECOND, 10) == 0
+            assert await journal.prune(DAYS_LATER, 10) == 1
+            assert await journal.prune(DAYS_LATER, 10) == 0
             for _ in range(3):
                 assert not await journal.take([sample_message(1)], [], NOW + ONE_SECOND)
                 assert not await journal.take([sample_message(1)], [], NOW + ONE_SECOND)
@@ -156,7 +157,7 @@ class UpkeepCases:
             await journal.take([], [bad], NOW)
             told = await accept_all(journal)
             assert [row.status for row in told] == ["dequeued", "error"]
-            assert await journal.prune(NOW + 1, 10) == 2
+            assert await journal.prune(DAYS_LATER, 10) == 2
             assert (await journal.counts()).malformed == 0
             await journal.take([], [bad], NOW)
             assert [row.body for row in await journal.outbox(0, 10)] == [row.body for row in told]
@@ -168,8 +169,8 @@ class UpkeepCases:
                 await deliver_to_sent(journal, id_, f"p{id_}")
             await bring_to_wait(journal, 4, NOW)
             assert await journal.prune(NOW + 5, 10) == 0
-            assert await journal.prune(NOW + 6, 2) == 2
-            assert await journal.prune(NOW + 6, 2) == 1
+            assert await journal.prune(DAYS_LATER, 2) == 2
+            assert await journal.prune(DAYS_LATER, 2) == 1
             assert await state_counts(journal) == {State.WAITING: 1}
 
     async def test_a_message_with_an_event_that_waits_or_was_refused_is_not_forgotten(
@@ -180,9 +181,9 @@ class UpkeepCases:
             await begin_attempts(journal, attempt_on(1), attempt_on(2))
             await journal.change([accepted_step(attempt_on(id_), f"p{id_}") for id_ in (1, 2)])
             await journal.refuse((await journal.outbox(0, 1))[0], "400", NOW)
-            assert await journal.prune(NOW + ONE_SECOND, 10) == 0
+            assert await journal.prune(DAYS_LATER, 10) == 0
             await accept_all(journal)
-            assert await journal.prune(NOW + ONE_SECOND, 10) == 1
+            assert await journal.prune(DAYS_LATER, 10) == 1
 
     async def test_receipts_that_nothing_ever_matched_are_forgotten_too(
         self, open_journal: OpenJournal
@@ -207,5 +208,5 @@ class UpkeepCases:
             assert [row.message_id for row in rows] == list(range(1, 501))
             assert not await journal.take([sample_message(id_) for id_ in ids], [], NOW)
             await accept_all(journal)
-            assert await journal.prune(NOW + ONE_SECOND, 15_000) == 15_000
+            assert await journal.prune(DAYS_LATER, 15_000) == 15_000
             assert await journal.counts() == Counts({}, 0, 0, 0, 0)

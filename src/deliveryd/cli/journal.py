@@ -1,0 +1,142 @@
+"""`deliveryd journal`: move the journal to another kind of place, and take that back."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deliveryd.cli.command_group import CommandGroup
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
+from deliveryd.cli.output import print_json, print_lines
+from deliveryd.cli.progress import ProgressLine
+from deliveryd.config import SQLITE, load
+from deliveryd.errors import DeliverydError
+from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile, JournalPlace
+from deliveryd.runtime.privileges import work_as_owner
+
+_POSTGRESQL = ("postgresql://", "postgres://")
+
+journal = CommandGroup(
+    no_args_is_help=True,
+    help="Move the journal between a SQLite file and a PostgreSQL database.\n\n"
+    "A worker has to be stopped for that; see the documents for how.",
+)
+
+From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="URL", help="Where the journal is; left out: journal.url."),
+]
+To = Annotated[
+    str | None,
+    typer.Option("--to", metavar="URL", help="Where it shall be; left out: journal.url."),
+]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The password of the database that --from or --to names."),
+]
+OnceMore = Annotated[
+    bool,
+    typer.Option(
+        "--accept-duplicates", help="What was sent from the other place since may be sent once more."
+    ),
+]
+
+
+@journal.command()
+def move(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    from_: From = None,
+    to: To = None,
+    password_file: PasswordFile = None,
+    as_data: AsData = False,
+) -> None:
+    """Move the journal to an empty place of the other kind.
+
+    All that it holds goes along. Keys stay the same, so nothing is sent twice. Afterwards set journal.url to
+    the new place. The old one is left as it was, and refuses workers.
+    """
+    if from_ is None and to is None:
+        raise typer.BadParameter("give --to or --from: the other one is journal.url")
+    source, target = _place(from_, "--from", password_file), _place(to, "--to", password_file)
+    if source is None or target is None:
+        configured = load(config).journal.place
+        source, target = source or configured, target or configured
+    _work_as_owner_of(source, target)
+    try:
+        from deliveryd.journal.moving.move import move_journal  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise DeliverydError(f"a journal's URL {NOT_INSTALLED}") from error
+    line = ProgressLine(beside_output=False)
+    try:
+        moved = move_journal(source, target, time.time_ns() // 1000, line.came_to)
+    finally:
+        line.close()
+    if as_data:
+        figures = {"taken": moved.account.taken, "ended": moved.account.ended, "seconds": moved.seconds}
+        print_json({"from": _url(source), "to": _url(target), **figures})
+        return
+    print_lines(
+        f"moved {moved.account.taken:,} messages in {moved.seconds:,.0f} s to {_url(target)}",
+        f'set journal.url = "{_url(target)}" before a worker starts;'
+        f" {_url(source)} is left as it was, and refuses workers",
+    )
+
+
+@journal.command()
+def reopen(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="Where the old journal is; left out: journal.url."),
+    ] = None,
+    password_file: PasswordFile = None,
+    accept_duplicates: OnceMore = False,
+) -> None:
+    """Let workers use a journal again that was moved, as it was then.
+
+    It knows nothing of what happened at its new place since: never use both. To bring that back, move it
+    back instead.
+    """
+    place = _place(url, "--url", password_file) or load(config).journal.place
+    if not accept_duplicates:
+        raise typer.BadParameter(
+            "what was sent from its new place since would be sent once more: move it back instead,"
+            " or give --accept-duplicates"
+        )
+    _work_as_owner_of(place)
+    try:
+        from deliveryd.journal.moving.move import reopen_journal  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise DeliverydError(f"a journal's URL {NOT_INSTALLED}") from error
+    if not reopen_journal(place):
+        raise DeliverydError(f"the journal at {_url(place)} wasn't moved: workers can use it")
+    print_lines(f"workers can use the journal at {_url(place)} again")
+
+
+def _place(url: str | None, option: str, password_file: Path | None) -> JournalPlace | None:
+    if url is None:
+        return None
+    if url.startswith(_POSTGRESQL):
+        return JournalDatabase(url, password_file)
+    path = url.removeprefix(SQLITE)
+    if not url.startswith(SQLITE) or not path or "?" in path or path.endswith("/"):
+        raise typer.BadParameter(
+            f'must look like "{SQLITE}/var/lib/deliveryd/journal.db" or "postgresql://HOST/DATABASE"',
+            param_hint=option,
+        )
+    return JournalFile(Path(path).absolute())
+
+
+def _work_as_owner_of(*places: JournalPlace) -> None:
+    for place in places:
+        if isinstance(place, JournalFile):
+            work_as_owner(place.path)
+
+
+def _url(place: JournalPlace) -> str:
+    return f"{SQLITE}{place.path}" if isinstance(place, JournalFile) else place.url

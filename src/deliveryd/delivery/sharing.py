@@ -1,0 +1,89 @@
+"""Sharing: the line follows what other workers of its journal do, and goes on with what ended ones left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.provider import Provider
+from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.recovery import adopt_line
+from deliveryd.journal.base import FromOthers
+from deliveryd.model import Clock
+from deliveryd.runtime.wakeup import AutoResetEvent, Heartbeats
+
+FOLLOW_INTERVAL = 1.0
+"""Seconds between two looks at what other workers did."""
+
+
+class Sends(Protocol):
+    """What sends at one provider."""
+
+    @property
+    def provider(self) -> Provider:
+        """The provider."""
+
+
+class Outages(Protocol):
+    """What keeps since when channels are down."""
+
+    def follow(self, since: Mapping[str, int]) -> None:
+        """Take over what others noted."""
+
+    def forget_others(self) -> None:
+        """Delete what is noted of channels that aren't down here."""
+
+
+class Sharing:
+    """The loop that follows other workers. On a journal of one worker there is nothing to run."""
+
+    def __init__(  # noqa: PLR0917 - all are parts
+        self,
+        recorder: Recorder,
+        lanes: Mapping[str, Sends],
+        doubts: Mapping[str, DoubtPolicy],
+        outages: Outages,
+        clock: Clock,
+        heartbeats: Heartbeats,
+    ) -> None:
+        self._recorder = recorder
+        self._lanes = lanes
+        self._doubts = doubts
+        self._outages = outages
+        self._clock = clock
+        self._heartbeats = heartbeats
+        self._stopping = False
+        self._stop_event = AutoResetEvent()
+
+    def loops(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+        """What has to run: nothing if no other worker can use the journal."""
+        return (self.run,) if self._recorder.is_shared else ()
+
+    def stop(self) -> None:
+        """Adopt nothing more: the worker is about to end."""
+        self._stopping = True
+        self._stop_event.set()
+
+    async def run(self) -> None:
+        """Follow until stopped."""
+        while not self._stopping:
+            self._heartbeats.beat("sharing")
+            await self._follow()
+            await self._stop_event.wait(FOLLOW_INTERVAL)
+        self._heartbeats.forget("sharing")
+
+    async def _follow(self) -> None:
+        providers = {name: self._doubts[name] for name in self._lanes}
+        found = await self._recorder.follow(providers)
+        self._follow_outages(found)
+        if found.adopted is not None:
+            for lane in self._lanes.values():
+                lane.provider.expect_waiting()
+            await adopt_line(self._recorder, found.adopted, providers, self._clock)
+
+    def _follow_outages(self, found: FromOthers) -> None:
+        if found.down_since is not None:
+            self._outages.follow(found.down_since)
+        if found.adopted is not None:
+            self._outages.forget_others()

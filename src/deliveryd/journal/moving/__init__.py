@@ -1,0 +1,1 @@
+"""Moves a journal from SQLite to PostgreSQL, and back."""

@@ -1,0 +1,254 @@
+"""The move itself: nobody has either journal meanwhile, and only one of the two is in use afterwards.
+
+A database is filled in one transaction. Before that is committed, it gets a mark that a move into it isn't
+finished, and the file is marked as moved. A file that is filled is marked as moved until the database is.
+So where a move breaks off in between, neither takes a worker, rather than both. The same move once more
+finishes it: by a token that both sides have from it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import NamedTuple
+
+import psycopg
+
+from deliveryd.errors import JournalError, JournalLocked, JournalUnreachable, JournalUnusable
+from deliveryd.journal import account as file_account
+from deliveryd.journal.base import Account
+from deliveryd.journal.damage import unusable
+from deliveryd.journal.files import check_writable, make_file, make_folder, sync_file
+from deliveryd.journal.lock import exclusive_worker, lock_of
+from deliveryd.journal.moving.progress import Watch
+from deliveryd.journal.moving.to_postgresql import fill_database
+from deliveryd.journal.moving.to_sqlite import fill_file
+from deliveryd.journal.place import JournalDatabase, JournalFile, JournalPlace
+from deliveryd.journal.postgresql import schema as tables
+from deliveryd.journal.postgresql import upkeep
+from deliveryd.journal.postgresql.commits import translated
+from deliveryd.journal.postgresql.connection import Db, connect_to_copy
+from deliveryd.journal.postgresql.halt import check_not_halted
+from deliveryd.journal.postgresql.lease import LeaseWatch, boot_time, fence, live_workers
+from deliveryd.journal.schema import mark_moved, moved_by, prepare_schema, unmark_moved
+from deliveryd.journal.sqlite_file import checked, open_database
+
+WATCH_PAUSE = 0.25
+"""Seconds between two looks at the lease of a worker that may be gone."""
+
+
+class Moved(NamedTuple):
+    """What was moved: the account, which both sides agreed on."""
+
+    account: Account
+    seconds: float
+
+
+def move_journal(source: JournalPlace, target: JournalPlace, now: int, watch: Watch) -> Moved:
+    """Move a journal into an empty place of the other kind. Raises JournalError: both are as they were."""
+    began = time.monotonic()
+    match source, target:
+        case JournalFile(), JournalDatabase():
+            account = _to_database(source, target, now, watch)
+        case JournalDatabase(), JournalFile():
+            account = _to_file(source, target, watch)
+        case JournalFile(), _:
+            raise JournalUnusable("both are SQLite files: while no worker has it, a copy of the file will do")
+        case _:
+            raise JournalUnusable("both are PostgreSQL databases: pg_dump and pg_restore copy one")
+    return Moved(account, time.monotonic() - began)
+
+
+def reopen_journal(place: JournalPlace) -> bool:
+    """Let workers use a journal again that was moved; return whether it was marked. Raises JournalError."""
+    if isinstance(place, JournalFile):
+        _insist_on_a_file(place)
+        with _exclusive_file(place):
+            return checked(place.path, lambda: unmark_moved(place.path))
+    with _database(place) as db, _translated(), db.transaction():
+        tables.lock_schema(db)
+        return tables.unmark_moved(db)
+
+
+def _to_database(source: JournalFile, target: JournalDatabase, now: int, watch: Watch) -> Account:
+    _insist_on_a_file(source)
+    with _exclusive_file(source), _database(target) as db, _translated():
+        db.execute("BEGIN")
+        tables.lock_schema(db)
+        token = tables.unfinished_move(db)
+        if token is not None and checked(source.path, lambda: moved_by(source.path)) == token:
+            checked(source.path, lambda: unmark_moved(source.path))
+        with closing(open_database(source.path)) as file:
+            _prepare_empty(db)
+            file.execute("BEGIN IMMEDIATE")
+            fill_database(file, db, now, watch)
+            before, after = file_account.account(file), upkeep.account(db)
+            _agree(before, after)
+            file.execute("COMMIT")
+            if token is None:
+                token = _new_token()
+                with _database(target) as beside:
+                    tables.begin_move(beside, token)
+            mark_moved(file, token)
+        tables.end_move(db)
+        _commit_or(db, lambda: unmark_moved(source.path))
+        return after
+
+
+def _to_file(source: JournalDatabase, target: JournalFile, watch: Watch) -> Account:
+    found: list[Account] = []
+    token = _new_token()
+    with _database(source) as db, _exclusive_file(target):
+        if target.path.exists() and target.path.stat().st_size:
+            return _finished(target, db)
+        with _translated():
+            if db.execute("SELECT to_regclass('meta')").fetchone() == (None,):
+                raise JournalUnusable("there is no journal in the database that is to be moved")
+            tables.prepare_schema(db)
+            tables.check_movable(db)
+            check_not_halted(db)
+            _await_workers(db)
+
+            def fill(path: object) -> None:
+                found.append(_fill(str(path), db, token, watch))
+
+            _make(target, fill)
+            tables.mark_moved(db, token)
+            _commit_or(db, target.path.unlink)
+        checked(target.path, lambda: unmark_moved(target.path))
+    return found[0]
+
+
+def _finished(target: JournalFile, db: Db) -> Account:
+    """Finish a move that broke off when the database was marked already. Raises JournalUnusable."""
+    token = checked(target.path, lambda: moved_by(target.path))
+    with _translated():
+        if token is None or token != tables.moved_by(db):
+            raise JournalUnusable(f"{target.path} isn't empty: name a file that doesn't exist")
+    checked(target.path, lambda: unmark_moved(target.path))
+    with closing(open_database(target.path)) as file:
+        return file_account.account(file)
+
+
+def _new_token() -> str:
+    return uuid.uuid4().hex
+
+
+def _make(target: JournalFile, fill: Callable[[object], None]) -> None:
+    """Make the file; errors of the journal that it is made of aren't the file's."""
+    try:
+        make_file(target.path, fill)
+    except OSError as error:
+        raise unusable(f"{target.path} can't be made: {error.strerror}", error) from error
+
+
+def _fill(path: str, db: Db, token: str, watch: Watch) -> Account:
+    """Fill a new file, which nobody may use until the database is marked as moved."""
+    tables.hold_schema(db)
+    db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    tables.check_movable(db)
+    check_not_halted(db)
+    _refuse_workers(db)
+    with closing(sqlite3.connect(path, isolation_level=None)) as file:
+        file.execute("PRAGMA journal_mode = OFF")  # nobody knows of it until it is whole
+        file.execute("PRAGMA synchronous = OFF")
+        prepare_schema(file)
+        file.execute("BEGIN")
+        fill_file(db, file, watch)
+        file.execute("COMMIT")
+        before, after = upkeep.account(db), file_account.account(file)
+        _agree(before, after)
+        file.execute("ANALYZE")
+        mark_moved(file, token)
+    sync_file(path)
+    return after
+
+
+def _agree(before: Account, after: Account) -> None:
+    if before != after:
+        raise JournalError(
+            f"the account of the copy is {after}, and of the journal {before}: nothing was moved"
+        )
+
+
+def _insist_on_a_file(place: JournalFile) -> None:
+    if not place.path.exists():
+        raise JournalUnusable(f"there is no journal at {place.path}")
+
+
+@contextmanager
+def _exclusive_file(place: JournalFile) -> Iterator[None]:
+    """Keep workers and commands from a file. Raises JournalLocked, JournalError."""
+    checked(place.path, lambda: make_folder(place.path.parent))
+    check_writable(place.path)
+    with exclusive_worker(place.path):
+        lock = lock_of(place.path)
+        lock.take()
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+@contextmanager
+def _database(place: JournalDatabase) -> Iterator[Db]:
+    with connect_to_copy(place) as db:
+        yield db
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translated(error) from error
+    except sqlite3.Error as error:
+        raise unusable(f"the SQLite journal can't be copied: {error}", error) from error
+
+
+def _prepare_empty(db: Db) -> None:
+    """Make the tables, unless they are there and hold nothing. Raises JournalUnusable."""
+    tables.prepare_target(db)
+    if (table := tables.first_filled(db)) is not None:
+        raise JournalUnusable(
+            f"the database to move into isn't empty, it has rows in {table}: create another one"
+        )
+
+
+def _await_workers(db: Db) -> None:
+    """Wait until the leases of workers that are gone are over. Raises JournalLocked while one works."""
+    watch = LeaseWatch()
+    first: dict[int, int] = {}
+    while workers := live_workers(db):
+        for each in workers:
+            if first.setdefault(each.id, each.commits) != each.commits:
+                raise JournalLocked(f"the worker {each.name} uses this journal: stop all workers of it first")
+        for each in watch.over(workers, boot_time()):
+            fence(db, each)
+        time.sleep(WATCH_PAUSE)
+
+
+def _refuse_workers(db: Db) -> None:
+    if workers := live_workers(db):
+        raise JournalLocked(f"the worker {workers[0].name} began to use this journal: stop it first")
+
+
+def _commit_or(db: Db, undo: Callable[[], object]) -> None:
+    """Commit; if it is certain that it wasn't committed, undo what was done for it."""
+    notices: list[str] = []
+    db.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
+    try:
+        db.execute("COMMIT")
+    except psycopg.Error:
+        if db.broken:
+            raise JournalUnreachable(
+                "the database went away while the move was committed, and neither journal may take workers:"
+                " run the same command once more"
+            ) from None
+        undo()
+        raise
+    if notices:
+        raise JournalError(f"the copy isn't known to be on the standby: {notices[0]}")

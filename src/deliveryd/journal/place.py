@@ -1,0 +1,37 @@
+"""Where a journal is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+NOT_INSTALLED = "names a PostgreSQL database, which needs the extra: pip install 'deliveryd[postgresql]'"
+"""What is wrong with journal.url where the driver is missing."""
+
+
+class JournalFile(NamedTuple):
+    """A SQLite file, for one worker; all other files of the journal are beside it."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The place as text for people."""
+        return str(self.path)
+
+
+class JournalDatabase(NamedTuple):
+    """A PostgreSQL database, for several workers. `password_file` None: it asks for no password."""
+
+    url: str
+    password_file: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The place as text for people: without user, password and options."""
+        scheme, _, rest = self.url.partition("://")
+        hosts, slash, path = rest.partition("?")[0].partition("/")
+        return f"{scheme}://{hosts.rpartition('@')[2]}{slash}{path}"
+
+
+JournalPlace = JournalFile | JournalDatabase

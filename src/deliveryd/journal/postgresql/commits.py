@@ -1,0 +1,290 @@
+"""Commits of this journal: each begins with the renewal of the worker's lease, and is lost with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+import anyio
+import psycopg
+
+from deliveryd.errors import IllegalTransition, JournalError, JournalFull, JournalUnreachable, JournalUnusable
+from deliveryd.journal.group_commit import GroupCommit, PendingOperation
+from deliveryd.journal.postgresql.connection import Db, is_lost
+from deliveryd.journal.postgresql.halt import CommitsLost, halt
+from deliveryd.journal.postgresql.lease import Lease, Neighbours, release_lease
+from deliveryd.runtime.threads import Blocking
+from deliveryd.telemetry.log_events import Event, log
+
+RECONNECT_PAUSE = 0.5
+"""Seconds until it is tried again to learn what became of a commit."""
+
+STALLED = 5.0
+"""Seconds after which a commit without an answer counts as one of a database that can't be reached."""
+
+MOST_REPEATS = 5
+"""How often a transaction is repeated that met another one's locks in the wrong order, or its changes."""
+
+_FULL = frozenset({"53100", "53200", "53000"})  # disk full, out of memory, insufficient resources
+_BEYOND_LIMITS = "54"
+"""The class of what the server's limits don't allow, as of a value too long for its index."""
+
+_REPEATABLE = frozenset({"40001", "40P01"})
+_NO_PARTITION = "23514"
+"""Of a row whose day was dropped meanwhile; a condition of ours would have a name."""
+
+
+Pending = PendingOperation[Db, Any]
+
+
+class ChangedMeanwhile(IllegalTransition):
+    """Another worker changed what was read; the transaction is repeated, and finds it as it is then."""
+
+
+class CommitInDoubt(Exception):
+    """The connection was lost before a COMMIT was answered."""
+
+
+class Work(NamedTuple):
+    """What a journal commits with: its connection, how to make another one, its lease, and where it runs.
+
+    `observe` is called after each commit with its seconds and how many operations shared it.
+    """
+
+    db: Db
+    connect: Callable[[], Db]
+    lease: Lease
+    write: Blocking
+    observe: Callable[[float, int], None]
+
+
+class LeasedCommits(GroupCommit[Db]):
+    """Commits operations in the name of one worker."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work.write)
+        self._db = work.db
+        self._connect = work.connect
+        self._lease = work.lease
+        self._neighbours = Neighbours(work.lease)
+        self._observe = work.observe
+        self._warnings: list[str] = []
+        self._began: float | None = None  # the event loop's time
+        self._is_halted = False
+        self._watch_warnings(work.db)
+
+    def _forget_uncommitted(self) -> None:
+        """Called when a transaction was rolled back: what is remembered of it isn't so."""
+
+    @property
+    def full(self) -> bool:
+        """Whether something waits for room, or for a database that can't be reached."""
+        return super().full or self._is_stalled
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether something waits for a database that can't be reached, or that doesn't answer."""
+        return super().is_unreachable or self._is_stalled
+
+    @property
+    def _is_stalled(self) -> bool:
+        return self._began is not None and anyio.current_time() - self._began > STALLED
+
+    async def run(self) -> None:
+        """Commit what waits, and renew the lease, until the journal is closed and nothing waits any more."""
+        await self._commit_what_waits()
+        await self._write_in(self._end)
+
+    def _end(self) -> None:
+        if self._broken is None and not self._db.closed:
+            with suppress(psycopg.Error):  # then others fence this worker when its lease is over
+                release_lease(self._db, self._lease)
+
+    async def _roused(self) -> None:
+        with anyio.move_on_after(self._neighbours.interval):
+            await self._wake.wait()
+
+    async def _keep_up(self) -> None:
+        if not self._waiting and not self._closing:
+            await self._settle([])
+
+    async def _settle(self, batch: Sequence[Pending]) -> None:
+        started = time.perf_counter()
+        error = await self._tried(batch)
+        alone = len(batch) > 1 and error is not None and not isinstance(error, JournalError)
+        for request in batch:
+            request.error = await self._tried([request]) if alone else error
+        self._observe(time.perf_counter() - started, len(batch))
+
+    async def _tried(self, batch: Sequence[Pending]) -> Exception | None:
+        """Commit a batch; where the answer to a COMMIT was lost, learn what became of it first."""
+        self._began = anyio.current_time()
+        try:
+            while True:
+                try:
+                    error = await self._write_in(partial(self._attempt, batch))
+                except CommitInDoubt:
+                    if await self._took_place():
+                        return None
+                    continue
+                if isinstance(error, CommitsLost) and not self._is_halted:
+                    await self._halt_all(error)
+                return error
+        finally:
+            self._began = None
+
+    async def _halt_all(self, loss: CommitsLost) -> None:
+        """Stop all workers; waits until the database can be told, since nobody else may have noticed."""
+        log(Event.JOURNAL_COMMITS_LOST, count=loss.acknowledged - (loss.found or 0))
+        while not self._is_halted:
+            try:
+                await self._write_in(partial(self._halt, loss))
+            except JournalUnreachable:
+                await anyio.sleep(RECONNECT_PAUSE)
+
+    def _halt(self, loss: CommitsLost) -> None:
+        db = self._connected()
+        try:
+            halt(db, loss)
+        except psycopg.Error as error:
+            if is_lost(error):
+                db.close()
+                raise JournalUnreachable(str(error)) from error
+        self._is_halted = True  # or it isn't this journal at all, and nobody can be told in it
+
+    async def _took_place(self) -> bool:
+        """Whether the commit in doubt took place; waits until the database can be asked."""
+        while True:
+            try:
+                return await self._write_in(self._look_up_commit)
+            except JournalUnreachable as error:
+                if self._closing:  # as after a crash
+                    self._broken = JournalError(str(error))
+                    return False
+                await anyio.sleep(RECONNECT_PAUSE)
+            except JournalError as error:
+                self._broken = error
+                return False
+
+    def _look_up_commit(self) -> bool:
+        db = self._connected()
+        try:
+            took_place = self._lease.took_place(db)
+        except psycopg.Error as error:
+            raise JournalUnreachable(str(error)) from error
+        if took_place:
+            self._lease.note_commit()
+        else:
+            self._forget_uncommitted()
+        return took_place
+
+    def _attempt(self, batch: Sequence[Pending]) -> Exception | None:
+        """Run operations in one transaction; return what they, or the database, failed with."""
+        error: Exception | None = None
+        for _ in range(MOST_REPEATS):
+            error = self._attempt_once(batch)
+            if not _is_repeatable(error):
+                return self._judged(error) if isinstance(error, psycopg.Error) else error
+        if isinstance(error, psycopg.OperationalError):
+            return JournalUnreachable("the database's locks are contended")
+        return error
+
+    def _attempt_once(self, batch: Sequence[Pending]) -> Exception | None:
+        if self._broken is not None:
+            return self._broken
+        try:
+            db = self._connected()
+            db.execute("BEGIN")
+            self._lease.renew(db)
+            if self._neighbours.is_due:
+                self._neighbours.look(db)
+            self._run(db, batch)
+        except Exception as error:  # raised where the operation was asked for
+            self._forget_uncommitted()
+            self._roll_back()
+            if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+                self._db.close()  # the next one leads to a server that takes writes
+            return self._judged(error) if isinstance(error, JournalError) else error
+        return self._committed(db)
+
+    def _run(self, db: Db, batch: Sequence[Pending]) -> None:
+        """Run operations in the transaction that is open."""
+        for request in batch:
+            request.result = request.operation(db)
+
+    def _committed(self, db: Db) -> Exception | None:
+        """Commit. A COMMIT that was cancelled while it waited for a standby succeeds with a warning."""
+        self._warnings.clear()
+        try:
+            db.execute("COMMIT")
+        except psycopg.Error as error:
+            if is_lost(error) or db.broken:
+                raise CommitInDoubt from error
+            self._forget_uncommitted()
+            self._roll_back()
+            return error
+        self._lease.note_commit()
+        if self._warnings:
+            return self._judged(
+                JournalError(f"a commit isn't known to be on the standby: {self._warnings[0]}")
+            )
+        return None
+
+    def _roll_back(self) -> None:
+        with suppress(psycopg.Error):
+            self._db.execute("ROLLBACK")
+        if self._db.broken:
+            self._db.close()
+
+    def _connected(self) -> Db:
+        """The connection, made anew if it was lost. Raises JournalUnreachable."""
+        if self._db.closed:
+            self._db = self._connect()
+            self._neighbours.note_connected()
+            self._watch_warnings(self._db)
+        return self._db
+
+    def _watch_warnings(self, db: Db) -> None:
+        def note(diagnostic: psycopg.errors.Diagnostic) -> None:
+            if diagnostic.severity_nonlocalized == "WARNING":
+                self._warnings.append(diagnostic.message_primary or "")
+
+        db.add_notice_handler(note)
+
+    def _judged(self, error: Exception) -> Exception:
+        """The error as callers get it; one that another attempt won't mend is the end of this journal.
+
+        A value that the tables refuse is the fault of the operation alone.
+        """
+        if isinstance(error, psycopg.DataError | psycopg.IntegrityError) or _is_beyond_limits(error):
+            return error
+        failure = translated(error) if isinstance(error, psycopg.Error) else error
+        if isinstance(failure, JournalError) and not isinstance(failure, JournalFull):
+            self._broken = failure
+        return failure
+
+
+def _is_repeatable(error: Exception | None) -> bool:
+    """Whether another attempt finds things as they are by then."""
+    if not isinstance(error, psycopg.Error):
+        return isinstance(error, ChangedMeanwhile)
+    is_without_partition = error.sqlstate == _NO_PARTITION and error.diag.constraint_name is None
+    return error.sqlstate in _REPEATABLE or is_without_partition
+
+
+def _is_beyond_limits(error: Exception) -> bool:
+    """Whether a value is longer than the server can hold where it belongs."""
+    return isinstance(error, psycopg.Error) and (error.sqlstate or "")[:2] == _BEYOND_LIMITS
+
+
+def translated(error: psycopg.Error) -> JournalError:
+    """Its first line alone: what follows may quote a row, and so a message."""
+    said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    if is_lost(error):
+        return JournalUnreachable(f"the journal's database can't be reached: {said}")
+    if error.sqlstate in _FULL:
+        return JournalFull(f"there is no room left for the journal's database: {said}")
+    return JournalUnusable(f"the journal's database can't be used any more: {said}")

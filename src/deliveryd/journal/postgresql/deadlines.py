@@ -1,0 +1,225 @@
+"""Receipt deadlines: messages that were sent, and weren't confirmed in time, go on to the next channel.
+
+What the listening time means is in `deliveryd.journal.deadlines`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from deliveryd import transitions
+from deliveryd.journal.base import PassedDeadlines
+from deliveryd.journal.deadlines import MOST_UNREPORTED, KnownReports, Passed
+from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.values import ENTRY, LOCATED, VISIBLE, arrays
+from deliveryd.journal.rows import entry_of, to_json
+from deliveryd.model import SECOND, Transition
+from deliveryd.states import State
+
+_LATEST = 2**63 - 1
+_LISTENED = """
+INSERT INTO meta VALUES ('listened', %s)
+ON CONFLICT (key) DO UPDATE SET value = (meta.value::int8 + excluded.value::int8)::text RETURNING value::int8
+"""
+_TOTAL = "SELECT coalesce((SELECT value::int8 FROM meta WHERE key = 'listened'), 0)"
+_LISTENER = "SELECT value::int8 FROM meta WHERE key = 'listener'"
+_IS_LIVE = "SELECT 1 FROM worker WHERE id = %s AND ended IS NULL"
+_LISTEN = """
+INSERT INTO meta VALUES ('listener', %(me)s) ON CONFLICT (key) DO UPDATE SET value = excluded.value
+WHERE meta.value = %(instead_of)s
+"""
+_KNOWN = "SELECT reported_at, passed, silent, renewing FROM provider WHERE name = %s FOR UPDATE"
+_KEEP_KNOWN = """
+INSERT INTO provider (name, passed, silent, renewing) VALUES (%s, %s, %s, %s)
+ON CONFLICT (name) DO UPDATE SET passed = excluded.passed, silent = excluded.silent,
+    renewing = excluded.renewing
+"""
+_UNREPORTED = """
+SELECT count(*) FROM (SELECT 1 FROM awaited
+    WHERE provider = %s AND confirm_by <= %s AND accepted_at > %s LIMIT %s) AS due
+"""
+_DUE = f"""
+SELECT a.confirm_within, a.accepted_at, {ENTRY} FROM (SELECT * FROM awaited
+    WHERE provider = %s AND confirm_by <= %s AND accepted_at <= %s
+    ORDER BY confirm_by LIMIT %s FOR UPDATE SKIP LOCKED) AS a
+{LOCATED.format(id="a.id")} WHERE m.state = {State.SENT:d} FOR NO KEY UPDATE OF m
+"""
+_NEXT = "SELECT min(confirm_by) FROM awaited WHERE provider = %s AND confirm_by > %s"
+_RENEW = """
+UPDATE awaited SET confirm_by = %(at)s + confirm_within WHERE id = ANY(ARRAY(SELECT id FROM awaited
+    WHERE provider = %(name)s AND confirm_by < %(at)s + confirm_within ORDER BY confirm_by LIMIT %(limit)s))
+"""
+_AWAITED = "SELECT DISTINCT provider FROM awaited WHERE confirm_by IS NOT NULL"
+_DROP = """
+DELETE FROM awaited WHERE id = ANY(ARRAY(SELECT id FROM awaited WHERE provider = %s LIMIT %s)) RETURNING id
+"""
+_EMPTY = """
+UPDATE message m SET variables = NULL FROM unnest(%s::int8[]) AS wanted (id) JOIN seen ON seen.id = wanted.id
+WHERE m.day = seen.day AND m.id = seen.id
+"""
+_KEEP_ACCEPTED = f"""
+INSERT INTO unaccepted (message_id, day, key, number, provider, beginning, started_at, ended_at, verdict,
+    provider_id, reason)
+SELECT m.id, m.day, m.key, m.number, m.provider, m.beginning, m.started_at, m.accepted_at, 'accepted',
+    m.provider_id, m.reason
+FROM unnest(%s::int8[]) AS wanted (id) {LOCATED.format(id="wanted.id")}
+"""
+_GO_ON = f"""
+UPDATE message m SET state = {transitions.UNCONFIRMED.after:d}, provider = '', key = s.key, number = 0,
+    tries = 0, spent = s.spent, sent_by = s.sent_by, ended_at = NULL, started_at = NULL, accepted_at = NULL,
+    provider_id = NULL, reason = NULL
+FROM unnest(%s::int8[], %s::int4[], %s::text[], %s::text[]) AS s (id, key, spent, sent_by)
+JOIN seen ON seen.id = s.id
+WHERE m.day = seen.day AND m.id = s.id AND m.state = {transitions.UNCONFIRMED.before:d}
+"""
+_WAIT = """
+INSERT INTO waiting (id, provider, doubt, due_at) SELECT id, '', false, due_at
+FROM unnest(%s::int8[], %s::int8[]) AS s (id, due_at)
+"""
+_COUNTED = "SELECT overdue_until FROM provider WHERE name = %s"
+_OVERDUE = f"""
+SELECT count(*) FROM message m WHERE m.ended_at >= %s AND m.ended_at < %s AND m.state = {State.SENT:d}
+    AND m.provider = %s AND {VISIBLE}
+"""
+_KEEP_COUNTED = """
+INSERT INTO provider (name, overdue_until) VALUES (%s, %s)
+ON CONFLICT (name) DO UPDATE SET overdue_until = excluded.overdue_until
+"""
+
+
+class _Due(NamedTuple):
+    """Messages whose deadline passed, as steps, and when each was accepted."""
+
+    steps: Sequence[Transition]
+    accepted_at: Sequence[int]
+
+
+STANDSTILL = 10 * SECOND
+"""Microseconds that a worker listens while the one that counts doesn't, until it counts itself."""
+
+
+class Listening:
+    """Which one of several workers adds to the listening time: all of them listen at the same time."""
+
+    def __init__(self, worker: int) -> None:
+        self._worker = worker
+        self._total = -1
+        self._unheard = 0
+
+    def add(self, db: Db, listened: int) -> int:
+        """Add microseconds if this worker is the one; return the listening time."""
+        row = db.execute(_LISTENER).fetchone()
+        listener = None if row is None else row[0]
+        if listener != self._worker and not self._takes_over(db, listener, listened):
+            return int(_one(db, _TOTAL, ()))
+        return int(_one(db, _LISTENED, (str(listened),)))
+
+    def _takes_over(self, db: Db, listener: int | None, listened: int) -> bool:
+        """Become the one that counts, if the other one ended, or stopped listening."""
+        total = _one(db, _TOTAL, ())
+        self._unheard = self._unheard + listened if total == self._total else 0
+        self._total = total
+        is_live = listener is not None and db.execute(_IS_LIVE, (listener,)).fetchone() is not None
+        if is_live and self._unheard < STANDSTILL:
+            return False
+        self._unheard = 0
+        values = {"me": str(self._worker), "instead_of": str(listener)}
+        return db.execute(_LISTEN, values).rowcount == 1
+
+
+def pass_deadlines(
+    db: Db,
+    now: int,
+    at: int,
+    providers: Collection[str],
+    limit: int,
+    *,
+    others: Collection[str],
+    keeps_variables: bool,
+) -> PassedDeadlines:
+    """Send on what wasn't confirmed in time, up to `limit` of each provider; `now`: the listening time.
+
+    Drop the deadlines of all other providers, but of those that other live workers have.
+    """
+    done = {name: _pass_of(db, name, now, at, limit) for name in sorted(providers)}
+    removed = {name for (name,) in db.execute(_AWAITED)} - {*providers, *others}
+    dropped = {name: _drop(db, name, limit, keeps_variables=keeps_variables) for name in sorted(removed)}
+    return PassedDeadlines(
+        now,
+        {name: each.passed for name, each in done.items() if each.passed},
+        frozenset(name for name, each in done.items() if each.silent),
+        dropped,
+        min((each.next_by for each in done.values() if each.next_by is not None), default=None),
+        all(each.is_complete for each in done.values()) and all(each < limit for each in dropped.values()),
+    )
+
+
+def _drop(db: Db, name: str, limit: int, *, keeps_variables: bool) -> int:
+    ids = [id_ for (id_,) in db.execute(_DROP, (name, limit))]
+    if ids and not keeps_variables:
+        db.execute(_EMPTY, (ids,))
+    return len(ids)
+
+
+def _pass_of(db: Db, name: str, now: int, at: int, limit: int) -> Passed:
+    row = db.execute(_KNOWN, (name,)).fetchone()
+    known = KnownReports(*(row or ()))
+    room = MOST_UNREPORTED - known.passed
+    silent = _one(db, _UNREPORTED, (name, now, known.reported_at, room + 1)) > room
+    renewing = now if known.silent and not silent else known.renewing
+    if renewing is not None:
+        values = {"at": renewing, "name": name, "limit": limit}
+        if db.execute(_RENEW, values).rowcount < limit:
+            renewing = None
+    due = _Due((), ())
+    if renewing is None:
+        due = _due(db, (name, now, known.reported_at if silent else _LATEST, limit), at)
+    _go_on(db, due.steps)
+    passed = known.passed + sum(accepted_at > known.reported_at for accepted_at in due.accepted_at)
+    next_by = _one(db, _NEXT, (name, now))
+    if (passed, int(silent), renewing) != known[1:] or (row is None and next_by is not None):
+        db.execute(_KEEP_KNOWN, (name, passed, silent, renewing))
+    return Passed(len(due.steps), silent, renewing is None and len(due.steps) < limit, next_by)
+
+
+def _due(db: Db, values: tuple[str, int, int, int], at: int) -> _Due:
+    """The messages that go on; `values` are those of the query."""
+    rows = db.execute(_DUE, values).fetchall()
+    steps = [transitions.unconfirmed(entry_of(row), at, within / SECOND) for within, _, *row in rows]
+    return _Due(steps, [accepted_at for _, accepted_at, *_ in rows])
+
+
+def _go_on(db: Db, steps: Sequence[Transition]) -> None:
+    """Take the steps of sent messages that go on; their accepted tries are kept."""
+    if not steps:
+        return
+    entries = sorted((step.entry for step in steps), key=lambda entry: entry.id)
+    ids = [entry.id for entry in entries]
+    db.execute(_KEEP_ACCEPTED, (ids,))
+    rows = [
+        (each.id, each.key, to_json([tuple(one) for one in each.spent]), each.sent_by) for each in entries
+    ]
+    db.execute(_GO_ON, arrays(rows))
+    db.execute("DELETE FROM awaited WHERE id = ANY(%s::int8[])", (ids,))
+    db.execute(_WAIT, arrays([(step.entry.id, step.due_at) for step in steps]))
+
+
+def count_overdue(db: Db, provider: str, since: int | None, until: int) -> int:
+    """Count a provider's messages that were sent between two instants and never confirmed.
+
+    `since` None: from where an earlier run ended.
+    """
+    if since is None:
+        since = _one(db, _COUNTED, (provider,)) or 0
+    return int(_one(db, _OVERDUE, (since, until, provider)))
+
+
+def keep_counted(db: Db, provider: str, until: int) -> None:
+    """Note up to which instant a provider's messages were counted."""
+    db.execute(_KEEP_COUNTED, (provider, until))
+
+
+def _one(db: Db, query: str, values: Sequence[Any]) -> Any:
+    row = db.execute(query, values).fetchone()
+    return None if row is None else row[0]

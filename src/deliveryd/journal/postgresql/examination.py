@@ -1,0 +1,86 @@
+"""Looks at the journal's database without changing anything: whether a worker could use it, and who does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from time import time
+from typing import NamedTuple
+
+import psycopg
+
+from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql.commits import translated
+from deliveryd.journal.postgresql.connection import Db, connect_to_read
+from deliveryd.journal.postgresql.lease import live_workers
+from deliveryd.journal.postgresql.schema import writable_format
+
+
+class ExaminedDatabase(NamedTuple):
+    """A database that a journal can be kept in.
+
+    `server` names its version, `where` the database and its host. `exists`: whether it holds a journal.
+    `missing` says what this user may not do that a worker has to. `synchronous` and `fsync` are settings as
+    the server has them for this user. `ahead`: seconds by which its clock is ahead of this machine's.
+    `workers` are those whose leases aren't over.
+    """
+
+    server: str
+    where: str
+    exists: bool
+    missing: str | None
+    synchronous: str
+    fsync: str
+    ahead: float
+    workers: Sequence[str]
+
+
+_SETTINGS = """
+SELECT (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),
+    (SELECT setting FROM pg_settings WHERE name = 'fsync')
+"""
+_MAY_CREATE = "SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)"
+_FOREIGN = """
+SELECT c.relname, pg_get_userbyid(c.relowner) FROM pg_class c
+WHERE c.oid = to_regclass('message') AND NOT pg_has_role(c.relowner, 'USAGE')
+"""
+
+
+def examine_database(source: JournalDatabase) -> ExaminedDatabase:
+    """Connect as a worker does, and look. Raises JournalUnusable, or JournalUnreachable."""
+    try:
+        with closing(connect_to_read(source)) as db:
+            exists = writable_format(db) is not None
+            synchronous, fsync = db.execute(_SETTINGS).fetchone() or ("", "")
+            return ExaminedDatabase(
+                f"PostgreSQL {db.info.server_version // 10_000}",
+                f"{db.info.dbname} at {db.info.host}",
+                exists,
+                _missing(db),
+                synchronous,
+                fsync,
+                _ahead(db),
+                [each.name for each in live_workers(db)] if exists else [],
+            )
+    except psycopg.Error as error:
+        raise translated(error) from error
+
+
+def _missing(db: Db) -> str | None:
+    """What a worker has to do that this user may not, and what to do about it."""
+    user = db.info.user
+    if (foreign := db.execute(_FOREIGN).fetchone()) is not None:
+        owner = foreign[1]
+        return (
+            f"its tables belong to {owner}, and workers make and drop parts of them: GRANT {owner} TO {user}"
+        )
+    if db.execute(_MAY_CREATE).fetchone() != (True,):
+        return f"{user} may not create tables: let {user} own the database, or GRANT CREATE ON SCHEMA public"
+    return None
+
+
+def _ahead(db: Db) -> float:
+    """Seconds by which the database's clock is ahead, to half of the time that an answer takes."""
+    before = time()
+    (theirs,) = db.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone() or (before,)
+    return float(theirs) - (before + time()) / 2

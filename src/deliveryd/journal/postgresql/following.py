@@ -1,0 +1,175 @@
+"""What this worker keeps of what the others do, and what of it is news."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import psycopg
+
+from deliveryd.errors import JournalFull
+from deliveryd.journal.base import FromOthers
+from deliveryd.journal.orders import Effect
+from deliveryd.journal.pauses import Pause
+from deliveryd.journal.postgresql.adoption import NOTHING_LEFT, adopt, fold
+from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.lease import Neighbours
+from deliveryd.journal.postgresql.outbox import Outbox
+from deliveryd.journal.postgresql.pauses import count_paused, pauses
+from deliveryd.journal.postgresql.receipts import Matching
+from deliveryd.journal.postgresql.stopped import changed_stops
+from deliveryd.journal.postgresql.upkeep import down_since
+from deliveryd.journal.postgresql.values import ENTRY, LOCATED
+from deliveryd.journal.rows import entry_of
+from deliveryd.model import Entry, StopChange
+from deliveryd.states import State
+
+COUNTED_EVERY = 1.0
+"""Least seconds between two counts of what waits."""
+
+COUNTING_SHARE = 20
+"""Seconds between two counts, for each second that a count takes."""
+
+MOST_SWEPT = 500
+"""Receipts that fit no attempt, and that one look tries to match again."""
+
+_VERSIONS = "SELECT kind, number FROM version"
+_NOTE_PROVIDERS = "UPDATE worker SET providers = %s WHERE id = %s"
+_GIVEN = f"""
+SELECT {ENTRY} FROM unnest(%s::int8[]) AS wanted (id) {LOCATED.format(id="wanted.id")}
+JOIN worker w ON w.id = m.owner AND w.holder = %s
+WHERE m.state = {State.TAKEN:d} AND m.log = -m.owner ORDER BY m.id
+"""
+_COUNT = "SELECT count(*) FROM waiting"
+
+
+class News(NamedTuple):
+    """What one look found, and what is remembered of it when its commit took place."""
+
+    found: FromOthers
+    versions: Mapping[str, int]
+
+
+class Follower:
+    """Looks at what others did. What it remembers is of commits that took place."""
+
+    def __init__(self, worker: int, neighbours: Neighbours, outbox: Outbox, matching: Matching) -> None:
+        self._worker = worker
+        self._neighbours = neighbours
+        self._outbox = outbox
+        self._matching = matching
+        self._seen: dict[str, int] = {}
+        self._noted: frozenset[str] | None = None
+        self.providers: frozenset[str] | None = None
+        """Those that this worker has; None: it hasn't said."""
+
+    @property
+    def foreign(self) -> Collection[str]:
+        """The providers that only others have."""
+        if self.providers is None:
+            return ()
+        return sorted(self._neighbours.providers - self.providers)
+
+    def note_providers(self, db: Db, providers: Collection[str]) -> None:
+        """Tell the others which providers this worker has."""
+        self.providers = frozenset(providers)
+        if self.providers != self._noted:
+            db.execute(_NOTE_PROVIDERS, (sorted(providers), self._worker))
+            self._noted = self.providers
+
+    def forget_uncommitted(self) -> None:
+        """A commit failed: what it noted isn't there."""
+        self._noted = None
+
+    def look(self, db: Db, now: int) -> News:
+        """Adopt, take in what others left to this worker, and read what they changed."""
+        self._neighbours.look(db)
+        others = self._neighbours.providers
+        adopted = adopt(db, self._worker, now, self.providers or (), others)
+        events = self._outbox.move_in(db)
+        given = self._given(db, {entry.id for entry in adopted.taken})
+        adopted = adopted._replace(taken=[*adopted.taken, *given])
+        effects: Sequence[Effect] = self._matching.sweep(db, now, MOST_SWEPT)
+        fold(db, self._worker)
+        versions: dict[str, int] = dict(db.execute(_VERSIONS).fetchall())
+        found = FromOthers(
+            adopted if adopted != NOTHING_LEFT else None,
+            self._pauses(db, versions["pauses"]),
+            self._stops(db, versions["stops"]),
+            down_since(db) if versions["down"] != self._seen.get("down") else None,
+            events=events,
+            effects=effects,
+        )
+        return News(found, versions)
+
+    def _given(self, db: Db, known: Collection[int]) -> list[Entry]:
+        """Messages that were retried at another worker, and whose `dequeued` is reported by this one."""
+        ids = sorted(self._outbox.moved_in.difference(known))
+        return [entry_of(row) for row in db.execute(_GIVEN, (ids, self._worker))] if ids else []
+
+    def remember(self, versions: Mapping[str, int]) -> None:
+        """The commit of a look took place."""
+        self._seen |= versions
+        self._outbox.moved_in.clear()
+
+    def _pauses(self, db: Db, version: int) -> Sequence[Pause] | None:
+        return pauses(db) if version != self._seen.get("pauses") else None
+
+    def _stops(self, db: Db, version: int) -> Sequence[StopChange]:
+        """Since the whole list was read, or the last look."""
+        seen = self._seen.get("stops", version)
+        return changed_stops(db, seen, version, self._worker) if version > seen else ()
+
+
+def read_versions(db: Db) -> Mapping[str, int]:
+    """Read what the versions are at present."""
+    return dict(db.execute(_VERSIONS).fetchall())
+
+
+class WaitingCounts(NamedTuple):
+    """How many messages wait, without those that are paused, and how many are paused for what."""
+
+    waiting: int
+    paused: Mapping[str, int]
+
+
+class Counting:
+    """Counts what waits now and then, over a connection of its own, since a count of many takes its time."""
+
+    def __init__(self, connect: Callable[[], Db], clock: Callable[[], float]) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._next = float("-inf")
+        self._db: Db | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to count again."""
+        return self._clock() >= self._next
+
+    def count(self) -> WaitingCounts | None:
+        """Count; None: the database can't be asked now."""
+        began = self._clock()
+        try:
+            counts = self._counted()
+        except (JournalFull, psycopg.Error):
+            self.close()
+            counts = None
+        ended = self._clock()
+        self._next = ended + max(COUNTED_EVERY, COUNTING_SHARE * (ended - began))
+        return counts
+
+    def _counted(self) -> WaitingCounts:
+        if self._db is None:
+            self._db = self._connect()
+        with self._db.transaction():
+            self._db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            paused = count_paused(self._db)
+            (waiting,) = self._db.execute(_COUNT).fetchone() or (0,)
+        return WaitingCounts(waiting - sum(paused.values()), paused)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None

@@ -1,0 +1,147 @@
+"""Takes batches of the queue in: `seen` tells what is new, whichever worker asks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+
+from deliveryd import transitions
+from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.outbox import AT, PRESENT, WAITS, Outbox
+from deliveryd.journal.postgresql.tombstones import read_tombstones
+from deliveryd.journal.postgresql.values import arrays, plain
+from deliveryd.journal.repeats import EventToRepeat, bodies_to_report, refused_dequeued, stays_silent
+from deliveryd.journal.rows import to_json
+from deliveryd.model import Malformed, QueuedMessage
+
+_SEE = """
+WITH fresh AS (
+    INSERT INTO seen (id, day) SELECT wanted.id, %s FROM unnest(%s::int8[]) AS wanted (id)
+    ON CONFLICT (id) DO NOTHING RETURNING id)
+SELECT fresh.id, coalesce(beginning.count + 1, 1) FROM fresh LEFT JOIN beginning ON beginning.id = fresh.id
+"""
+_TAKE = f"""
+INSERT INTO message (id, day, settings_id, customer_id, taken_at, owner, log, state, variables, beginning)
+SELECT s.id, %s, s.settings_id, s.customer_id, %s, %s, %s, {transitions.TAKEN:d}, s.variables, s.beginning
+FROM unnest(%s::int8[], %s::int8[], %s::int8[], %s::text[], %s::int4[])
+    AS s (id, settings_id, customer_id, variables, beginning)
+"""
+_TAKE_MALFORMED = f"""
+INSERT INTO message (id, day, taken_at, ended_at, log, state)
+SELECT s.id, %s, %s, %s, %s, {transitions.MALFORMED:d} FROM unnest(%s::int8[]) AS s (id)
+"""
+_KEEP_MALFORMED = """
+INSERT INTO malformed AS kept (digest, raw, reason, message_id, first_at, last_at, times)
+SELECT s.digest, s.raw, s.reason, s.message_id, %(at)s, %(at)s, s.times
+FROM unnest(%(digests)s::text[], %(raws)s::text[], %(reasons)s::text[], %(ids)s::int8[], %(times)s::int4[])
+    AS s (digest, raw, reason, message_id, times)
+ON CONFLICT (digest) DO UPDATE
+SET times = kept.times + excluded.times, last_at = excluded.last_at, dropped_at = NULL
+"""
+_ADD_TAKEN = "UPDATE worker SET taken = taken + %s WHERE id = %s"
+_LOSE = """
+INSERT INTO meta VALUES ('batches_lost', %(batches)s), ('batch_lost_at', %(at)s) ON CONFLICT (key) DO UPDATE
+SET value = CASE WHEN meta.key = 'batches_lost'
+    THEN (meta.value::int8 + excluded.value::int8)::text ELSE excluded.value END
+"""
+_REPORTED = f"""
+SELECT e.message_id, e.seq, e.status, e.body, {WAITS}, e.refused_at, e.refusals
+FROM unnest(%s::int8[]) AS wanted (id) JOIN event e ON e.message_id = wanted.id
+WHERE {PRESENT} ORDER BY {AT}, e.seq
+"""
+_IN_AN_INBOX = "SELECT message_id FROM inbox WHERE message_id = ANY(%s::int8[])"
+_FORGET_REPEATS = f"""
+DELETE FROM event e USING unnest(%s::int8[], %s::int8[]) AS s (message_id, kept)
+WHERE e.message_id = s.message_id AND e.seq <> s.kept AND {PRESENT}
+"""
+
+
+def take(
+    db: Db,
+    outbox: Outbox,
+    messages: Sequence[QueuedMessage],
+    malformed: Sequence[Malformed],
+    at: int,
+) -> Mapping[int, int]:
+    """Record a batch of the queue; return the ids that are new, with their beginnings."""
+    firsts: dict[int, QueuedMessage] = {}
+    for message in messages:
+        firsts.setdefault(message.id, message)
+    bad: dict[int, str] = {}
+    for each in malformed:
+        if each.id is not None and each.id not in firsts:
+            bad.setdefault(each.id, each.reason)
+    wanted = sorted(firsts.keys() | bad.keys())
+    fresh: dict[int, int] = dict(db.execute(_SEE, (outbox.today, wanted)).fetchall()) if wanted else {}
+    new = [message for message in firsts.values() if message.id in fresh]
+    if new:
+        rows = [(m.id, m.settings_id, m.customer_id, to_json(m.variables), fresh[m.id]) for m in new]
+        db.execute(_TAKE, (outbox.today, at, outbox.worker, outbox.worker, *arrays(rows)))
+    events = transitions.dequeued([message.id for message in new], at)
+    if malformed:
+        _keep_malformed(db, malformed, at)
+    failed = {id_: reason for id_, reason in bad.items() if id_ in fresh}
+    if failed:
+        db.execute(_TAKE_MALFORMED, (outbox.today, at, at, outbox.worker, list(failed)))
+    for id_, reason in failed.items():
+        events += transitions.malformed(id_, reason, at)
+    outbox.put_first(db, events)
+    if fresh:
+        db.execute(_ADD_TAKEN, (len(fresh), outbox.worker))
+    _report_again(db, outbox, [id_ for id_ in wanted if id_ not in fresh], at)
+    return {message.id: fresh[message.id] for message in new}
+
+
+def add_lost(db: Db, batches: int, at: int) -> None:
+    """Add to the number of batches that may be lost."""
+    if batches:
+        db.execute(_LOSE, {"batches": str(batches), "at": str(at)})
+
+
+def _keep_malformed(db: Db, malformed: Sequence[Malformed], at: int) -> None:
+    kept: dict[str, list[Malformed]] = defaultdict(list)
+    for each in malformed:
+        kept[hashlib.sha256(each.raw.encode("utf-8", "surrogatepass")).hexdigest()].append(each)
+    digests = sorted(kept)
+    same = [kept[digest][0] for digest in digests]
+    db.execute(
+        _KEEP_MALFORMED,
+        {
+            "digests": digests,
+            "raws": [plain(each.raw) for each in same],
+            "reasons": [plain(each.reason) for each in same],
+            "ids": [each.id for each in same],
+            "times": [len(kept[digest]) for digest in digests],
+            "at": at,
+        },
+    )
+
+
+def _report_again(db: Db, outbox: Outbox, ids: Collection[int], now: int) -> None:
+    """Report messages that the queue handed out again, unless events of them wait anyway."""
+    if not ids:
+        return
+    outbox.lock(db, ids)
+    reported: defaultdict[int, list[EventToRepeat]] = defaultdict(list)
+    for id_, *row in db.execute(_REPORTED, (list(ids),)):
+        reported[id_].append(EventToRepeat(*row))
+    inboxes = {id_ for (id_,) in db.execute(_IN_AN_INBOX, (list(ids),))}
+    again = [id_ for id_ in ids if id_ not in inboxes and not stays_silent(reported[id_], now)]
+    tombstones = read_tombstones(db, again)
+    last: list[int] = []
+    bodies: list[tuple[int, str, str]] = []
+    leftover: list[tuple[int, int]] = []
+    for id_ in again:
+        refused = refused_dequeued(reported[id_])
+        texts = bodies_to_report(reported[id_], tombstones.get(id_))
+        if id_ in tombstones:  # the rows are those of an earlier repeat: each repeat would leave some
+            leftover.append((id_, refused.seq if refused is not None else 0))
+        if refused is not None:
+            last.append(refused.seq)
+            texts.pop("dequeued", None)
+        bodies += [(id_, status, body) for status, body in texts.items()]
+    if leftover:
+        db.execute(_FORGET_REPEATS, arrays(leftover))
+    outbox.put_last(db, last)
+    outbox.put_again(db, bodies)

@@ -1,0 +1,259 @@
+"""The lease of a worker: one row, whose counter each of its commits raises.
+
+The counter is fence, heartbeat and proof in one. A worker whose counter stood still for a whole lease, by
+the clock of who watches it, may be fenced: by an update that is conditional on that counter, so that a commit
+that was under way either comes before it, and the fence fails, or finds itself fenced, and records nothing.
+After a COMMIT whose answer was lost the counter tells whether it took place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import LiteralString, NamedTuple
+
+from deliveryd.errors import JournalError
+from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.halt import HALTED, CommitsLost, JournalHalted, check_not_halted, own_name
+from deliveryd.journal.postgresql.schema import FORMAT, LOG_BITS, lock_schema, writable_format
+from deliveryd.model import SECOND
+from deliveryd.runtime import waits
+
+_RENEW = """
+UPDATE worker SET commits = commits + 1, renewed_at = statement_timestamp()
+WHERE id = %s AND commits = %s AND ended IS NULL
+"""
+# A session that stands still within a transaction holds its row as long as the server lets it: nobody waits.
+_FENCE = """
+UPDATE worker SET ended = 'fenced' WHERE id = (
+    SELECT id FROM worker WHERE id = %s AND commits = %s AND ended IS NULL FOR UPDATE SKIP LOCKED)
+"""
+_BEGIN = """
+INSERT INTO worker (name, began_at, format, lease) VALUES (%s, %s, %s, %s) RETURNING id
+"""
+_BEGIN_LOG = f"UPDATE worker SET settled = id << {LOG_BITS}, holder = id WHERE id = %s"
+_FOLDED = "SELECT commits FROM worker WHERE id = 0"
+"""The highest number of a worker whose row was deleted: see `adoption.fold`."""
+
+_LIVE = "SELECT id, name, lease, commits, providers FROM worker WHERE ended IS NULL ORDER BY id"
+
+WATCHED_EVERY = 0.5
+"""Least seconds between two looks at the other workers' counters."""
+
+RENEWALS = 4
+"""Renewals within the shortest of all leases, while there is nothing to commit."""
+
+
+_ASK_ANEW = f"""
+UPDATE waiting SET due_at = 0, waits_for = NULL WHERE id = ANY(ARRAY(
+    SELECT id FROM waiting WHERE waits_for = '{waits.DIRECTORY}'
+        OR (waits_for >= 'settings ' AND waits_for < 'settings!')
+        OR (waits_for >= 'customer ' AND waits_for < 'customer!')
+    ORDER BY id FOR UPDATE SKIP LOCKED))
+"""
+"""Whoever asked for these isn't recorded: those for which a live worker asked wait again."""
+
+
+ORDERED = "ordered"
+"""How a lease ended that an operator ended: attempts may go on until it would have been over by itself."""
+
+ATTEMPTS_MAY_GO_ON = f"""
+({{0}}.ended = '{ORDERED}'
+    AND clock_timestamp() < {{0}}.renewed_at + {{0}}.lease * interval '1 microsecond')
+"""
+"""SQL for whether a worker that an operator ended may still be making attempts; `{0}` is its row."""
+
+
+class Fenced(JournalError):
+    """Another worker took over what this one had; this process has to end and begin anew."""
+
+
+class Lease:
+    """This worker's own lease, used in the journal's thread.
+
+    `clock` measures what is left of it; `renewed_at` is when the last renewal was sent that is committed.
+    """
+
+    def __init__(self, worker: int, seconds: float, clock: Callable[[], float], began_at: float) -> None:
+        self.worker = worker
+        self.seconds = seconds
+        self.clock = clock
+        self.renewed_at = began_at
+        self._sent_at = began_at
+        self._commits = 0
+
+    def renew(self, db: Db) -> None:
+        """Begin a commit with it. Raises Fenced or CommitsLost: then nothing may be committed."""
+        self._sent_at = self.clock()
+        if db.execute(_RENEW, (self.worker, self._commits)).rowcount != 1:
+            raise self._refused(db)
+
+    def note_commit(self) -> None:
+        """The transaction that it was renewed in is committed."""
+        self._commits += 1
+        self.renewed_at = self._sent_at
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last renewal was sent that is committed."""
+        return self.clock() - self.renewed_at
+
+    def took_place(self, db: Db) -> bool:
+        """Whether a commit took place whose answer was lost. Raises Fenced or CommitsLost.
+
+        Its session may still be at it, as while it waits for a standby: then the row is locked.
+        """
+        commits, ended = self._row(db, "FOR SHARE")
+        if commits == self._commits + 1:
+            return True
+        if commits != self._commits or ended is not None:
+            raise self._refused(db)
+        return False
+
+    def _refused(self, db: Db) -> JournalError:
+        """Why this worker may commit nothing more."""
+        commits, ended = self._row(db)
+        if commits is None and self.worker <= _folded(db):  # what was left is adopted, and the row deleted
+            return Fenced("another worker took over, long ago")
+        if commits is None or commits < self._commits:
+            return CommitsLost(self.worker, self._commits, commits)
+        if ended == HALTED:
+            return JournalHalted(
+                "another worker noticed that the database lost commits; all workers stop until you decide:"
+                " run deliveryd accept-loss"
+            )
+        if ended == ORDERED:
+            return Fenced("an operator ended this worker: see deliveryd decisions --verb fence")
+        return Fenced(f"another worker took over: this one's lease is {ended or 'used by another process'}")
+
+    def _row(self, db: Db, locked: LiteralString = "") -> tuple[int | None, str | None]:
+        """The counter, and how the lease was ended."""
+        row = db.execute(
+            f"SELECT commits, ended FROM worker WHERE id = %s {locked}", (self.worker,)
+        ).fetchone()
+        return (None, None) if row is None else (row[0], row[1])
+
+
+def _folded(db: Db) -> int:
+    row = db.execute(_FOLDED).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+class LiveWorker(NamedTuple):
+    """A worker whose lease nobody ended; `lease` in seconds."""
+
+    id: int
+    name: str
+    lease: float
+    commits: int
+    providers: frozenset[str] = frozenset()
+
+
+class LeaseWatch:
+    """Watches other workers' counters by a clock of its own, which no step of any other clock moves."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, tuple[int, float]] = {}
+
+    def over(self, workers: Sequence[LiveWorker], now: float) -> list[LiveWorker]:
+        """Those whose counter stood still for a whole lease, as far as was watched."""
+        known = self._since
+        self._since = {
+            each.id: known[each.id]
+            if each.id in known and known[each.id][0] == each.commits
+            else (each.commits, now)
+            for each in workers
+        }
+        return [each for each in workers if now - self._since[each.id][1] >= each.lease]
+
+
+class Neighbours:
+    """The other workers, as this one sees them; used in the journal's thread.
+
+    It fences one whose counter stood still for a whole lease, if this worker itself could renew all that
+    time: nobody can where the database restarts or stands still, and then nobody may be ended for it.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._watch = LeaseWatch()
+        self._steady_since = lease.clock()
+        self._looked_at = float("-inf")
+        self.live: Sequence[LiveWorker] = ()
+        """Those whose leases nobody ended, at the last look; this one isn't among them."""
+
+    def note_connected(self) -> None:
+        """The connection is a new one."""
+        self._steady_since = self._lease.clock()
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two renewals at most: a part of the shortest lease."""
+        return min([self._lease.seconds, *(each.lease for each in self.live)]) / RENEWALS
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next commit should look."""
+        return self._lease.clock() - self._looked_at >= min(WATCHED_EVERY, self.interval)
+
+    @property
+    def providers(self) -> frozenset[str]:
+        """The providers that any of them has."""
+        return frozenset[str]().union(*(each.providers for each in self.live))
+
+    def look(self, db: Db) -> None:
+        """Look at their counters, within a commit of this worker, and fence those whose leases are over."""
+        now = self._looked_at = self._lease.clock()
+        if self._lease.age > 2 * self.interval:
+            self._steady_since = now  # this one couldn't renew meanwhile, and so perhaps nobody could
+        others = [each for each in live_workers(db) if each.id != self._lease.worker]
+        over = self._watch.over(others, now)
+        fenced = {each.id for each in over if now - self._steady_since >= each.lease and fence(db, each)}
+        self.live = [each for each in others if each.id not in fenced]
+
+
+def boot_time() -> float:
+    """Seconds of a clock that nobody can set, and that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def live_workers(db: Db) -> list[LiveWorker]:
+    """The workers whose leases nobody ended."""
+    rows = db.execute(_LIVE).fetchall()
+    return [
+        LiveWorker(id_, name, lease / SECOND, commits, frozenset(providers))
+        for id_, name, lease, commits, providers in rows
+    ]
+
+
+def fence(db: Db, worker: LiveWorker) -> bool:
+    """End a worker's lease, if its counter is still what was seen and no commit is under way.
+
+    What waits for an answer that it may have asked for is due: another one asks anew.
+    """
+    if db.execute(_FENCE, (worker.id, worker.commits)).rowcount != 1:
+        return False
+    db.execute(_ASK_ANEW)
+    return True
+
+
+def begin_work(db: Db, lease: float, at: int, clock: Callable[[], float]) -> Lease:
+    """Begin as a new worker, with a log of its own. What ended ones left is adopted later.
+
+    Raises JournalHalted, and JournalUnusable if the journal was moved or upgraded beyond this program.
+    """
+    began_at = clock()
+    with db.transaction():
+        lock_schema(db)
+        writable_format(db)  # it may have been moved since it was opened
+        check_not_halted(db)
+        (id_,) = db.execute(_BEGIN, (own_name(), at, FORMAT, round(lease * SECOND))).fetchone() or (0,)
+        db.execute(_BEGIN_LOG, (id_,))
+    return Lease(id_, lease, clock, began_at)
+
+
+def release_lease(db: Db, lease: Lease) -> None:
+    """End this worker's own lease: others may adopt at once."""
+    with db.transaction():
+        db.execute("UPDATE worker SET ended = 'released' WHERE id = %s AND ended IS NULL", (lease.worker,))
+        db.execute(_ASK_ANEW)

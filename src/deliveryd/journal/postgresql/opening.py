@@ -1,0 +1,76 @@
+"""Opens the journal: the schema, and a lease of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
+from typing import TypeVar
+
+import anyio
+import psycopg
+
+from deliveryd.journal.event_json import EventWriter
+from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql.commits import Work, translated
+from deliveryd.journal.postgresql.connection import connect_to_read, connect_to_write
+from deliveryd.journal.postgresql.journal import PostgresqlJournal
+from deliveryd.journal.postgresql.lease import begin_work, boot_time
+from deliveryd.journal.postgresql.schema import prepare_schema
+from deliveryd.model import Clock, WallClock
+from deliveryd.runtime.threads import Blocking, in_thread, own_thread
+
+T = TypeVar("T")
+
+LEASE = 20.0
+"""Seconds after which a worker that commits nothing may be fenced."""
+
+
+@asynccontextmanager
+async def open_shared_journal(
+    source: JournalDatabase,
+    *,
+    details_field: str = "details",
+    observe: Callable[[float, int], None] = lambda _s, _n: None,
+    blocking: Blocking | None = None,
+    keep_variables: bool = False,
+    lease: float = LEASE,
+    clock: Clock | None = None,
+    boot_time: Callable[[], float] = boot_time,
+) -> AsyncIterator[PostgresqlJournal]:
+    """Open the journal as a worker of its own, and release its lease when the block ends.
+
+    Other workers may have it open at the same time. What ended ones left is adopted by `recover` and
+    `follow`.
+    `lease` is this worker's own, in seconds, by the clock `boot_time`, which nobody can set. The other
+    parameters are as for a journal in SQLite. Raises JournalError when the database can't be used.
+    """
+    async with nullcontext(blocking) if blocking is not None else own_thread("journal") as write:
+        connect = partial(connect_to_write, source, lease)
+        db = await write(connect)
+        journal: PostgresqlJournal | None = None
+        try:
+            await write(partial(_as_told, partial(prepare_schema, db)))
+            at = (clock or WallClock()).now()
+            mine = await write(partial(_as_told, partial(begin_work, db, lease, at, boot_time)))
+            work = Work(db, connect, mine, write, observe)
+            make = partial(PostgresqlJournal, work, partial(connect_to_read, source), blocking or in_thread)
+            events = EventWriter(details_field)
+            make = partial(make, events, keeps_variables=keep_variables, clock=clock)
+            journal = await write(partial(_as_told, make))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(journal.run)
+                try:
+                    yield journal
+                finally:
+                    journal.stop()
+        finally:
+            (db if journal is None else journal).close()
+
+
+def _as_told(work: Callable[[], T]) -> T:
+    """Work, with the database's errors as JournalError."""
+    try:
+        return work()
+    except psycopg.Error as error:
+        raise translated(error) from error

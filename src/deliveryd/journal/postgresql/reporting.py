@@ -1,0 +1,74 @@
+"""What the service answers to events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from deliveryd import transitions
+from deliveryd.journal.base import OutboxRow
+from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.outbox import Outbox
+from deliveryd.journal.postgresql.values import ENTRY, LOCATED, VISIBLE, plain
+from deliveryd.journal.rows import entry_of
+from deliveryd.model import Entry
+
+_POSTED = "INSERT INTO post (at, last, first) SELECT %s, * FROM unnest(%s::int8[], %s::int8[])"
+_RELEASE = f"""
+UPDATE message m SET state = {transitions.DEQUEUED_ACCEPTED.after:d}
+FROM unnest(%s::int8[]) AS wanted (id) JOIN seen ON seen.id = wanted.id
+WHERE m.day = seen.day AND m.id = seen.id AND m.state = {transitions.DEQUEUED_ACCEPTED.before:d}
+"""
+# An operator's decision to drop one stays.
+_SET_ASIDE = f"""
+SELECT {ENTRY} FROM unnest(%s::int8[]) AS wanted (seq) JOIN event e ON e.seq = wanted.seq
+{LOCATED.format(id="e.message_id")}
+WHERE e.dropped_at IS NULL AND m.state = {transitions.REOPENED.before:d} AND {VISIBLE} ORDER BY m.id
+FOR NO KEY UPDATE OF m
+"""
+_REOPEN = f"""
+UPDATE message m SET state = {transitions.REOPENED.after:d}, ended_at = NULL, owner = %s
+FROM unnest(%s::int8[]) AS wanted (id) JOIN seen ON seen.id = wanted.id
+WHERE m.day = seen.day AND m.id = seen.id AND m.state = {transitions.REOPENED.before:d}
+"""
+_REFUSE = """
+UPDATE event SET refused_at = %s, refused = %s, refusals = coalesce(refusals, 0) + 1 WHERE seq = %s
+RETURNING refusals
+"""
+_SET_MESSAGE_ASIDE = f"""
+UPDATE message m SET state = {transitions.DEQUEUED_REFUSED.after:d}, ended_at = %s, owner = NULL
+FROM seen WHERE seen.id = %s AND m.day = seen.day AND m.id = seen.id
+    AND m.state = {transitions.DEQUEUED_REFUSED.before:d}
+"""
+
+
+def accept(db: Db, outbox: Outbox, worker: int, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
+    """Mark events as accepted; return the messages that were set aside and may be sent now."""
+    settled = outbox.settle(db, rows)
+    if not settled:
+        return []
+    outbox.note(db, at)
+    db.execute(_POSTED, (at, [each.last for each in settled], [each.first for each in settled]))
+    dequeued = {
+        row.seq: row.message_id
+        for row in rows
+        if row.status == "dequeued" and any(each.first <= row.seq <= each.last for each in settled)
+    }
+    if not dequeued:
+        return []
+    if db.execute(_RELEASE, (sorted(dequeued.values()),)).rowcount == len(dequeued):
+        return []
+    entries = [entry_of(row) for row in db.execute(_SET_ASIDE, (list(dequeued),))]
+    if entries:
+        db.execute(_REOPEN, (worker, [entry.id for entry in entries]))
+    return entries
+
+
+def refuse(db: Db, outbox: Outbox, row: OutboxRow, reason: str, at: int) -> int:
+    """Set an event aside; return how often it was refused by now."""
+    if not outbox.settle(db, [row]):
+        return 0
+    outbox.note(db, at)
+    found = db.execute(_REFUSE, (at, plain(reason), row.seq)).fetchone()
+    if row.status == "dequeued":
+        db.execute(_SET_MESSAGE_ASIDE, (at, row.message_id))
+    return 0 if found is None else int(found[0])

@@ -1,0 +1,83 @@
+"""The list of recipients who can't be reached on a channel any more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from deliveryd.journal.base import MatchedReceipt
+from deliveryd.journal.orders import Effect
+from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.values import plain
+from deliveryd.journal.stopped import Listed, StoppedRecipient, listed_after
+from deliveryd.model import StopChange
+
+_LIST = """
+SELECT channel, digest, at, reason, source FROM stopped
+WHERE lifted_at IS NULL AND (%(channel)s::text IS NULL OR channel = %(channel)s) ORDER BY at, channel, digest
+"""
+_FIND = "SELECT at, lifted_at FROM stopped WHERE channel = %s AND digest = %s FOR UPDATE"
+_KEEP = """
+INSERT INTO stopped (channel, digest, at, lifted_at, reason, source, change, changed_by)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+ON CONFLICT (channel, digest) DO UPDATE SET at = excluded.at, lifted_at = excluded.lifted_at,
+    reason = excluded.reason, source = excluded.source, change = excluded.change,
+    changed_by = excluded.changed_by
+"""
+_LIFT = """
+INSERT INTO stopped (channel, digest, at, lifted_at, source, change, changed_by)
+VALUES (%s, %s, %s, %s, %s, %s, %s)
+ON CONFLICT (channel, digest) DO UPDATE SET lifted_at = excluded.lifted_at, change = excluded.change,
+    changed_by = excluded.changed_by
+"""
+# Whoever changes the list has the row of its version, so that numbers come in the order of commits.
+_NEXT_CHANGE = "UPDATE version SET number = number + 1 WHERE kind = 'stops' RETURNING number"
+_CHANGED = """
+SELECT channel, digest, coalesce(lifted_at, at), lifted_at IS NULL, reason, source FROM stopped
+WHERE change > %s AND change <= %s AND changed_by <> %s ORDER BY change
+"""
+
+
+def record_stops(db: Db, changes: Collection[StopChange], worker: int) -> list[bool]:
+    """Record changes that a worker makes; return for each whether it changed the list."""
+    if not changes:
+        return []
+    (number,) = db.execute(_NEXT_CHANGE).fetchone() or (0,)
+    return [_record(db, change, (number, worker)) for change in changes]
+
+
+def _record(db: Db, change: StopChange, made: tuple[int, int]) -> bool:
+    row = db.execute(_FIND, (change.channel, change.digest)).fetchone()
+    after = listed_after(change, None if row is None else Listed(*row))
+    if after is None:
+        return False
+    channel, digest = change.channel, change.digest
+    if after.is_kept and after.lifted_at is None:
+        db.execute(_KEEP, (channel, digest, after.at, None, plain(change.reason), change.source, *made))
+    elif after.is_kept:
+        db.execute(_LIFT, (channel, digest, after.at, after.at, change.source, *made))
+    return after.is_changed
+
+
+def changed_stops(db: Db, after: int, until: int, worker: int) -> list[StopChange]:
+    """Return what other workers changed, by the numbers of the changes."""
+    rows = db.execute(_CHANGED, (after, until, worker))
+    return [StopChange(channel, bytes(digest), *rest) for channel, digest, *rest in rows]
+
+
+def stops_reported(db: Db, changes: Sequence[StopChange], worker: int) -> list[MatchedReceipt]:
+    """Record what receipts say of recipients; return what each one did."""
+    return [
+        MatchedReceipt("matched", Effect(stop=change)) if changed else MatchedReceipt("repeated")
+        for change, changed in zip(changes, record_stops(db, changes, worker), strict=True)
+    ]
+
+
+def in_force(db: Db) -> list[tuple[str, bytes]]:
+    """Return the channel and the digest of everybody on the list."""
+    rows = db.execute("SELECT channel, digest FROM stopped WHERE lifted_at IS NULL")
+    return [(channel, bytes(digest)) for channel, digest in rows]
+
+
+def read_stopped(db: Db, channel: str | None) -> list[StoppedRecipient]:
+    """Return the list, of one channel if given, oldest first."""
+    return [StoppedRecipient(*row) for row in db.execute(_LIST, {"channel": plain(channel)})]

@@ -1,0 +1,151 @@
+"""The workers of the journal, as operators see them, and the orders about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import psycopg
+
+from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql.commits import translated
+from deliveryd.journal.postgresql.connection import Db, connect_to_read, connect_to_write
+from deliveryd.journal.postgresql.halt import Loss, accept_losses, losses
+from deliveryd.journal.postgresql.lease import ORDERED
+from deliveryd.journal.postgresql.schema import LOG_BITS, check_readable, lock_schema
+from deliveryd.journal.postgresql.values import plain
+from deliveryd.model import SECOND
+from deliveryd.states import State
+
+T = TypeVar("T")
+
+_SESSION_LIMIT = 20.0
+"""Seconds after which the server ends a command that stands still within a transaction."""
+
+_WORKERS = f"""
+WITH held AS (
+    SELECT coalesce(v.holder, v.id) AS holder,
+        coalesce(sum(m.taken), 0)::int8 AS taken, coalesce(sum(m.ready), 0)::int8 AS ready,
+        coalesce(sum(m.sending), 0)::int8 AS sending, sum((SELECT count(*) FROM event e
+            WHERE e.seq > v.settled AND e.seq < (v.id + 1) << {LOG_BITS}))::int8 AS events
+    FROM worker v LEFT JOIN (
+        SELECT owner, count(*) FILTER (WHERE state = {State.TAKEN:d}) AS taken,
+            count(*) FILTER (WHERE state = {State.READY:d}) AS ready,
+            count(*) FILTER (WHERE state = {State.SENDING:d}) AS sending
+        FROM message WHERE owner > 0 GROUP BY owner) AS m ON m.owner = v.id
+    WHERE v.holder IS NOT NULL OR m.owner IS NOT NULL GROUP BY coalesce(v.holder, v.id))
+SELECT w.id, w.name, w.began_at, w.lease / {SECOND}::float8, w.commits,
+    greatest(extract(epoch FROM clock_timestamp() - w.renewed_at), 0)::float8, w.ended,
+    coalesce(held.taken, 0), coalesce(held.ready, 0), coalesce(held.sending, 0), coalesce(held.events, 0),
+    w.providers
+FROM worker w LEFT JOIN held ON held.holder = w.id
+WHERE w.ended IS NULL OR held.taken + held.ready + held.sending + held.events > 0
+ORDER BY w.id
+"""
+_HELD = "SELECT id, state FROM message WHERE owner = %s ORDER BY id"
+_FENCE = f"UPDATE worker SET ended = '{ORDERED}' WHERE id = %s AND ended IS NULL"
+_RECORD = """
+INSERT INTO decision (at, verb, kind, key, message_id, "user", caller, reason)
+VALUES (%s, %s, %s, %s, NULL, %s, %s, %s)
+"""
+
+
+class WorkerRecord(NamedTuple):
+    """A worker of the journal, or what an ended one left.
+
+    `lease` and `still` are seconds: how long its lease is, and for how long its counter `commits` stood still
+    by the database's clock. `ended` None: nobody ended its lease. `taken`, `ready`, `sending`: messages.
+    `events`: those that the service hasn't accepted. What it took over from others is among them.
+    """
+
+    id: int
+    name: str
+    began_at: int
+    lease: float
+    commits: int
+    still: float
+    ended: str | None
+    taken: int
+    ready: int
+    sending: int
+    events: int
+    providers: Sequence[str]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its counter stood still for a whole lease, so that another worker may end it."""
+        return self.ended is None and self.still >= self.lease
+
+
+class By(NamedTuple):
+    """Who decided, and why; the fields are those of `orders.Order`."""
+
+    user: str | None
+    caller: str | None
+    reason: str | None
+
+
+class Workers:
+    """Reads and orders of the workers of one journal. Each method raises JournalError."""
+
+    def __init__(self, source: JournalDatabase) -> None:
+        self._source = source
+
+    def list(self) -> Sequence[WorkerRecord]:
+        """Return the workers, and the ended ones of which something is left."""
+        return self._run(connect_to_read, _listed)
+
+    def held(self, worker: int) -> Mapping[int, State]:
+        """Return the messages that a worker took and that wait for nobody else, by id."""
+        return self._run(connect_to_read, lambda db: _held(db, worker))
+
+    def fence(self, worker: WorkerRecord, at: int, by: By) -> bool:
+        """End a worker's lease, though it may be alive; False: it is over already.
+
+        A commit that is under way comes before it.
+        """
+
+        def fence(db: Db) -> bool:
+            if not db.execute(_FENCE, (worker.id,)).rowcount:
+                return False
+            db.execute(_RECORD, (at, Action.FENCE, ItemKind.WORKER, plain(worker.name), *map(plain, by)))
+            return True
+
+        return self._run(_connect, fence)
+
+    def losses(self) -> Sequence[Loss]:
+        """Return which workers noticed that acknowledged commits were lost, since it was last accepted."""
+        return self._run(connect_to_read, losses)
+
+    def accept_losses(self, at: int, by: By) -> int:
+        """Let workers begin again; return how many had noticed a loss."""
+
+        def accept(db: Db) -> int:
+            lock_schema(db)
+            for each in losses(db):
+                name = plain(each.name)
+                db.execute(_RECORD, (at, Action.ACCEPT_LOSS, ItemKind.WORKER, name, *map(plain, by)))
+            return accept_losses(db, at)
+
+        return self._run(_connect, accept)
+
+    def _run(self, connect: Callable[[JournalDatabase], Db], work: Callable[[Db], T]) -> T:
+        try:
+            with connect(self._source) as db, db.transaction():
+                check_readable(db)
+                return work(db)
+        except psycopg.Error as error:
+            raise translated(error) from error
+
+
+def _connect(source: JournalDatabase) -> Db:
+    return connect_to_write(source, _SESSION_LIMIT)
+
+
+def _held(db: Db, worker: int) -> Mapping[int, State]:
+    return {id_: State(state) for id_, state in db.execute(_HELD, (worker,))}
+
+
+def _listed(db: Db) -> Sequence[WorkerRecord]:
+    return [WorkerRecord._make((*row[:-1], tuple(row[-1]))) for row in db.execute(_WORKERS)]

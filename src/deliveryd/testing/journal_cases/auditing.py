@@ -1,0 +1,82 @@
+"""Cases of JournalConformance: the audit of a journal, whatever was recorded in it."""
+
+from __future__ import annotations
+
+from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.model import Malformed
+from deliveryd.states import State
+from deliveryd.testing.journal_cases.protocol import OpenJournal
+from deliveryd.testing.journal_cases.reading import OpenReader, fail_on
+from deliveryd.testing.journal_cases.samples import (
+    DAYS_LATER,
+    NOW,
+    ONE_SECOND,
+    accept_all,
+    bring_in_doubt,
+    bring_to_wait,
+    decide_on,
+    deliver_to_sent,
+    make_ready,
+    refuse_first,
+    sample_message,
+    tried,
+)
+
+
+class AuditCases:
+    """What a journal must do: an audit that finds it balanced."""
+
+    async def test_an_audit_counts_messages_by_state_and_finds_nothing_broken(
+        self, open_journal: OpenJournal, open_reader: OpenReader
+    ) -> None:
+        """Over messages in every state, and what waits for the service or was refused by it."""
+        async with open_journal() as journal:
+            await tried(journal, State.DELIVERED)
+            await deliver_to_sent(journal, 1)
+            await fail_on(journal, 2, "sms", NOW + 5, "no such number")
+            await bring_in_doubt(journal, 3)
+            await bring_to_wait(journal, 4, NOW + ONE_SECOND)
+            await make_ready(journal, 5)
+            await journal.take([sample_message(6)], [], NOW)
+            await refuse_first(journal, NOW)
+            await journal.take([sample_message(8)], [Malformed('{"id":9}', "no settings", 9)], NOW)
+            found = open_reader().audit()
+            assert found.states == {
+                State.TAKEN: 1,
+                State.READY: 1,
+                State.WAITING: 1,
+                State.IN_DOUBT: 1,
+                State.SENT: 1,
+                State.DELIVERED: 1,
+                State.FAILED: 2,
+                State.SET_ASIDE: 1,
+            }
+            assert (found.account.taken, found.gap, found.ids_kept) == (9, 0, 0)
+            assert (found.events_waiting, found.events_refused) == (3, 1)
+            assert found.lost == (0, None)
+            assert found.findings == ()
+            assert found.is_balanced
+            assert found.checks > 30
+
+    async def test_an_audit_counts_what_was_erased_forgotten_and_pruned(
+        self, open_journal: OpenJournal, open_reader: OpenReader
+    ) -> None:
+        async with open_journal() as journal:
+            for id_ in (1, 2, 3, 4):
+                await deliver_to_sent(journal, id_)
+            await decide_on(journal, Action.ERASE, ItemKind.MESSAGE, 1)
+            await decide_on(journal, Action.FORGET_ANYWAY, ItemKind.MESSAGE, 2)
+            assert await journal.prune(DAYS_LATER, 1) >= 1
+            found = open_reader().audit()
+            assert (found.account.taken, found.ids_kept, found.account.forgotten) == (4, 2, 1)
+            assert found.states == {State.SENT: 1}
+            assert (found.is_balanced, found.findings) == (True, ())
+
+    async def test_an_audit_counts_batches_that_may_be_lost(
+        self, open_journal: OpenJournal, open_reader: OpenReader
+    ) -> None:
+        async with open_journal() as journal:
+            await journal.take([sample_message(1)], [], NOW, lost=2)
+            await journal.take([sample_message(2)], [], NOW + 5, lost=1)
+            await accept_all(journal)
+            assert open_reader().audit().lost == (3, NOW + 5)

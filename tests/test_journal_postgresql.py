@@ -1,0 +1,638 @@
+"""The journal in PostgreSQL, beyond the table of journals: leases, lost connections, days, addresses."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import parse_qs, urlsplit
+
+import anyio
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from deliveryd.errors import (
+    JournalError,
+    JournalFull,
+    JournalUnreachable,
+    JournalUnusable,
+)
+from deliveryd.journal import group_commit
+from deliveryd.journal.base import Journal
+from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql import commits
+from deliveryd.journal.postgresql.connection import connect_to_read, connect_to_write, conninfo
+from deliveryd.journal.postgresql.halt import CommitsLost
+from deliveryd.journal.postgresql.lease import (
+    Fenced,
+    LeaseWatch,
+    LiveWorker,
+    fence,
+    live_workers,
+)
+from deliveryd.journal.postgresql.opening import open_shared_journal
+from deliveryd.journal.postgresql.reader import PostgresqlReader
+from deliveryd.journal.postgresql.schema import FORMAT, PARTITIONED, days_there, drop_partition, make_day
+from deliveryd.model import Outcome, Transition
+from deliveryd.states import State
+from deliveryd.testing.journal_cases.samples import (
+    DAYS_LATER,
+    NOW,
+    accept_all,
+    accepted_step,
+    attempt_on,
+    begin_attempts,
+    bring_to_wait,
+    decide_on,
+    deliver_to_sent,
+    make_ready,
+    receive_all,
+    sample_entry,
+    sample_message,
+    sample_receipt,
+    state_counts,
+    waiting_events,
+)
+from support.directories import NoPostgres, open_postgres
+from support.pg_proxy import Proxy, proxy_to
+from support.postgres import new_database
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+LEASE = 1.0
+"""Seconds: as long as the tests may wait for a worker that was killed."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def source() -> JournalDatabase:
+    url = new_database()
+    if url is None:
+        pytest.skip("there is no PostgreSQL here")
+    return JournalDatabase(url)
+
+
+# leases
+
+
+async def test_a_fenced_worker_records_nothing_more_and_says_so(source: JournalDatabase) -> None:
+    async with open_shared_journal(source, lease=LEASE) as journal:
+        await make_ready(journal, 1)
+        with connect_to_write(source, 9) as other:
+            (worker,) = live_workers(other)
+            assert fence(other, worker)
+            assert not fence(other, worker)
+        with pytest.raises(Fenced):
+            await begin_attempts(journal, attempt_on(1))
+        with pytest.raises(Fenced):
+            await journal.counts()
+    async with open_shared_journal(source, lease=LEASE) as journal:
+        assert await state_counts(journal) == {State.READY: 1}
+
+
+async def test_a_fence_fails_where_the_worker_committed_since_it_was_seen(source: JournalDatabase) -> None:
+    async with open_shared_journal(source) as journal:
+        with connect_to_write(source, 9) as other:
+            (seen,) = live_workers(other)
+            await make_ready(journal, 1)
+            assert not fence(other, seen)
+        await begin_attempts(journal, attempt_on(1))
+
+
+async def test_a_database_that_lost_acknowledged_commits_ends_the_journal(source: JournalDatabase) -> None:
+    """As after an asynchronous standby took over; a worker that went on would send again what it sent."""
+    async with open_shared_journal(source) as journal:
+        await make_ready(journal, 1)
+        with psycopg.connect(source.url, autocommit=True) as admin:
+            admin.execute("UPDATE worker SET commits = commits - 1 WHERE ended IS NULL")
+        with pytest.raises(CommitsLost):
+            await begin_attempts(journal, attempt_on(1))
+
+
+def test_a_lease_is_over_when_its_counter_stood_still_for_all_of_it_as_far_as_was_watched() -> None:
+    """By the watcher's clock alone; what was before the first look doesn't count."""
+    watch = LeaseWatch()
+    still, busy = LiveWorker(1, "a", 20.0, 5), LiveWorker(2, "b", 20.0, 5)
+    assert watch.over([still, busy], 1000.0) == []
+    assert watch.over([still, busy._replace(commits=6)], 1019.9) == []
+    assert watch.over([still, busy._replace(commits=6)], 1020.0) == [still]
+    assert watch.over([busy._replace(commits=7)], 1100.0) == []
+    assert watch.over([still], 1100.0) == []  # it was gone, and is watched anew
+
+
+# connections
+
+
+@pytest.fixture
+def proxied(source: JournalDatabase) -> Iterator[tuple[JournalDatabase, Proxy]]:
+    """The journal behind a proxy."""
+    url = urlsplit(source.url)
+    server = Path(parse_qs(url.query)["host"][0])
+    with TemporaryDirectory(prefix="pgx-", dir="/tmp") as folder, proxy_to(server, Path(folder)) as proxy:
+        yield JournalDatabase(source.url.replace(str(server), folder)), proxy
+
+
+async def test_a_commit_whose_answer_is_lost_is_neither_lost_nor_done_twice(
+    proxied: tuple[JournalDatabase, Proxy],
+) -> None:
+    """The counter of the lease tells that it took place; the journal goes on over a new connection."""
+    source, proxy = proxied
+    async with open_shared_journal(source) as journal:
+        for number in range(1, 6):
+            proxy.cuts = 1
+            assert set(await journal.take([sample_message(number)], [], NOW)) == {number}
+            assert proxy.cuts == 0
+        assert [row.message_id for row in await accept_all(journal)] == [1, 2, 3, 4, 5]
+        account = await journal.account()
+        assert (account.taken, account.gap) == (5, 0)
+
+
+async def test_while_the_database_is_down_steps_wait_and_receipts_are_given_back() -> None:
+    """A crash of the server loses nothing that was acknowledged; the line stands still meanwhile."""
+    with TemporaryDirectory(prefix="pg-", dir="/tmp"):
+        try:
+            context = open_postgres()
+            server = context.__enter__()
+        except NoPostgres:
+            pytest.skip("there is no PostgreSQL here")
+        try:
+            async with open_shared_journal(JournalDatabase(server.url)) as journal:
+                await make_ready(journal, 1, 2)
+                seen: list[int] = []
+
+                async def look_beside() -> None:
+                    seen.append((await journal.account()).taken)
+
+                server.stop()
+                with pytest.raises(JournalUnreachable):
+                    await journal.receive([sample_receipt("p1")])
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(begin_attempts, journal, attempt_on(1))
+                    while not journal.full:
+                        await anyio.lowlevel.checkpoint()
+                    assert journal.is_unreachable
+                    assert not journal.has_room()
+                    tasks.start_soon(look_beside)
+                    await anyio.to_thread.run_sync(server.start)
+                assert seen == [2]
+                assert not journal.is_unreachable
+                assert await state_counts(journal) == {State.SENDING: 1, State.READY: 1}
+                assert await receive_all(journal, [sample_receipt("p1")]) == ["unmatched"]
+        finally:
+            context.__exit__(None, None, None)
+
+
+async def test_a_database_that_takes_too_long_counts_as_one_that_is_gone(
+    source: JournalDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A COMMIT may wait for a standby for hours: no error tells of it, and a restart wouldn't help."""
+    monkeypatch.setattr(commits, "STALLED", 0.1)
+    async with open_shared_journal(source) as journal:
+        with psycopg.connect(source.url) as admin, anyio.fail_after(20):
+            admin.execute("LOCK TABLE worker IN EXCLUSIVE MODE")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(make_ready, journal, 1)
+                while not journal.full:
+                    await anyio.lowlevel.checkpoint()
+                assert journal.is_unreachable
+                admin.rollback()
+        assert not journal.full
+        assert await state_counts(journal) == {State.READY: 1}
+
+
+async def test_a_commit_that_was_cancelled_while_it_waited_for_a_standby_ends_the_journal(
+    source: JournalDatabase,
+) -> None:
+    """PostgreSQL reports success with a warning; the standby may not have it."""
+    async with open_shared_journal(source) as journal:
+        await make_ready(journal, 1)
+        with psycopg.connect(source.url, autocommit=True) as admin:
+            try:
+                admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+                admin.execute("SELECT pg_reload_conf()")
+                async with anyio.create_task_group() as tasks:
+
+                    async def step() -> None:
+                        with pytest.raises(JournalError, match="standby"):  # noqa: PT012  # it repeats
+                            while True:
+                                await journal.hasten({1: NOW})
+
+                    tasks.start_soon(step)
+                    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+                    while (row := admin.execute(waiting).fetchone()) is None:
+                        await anyio.lowlevel.checkpoint()
+                    admin.execute("SELECT pg_cancel_backend(%s)", row)
+                assert journal.is_broken
+            finally:
+                admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+                admin.execute("SELECT pg_reload_conf()")
+
+
+async def test_a_commit_that_goes_on_when_its_connection_is_cut_ends_no_worker(
+    proxied: tuple[JournalDatabase, Proxy], source: JournalDatabase
+) -> None:
+    """It waits for a standby while the worker asks what became of it: the answer has to wait as well."""
+    there, proxy = proxied
+    async with open_shared_journal(there) as journal:
+        with psycopg.connect(source.url, autocommit=True) as admin:
+            try:
+                admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+                admin.execute("SELECT pg_reload_conf()")
+                async with anyio.create_task_group() as tasks:
+
+                    async def take() -> None:
+                        for number in count(1):
+                            taken[number] = await journal.take([sample_message(number)], [], NOW)
+                            if admin.execute(without).fetchone():
+                                return
+
+                    taken: dict[int, Mapping[int, int]] = {}
+                    without = "SELECT 1 WHERE current_setting('synchronous_standby_names') = ''"
+                    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+                    asking = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                    tasks.start_soon(take)
+                    while admin.execute(waiting).fetchone() is None:
+                        await anyio.lowlevel.checkpoint()
+                    proxy.cut()
+                    while admin.execute(asking).fetchone() is None:
+                        await anyio.lowlevel.checkpoint()
+                    admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+                    admin.execute("SELECT pg_reload_conf()")
+            finally:
+                admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+                admin.execute("SELECT pg_reload_conf()")
+        assert all(set(ids) == {number} for number, ids in taken.items())
+        assert [row.message_id for row in await accept_all(journal)] == list(taken)
+
+
+@pytest.mark.parametrize("table", ["worker", "event"])
+async def test_a_session_that_is_ended_while_the_journal_opens_is_told_in_one_line(
+    source: JournalDatabase, table: str
+) -> None:
+    """As where a server restarts at that moment: nobody reads a traceback for it."""
+    async with open_shared_journal(source):
+        pass
+    with psycopg.connect(source.url) as busy, psycopg.connect(source.url, autocommit=True) as admin:
+        busy.execute(f"LOCK TABLE {table}")
+
+        async def end_session() -> None:
+            ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'relation'"
+            while admin.execute(ended).fetchone() is None:
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(end_session)
+            with pytest.raises(JournalUnreachable, match="can't be reached"):
+                async with open_shared_journal(source):
+                    pass
+
+
+@pytest.mark.parametrize("setting", ["default_transaction_read_only = on", "lock_timeout = '20ms'"])
+async def test_a_server_that_takes_no_writes_for_now_is_waited_for(
+    source: JournalDatabase, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of a cloud does that whose disk is nearly full; the line goes on when it has room again."""
+    monkeypatch.setattr(group_commit, "FULL_PAUSE", 0.05)
+    async with open_shared_journal(source) as journal:
+        writes = "-c default_transaction_read_only=off"
+        with (
+            psycopg.connect(source.url, autocommit=True, options=writes) as admin,
+            psycopg.connect(source.url, options=writes) as busy,
+        ):
+            try:
+                if "lock" in setting:
+                    busy.execute("LOCK TABLE message IN EXCLUSIVE MODE")
+                admin.execute(f"ALTER SYSTEM SET {setting}")
+                admin.execute("SELECT pg_reload_conf()")
+                async with anyio.create_task_group() as tasks:
+
+                    async def take() -> None:
+                        for number in count(1):
+                            await make_ready(journal, number)
+                            if is_over:
+                                return
+
+                    is_over = False
+                    tasks.start_soon(take)
+                    while not journal.is_unreachable:
+                        await anyio.lowlevel.checkpoint()
+                    admin.execute(f"ALTER SYSTEM RESET {setting.partition(' ')[0]}")
+                    admin.execute("SELECT pg_reload_conf()")
+                    busy.rollback()
+                    is_over = True
+            finally:
+                admin.execute(f"ALTER SYSTEM RESET {setting.partition(' ')[0]}")
+                admin.execute("SELECT pg_reload_conf()")
+        assert not journal.is_broken
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_nothing_is_lost_or_told_twice_while_connections_break_at_random(
+    proxied: tuple[JournalDatabase, Proxy],
+    source: JournalDatabase,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sessions are ended by the server, and answers to COMMIT are swallowed; eight messages live at once."""
+    monkeypatch.setattr(group_commit, "FULL_PAUSE", 0.01)
+    monkeypatch.setattr(commits, "RECONNECT_PAUSE", 0.01)
+    choices = random.Random(seed)
+    behind, proxy = proxied
+    async with open_shared_journal(behind) as journal, anyio.create_task_group() as tasks:
+
+        async def break_connections() -> None:
+            with psycopg.connect(source.url, autocommit=True) as admin:
+                while True:
+                    await anyio.sleep(choices.random() * 0.1)
+                    if choices.random() < 0.5:
+                        proxy.cuts += 1
+                    else:
+                        admin.execute(_END_ALL_OTHERS)
+
+        tasks.start_soon(break_connections)
+        async with anyio.create_task_group() as lives:
+            for lane in range(8):
+                lives.start_soon(_live, journal, range(lane * 10 + 1, lane * 10 + 11))
+        tasks.cancel_scope.cancel()
+        proxy.cuts = 0
+    async with open_shared_journal(source) as journal:
+        account = await journal.account()
+        assert (account.taken, account.ends, account.gap) == (80, {State.DELIVERED: 80}, 0)
+        for life in PostgresqlReader(source).lives(range(1, 81)):
+            assert [event.status for event in life.events] == ["dequeued", "sent", "delivered"]
+
+
+_END_ALL_OTHERS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+async def _live(journal: Journal, numbers: Iterable[int]) -> None:
+    """Bring messages from the queue to their receipts, one after the other."""
+    for number in numbers:
+        assert set(await journal.take([sample_message(number)], [], NOW)) == {number}
+        await journal.accept(await journal.outbox(0, 1000), NOW)
+        await begin_attempts(journal, attempt_on(number))
+        await journal.change([accepted_step(attempt_on(number), f"p{number}")])
+        while True:
+            with suppress(JournalFull):
+                assert await receive_all(journal, [sample_receipt(f"p{number}")]) in (
+                    ["matched"],
+                    ["repeated"],
+                )
+                break
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("postgresql://ops:secret@db.example/j", "holds a password"),
+        ("postgresql://db.example/j?sslmode=require", "verify-full"),
+        ("postgresql://127.0.0.1,db.example/j?sslmode=disable", "verify-full"),
+        ("postgresql:///j?sslmode=prefer", "verify-full"),
+        ("postgresql://localhost/j?hostaddr=192.0.2.1&sslmode=prefer", "verify-full"),
+        ("postgresql:///j?host=/run/postgresql&hostaddr=192.0.2.1&sslmode=prefer", "verify-full"),
+        ("postgresql://db.example/j?sslkey=/k&sslpassword=secret", "holds a password"),
+        ("postgresql://db.example/j?nonsense=1", "can't be read"),
+    ],
+)
+def test_an_address_that_would_leak_or_trust_anybody_is_refused(url: str, why: str) -> None:
+    with pytest.raises(JournalUnusable, match=why):
+        conninfo(JournalDatabase(url))
+
+
+@pytest.mark.parametrize("how", ["variable", "service"])
+def test_the_environment_leads_a_local_address_nowhere_else(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Off this machine the server has to prove who it is, and nobody is to be asked who needn't."""
+    service = tmp_path / "services"
+    service.write_text("[elsewhere]\nhostaddr=127.0.0.2\n")
+    if how == "variable":
+        monkeypatch.setenv("PGHOSTADDR", "127.0.0.2")
+    else:
+        monkeypatch.setenv("PGSERVICEFILE", str(service))
+        monkeypatch.setenv("PGSERVICE", "elsewhere")
+    for host in ("localhost", "127.0.0.1"):
+        with socket.create_server(("127.0.0.2", 0)) as elsewhere:
+            elsewhere.setblocking(False)
+            port = elsewhere.getsockname()[1]
+            with pytest.raises(JournalUnreachable):
+                connect_to_read(JournalDatabase(f"postgresql://ops@{host}:{port}/j?connect_timeout=2"))
+            with pytest.raises(BlockingIOError):
+                elsewhere.accept()
+
+
+def test_an_error_of_the_database_quotes_no_row(source: JournalDatabase) -> None:
+    """Errors are logged, and a row has a message's text."""
+    with psycopg.connect(source.url) as db:
+        db.execute("CREATE TABLE message (id int NOT NULL, variables text)")
+        with pytest.raises(psycopg.Error) as raised:
+            db.execute("INSERT INTO message VALUES (NULL, 'Anna')")
+    assert "Anna" in str(raised.value)
+    assert "Anna" not in str(commits.translated(raised.value))
+
+
+def test_a_password_that_others_may_read_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("secret\n")
+    (tmp_path / "password").chmod(0o644)
+    with pytest.raises(JournalUnusable, match="may be read by everybody"):
+        conninfo(JournalDatabase("postgresql://ops@db.example/j", tmp_path / "password"))
+
+
+def test_another_machine_has_to_prove_who_it_is_and_the_password_comes_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("s e'cret\n")
+    (tmp_path / "password").chmod(0o600)
+    found = conninfo_to_dict(
+        conninfo(JournalDatabase("postgresql://ops@db.example/j", tmp_path / "password"))
+    )
+    assert (found["sslmode"], found["sslrootcert"], found["password"]) == (
+        "verify-full",
+        "system",
+        "s e'cret",
+    )
+    here = conninfo_to_dict(conninfo(JournalDatabase("postgresql://ops@localhost/j")))
+    assert "sslmode" not in here
+    with pytest.raises(JournalUnusable, match="password_file"):
+        conninfo(JournalDatabase("postgresql://ops@db.example/j", tmp_path / "absent"))
+
+
+async def test_a_database_of_something_else_and_a_newer_format_are_left_alone(
+    source: JournalDatabase,
+) -> None:
+    async with open_shared_journal(source):
+        pass
+    with psycopg.connect(source.url, autocommit=True) as admin:
+        admin.execute(
+            "UPDATE meta SET value = %s WHERE key IN ('format', 'written_since')", [str(FORMAT + 1)]
+        )
+        with pytest.raises(JournalUnusable, match="run a newer one"):
+            async with open_shared_journal(source):
+                pass
+        admin.execute("DELETE FROM meta WHERE key = 'format'")
+        with pytest.raises(JournalUnusable, match="no journal"):
+            async with open_shared_journal(source):
+                pass
+
+
+# days
+
+
+async def test_what_has_to_stay_moves_on_before_its_day_is_dropped(source: JournalDatabase) -> None:
+    """It waits, is sent and is confirmed as if nothing had happened; of the others the ids are kept."""
+    async with open_shared_journal(source) as journal:
+        await deliver_to_sent(journal, 1, "p1")
+        await bring_to_wait(journal, 2, DAYS_LATER, "sms")
+        await make_ready(journal, 3)
+        step_to = sample_entry(3)
+        assert await journal.prune(DAYS_LATER, 100) == 1
+        with psycopg.connect(source.url) as admin:
+            first = days_there(admin)
+            assert len(first) == 1
+        await journal.take([sample_message(5), sample_message(1)], [], DAYS_LATER)
+        assert await waiting_events(journal) == [(5, "dequeued"), (1, "dequeued"), (1, "sent")]
+        await accept_all(journal, DAYS_LATER)
+        (entry,) = (await journal.due(DAYS_LATER, {"sms": 9})).entries
+        assert entry.id == 2
+        await begin_attempts(
+            journal, entry.begun("sms", b"12345678", DAYS_LATER), step_to.begun("sms", b"1", NOW)
+        )
+        assert await state_counts(journal) == {State.SENDING: 2, State.READY: 1}
+        assert await receive_all(journal, [sample_receipt("p1")]) == ["unmatched"]
+        assert (await journal.account()).gap == 0
+
+
+async def test_a_day_is_dropped_in_portions_and_never_holds_up_a_reader(source: JournalDatabase) -> None:
+    """While somebody reads, the partitions stay; the messages are forgotten all the same."""
+    async with open_shared_journal(source) as journal:
+        for number in range(1, 6):
+            await deliver_to_sent(journal, number, f"p{number}")
+        with psycopg.connect(source.url) as reader:
+            assert reader.execute("SELECT count(*) FROM message").fetchone() == (5,)
+            assert [await journal.prune(DAYS_LATER, 2) for _ in range(4)] == [2, 2, 1, 0]
+            assert len(days_there(reader)) == 2
+        assert await journal.prune(DAYS_LATER, 2) == 0
+        account = await journal.account()
+        assert (account.ended, account.pruned, account.gap) == (0, 5, 0)
+
+
+async def test_a_day_may_be_made_by_several_at_once(source: JournalDatabase) -> None:
+    async with open_shared_journal(source):
+        with connect_to_write(source, 9) as one, connect_to_write(source, 9) as two:
+            await anyio.to_thread.run_sync(make_day, one, 30_000)
+            make_day(two, 30_000)
+            assert days_there(two) == [30_000]
+
+
+async def test_a_day_that_is_dropped_meanwhile_is_no_day(source: JournalDatabase) -> None:
+    """Who lists the days sees a partition in the catalogue that is gone when its day is read."""
+    async with open_shared_journal(source):
+        pass
+    is_over = False
+
+    def make_and_drop() -> None:
+        with psycopg.connect(source.url, autocommit=True) as db:
+            while not is_over:
+                make_day(db, 20_000)
+                for table in PARTITIONED:
+                    drop_partition(db, table, 20_000)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(anyio.to_thread.run_sync, make_and_drop)
+        with psycopg.connect(source.url, autocommit=True) as db:
+            found = {day for _ in range(500) for day in await anyio.to_thread.run_sync(days_there, db)}
+        is_over = True
+    assert found <= {20_000}
+
+
+async def test_an_event_of_a_pruned_message_is_retried_after_a_restart(source: JournalDatabase) -> None:
+    """Its day is dropped, and nothing was taken since the restart."""
+    async with open_shared_journal(source) as journal:
+        await deliver_to_sent(journal, 1, "p1")
+        assert await journal.prune(DAYS_LATER, 9) == 1
+        await journal.take([sample_message(1)], [], DAYS_LATER)
+        dequeued, sent = await journal.outbox(0, 9)
+        await journal.accept([dequeued], DAYS_LATER)
+        await journal.refuse(sent, "400", DAYS_LATER)
+    async with open_shared_journal(source) as journal:
+        await journal.recover(DAYS_LATER, ["sms"])
+        assert (await decide_on(journal, Action.RETRY, ItemKind.EVENT, sent.seq)).done == (str(sent.seq),)
+        assert await waiting_events(journal) == [(1, "sent")]
+
+
+async def test_a_value_that_the_tables_refuse_fails_alone(source: JournalDatabase) -> None:
+    async with open_shared_journal(source) as journal:
+        await make_ready(journal, 1, 2)
+        with pytest.raises(psycopg.DataError):
+            await begin_attempts(journal, attempt_on(1, "a\0"))
+        await begin_attempts(journal, attempt_on(2))
+        assert await state_counts(journal) == {State.READY: 1, State.SENDING: 1}
+
+
+async def test_text_that_a_column_cannot_hold_is_spelled_out_and_still_matches(
+    source: JournalDatabase,
+) -> None:
+    async with open_shared_journal(source) as journal:
+        await deliver_to_sent(journal, 1, "a\0b\ud800")
+        assert await receive_all(journal, [sample_receipt("a\0b\ud800")]) == ["matched"]
+        unmatched = sample_receipt("\0")._replace(reference="\0", status="\ud800\0")
+        assert await receive_all(journal, [unmatched, unmatched]) == ["unmatched", "repeated"]
+
+
+async def test_names_too_long_for_an_index_still_match_and_end_no_worker(source: JournalDatabase) -> None:
+    """Whatever a provider calls a message: an index holds 2,704 bytes."""
+    long = random.Random(1).randbytes(4000).hex()
+    async with open_shared_journal(source) as journal:
+        await deliver_to_sent(journal, 1, long)
+        assert await receive_all(journal, [sample_receipt(long)]) == ["matched"]
+        unmatched = sample_receipt(long[::-1])._replace(reference=long)
+        assert await receive_all(journal, [unmatched, unmatched]) == ["unmatched", "repeated"]
+        await make_ready(journal, 2)
+        await begin_attempts(journal, attempt_on(2))
+        doubt = Outcome("in_doubt", long[::-1])
+        await journal.change(
+            [Transition(attempt_on(2), State.SENDING, State.WAITING, NOW + 1, NOW + 2, doubt)]
+        )
+        with pytest.raises(psycopg.errors.ProgramLimitExceeded):
+            await bring_to_wait(journal, 3, NOW, lane=long)
+        await make_ready(journal, 4)
+
+
+async def test_a_pause_of_nothing_that_can_be_paused_ends_as_one_that_is_not_there(
+    source: JournalDatabase,
+) -> None:
+    """A command line may hold bytes that are no text."""
+    async with open_shared_journal(source) as journal:
+        for key in ("\0", "\udcff"):
+            assert not (await decide_on(journal, Action.RESUME, ItemKind.CHANNEL, key)).done
+
+
+async def test_steps_of_many_callers_are_recorded_at_once_and_a_wrong_one_alone_fails(
+    source: JournalDatabase,
+) -> None:
+    async with open_shared_journal(source) as journal:
+        await make_ready(journal, 1, 2, 3)
+        failed: list[int] = []
+
+        async def begin(number: int) -> None:
+            try:
+                await begin_attempts(journal, attempt_on(number))
+            except Exception:
+                failed.append(number)
+
+        async with anyio.create_task_group() as tasks:
+            for number in (1, 9, 2, 3, 8):
+                tasks.start_soon(begin, number)
+        assert sorted(failed) == [8, 9]
+        assert await state_counts(journal) == {State.SENDING: 3}

@@ -1,0 +1,697 @@
+"""Several workers of one journal in PostgreSQL: adoption, order of events, receipts, shared work."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+
+import anyio
+import anyio.lowlevel
+import psycopg
+import pytest
+
+from deliveryd.errors import IllegalTransition
+from deliveryd.journal.base import Account, Doubtful, FromOthers, Journal
+from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql.connection import connect_to_write
+from deliveryd.journal.postgresql.journal import PostgresqlJournal
+from deliveryd.journal.postgresql.lease import Fenced, boot_time, fence, live_workers
+from deliveryd.journal.postgresql.opening import open_shared_journal
+from deliveryd.journal.postgresql.reader import PostgresqlReader
+from deliveryd.model import Outcome, ProgressReport, Transition
+from deliveryd.states import State
+from deliveryd.testing.journal_cases.samples import (
+    NOW,
+    ONE_SECOND,
+    accept_all,
+    accepted_step,
+    attempt_on,
+    begin_attempts,
+    bring_in_doubt,
+    bring_to_wait,
+    decide_on,
+    deliver_to_sent,
+    hand_over,
+    make_ready,
+    receive_all,
+    sample_entry,
+    sample_message,
+    sample_receipt,
+    state_counts,
+    waiting_events,
+)
+from support.directories import NoPostgres, open_postgres
+from support.postgres import new_database
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+SMS = ["sms"]
+
+
+class BootClock:
+    """Seconds that go on when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def source() -> JournalDatabase:
+    url = new_database()
+    if url is None:
+        pytest.skip("there is no PostgreSQL here")
+    return JournalDatabase(url)
+
+
+@asynccontextmanager
+async def worker(
+    source: JournalDatabase, providers: Sequence[str] = SMS, clock: Callable[[], float] = boot_time
+) -> AsyncIterator[PostgresqlJournal]:
+    """A worker that has started."""
+    async with open_shared_journal(source, lease=20.0, boot_time=clock) as journal:
+        await journal.recover(NOW, providers)
+        yield journal
+
+
+@asynccontextmanager
+async def two_workers(source: JournalDatabase) -> AsyncIterator[tuple[PostgresqlJournal, PostgresqlJournal]]:
+    async with worker(source) as one, worker(source) as other:
+        yield one, other
+
+
+def end_worker(source: JournalDatabase, index: int = 0) -> None:
+    """Fence a worker, by its place among those that are there."""
+    with connect_to_write(source, 9) as db:
+        assert fence(db, live_workers(db)[index])
+
+
+async def told(source: JournalDatabase, id_: int) -> list[str]:
+    """The statuses of a message, in the order in which they happened."""
+    (life,) = await anyio.to_thread.run_sync(PostgresqlReader(source).lives, [id_])
+    return [event.status for event in life.events]
+
+
+async def balanced(journal: Journal) -> None:
+    assert (await journal.account()).gap == 0
+
+
+# adoption
+
+WORKER = """
+import sys, anyio
+from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql.lease import Fenced
+from deliveryd.journal.postgresql.opening import open_shared_journal
+from deliveryd.testing.journal_cases.samples import NOW, attempt_on, accepted_step, begin_attempts
+from deliveryd.testing.journal_cases.samples import make_ready, sample_message
+
+async def work():
+    async with open_shared_journal(JournalDatabase(sys.argv[1]), lease=1.0) as journal:
+        await journal.recover(NOW, ["sms"])
+        await make_ready(journal, 1, 2)
+        await begin_attempts(journal, attempt_on(2))
+        await journal.take([sample_message(3)], [], NOW)
+        print("ready", flush=True)
+        await anyio.to_thread.run_sync(sys.stdin.readline)
+        try:
+            await journal.change([accepted_step(attempt_on(2), "late")])
+        except Fenced as error:
+            print("fenced", journal.is_broken, flush=True)
+
+try:
+    anyio.run(work)
+except BaseException as error:
+    print(error, flush=True)
+"""
+
+
+async def adopted_by(journal: Journal, providers: Sequence[str] = SMS) -> FromOthers:
+    """Follow the others until something of theirs is adopted, as the line does."""
+    while True:
+        found = await journal.follow(NOW + 2, providers)
+        if found.adopted is not None:
+            return found
+        await anyio.sleep(0.1)
+
+
+@asynccontextmanager
+async def another_process(source: JournalDatabase) -> AsyncIterator[subprocess.Popen[str]]:
+    """A worker in a process of its own, with a message in each of the line's states."""
+    with subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-c", WORKER, source.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+async def test_what_a_killed_worker_left_goes_on_with_another_one(source: JournalDatabase) -> None:
+    """What was taken is reported, what was ready waits, and the intent without an outcome is in doubt."""
+    async with worker(source) as journal, another_process(source) as process:
+        await journal.take([sample_message(4)], [], NOW)
+        assert (await journal.follow(NOW, SMS)).adopted is None
+        assert await waiting_events(journal) == [(4, "dequeued")]
+        os.kill(process.pid, signal.SIGKILL)
+        found = (await adopted_by(journal)).adopted
+        assert found is not None
+        assert [entry.id for entry in found.taken] == [3]
+        assert found.doubtful == [Doubtful(attempt_on(2), State.SENDING)]
+        assert found.waiting == 1
+        assert [entry.id for entry in (await journal.due(NOW + 2, {"": 9, "sms": 9})).entries] == [1]
+        assert await waiting_events(journal) == [(3, "dequeued"), (4, "dequeued")]
+        await accept_all(journal)
+        await journal.change([accepted_step(attempt_on(2), "p2")])
+        await balanced(journal)
+
+
+async def test_a_worker_that_stood_still_for_a_lease_writes_nothing_when_it_goes_on(
+    source: JournalDatabase,
+) -> None:
+    async with worker(source) as journal, another_process(source) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        await adopted_by(journal)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.stdout.readline() == "fenced True\n"
+        assert (await state_counts(journal))[State.SENDING] == 1
+        await balanced(journal)
+
+
+async def test_a_lease_is_over_by_the_clock_of_who_watches_and_only_while_that_one_can_renew(
+    source: JournalDatabase,
+) -> None:
+    """A watcher that couldn't renew itself ends nobody: perhaps nobody could."""
+    here, there = BootClock(), BootClock()
+    async with worker(source, clock=there) as still, worker(source, clock=here) as journal:
+        await still.take([sample_message(1)], [], NOW)
+        await journal.follow(NOW, SMS)
+        here.now += 21.0
+        for _ in range(3):
+            assert (await journal.follow(NOW, SMS)).adopted is None
+        adopted = []
+        for _ in range(20):
+            here.now += 1.0
+            adopted.append((await journal.follow(NOW, SMS)).adopted)
+        assert [each.taken[0].id for each in adopted if each is not None] == [1]
+        with pytest.raises(Fenced, match="took over"):
+            await make_ready(still, 2)
+
+
+async def test_a_restart_of_the_database_ends_no_worker() -> None:
+    """After it everybody's counter has stood still for long, by every clock."""
+    try:
+        context = open_postgres()
+        server = context.__enter__()
+    except NoPostgres:
+        pytest.skip("there is no PostgreSQL here")
+    try:
+        source = JournalDatabase(server.url)
+        here, there = BootClock(), BootClock()
+        async with worker(source, clock=here) as one, worker(source, clock=there) as other:
+            for journal in (one, other, one):
+                await journal.follow(NOW, SMS)
+            await anyio.to_thread.run_sync(server.stop)
+            here.now += 60.0
+            there.now += 60.0
+            await anyio.to_thread.run_sync(server.start)
+            for _ in range(15):
+                here.now += 1.0
+                assert (await one.follow(NOW, SMS)).adopted is None
+            await make_ready(other, 1)
+            assert not other.is_broken
+    finally:
+        context.__exit__(None, None, None)
+
+
+BLOCKED = """
+SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()
+"""
+
+
+async def test_of_two_adopters_one_adopts_and_what_it_had_adopted_goes_on_with_the_other(
+    source: JournalDatabase,
+) -> None:
+    async with open_shared_journal(source) as first:
+        await make_ready(first, 1)
+        await begin_attempts(first, attempt_on(1))
+    async with two_workers(source) as (one, other):
+        async with open_shared_journal(source) as command:
+            await hand_over(command, 2)
+        found: list[FromOthers] = []
+
+        async def follow(journal: Journal) -> None:
+            found.append(await journal.follow(NOW, SMS))
+
+        with psycopg.connect(source.url) as admin, psycopg.connect(source.url, autocommit=True) as look:
+            admin.execute("SELECT 1 FROM worker WHERE ended IS NOT NULL FOR UPDATE")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(follow, one)
+                tasks.start_soon(follow, other)
+                while look.execute(BLOCKED).fetchone() != (2,):  # both have seen that nobody has it
+                    await anyio.lowlevel.checkpoint()
+                admin.rollback()
+        adopted = [each.adopted for each in found if each.adopted is not None]
+        assert [each.reporting for each in adopted] == [[2]]
+        end_worker(source)
+        left = (await other.follow(NOW, SMS)).adopted
+        assert left is not None
+        assert left.doubtful == [Doubtful(attempt_on(1), State.SENDING)]
+        assert await waiting_events(other) == [(2, "sent")]
+        await balanced(other)
+
+
+async def test_what_is_bound_to_a_provider_is_left_to_who_has_it(source: JournalDatabase) -> None:
+    """A doubt at sms goes to the worker that has sms, whoever looks first."""
+    async with worker(source, ["email"]) as mail, worker(source, SMS) as text:
+        async with worker(source, SMS) as ended:
+            await make_ready(ended, 1, 2, 3)
+            await begin_attempts(ended, attempt_on(1), attempt_on(2, "email"))
+        found = (await mail.follow(NOW, ["email"])).adopted
+        assert found is not None
+        assert [(each.entry.id, each.state) for each in found.doubtful] == [(2, State.SENDING)]
+        found = (await text.follow(NOW, SMS)).adopted
+        assert found is not None
+        assert [(each.entry.id, each.state) for each in found.doubtful] == [(1, State.SENDING)]
+        await text.change([accepted_step(attempt_on(1), "p1")])
+        await mail.change([accepted_step(attempt_on(2, "email"), "p2")])
+        await balanced(mail)
+
+
+async def test_a_start_leaves_alone_what_waits_at_a_provider_that_another_worker_has(
+    source: JournalDatabase,
+) -> None:
+    """It is unbound, and what is in doubt there held, when nobody alive has the provider."""
+    async with worker(source, SMS) as text:
+        await bring_to_wait(text, 1, NOW + ONE_SECOND, "sms")
+        await bring_in_doubt(text, 2, State.WAITING)
+        async with worker(source, ["email"]) as mail:
+            assert (await state_counts(mail)) == {State.WAITING: 2}
+            assert not (await mail.due(NOW + ONE_SECOND, {"": 9, "email": 9})).entries
+            assert (await mail.leave(["sms"], NOW, 9)) == (0, 0)
+    async with worker(source, ["email"]) as mail:
+        assert (await state_counts(mail)) == {State.WAITING: 1, State.IN_DOUBT: 1}
+        assert [each.id for each in (await mail.due(NOW + ONE_SECOND, {"": 9})).entries] == [1]
+
+
+async def test_a_table_of_workers_stays_small_and_the_account_balanced(source: JournalDatabase) -> None:
+    async with worker(source) as journal:
+        for number in range(1, 6):
+            async with open_shared_journal(source) as command:
+                await hand_over(command, number)
+            await journal.follow(NOW, SMS)
+            await accept_all(journal)
+        await journal.follow(NOW, SMS)
+        with psycopg.connect(source.url) as admin:
+            assert admin.execute("SELECT count(*), sum(taken) FROM worker").fetchone() == (2, 5)
+        account = await journal.account()
+        assert (account.taken, account.gap) == (5, 0)
+        assert [each.status for each in PostgresqlReader(source).lives([3])[0].events] == ["dequeued", "sent"]
+
+
+# shared work
+
+
+async def test_due_and_overdue_messages_are_taken_once(source: JournalDatabase) -> None:
+    async with two_workers(source) as (one, other):
+        await make_ready(one, *range(1, 61))
+        steps = [
+            Transition(
+                sample_entry(id_),
+                State.READY,
+                State.WAITING,
+                NOW,
+                NOW,
+                waits_for=None if id_ % 2 else "settings 1",
+            )
+            for id_ in range(1, 61)
+        ]
+        await one.change(steps)
+        taken: list[int] = []
+
+        async def fetch(journal: Journal) -> None:
+            for _ in range(10):
+                due = await journal.due(NOW, {"": 4})
+                overdue = await journal.overdue(NOW, 4)
+                taken.extend(entry.id for entry in (*due.entries, *overdue.entries))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fetch, one)
+            tasks.start_soon(fetch, other)
+        assert sorted(taken) == list(range(1, 61))
+
+
+async def test_a_message_is_taken_by_one_of_two_workers_that_get_it(source: JournalDatabase) -> None:
+    async with two_workers(source) as (one, other):
+        new: list[int] = []
+
+        async def take(journal: Journal) -> None:
+            new.extend(await journal.take([sample_message(id_) for id_ in range(1, 101)], [], NOW))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take, one)
+            tasks.start_soon(take, other)
+        assert sorted(new) == list(range(1, 101))
+        assert (await one.account()).taken == 100
+
+
+async def test_a_step_of_a_message_that_nobody_owns_and_another_worker_took_is_no_error(
+    source: JournalDatabase,
+) -> None:
+    async with two_workers(source) as (one, other):
+        entry = await bring_in_doubt(one, 1)
+        repeat = Transition(entry, State.IN_DOUBT, State.WAITING, NOW, NOW, Outcome("in_doubt"))
+        assert (await other.change([repeat])).settled == set()
+        assert (await one.change([repeat])).settled == {1}
+        assert await state_counts(one) == {State.WAITING: 1}
+        assert (await decide_on(one, Action.RESEND, ItemKind.MESSAGE, 1)).skipped
+
+
+async def test_a_worker_takes_no_step_of_a_message_that_is_in_another_workers_hands(
+    source: JournalDatabase,
+) -> None:
+    async with two_workers(source) as (one, other):
+        await make_ready(one, 1)
+        with pytest.raises(IllegalTransition):
+            await begin_attempts(other, attempt_on(1))
+        await begin_attempts(one, attempt_on(1))
+
+
+# receipts
+
+
+async def test_a_receipt_at_the_other_worker_is_told_behind_what_is_reported_here(
+    source: JournalDatabase,
+) -> None:
+    """While `sent` waits, `delivered` goes to the same log; otherwise who received it reports it."""
+    async with two_workers(source) as (one, other):
+        await hand_over(one, 1, "p1")
+        assert await receive_all(other, [sample_receipt("p1")]) == ["matched"]
+        assert await waiting_events(other) == []
+        assert (await one.follow(NOW, SMS)).events == 1
+        assert await waiting_events(one) == [(1, "sent"), (1, "delivered")]
+        await deliver_to_sent(one, 2, "p2")
+        assert await receive_all(other, [sample_receipt("p2")]) == ["matched"]
+        assert await waiting_events(other) == [(2, "delivered")]
+        assert await told(source, 1) == await told(source, 2) == ["dequeued", "sent", "delivered"]
+        await balanced(one)
+
+
+async def test_an_event_waits_behind_those_in_an_inbox_whatever_is_settled_in_between(
+    source: JournalDatabase,
+) -> None:
+    """Also when it is made by who has the log, before the inbox was looked at."""
+    async with two_workers(source) as (one, other):
+        await hand_over(one, 1, "p1")
+        progress = ProgressReport("sms", "p1", "enroute", NOW + 7)
+        assert [each.result for each in await other.receive([progress])] == ["told"]
+        await accept_all(one)
+        assert await receive_all(one, [sample_receipt("p1", NOW)]) == ["matched"]
+        assert await waiting_events(one) == [(1, "enroute"), (1, "delivered")]
+        times = [json.loads(row.body)["timestamp"] for row in await one.outbox(0, 9)]
+        assert times == sorted(times)
+        assert await told(source, 1) == ["dequeued", "sent", "enroute", "delivered"]
+
+
+async def test_an_inbox_goes_on_with_its_log_when_that_is_adopted(source: JournalDatabase) -> None:
+    async with worker(source) as one:
+        async with worker(source) as other:
+            await hand_over(one, 1, "p1")
+            assert await receive_all(other, [sample_receipt("p1")]) == ["matched"]
+            end_worker(source)
+            found = await other.follow(NOW, SMS)
+            assert (found.events, found.adopted.reporting if found.adopted else None) == (1, [1])
+            await other.take([sample_message(2)], [], NOW)
+            rows = await other.outbox(0, 9)
+            assert [(row.message_id, row.status) for row in rows] == [
+                (1, "sent"), (1, "delivered"), (2, "dequeued"),
+            ]  # fmt: skip
+            await other.accept(rows, NOW)
+            assert await waiting_events(other) == []
+            await balanced(other)
+        assert not one.is_broken
+
+
+async def test_an_outcome_and_its_receipt_that_missed_each_other_are_matched_by_the_sweep(
+    source: JournalDatabase,
+) -> None:
+    """Both transactions are open at the same time, so neither can see what the other writes."""
+    async with two_workers(source) as (one, other):
+        await make_ready(one, 1)
+        await begin_attempts(one, attempt_on(1))
+        with psycopg.connect(source.url) as admin:
+            # The outcome has looked for receipts, and has to wait with its events.
+            admin.execute("LOCK TABLE event IN EXCLUSIVE MODE")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(one.change, [accepted_step(attempt_on(1), "p1")])
+                blocked = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'event'::regclass"
+                with psycopg.connect(source.url, autocommit=True) as look:
+                    while look.execute(blocked).fetchone() is None:
+                        await anyio.lowlevel.checkpoint()
+                assert await receive_all(other, [sample_receipt("p1")]) == ["unmatched"]
+                early = await other.follow(NOW, SMS)
+                assert not early.effects
+                admin.rollback()
+        effects = [*(await other.follow(NOW, SMS)).effects, *(await one.follow(NOW, SMS)).effects]
+        assert [effect.ended for effect in effects] == [(State.DELIVERED,)]
+        await one.follow(NOW, SMS)
+        assert await waiting_events(one) == [(1, "sent"), (1, "delivered")]
+
+
+async def test_a_receipt_that_fits_nothing_is_looked_at_until_nothing_can_have_missed_it(
+    source: JournalDatabase,
+) -> None:
+    async with worker(source) as journal:
+        assert await receive_all(journal, [sample_receipt("p1")]) == ["unmatched"]
+        with psycopg.connect(source.url, autocommit=True) as admin:
+            admin.execute("CREATE TABLE busy (id int)")
+            swept = "SELECT looks IS NULL FROM unmatched"
+            with psycopg.connect(source.url) as slow:
+                slow.execute("INSERT INTO busy VALUES (1)")
+                for _ in range(3):
+                    await journal.follow(NOW, SMS)
+                assert admin.execute(swept).fetchone() == (False,)
+            await journal.follow(NOW, SMS)
+            assert admin.execute(swept).fetchone() == (True,)
+
+
+async def test_two_receipts_for_one_message_at_two_workers_both_count(source: JournalDatabase) -> None:
+    """A failure and a delivery: the delivery stays, and nothing fails for it."""
+    async with two_workers(source) as (one, other):
+        for id_ in range(1, 21):
+            await deliver_to_sent(one, id_, f"p{id_}")
+        results: list[str] = []
+
+        async def receive(journal: Journal, *, delivered: bool) -> None:
+            receipts = [sample_receipt(f"p{id_}", delivered=delivered) for id_ in range(1, 21)]
+            results.extend(await receive_all(journal, receipts))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: receive(one, delivered=True))
+            tasks.start_soon(lambda: receive(other, delivered=False))
+        assert set(results) == {"matched"}
+        account = await one.account()
+        assert (account.ends, account.gap) == ({State.DELIVERED: 20}, 0)
+
+
+# what they share
+
+
+async def test_pauses_stops_and_what_is_down_reach_the_other_worker(source: JournalDatabase) -> None:
+    async with two_workers(source) as (one, other):
+        await one.stopped()
+        await other.stopped()
+        await other.follow(NOW, SMS)
+        assert (await decide_on(one, Action.PAUSE, ItemKind.CHANNEL, "sms")).done
+        assert (await decide_on(one, Action.STOP, ItemKind.RECIPIENT, "sms +4477")).done
+        await one.note_down({"sms": NOW})
+        found = await other.follow(NOW, SMS)
+        assert found.pauses is not None
+        assert [pause.name for pause in found.pauses] == ["channel sms"]
+        assert [(change.channel, change.stopped) for change in found.stops] == [("sms", True)]
+        assert found.down_since == {"sms": NOW}
+        found = await other.follow(NOW, SMS)
+        assert (found.pauses, found.stops, found.down_since) == (None, (), None)
+        assert (await one.follow(NOW, SMS)).stops == []
+
+
+async def test_what_waits_is_counted_for_all(source: JournalDatabase) -> None:
+    clock = BootClock()
+    async with worker(source) as one, worker(source, clock=clock) as other:
+        await bring_to_wait(one, 1, NOW, "sms")
+        clock.now += 2
+        assert (await other.follow(NOW, SMS)).waiting == 1
+        assert (await other.follow(NOW, SMS)).waiting is None
+
+
+async def test_listening_time_is_counted_once_and_goes_on_with_another(
+    source: JournalDatabase,
+) -> None:
+    async with worker(source) as other:
+        async with worker(source) as one:
+            assert (await one.pass_deadlines(5, NOW, SMS, 9)).listened == 5
+            assert (await other.pass_deadlines(5, NOW, SMS, 9)).listened == 5
+            assert (await one.pass_deadlines(5, NOW, SMS, 9)).listened == 10
+        assert (await other.pass_deadlines(7, NOW, SMS, 9)).listened == 17
+
+
+async def test_a_clock_that_is_put_back_at_one_of_two_workers_moves_no_due_times(
+    source: JournalDatabase,
+) -> None:
+    async with two_workers(source) as (one, other):
+        await bring_to_wait(one, 1, NOW + ONE_SECOND, "sms")
+        await other.retime(60 * ONE_SECOND, NOW + 60 * ONE_SECOND)
+        assert (await other.due(NOW, {"sms": 9})) == ([], NOW + ONE_SECOND, 0, 0)
+
+
+async def test_a_lease_lasts_from_before_its_last_renewal_was_sent(source: JournalDatabase) -> None:
+    clock = BootClock()
+    async with worker(source, clock=clock) as journal:
+        await journal.renew()
+        assert journal.outlasts(19.0)
+        clock.now += 15.0
+        assert journal.outlasts(4.0)
+        assert not journal.outlasts(6.0)
+        await journal.renew()
+        assert journal.outlasts(19.0)
+
+
+# all at once
+
+
+class Crowd:
+    """Workers that do anything at random. `heard`: what the service was told, by message."""
+
+    def __init__(self, source: JournalDatabase, seed: int) -> None:
+        self._source = source
+        self._choices = random.Random(seed)
+        self._numbers = count(1)
+        self._unreported: list[str] = []
+        self._refused: list[int] = []
+        self.heard: defaultdict[int, list[str]] = defaultdict(list)
+        self.taken = 0
+
+    async def work(self, generations: int, more: Sequence[str] = ()) -> None:
+        """One worker after the other, each for some steps; `more`: what else they do."""
+        names = ("take", "send", "receive", "follow", "report", *more)
+        acts = [getattr(self, name) for name in names]
+        for _ in range(generations):
+            async with worker(self._source) as journal:
+                for _ in range(40):
+                    await self._choices.choice(acts)(journal)
+
+    async def finish(self) -> Account:
+        """Bring all that is left to its end with one more worker."""
+        async with worker(self._source) as journal:
+            while (await journal.counts()).states:
+                await self.send(journal)
+            while self._unreported:
+                await self.receive(journal)
+            for _ in range(4):
+                await self.follow(journal)
+            while self._refused:
+                await self.order(journal)
+            while await journal.outbox(0, 1):
+                await self.report(journal)
+            return await journal.account()
+
+    async def take_again(self, journal: Journal) -> None:
+        """The queue hands some out once more."""
+        known = sorted(self.heard)
+        ids = self._choices.sample(known, min(len(known), 3))
+        assert not await journal.take([sample_message(id_) for id_ in ids], [], NOW)
+
+    async def order(self, journal: Journal) -> None:
+        """An operator has the event reported once more that was refused last."""
+        if self._refused:
+            await decide_on(journal, Action.RETRY, ItemKind.EVENT, self._refused.pop())
+
+    async def refuse(self, journal: Journal) -> None:
+        rows = await journal.outbox(0, 1)
+        if rows and rows[0].status != "dequeued":
+            self.heard[rows[0].message_id].append("refused")
+            await journal.refuse(rows[0], "400", NOW)
+            self._refused.append(rows[0].seq)
+
+    async def take(self, journal: Journal) -> None:
+        ids = [next(self._numbers) for _ in range(self._choices.randint(1, 4))]
+        new = await journal.take([sample_message(id_) for id_ in ids], [], NOW)
+        self.taken += len(new)
+        while not all(self.heard[id_] for id_ in ids):
+            await self.report(journal)
+        await journal.change(
+            [Transition(sample_entry(id_), State.READY, State.WAITING, NOW, NOW) for id_ in ids]
+        )
+
+    async def send(self, journal: Journal) -> None:
+        for entry in (await journal.due(NOW, {"": self._choices.randint(1, 5)})).entries:
+            begun = entry.begun("sms", b"12345678", NOW)
+            await begin_attempts(journal, begun)
+            self._unreported.append(f"p{entry.id}")
+            await journal.change([accepted_step(begun, f"p{entry.id}")])
+
+    async def receive(self, journal: Journal) -> None:
+        some, self._unreported = self._unreported[:3], self._unreported[3:]
+        await receive_all(journal, [sample_receipt(each) for each in some])
+
+    async def follow(self, journal: Journal) -> None:
+        await journal.follow(NOW, SMS)
+
+    async def report(self, journal: Journal) -> None:
+        rows = await journal.outbox(0, self._choices.randint(1, 20))
+        for row in rows:
+            self.heard[row.message_id].append(row.status)
+        await journal.accept(rows, NOW)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_whatever_workers_do_at_once_each_message_is_told_in_order_and_none_is_lost(
+    source: JournalDatabase, seed: int
+) -> None:
+    """Messages change hands, receipts come anywhere and at any time, and workers end in between."""
+    crowd = Crowd(source, seed)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(crowd.work, 3)
+    account = await crowd.finish()
+    assert (account.taken, account.ends, account.gap) == (crowd.taken, {State.DELIVERED: crowd.taken}, 0)
+    assert Counter(map(tuple, crowd.heard.values())) == {("dequeued", "sent", "delivered"): crowd.taken}
+
+
+@pytest.mark.parametrize("more", [("take_again",), ("refuse", "order")])
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_what_is_told_again_leaves_the_latest_status_as_the_last(
+    source: JournalDatabase, seed: int, more: Sequence[str]
+) -> None:
+    """The queue hands messages out again, or operators have refused events reported once more, anywhere."""
+    crowd = Crowd(source, seed)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(crowd.work, 3, more)
+    account = await crowd.finish()
+    assert (account.taken, account.ends, account.gap) == (crowd.taken, {State.DELIVERED: crowd.taken}, 0)
+    for id_, statuses in crowd.heard.items():
+        assert statuses[-1] == "delivered", (id_, statuses)
+        assert {"dequeued", "sent"} <= {*statuses}, (id_, statuses)

@@ -1,0 +1,423 @@
+"""The line on a journal that other workers share: a real line in virtual time, what the others do as told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from deliveryd.admin.exposition import expose
+from deliveryd.admin.notices import notices_of
+from deliveryd.admin.page import live_regions
+from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, TryAgain, Unknown, Verdict
+from deliveryd.errors import JournalError, TooLate
+from deliveryd.inspection.screens import status_lines
+from deliveryd.inspection.watched import read_overview
+from deliveryd.journal.base import FromOthers, Recovery
+from deliveryd.journal.pauses import Pause, PauseKind
+from deliveryd.model import SECOND, StopChange
+from deliveryd.telemetry.overview import as_json
+from support.logs import log_lines
+from support.messages import message
+from support.shared_journal import SharedJournal, shared
+from support.two_providers import BOTH, EMAIL
+from support.virtual import START, VirtualSupervisor, VirtualWorld, live
+
+pytestmark = pytest.mark.slow
+
+SMS = json.dumps({"content": {"en": {"sms": {"text": "hello {word}"}}}})
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    world = VirtualWorld(tmp_path)
+    world.service.settings[1] = SMS
+    return world
+
+
+@pytest.fixture
+def journals() -> Iterator[list[SharedJournal]]:
+    with shared() as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def working(world: VirtualWorld) -> AsyncIterator[VirtualSupervisor]:
+    """A worker that runs, stopped in the end."""
+    supervisor = world.supervisor()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.run)
+        await supervisor.opened.wait()
+        yield supervisor
+        supervisor.stop()
+
+
+Scene = Callable[[VirtualSupervisor], Awaitable[None]]
+
+
+def play(world: VirtualWorld, scene: Scene) -> None:
+    async def run() -> None:
+        async with working(world) as supervisor:
+            await scene(supervisor)
+
+    live(run)
+
+
+def sent_ids(world: VirtualWorld) -> list[int]:
+    return [dispatch.entry.id for _, dispatch in world.channels["sms"].attempts]
+
+
+def test_the_worker_says_that_its_journal_is_in_a_database(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """What its disk has free is nothing that this machine could know; every screen does without."""
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        await anyio.sleep(30)
+        overview = read_overview(json.loads(json.dumps(as_json(worker.health.overview()))))
+        assert overview.disk is None
+        assert overview.ready
+        assert not [notice for notice in notices_of(overview) if notice.about == "Disk"]
+        assert "database" in live_regions(overview)["disk"]
+        assert not [line for line in status_lines(overview, 80) if "disk" in line.plain]
+
+    assert journals == []
+    play(world, scene)
+
+
+# what others decide
+
+
+def test_others_are_followed_once_a_second(world: VirtualWorld, journals: list[SharedJournal]) -> None:
+    """They learn by it which providers this worker has."""
+
+    async def scene(_worker: VirtualSupervisor) -> None:
+        await anyio.sleep(60)
+
+    play(world, scene)
+    [journal] = journals
+    assert 55 <= len(journal.followed) <= 62
+    assert {providers for _, providers in journal.followed} == {("sms",)}
+
+
+def test_a_journal_of_one_worker_is_asked_nothing(world: VirtualWorld) -> None:
+    """No loop runs for others that can't be there."""
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        await anyio.sleep(10)
+        assert "sharing" not in dict(worker.parts.heartbeats.ages())
+
+    play(world, scene)
+
+
+def test_what_another_worker_pauses_and_resumes_is_paused_here_within_a_second(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """Messages wait for the end of the pause, and go on with it."""
+    pause = Pause(PauseKind.CHANNEL, "sms", START)
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        journals[0].news.append(FromOthers(pauses=[pause]))
+        await anyio.sleep(1.1)
+        world.service.enqueue(message(1))
+        await anyio.sleep(60)
+        assert sent_ids(world) == []
+        assert worker.parts.recorder.backlog.paused == 1
+        journals[0].news.append(FromOthers(pauses=[]))
+        await anyio.sleep(3)
+        assert sent_ids(world) == [1]
+
+    play(world, scene)
+
+
+def test_a_recipient_whom_another_worker_stopped_is_stopped_here_and_counted_there(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """The metrics of several workers are added up: each change is counted by one of them."""
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        stopped = worker.parts.recorder.stopped
+        digest = stopped.digest("sms", "+4912345")
+        journals[0].news.append(FromOthers(stops=[StopChange("sms", digest, START)]))
+        await anyio.sleep(1.1)
+        assert stopped.includes("sms", "+4912345")
+        text = expose(worker.parts.metrics, "text/plain")[0].decode()
+        assert not [
+            line for line in text.splitlines() if "recipients_stopped_total{" in line and "1.0" in line
+        ]
+        journals[0].news.append(FromOthers(stops=[StopChange("sms", digest, START, stopped=False)]))
+        await anyio.sleep(1.1)
+        assert not stopped.includes("sms", "+4912345")
+
+    play(world, scene)
+
+
+# what others leave
+
+
+def test_what_waits_is_fetched_when_it_is_due_though_nothing_was_counted_here(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """Another worker may have left it; the shared count comes only now and then."""
+    verdicts: list[Verdict] = [TryAgain("busy"), Accepted("1")]
+    world.channels["sms"].verdict = lambda _dispatch: verdicts.pop(0)
+    world.add('retry = { attempts = 5, base = "30s", max = "30s" }\n')
+    world.service.enqueue(message(1))
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        await anyio.sleep(5)
+        assert worker.parts.recorder.backlog.count == 1
+        journals[0].news.append(FromOthers(waiting=0, paused={}))
+        await anyio.sleep(2)
+        assert worker.parts.recorder.backlog.count == 0
+        await anyio.sleep(30)
+        assert sent_ids(world) == [1, 1]
+
+    play(world, scene)
+
+
+def test_the_shared_count_bounds_what_is_taken(world: VirtualWorld, journals: list[SharedJournal]) -> None:
+    """`queue.max_waiting` is about the journal, whoever has the messages wait in it."""
+    world.add("[queue]\nmax_waiting = 50\n")
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        journals[0].news.append(FromOthers(waiting=50))
+        await anyio.sleep(3)
+        world.service.enqueue(message(1))
+        await anyio.sleep(60)
+        assert world.service.queue
+        assert worker.health.ready() == (
+            False, "too many messages wait in the journal (queue.max_waiting)"
+        )  # fmt: skip
+        journals[0].news.append(FromOthers(waiting=49))
+        await anyio.sleep(30)
+        assert sent_ids(world) == [1]
+
+    play(world, scene)
+
+
+def test_events_of_others_are_reported_at_once(world: VirtualWorld, journals: list[SharedJournal]) -> None:
+    """A receipt that another worker took in is told to the service by the one that reports its message."""
+    world.add('[events]\nflush_interval = "30s"\n')
+    world.service.enqueue(message(1))
+
+    async def scene(_worker: VirtualSupervisor) -> None:
+        await anyio.sleep(5)
+        assert world.service.statuses(1) == ["dequeued"]  # `sent` waits for its batch
+        journals[0].news.append(FromOthers(events=1))
+        await anyio.sleep(2)
+        assert world.service.statuses(1) == ["dequeued", "sent"]
+
+    play(world, scene)
+
+
+# outages that others noted
+
+
+@pytest.fixture
+def fallback(world: VirtualWorld) -> VirtualWorld:
+    """Behind sms stands email; sms is down for this worker from the first attempt on."""
+    world.add(f'unavailable_after = "10m"\n{EMAIL}')
+    world.service.settings[1] = json.dumps(BOTH)
+    world.channels["sms"].verdict = lambda _dispatch: TryAgain("busy")
+    world.service.enqueue(*(message(id_) for id_ in range(1, 41)))
+    return world
+
+
+def noted(world: VirtualWorld) -> dict[str, int]:
+    [(text,)] = world.journal_rows("SELECT value FROM meta WHERE key = 'down_since'") or [("{}",)]
+    return dict(json.loads(str(text)))
+
+
+def test_a_channel_is_given_up_when_it_was_down_for_long_enough_for_any_worker(
+    fallback: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """The outage began when the first of them noted it."""
+
+    async def scene(_worker: VirtualSupervisor) -> None:
+        await anyio.sleep(60)
+        assert not fallback.channels["email"].attempts
+        journals[0].news.append(FromOthers(down_since={"sms": START - 590 * SECOND}))
+        await anyio.sleep(60)
+        assert fallback.channels["email"].attempts
+
+    play(fallback, scene)
+
+
+def test_an_outage_that_is_none_here_stays_noted_until_the_worker_that_noted_it_ends(
+    fallback: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """Else two workers would delete each other's notes, or one would keep that of a third for ever."""
+
+    async def scene(_worker: VirtualSupervisor) -> None:
+        await anyio.sleep(60)
+        journals[0].news.append(FromOthers(down_since={**noted(fallback), "email": START}))
+        await anyio.sleep(30)
+        fallback.channels["sms"].verdict = lambda _dispatch: Accepted("1")
+        await anyio.sleep(150)
+        assert noted(fallback) == {"email": START}
+        journals[0].news.append(FromOthers(adopted=Recovery([], [], 0, [])))
+        await anyio.sleep(10)
+        assert noted(fallback) == {}
+
+    play(fallback, scene)
+
+
+# the lease
+
+
+def test_an_attempt_that_the_lease_may_not_outlast_is_not_begun_and_uses_up_no_try(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """The message waits, surely unsent, and is sent under its key once the lease is fresh."""
+    world.add('timeout = "7s"\nretry = { attempts = 1 }\n')
+    world.service.enqueue(message(1))
+
+    async def scene(_worker: VirtualSupervisor) -> None:
+        journals[0].lasts = False
+        await anyio.sleep(20)
+        assert not world.channels["sms"].attempts
+        assert set(journals[0].asked) == {7.0}
+        assert 10 < len(journals[0].asked) < 25
+        assert world.service.statuses(1) == ["dequeued"]
+        journals[0].lasts = True
+        await anyio.sleep(5)
+
+    play(world, scene)
+    [(_, dispatch)] = world.channels["sms"].attempts
+    assert dispatch.entry.number > 10
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+def test_a_worker_that_slept_while_it_connected_sends_nothing(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """The adapter asks once more before the first byte: the message isn't expired, and goes on."""
+    channel = world.channels["sms"]
+    first: list[str] = []
+
+    async def send(dispatch: Dispatch) -> Verdict:
+        if not first:
+            first.append(dispatch.key)
+            journals[0].lasts = False
+        try:
+            dispatch.check_time()
+        except TooLate:
+            journals[0].lasts = True
+            return Expired()
+        channel.attempts.append((anyio.current_time(), dispatch))
+        return Accepted("1")
+
+    channel.send = send  # type: ignore[method-assign]
+    world.service.enqueue(message(1))
+
+    async def scene(_worker: VirtualSupervisor) -> None:
+        await anyio.sleep(20)
+
+    play(world, scene)
+    assert [dispatch.key for _, dispatch in channel.attempts] == first
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+def test_a_doubt_that_a_look_up_left_is_repeated_only_within_the_lease(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """Asking takes its time: what counts is the instant before the repeat, which has the same key."""
+    channel = world.channels["sms"]
+    channel.lookup_after = 1.0
+    verdicts: list[Verdict] = [InDoubt("cut off"), Accepted("1")]
+    channel.verdict = lambda _dispatch: verdicts.pop(0)
+
+    def found(_dispatch: Dispatch) -> Unknown:
+        journals[0].lasts = len(channel.asked) > 1
+        return Unknown("not asked")
+
+    channel.found = found
+    world.service.enqueue(message(1))
+
+    async def scene(_worker: VirtualSupervisor) -> None:
+        await anyio.sleep(60)
+
+    play(world, scene)
+    assert len(channel.asked) == 2
+    assert len(channel.attempts) == 2
+    assert len({dispatch.key for _, dispatch in channel.attempts}) == 1
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+def test_nothing_is_taken_before_the_lease_was_renewed(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """What the service hands out can't be given again: a worker that was taken over mustn't ask."""
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        journals[0].renewable = anyio.Event()
+        journals[0].is_unreachable = True
+        await anyio.sleep(5)
+        asked = _takes(world)
+        await anyio.sleep(300)
+        assert _takes(world) == asked
+        assert worker.health.ready() == (False, "the journal's database can't be reached (journal.url)")
+        assert worker.health.alive()[0]
+        journals[0].is_unreachable = False
+        assert worker.health.alive()[0]
+        await anyio.sleep(5)
+        assert _takes(world) == asked  # it renews now
+        journals[0].renewable.set()
+        world.service.enqueue(message(1))
+        await anyio.sleep(40)
+        assert sent_ids(world) == [1]
+
+    play(world, scene)
+
+
+def test_a_worker_that_is_stopped_while_it_renews_takes_nothing(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """Stop taking comes first."""
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        await anyio.sleep(5)
+        journals[0].renewable = anyio.Event()
+        renewals, asked = journals[0].renewals, _takes(world)
+        await anyio.sleep(60)
+        assert journals[0].renewals == renewals + 1
+        world.service.enqueue(message(1))
+        worker.stop()
+        await anyio.sleep(1)
+        journals[0].renewable.set()
+        await anyio.sleep(1)
+        assert _takes(world) == asked
+
+    play(world, scene)
+    assert len(world.service.queue) == 1
+
+
+def _takes(world: VirtualWorld) -> int:
+    return [path for _, path in world.service.requests].count("/queue")
+
+
+def test_a_worker_whose_journal_is_another_ones_now_ends_at_once(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """Nothing is sent after it; the log says why, and the error is the process's."""
+    world.channels["sms"].seconds = 30.0
+    world.service.enqueue(*(message(id_) for id_ in range(1, 31)))
+
+    async def scene(_worker: VirtualSupervisor) -> None:
+        await anyio.sleep(3)
+        assert world.channels["sms"].under_way == 30
+        journals[0].news.append(JournalError("another worker took over"))
+        await anyio.sleep(60)
+
+    with log_lines("error") as lines:
+        with pytest.raises(BaseExceptionGroup) as raised:
+            play(world, scene)
+        assert raised.group_contains(JournalError, match="another worker took over")
+    assert not world.channels["sms"].attempts
+    [lost] = [line for line in lines() if line["event"] == "journal.lost"]
+    assert lost["reason"] == "another worker took over"

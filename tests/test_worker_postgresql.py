@@ -1,0 +1,169 @@
+"""A worker whose journal is a PostgreSQL database: real processes, a real server, the same promises."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from deliveryd.cli.orders import carry_out
+from deliveryd.config import load
+from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.sandbox.faults import FaultAnswer, Hang
+from support.messages import message, sms_settings
+from support.postgres import new_database
+from support.terminal import command
+from support.world import PATIENCE, World, open_world
+
+pytestmark = pytest.mark.slow
+
+ME = f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A world whose journal is an empty database."""
+    url = new_database()
+    if url is None:
+        pytest.skip("no PostgreSQL here")
+    for world in open_world(tmp_path):
+        world.customers([{"id": 1, "name": "Ann", "phone": "+447700900101"}])
+        world.state.settings[1] = sms_settings()
+        world.use_postgresql(url)
+        yield world
+
+
+def until(condition: Callable[[], bool], worker: subprocess.Popen[bytes]) -> None:
+    """Wait until something is so, while a worker runs."""
+    deadline = monotonic() + PATIENCE
+    while not condition():
+        assert worker.poll() is None
+        assert monotonic() < deadline
+
+
+def end(worker: subprocess.Popen[bytes]) -> None:
+    """Have a worker finish what it does."""
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(PATIENCE) == 0
+
+
+def test_a_worker_takes_sends_and_reports_from_a_database(world: World) -> None:
+    """What a queue gives is sent once and reported in order, and the next start goes on where that ended."""
+    world.state.enqueue(*(message(id_) for id_ in range(1, 6)))
+    world.run_until_idle()
+    assert all(world.state.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 6))
+    world.state.enqueue(message(6), message(1))
+    world.run_until_idle()
+    assert world.state.statuses(6) == ["dequeued", "sent"]
+    assert world.state.requests["provider.sms"] == 6
+
+
+def test_commands_find_the_worker_at_its_socket(world: World) -> None:
+    """Status, reload and orders go to the worker of this machine, at control.socket."""
+    worker = world.start(log="info")
+    place = world.folder / "control.sock"
+    until(place.exists, worker)
+    shown = command("status", "--config", world.config, "--json")
+    assert shown.status == 0
+    assert shown.data["disk"] is None
+    assert command("reload", "--config", world.config).out == "nothing has changed\n"
+    world.change('url = "postgresql', 'lease = "30s"\nurl = "postgresql')
+    refused = command("reload", "--config", world.config)
+    assert refused.status == 78
+    assert "journal.lease: needs a restart" in refused.err
+    world.change('lease = "30s"\n', "")
+    answer = carry_out(load(world.config), Action.PAUSE, {ItemKind.INTAKE: ["intake"]}, lasts=3600.0)
+    assert answer.done == ("intake",)
+    until(lambda: '"desk.decided"' in world.log(), worker)
+    assert world.rows('SELECT verb, "user" FROM decision') == [("pause", ME)]
+    end(worker)
+    assert not place.exists()
+
+
+def test_orders_need_no_worker(world: World) -> None:
+    """A command works on the database itself, beside whoever uses it, and says from which machine."""
+    world.state.enqueue(message(1))
+    config = load(world.config)
+    assert carry_out(config, Action.PAUSE, {ItemKind.CHANNEL: ["sms"]}, "closed").done == ("channel:sms",)
+    assert world.start("--until-idle").wait(PATIENCE) == 1  # it is paused
+    assert world.state.statuses(1) == ["dequeued"]
+    assert carry_out(config, Action.RESUME, {ItemKind.CHANNEL: ["sms"]}).done == ("channel:sms",)
+    world.run_until_idle()
+    assert world.state.statuses(1) == ["dequeued", "sent"]
+    assert world.rows('SELECT verb, "user", reason FROM decision ORDER BY seq') == [
+        ("pause", ME, "closed"), ("resume", ME, None),
+    ]  # fmt: skip
+
+
+def test_what_a_command_decided_is_reported_by_a_worker(world: World) -> None:
+    """The event of a doubt that was settled without a worker reaches the service with the next one."""
+    world.change('timeout = "3s"', 'timeout = "500ms"\non_in_doubt = "hold"')
+    world.state.fail("provider.sms", Hang())
+    world.state.enqueue(message(1))
+    assert world.start("--until-idle").wait(PATIENCE) == 1  # it is held
+    answer = carry_out(load(world.config), Action.SETTLE_SENT, {ItemKind.MESSAGE: ["1"]})
+    assert answer.done == ("message:1",)
+    world.run_until_idle()
+    assert world.state.statuses(1) == ["dequeued", "sent"]
+    assert world.state.requests["provider.sms"] == 1
+
+
+def test_a_failed_message_begins_anew_beside_a_live_worker_of_another_machine(world: World) -> None:
+    """The command doesn't reach that worker's socket; the worker takes what the command left."""
+    world.state.fail("provider.sms", FaultAnswer(400))
+    world.state.enqueue(message(1))
+    worker = world.start()
+    until(lambda: world.state.statuses(1) == ["dequeued", "error"], worker)
+    world.change('socket = "control.sock"', 'socket = "elsewhere.sock"')
+    answer = carry_out(load(world.config), Action.BEGIN_ANEW, {ItemKind.MESSAGE: ["1"]})
+    assert answer.done == ("message:1",)
+    end(worker)
+    world.run_until_idle()
+    assert world.state.statuses(1) == ["dequeued", "error", "sent"]
+
+
+def test_two_workers_share_a_database_and_a_machine(world: World) -> None:
+    """Each has a socket of its own; together they send each message once."""
+    first = world.start()
+    until((world.folder / "control.sock").exists, first)
+    second = world.start(DELIVERYD_CONTROL__SOCKET=str(world.folder / "second.sock"))
+    until((world.folder / "second.sock").exists, second)
+    world.state.enqueue(*(message(id_) for id_ in range(1, 101)))
+    until(lambda: all(world.state.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 101)), first)
+    assert second.poll() is None
+    end(first)
+    end(second)
+    assert world.state.requests["provider.sms"] == 100
+    assert world.rows("SELECT count(*) FROM worker WHERE began_at > 0") == [(2,)]
+
+
+def test_a_socket_is_left_to_the_worker_that_has_it(world: World) -> None:
+    """A second worker with the same socket works without one, and says what to do."""
+    first = world.start()
+    until((world.folder / "control.sock").exists, first)
+    inode = (world.folder / "control.sock").stat().st_ino
+    second = world.start()
+    until(lambda: "desk.closed" in world.log(), second)
+    assert "give each worker of a machine its own control.socket" in world.log()
+    assert (world.folder / "control.sock").stat().st_ino == inode
+    end(second)
+    assert command("status", "--config", world.config).status == 0
+    end(first)
+
+
+def test_a_missing_folder_of_the_socket_is_told_and_the_worker_works(world: World) -> None:
+    world.change('socket = "control.sock"', 'socket = "run/control.sock"')
+    world.state.enqueue(message(1))
+    worker = world.start()
+    until(lambda: "desk.closed" in world.log(), worker)
+    closed = next(json.loads(line) for line in world.log().splitlines() if "desk.closed" in line)
+    assert f"there is no folder {world.folder / 'run'}" in closed["reason"]
+    until(lambda: world.state.statuses(1) == ["dequeued", "sent"], worker)
+    end(worker)

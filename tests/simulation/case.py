@@ -209,6 +209,8 @@ class Case(NamedTuple):
 
     def may_have_been_begun_before(self, asked: Asked) -> bool:
         """Whether an earlier life may have died between the intent to make this request and the request."""
+        if self.history.is_shared:  # lives have their numbers by their beginnings
+            return bool(self.history.ledger.crashed - {asked.life})
         return any(life < asked.life for life in self.history.ledger.crashed)
 
 
@@ -240,7 +242,8 @@ def cases(history: History) -> Iterator[Case]:
     looked_up: dict[int, list[LookedUp]] = defaultdict(list)
     for question in ledger.looked_up:
         looked_up[question.message_id].append(question)
-    last = {event.message_id: event.status for event in map(read_event, _all_bodies(ledger.posted))}
+    latest = [post for post in ledger.posted if not _is_left_over(history, post)]
+    last = {event.message_id: event.status for event in map(read_event, _all_bodies(latest))}
     acknowledged = _acknowledged(ledger)
     for message in history.plan.messages:
         row = history.rows.get(message.id)
@@ -259,6 +262,18 @@ def cases(history: History) -> Iterator[Case]:
             frozenset(acknowledged[message.id]),
             None if row is None else row.state,
         )
+
+
+def _is_left_over(history: History, post: Posted) -> bool:
+    """Whether a worker sent it when it woke, and others had gone on with what it had.
+
+    It had stopped right before the first byte, where no look at its lease can come between.
+    """
+    if not history.is_shared or post.life not in history.ledger.crashed:
+        return False
+    before = (each for each in history.ledger.posted if each.order < post.order and each.life != post.life)
+    told = {body for each in before for body in each.bodies}
+    return told.issuperset(post.bodies)
 
 
 def _changes(history: History) -> Iterator[Change]:

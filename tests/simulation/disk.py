@@ -1,11 +1,17 @@
-"""The disk that the journal lies on: full for a while, as SQLite and the system tell the worker."""
+"""The disk that the journal lies on: full for a while, as SQLite and the system tell the worker.
+
+A journal in a database is out of reach meanwhile.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import anyio
 
+from deliveryd.journal.base import Journal
+from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.sqlite import SqliteJournal
 from simulation.plan import Shortage
 
@@ -16,13 +22,12 @@ _NO_LIMIT = 0xFFFFFFFE
 _MORE_THAN_ANY_DISK = 1 << 62
 
 
-class Disk:
+class Disk(ABC):
     """Bounds the journal that is open at present."""
 
     def __init__(self, shortages: Sequence[Shortage]) -> None:
         self._shortages = shortages
         self._current: Shortage | None = None
-        self._journal: SqliteJournal | None = None
 
     async def run(self) -> None:
         """Let happen what is planned, one shortage after the other."""
@@ -32,8 +37,34 @@ class Disk:
             await anyio.sleep_until(shortage.at + shortage.seconds)
             self._set(None)
 
-    def attach(self, journal: SqliteJournal) -> None:
+    @abstractmethod
+    async def reachable(self) -> None:
+        """Return when a worker can open the journal."""
+
+    @abstractmethod
+    def attach(self, journal: Journal) -> None:
         """A worker opened its journal."""
+
+    @abstractmethod
+    def detach(self) -> None:
+        """The journal is closed."""
+
+    @abstractmethod
+    def _set(self, shortage: Shortage | None) -> None:
+        """Begin a shortage, or end it."""
+
+
+class FileDisk(Disk):
+    """The disk of a SQLite file."""
+
+    _journal: SqliteJournal | None = None
+
+    async def reachable(self) -> None:
+        """It always can."""
+
+    def attach(self, journal: Journal) -> None:
+        """A worker opened its journal."""
+        assert isinstance(journal, SqliteJournal)
         self._journal = journal
         if self._current is not None:
             self._set(self._current)
@@ -50,3 +81,29 @@ class Disk:
         self._journal._db.execute(f"PRAGMA max_page_count = {pages}")
         is_seen = shortage is not None and shortage.seen
         self._journal.reserve = _MORE_THAN_ANY_DISK if is_seen else 0
+
+
+class DatabaseDisk(Disk):
+    """The way to a database, which breaks off: connections are lost, and none can be made."""
+
+    is_away = False
+    _journal: PostgresqlJournal | None = None
+
+    async def reachable(self) -> None:
+        """Return when a worker can open the journal: one that can't ends, and is started again."""
+        while self.is_away:  # noqa: ASYNC110  # in virtual time
+            await anyio.sleep(1.0)
+
+    def attach(self, journal: Journal) -> None:
+        """A worker opened its journal."""
+        assert isinstance(journal, PostgresqlJournal)
+        self._journal = journal
+
+    def detach(self) -> None:
+        """The journal is closed."""
+        self._journal = None
+
+    def _set(self, shortage: Shortage | None) -> None:
+        self.is_away = shortage is not None
+        if self.is_away and self._journal is not None:
+            self._journal._db.close()

@@ -54,6 +54,12 @@ class Figures:
     """Batches of which the journal says that they may have been lost."""
     lies: int = 0
     """Messages that were taken and answered 503."""
+    statements: int = 0
+    """Statements of several workers' journals, which went on one by one."""
+    blocked: int = 0
+    """How often one of them waited for another worker's lock."""
+    fenced: int = 0
+    """Workers whose lease others ended."""
     accounts: int = 0
     violations: int = 0
     requests: Counter[str] = field(default_factory=Counter)
@@ -93,6 +99,9 @@ class Figures:
         self.outages += len(history.plan.outages)
         self.batches_lost += ledger.batches_lost
         self.lies += sum(asked.trouble is Trouble.BUSY_AFTER for asked in ledger.asked)
+        self.statements += ledger.statements
+        self.blocked += ledger.blocked
+        self.fenced += ledger.fenced
         self.accounts += ledger.accounts
         self.violations += len(found)
         self.requests += ledger.requests

@@ -193,6 +193,10 @@ class Ledger:
     held: list[Held] = field(default_factory=list)
     answered: set[int] = field(default_factory=set)
     """Numbers of the requests whose answer reached the worker."""
+    ended: dict[int, int] = field(default_factory=dict)
+    """By the number of a request: when it was answered, or given up by its worker, in the order of all."""
+    cut_short: set[int] = field(default_factory=set)
+    """Numbers of the requests that were under way when their worker was killed."""
     refused_events: set[str] = field(default_factory=set)
     """Bodies of events that were refused when they came alone."""
     unusable_settings: set[int] = field(default_factory=set)
@@ -208,6 +212,12 @@ class Ledger:
     """Transactions of workers' journals."""
     without_room: int = 0
     """Commits that found no room on the disk."""
+    statements: int = 0
+    """Of several workers' journals, those that the stage let go on one by one."""
+    blocked: int = 0
+    """How often one of them waited for another worker's lock."""
+    fenced: int = 0
+    """Workers whose lease others ended."""
     accounts: int = 0
     """Accounts that workers gave of their journals."""
     batches_lost: int = 0

@@ -7,7 +7,6 @@ from dataclasses import replace
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.reader import read_found
 from deliveryd.journal.selection import Selection
-from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.states import ENDED, State
 from simulation.choosing import Choices
 from simulation.plan import Errand, Plan
@@ -46,7 +45,7 @@ def _errand(choices: Choices, lives: int) -> Errand:
 def ids_for(world: World, verb: Action) -> list[int]:
     """The messages that such an order is about: all that failed, or all that ended."""
     states = (State.FAILED,) if verb in BEGINS else tuple(ENDED)
-    return [found.id for found in read_found(SqliteReader(world.journal), Selection(states=states))]
+    return [found.id for found in read_found(world.kept.reader(), Selection(states=states))]
 
 
 def note_forgotten(world: World, verb: Action, done: tuple[str, ...]) -> None:

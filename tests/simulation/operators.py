@@ -16,11 +16,9 @@ from deliveryd.control.protocol import (
     socket_of,
     write_request,
 )
-from deliveryd.journal.dead_letters import read_dead_letters, read_in_doubt
 from deliveryd.journal.orders import Action, ItemKind, Order
-from deliveryd.journal.sqlite import open_journal
-from deliveryd.runtime.threads import inline
 from simulation.expectation import address_of
+from simulation.kept_in_file import JOURNAL
 from simulation.ledger import Change, Ordered
 from simulation.new_beginnings import BEGINS, FORGETS, ids_for, note_forgotten
 from simulation.opting_out import ADDRESSED
@@ -28,7 +26,6 @@ from simulation.plan import Errand
 from simulation.world import World
 
 _IN_DOUBT = frozenset({Action.RESEND, Action.RESEND_ANEW, Action.SETTLE_SENT, Action.SETTLE_FAILED})
-_PROVIDER_IDS = "SELECT provider_id FROM receipt WHERE seq IN (SELECT value FROM json_each(?))"
 
 
 class Operators:
@@ -46,7 +43,7 @@ class Operators:
             begun = self._world.ledger.number()
             order = self._order(errand)
             if order is not None:
-                async with open_journal(self._world.journal, blocking=inline) as journal:
+                async with self._world.kept.at_rest() as journal:
                     providers = list(self._world.plan.weights)
                     decided = await journal.decide(order, self._world.clock.now(), providers)
                 note_forgotten(self._world, order.verb, decided.done)
@@ -95,16 +92,16 @@ class Operators:
             ids = ids_for(world, errand.verb)
             keys = tuple(map(str, ids))
         elif errand.verb in _IN_DOUBT:
-            ids = [doubtful.message_id for doubtful in read_in_doubt(world.journal, None, None)]
+            ids = list(world.kept.held_in_doubt())
             keys = tuple(map(str, ids))
         else:
-            found = read_dead_letters(world.journal, [errand.kind], 0, "")
+            found = world.kept.dead_letters(errand.kind)
             ids = [one.message_id for one in found if one.message_id is not None]
             keys = tuple(one.key for one in found)
         if not keys:
             return None
-        receipts = f"[{','.join(keys)}]" if errand.kind is ItemKind.RECEIPT else "[]"
-        provider_ids = tuple(str(id_) for (id_,) in world.ask_journal(_PROVIDER_IDS, receipts))
+        receipts = keys if errand.kind is ItemKind.RECEIPT else ()
+        provider_ids = tuple(world.kept.provider_ids(receipts))
         ledger = world.ledger
         ledger.ordered.append(Ordered(ledger.number(), errand.verb, errand.kind, tuple(ids), provider_ids))
         return Order(errand.verb, errand.kind, keys)
@@ -122,7 +119,7 @@ class Operators:
         """
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.setblocking(False)
-            with socket_address(socket_of(self._world.journal)) as address:
+            with socket_address(socket_of(self._world.folder / JOURNAL)) as address:
                 connection.connect(address)
             connection.send(write_request(order))
             await anyio.wait_readable(connection)

@@ -11,6 +11,7 @@ from simulation import (
     rules_of_confirming,
     rules_of_reporting,
     rules_of_sending,
+    rules_of_sharing,
 )
 from simulation.case import DELIVERED, FAILED, IN_DOUBT, SENT, SET_ASIDE, cases, first_heard
 from simulation.ledger import Posted, read_event
@@ -50,7 +51,8 @@ def violations(history: History) -> list[str]:
     found += _taken_without_room(history)
     found += broken_pauses(history)
     for case in cases(history):
-        for rule in rules_of_beginning.RULES if began_anew(case) else RULES:
+        rules = rules_of_beginning.RULES if began_anew(case) else RULES
+        for rule in (*rules, *rules_of_sharing.RULES) if history.is_shared else rules:
             found += [f"message {case.message.id}: {text}" for text in rule(case)]
     return found
 
@@ -59,13 +61,25 @@ def _account(history: History) -> Iterator[str]:
     """Taken = ended + in doubt + set aside: nothing is on its way any more, nothing fell out."""
     handed = {handed.id for handed in history.ledger.handed if handed.id is not None}
     known = history.rows.keys() | history.pruned | history.forgotten
-    if lost := handed - known - _cut_off(history):
+    if lost := handed - known - _cut_off(history) - _in_hand(history):
         yield f"handed out and not in the journal: {sorted(lost)}"
     if invented := known - handed:
         yield f"in the journal and never handed out: {sorted(invented)}"
     for row in history.rows.values():
         if row.state not in {IN_DOUBT, SENT, DELIVERED, FAILED, SET_ASIDE}:
             yield f"message {row.id} never came to an end (state {row.state})"
+
+
+def _in_hand(history: History) -> set[int | None]:
+    """What a worker of several was handed just before it was struck: it may not have been recorded yet."""
+    if not history.is_shared:
+        return set()
+    last = {handed.life: handed.request for handed in history.ledger.handed}
+    return {
+        handed.id
+        for handed in history.ledger.handed
+        if handed.life in history.ledger.crashed and handed.request == last[handed.life]
+    }
 
 
 def _cut_off(history: History) -> set[int | None]:

@@ -14,6 +14,7 @@ from deliveryd.journal.orders import Action, ItemKind, Order
 from simulation.choosing import Choices, Seeded
 from simulation.contents import WHOLE
 from simulation.drawing import seeded_plan
+from simulation.kept_in_file import JOURNAL
 from simulation.ledger import Held, channel_served_by
 from simulation.plan import (
     CHANNELS,
@@ -172,7 +173,7 @@ class Pausers:
         order = Order(verb, halt.kind, (halt.key,), reason="a plan", lasts=seconds)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.setblocking(False)
-            with socket_address(socket_of(self._world.journal)) as address:
+            with socket_address(socket_of(self._world.folder / JOURNAL)) as address:
                 connection.connect(address)
             connection.send(write_request(order))
             await anyio.wait_readable(connection)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import anyio
 
 from deliveryd.http.wire import Target, WireResponse
-from deliveryd.model import message_key
 from simulation.ledger import Accepted, Asked, LookedUp
 from simulation.plan import Report, Step
 from simulation.wire import Request
@@ -18,11 +17,6 @@ from simulation.world import World
 
 LOOKUP = b"/lookup"
 """Where a provider is asked about messages."""
-
-_INTENT = """
-SELECT (SELECT value FROM meta WHERE key = 'namespace'), beginning FROM message
-WHERE id = ? AND state = 4 AND provider = ?
-"""
 
 
 def host_of(provider: str) -> str:
@@ -82,13 +76,12 @@ class Providers:
         world = self._world
         provider = provider_at(request.host)
         journaled = any(
-            message_key(str(namespace), message_id, provider, int(str(beginning))) == key
-            for namespace, beginning in world.ask_journal(_INTENT, message_id, provider)
+            intent.key(message_id, provider) == key for intent in world.kept.intents(message_id, provider)
         )
         world.ledger.asked.append(
             Asked(
                 world.ledger.number(),
-                world.life,
+                request.life,
                 request.number,
                 request.trouble,
                 provider,
@@ -106,7 +99,7 @@ class Providers:
         world.ledger.looked_up.append(
             LookedUp(
                 world.ledger.number(),
-                world.life,
+                request.life,
                 request.number,
                 provider_at(request.host),
                 int(key.split("-")[1]),

@@ -102,7 +102,7 @@ class Reloads:
         for reload in world.plan.reloads:
             await anyio.sleep(reload.after)
             before = self._next
-            self._next = _tuned(configure(reload.to, world.plan, world.journal.parent), reload)
+            self._next = _tuned(configure(reload.to, world.plan, world.folder), reload)
             with suppress(ConfigError):  # it is about to end
                 found = await reloader.reload(accept_orphans=True)
                 if found.changes:

@@ -95,8 +95,8 @@ class Reports:
     async def _make(self, due: Due) -> None:
         await anyio.sleep_until(due.at)
         if due.answer_lost:
-            await self._post(due)
-        if await self._post(due):
+            await self._post(due, self._receipts)
+        if await self._post(due, self._receipts):
             del self._due[due.number]
             self._done.set()
             self._done = anyio.Event()
@@ -106,16 +106,16 @@ class Reports:
     async def _tell(self, number: int, at: float) -> None:
         """Report what a customer decided, until the worker answers that it has it."""
         await anyio.sleep_until(at)
-        if await self._post_opt_out(self._opt_outs[number]):
+        if await self._post_opt_out(self._opt_outs[number], self._receipts):
             del self._opt_outs[number]
         elif self._tasks is not None:
             self._tasks.start_soon(self._tell, number, anyio.current_time() + AGAIN)
 
-    async def _post_opt_out(self, opt_out: OptOut) -> bool:
+    async def _post_opt_out(self, opt_out: OptOut, receipts: Receipts | None) -> bool:
         world, ledger = self._world, self._world.ledger
         channel = channel_served_by(opt_out.provider)
         address = address_of(world.plan.people[opt_out.customer_id], channel)
-        if address is None or opt_out.provider not in world.providers or self._receipts is None:
+        if address is None or opt_out.provider not in world.providers or receipts is None:
             return True
         report = {
             "status": "stopped" if opt_out.stopped else "resumed",
@@ -127,16 +127,16 @@ class Reports:
             "POST", f"/receipts/{opt_out.provider}", b"", [], json.dumps(report).encode()
         )
         try:
-            reply = await self._receipts.take_in(opt_out.provider, request)
+            reply = await receipts.take_in(opt_out.provider, request)
             known = ledger.number() if reply.status < 300 else None
         finally:
             now = anyio.current_time()
             ledger.changes.append(Change(begun, channel, address, opt_out.stopped, known, now))
         return known is not None
 
-    async def _post(self, due: Due) -> bool:
+    async def _post(self, due: Due, receipts: Receipts | None) -> bool:
         """Report; tell whether the worker answered that it has it, or never will."""
-        if self._receipts is None or due.provider not in self._world.providers:
+        if receipts is None or due.provider not in self._world.providers:
             return due.provider not in self._world.providers
         reported_at = iso(START + due.number)
         report = {"id": due.provider_id, "status": due.status, "at": reported_at}
@@ -147,7 +147,7 @@ class Reports:
         begun = self._world.ledger.number()
         try:
             request = ReceiptRequest("POST", f"/receipts/{due.provider}", b"", [], body)
-            reply = await self._receipts.take_in(due.provider, request)
+            reply = await receipts.take_in(due.provider, request)
             status = KEPT_FOR_LATER if "unmatched" in reply.results else reply.status
         finally:
             self._note(due, begun, reported_at, status)

@@ -79,7 +79,8 @@ def _channel_left_rightly(case: Case) -> Iterator[str]:
             continue
         if case.may_go_on and case.went_on(earlier.key, later):
             continue
-        lives = case.history.lives[earlier.life : later.life + 1]
+        first, last = sorted((earlier.life, later.life))
+        lives = case.history.lives[first : last + 1]
         own = [each for each in _steadily_enabled(case, lives) if each in _providers(case, earlier.channel)]
         before = [asked for asked in case.asked if asked.order <= earlier.order]
         for provider in own:

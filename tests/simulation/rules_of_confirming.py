@@ -106,6 +106,7 @@ def _asked_before_a_repeat(case: Case) -> Iterator[str]:
 def _asked_rightly(case: Case, question: LookedUp, after: float) -> Iterator[str]:
     doubt = _latest_doubt_before(case, question.key, question.order)
     is_in_time = bool(case.history.plan.jumps) or Action.RESEND in case.orders
+    is_in_time = is_in_time or case.history.is_shared  # the machines' clocks differ
     if doubt is not None and not is_in_time and question.at < doubt.at + after - EARLY:
         yield f"{question.provider} was asked {question.at - doubt.at:.1f} s after the doubt"
     ledger = case.history.ledger

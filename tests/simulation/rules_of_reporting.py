@@ -99,7 +99,7 @@ def _times_in_order(case: Case) -> Iterator[str]:
         instant = instant_of(heard.event.fields["timestamp"])
         if instant < previous:
             yield f"{heard.event.status} is told to have happened before what came before it"
-        shown = wall.highest(case.offered_at, heard.at)
+        shown = wall.highest(case.offered_at, heard.at) + case.history.skew
         if instant > max(shown + MILLISECOND, previous + MILLISECOND):
             yield f"{heard.event.status} bears an instant that no clock had shown"
         previous = instant

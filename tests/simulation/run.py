@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +14,9 @@ import trio
 from trio.testing import MockClock
 
 from deliveryd import model
-from deliveryd.journal.audit import audit_journal
 from deliveryd.model import WallClock
+from simulation.kept import KeepsJournals, KeptJournal, Row
+from simulation.kept_in_file import FileJournal
 from simulation.ledger import Ledger
 from simulation.operators import Operators
 from simulation.pausing import Pausers
@@ -39,40 +41,32 @@ ROUNDING = 1e-6
 """Seconds by which a difference of two instants may be wrong."""
 
 
-class Row(NamedTuple):
-    """A message in the journal at the end; `state` is the name that the table of states gives it."""
-
-    id: int
-    state: int
-    provider: str | None
-
-
 class History(NamedTuple):
     """What came of a plan."""
 
     plan: Plan
     ledger: Ledger
     lives: tuple[Life, ...]
-    rows: dict[int, Row]
+    rows: Mapping[int, Row]
     pruned: frozenset[int]
     forgotten: frozenset[int]
     """Those of which only is known how often they began."""
+    is_shared: bool = False
+    """Whether several workers lived at the same time."""
+    skew: int = 0
+    """By how many microseconds a worker's clock is ahead, or behind, at most."""
 
 
-_ROWS = "SELECT id, state, provider FROM message"
-_KNOWN = "SELECT id FROM message UNION SELECT id FROM tombstone UNION SELECT id FROM beginning"
-
-
-def run_plan(plan: Plan) -> History:
-    """Live through a plan."""
+def run_plan(plan: Plan, keep: KeepsJournals = FileJournal) -> History:
+    """Live through a plan, with a journal of a kind."""
     random.seed(plan.seed)
     trio._core._run._r.seed(plan.seed)
-    with made_ready(plan) as folder:
-        return trio.run(_live, plan, folder, clock=MockClock(autojump_threshold=0))
+    with made_ready(plan, keep) as (folder, kept), kept.worked_with():
+        return trio.run(_live, plan, folder, kept, clock=MockClock(autojump_threshold=0))
 
 
-async def _live(plan: Plan, folder: Path) -> History:
-    world = World(plan, folder)
+async def _live(plan: Plan, folder: Path, kept: KeptJournal) -> History:
+    world = World(plan, folder, kept)
     with patch.object(model, "time", world.wall):
         return await _live_in(world)
 
@@ -82,27 +76,22 @@ async def _live_in(world: World) -> History:
     reports = Reports(world)
     providers = Providers(world, reports.expect)
     others = StandIns(Service(world), providers, reports, Operators(world), Pausers(world))
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(world.disk.run)
-            tasks.start_soon(world.suspend)
-            with anyio.move_on_after(_seconds_for(plan)) as patience:
-                world.patience = patience
-                await _all_lives(world, others)
-            tasks.cancel_scope.cancel()
-        if patience.cancelled_caught:
-            world.ledger.complaints.append(f"still not idle after {PATIENCE:g} seconds")
-            world.ledger.crashed.add(world.life)
-        world.ledger.seconds = anyio.current_time()
-        _audit(world)
-        rows = {row.id: row for row in (Row(*row) for row in world.ask_journal(_ROWS))}  # type: ignore[arg-type]
-        pruned, forgotten = (
-            frozenset(int(str(id_)) for (id_,) in world.ask_journal(f"SELECT id FROM {table}"))  # noqa: S608  # constants
-            for table in ("tombstone", "beginning")
-        )
-        return History(plan, world.ledger, tuple(world.lives), rows, pruned, forgotten)
-    finally:
-        world.close()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.kept.disk.run)
+        tasks.start_soon(world.suspend)
+        with anyio.move_on_after(_seconds_for(plan)) as patience:
+            world.patience = patience
+            await _all_lives(world, others)
+        tasks.cancel_scope.cancel()
+    if patience.cancelled_caught:
+        world.ledger.complaints.append(f"still not idle after {PATIENCE:g} seconds")
+        world.ledger.crashed.add(world.life)
+    world.ledger.seconds = anyio.current_time()
+    kept = world.kept
+    audited = kept.audit()
+    world.ledger.complaints += audited.complaints
+    world.ledger.batches_lost = audited.batches_lost
+    return History(plan, world.ledger, tuple(world.lives), kept.rows(), kept.pruned(), kept.forgotten())
 
 
 def _seconds_for(plan: Plan) -> float:
@@ -126,6 +115,7 @@ async def _all_lives(world: World, others: StandIns) -> None:
 async def _one_life(world: World, life: Life, others: StandIns) -> bool:
     """Live until the life's end; tell whether there was nothing more to do."""
     ledger = world.ledger
+    await world.kept.disk.reachable()
     await others.operators.decide_at_rest(world.life + 1)
     world.clock = WallClock()
     worker = Worker(world, life, others)
@@ -134,17 +124,17 @@ async def _one_life(world: World, life: Life, others: StandIns) -> bool:
             world.begin(life, scope.cancel)
             await worker.run(until_idle=True)
     except Exception as error:  # whatever it is, no worker may die of it
-        ledger.complaints.append(f"the worker died: {_causes(error)}")
+        ledger.complaints.append(f"the worker died: {causes(error)}")
         ledger.crashed.add(world.life)
     finally:
-        world.disk.detach()
+        world.kept.disk.detach()
     if _was_just_put_back(world):
         world.patience.deadline += LONGEST_PAUSE
     if worker.stopped_at is not None and anyio.current_time() - worker.stopped_at > DRAIN - ROUNDING:
         ledger.crashed.add(world.life)
     if world.life in ledger.crashed:
         ledger.crashed.update(ledger.process_of(world.life))
-    _hand_out_lost(world, others.service)
+    hand_out_lost(world, others.service)
     return worker.was_idle
 
 
@@ -154,26 +144,18 @@ def _was_just_put_back(world: World) -> bool:
     return any(jump.seconds < 0.0 <= now - jump.at < UNNOTICED for jump in world.plan.jumps)
 
 
-def _audit(world: World) -> None:
-    """What operators would do, and what has to find nothing, whatever happened."""
-    found = audit_journal(world.journal)
-    complaints = [f"audit: {finding.check}: {list(finding.ids)}" for finding in found.findings]
-    if not found.is_balanced and not complaints:
-        complaints.append(f"audit: {found.gap} messages are missing")
-    world.ledger.complaints += complaints
-    world.ledger.batches_lost = found.lost.batches
-
-
-def _causes(error: BaseException) -> str:
+def causes(error: BaseException) -> str:
+    """What a worker died of."""
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_causes(inner) for inner in error.exceptions)
+        return "; ".join(causes(inner) for inner in error.exceptions)
     return repr(error)
 
 
-def _hand_out_lost(world: World, service: Service) -> None:
+def hand_out_lost(world: World, service: Service) -> None:
     """What a worker took and didn't record: handed out again after a crash, after anything else a loss."""
-    known = {id_ for (id_,) in world.ask_journal(_KNOWN)}
-    raws = {raw for (raw,) in world.ask_journal("SELECT raw FROM malformed")}
+    kept = world.kept
+    known = {*kept.rows(), *kept.pruned(), *kept.forgotten()}
+    raws = kept.malformed()
     forgets = any(jump.seconds >= RETENTION for jump in world.plan.jumps)
     lost = [
         raw

@@ -62,9 +62,7 @@ class Service:
         if request.endpoint == "queue":
             ledger = self._world.ledger
             ledger.polled.append(
-                Polled(
-                    ledger.number(), self._world.life, request.number, request.trouble, anyio.current_time()
-                )
+                Polled(ledger.number(), request.life, request.number, request.trouble, anyio.current_time())
             )
 
     def work(self, request: Request) -> WireResponse:
@@ -112,15 +110,15 @@ class Service:
             self.queue.append(self._again.pop(0)[1])
         self._give_forgotten_again()
         count = int(request.path.rpartition("=")[2])
-        world, ledger = self._world, self._world.ledger
+        ledger = self._world.ledger
         raws = tuple(islice(self.queue, count))
-        if world.plan.offers is not Offers.UNTIL_DEQUEUED:
+        if self._world.plan.offers is not Offers.UNTIL_DEQUEUED:
             for _ in raws:
                 self.queue.popleft()
-        ledger.taken[request.number] = Taken(world.life, request.number, raws, len(raws), request.trouble)
+        ledger.taken[request.number] = Taken(request.life, request.number, raws, len(raws), request.trouble)
         at = anyio.current_time()
         for raw in raws:
-            ledger.handed.append(Handed(ledger.number(), world.life, request.number, raw, id_of(raw), at))
+            ledger.handed.append(Handed(ledger.number(), request.life, request.number, raw, id_of(raw), at))
         return WireResponse(200, {}, f"[{','.join(raws)}]".encode())
 
     def _give_forgotten_again(self) -> None:
@@ -142,7 +140,7 @@ class Service:
             return WireResponse(status, {}, b"")
         ledger = self._world.ledger
         at = anyio.current_time()
-        ledger.posted.append(Posted(ledger.number(), self._world.life, request.number, tuple(bodies), at))
+        ledger.posted.append(Posted(ledger.number(), request.life, request.number, tuple(bodies), at))
         if self._world.plan.offers is Offers.UNTIL_DEQUEUED:
             self._offer_no_more(bodies)
         return WireResponse(204, {}, b"")

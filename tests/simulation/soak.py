@@ -6,12 +6,18 @@ import gc
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from enum import StrEnum
+from functools import partial
 from multiprocessing import get_context
 from typing import NamedTuple
 
 from simulation.drawing import seeded_plan
 from simulation.figures import Figures
-from simulation.run import run_plan
+from simulation.kept import KeepsJournals
+from simulation.kept_in_database import DatabaseJournal
+from simulation.run import History, run_plan
+from simulation.sharing_plan import shared_plan
+from simulation.sharing_run import run_shared
 
 SHARE = 25
 """Plans that one process lives through at a time."""
@@ -24,12 +30,38 @@ class Share(NamedTuple):
     broken: list[str]
 
 
-def live_through_all(seed: int, plans: int, jobs: int) -> Iterator[Share]:
+class Kind(StrEnum):
+    """Which journal, and whose."""
+
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+    SHARED = "shared"
+    """A PostgreSQL, which two or three workers share."""
+
+
+class Setting(NamedTuple):
+    """Where plans are lived through. `server`: the URL of a PostgreSQL, where the kind needs one."""
+
+    kind: Kind = Kind.SQLITE
+    server: str = ""
+
+    def live(self, seed: int) -> History:
+        """Live through the plan of a seed."""
+        match self.kind:
+            case Kind.SQLITE:
+                return run_plan(seeded_plan(seed))
+            case Kind.POSTGRESQL:
+                return run_plan(seeded_plan(seed), keeping_on(self.server))
+            case Kind.SHARED:
+                return run_shared(shared_plan(seed), self.server)
+
+
+def live_through_all(seed: int, plans: int, jobs: int, setting: Setting) -> Iterator[Share]:
     """Live through so many plans from a seed on, in so many processes."""
     firsts = range(seed, seed + plans, SHARE)
     shares = [range(first, min(first + SHARE, seed + plans)) for first in firsts]
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        yield from pool.map(live_through, shares)
+        yield from pool.map(partial(live_through, setting=setting), shares)
 
 
 @contextmanager
@@ -45,13 +77,18 @@ def garbage_collected_seldom() -> Iterator[None]:
         gc.unfreeze()
 
 
-def live_through(seeds: Sequence[int]) -> Share:
+def keeping_on(server: str) -> KeepsJournals:
+    """Keep journals in databases of a PostgreSQL, by its URL."""
+    return lambda plan, _folder: DatabaseJournal(server, plan)
+
+
+def live_through(seeds: Sequence[int], setting: Setting = Setting()) -> Share:  # noqa: B008  # a constant
     """Live through the plans of these seeds."""
     figures = Figures()
     with garbage_collected_seldom():
         broken = [
-            f"{text}    replay: PYTHONPATH=tests python -m simulation --replay {seed}"
+            f"{text}    replay: python -m simulation --journal {setting.kind} --replay {seed}"
             for seed in seeds
-            for text in figures.add(run_plan(seeded_plan(seed)))
+            for text in figures.add(setting.live(seed))
         ]
     return Share(figures, broken)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import lru_cache
@@ -15,14 +14,13 @@ import trio
 
 from deliveryd import __version__
 from deliveryd.delivery import pipeline, settings
-from deliveryd.journal.schema import prepare_schema
 from deliveryd.metrics import Metrics
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.runtime.threads import inline
 from deliveryd.worker import supervisor, wiring
-from simulation.disk import SMALL_PAGE
+from simulation.kept import KeepsJournals, KeptJournal
 from simulation.plan import Plan
-from simulation.worker import CACHE, JOURNAL, whole_config
+from simulation.worker import CACHE, whole_config
 
 IDLE_CHECK = 0.5
 SAMPLE_INTERVAL = 10.0
@@ -31,14 +29,13 @@ SAMPLE_INTERVAL = 10.0
 FEW_FETCHES = 4
 """Settings that are asked for at a time: with few slots, few ids that hang would fill them."""
 
-USUAL_PAGE = 4096
 MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
 CACHE_FILE = "cache.db"
 
 
 @contextmanager
-def made_ready(plan: Plan) -> Iterator[Path]:
-    """The folder of one run, in memory where there is such a place."""
+def made_ready(plan: Plan, keep: KeepsJournals) -> Iterator[tuple[Path, KeptJournal]]:
+    """The folder of one run, in memory where there is such a place, and its journal."""
     with (
         _work_folder() as folder,
         patch.object(pipeline, "IDLE_CHECK", IDLE_CHECK),
@@ -49,9 +46,8 @@ def made_ready(plan: Plan) -> Iterator[Path]:
     ):
         (folder / CACHE).mkdir(mode=0o700)
         (folder / CACHE / CACHE_FILE).write_bytes(_empty_cache())
-        (folder / JOURNAL).touch(mode=0o600)
-        (folder / JOURNAL).write_bytes(_empty_journal(SMALL_PAGE if plan.shortages else USUAL_PAGE))
-        yield folder
+        with closing(keep(plan, folder)) as kept:
+            yield folder, kept
 
 
 @contextmanager
@@ -61,18 +57,6 @@ def _work_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
-
-
-@lru_cache(maxsize=2)
-def _empty_journal(page: int) -> bytes:
-    """A journal that no worker has used yet, with pages of so many bytes."""
-    with _work_folder() as folder:
-        path = folder / JOURNAL
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
-            db.execute(f"PRAGMA page_size = {page}")
-            prepare_schema(db)
-            db.execute("PRAGMA journal_mode = WAL")
-        return path.read_bytes()
 
 
 @lru_cache(maxsize=1)

@@ -54,9 +54,10 @@ GARBAGE = (
 
 
 class Request(NamedTuple):
-    """A request on its way."""
+    """A request on its way, which a worker sent in one of its lives."""
 
     number: int
+    life: int
     endpoint: str
     host: str
     path: str
@@ -112,14 +113,21 @@ class TroubledWire:
         check: BeforeSend | None = None,
     ) -> WireResponse:
         """Send a request. Raises NotSent and OutcomeUnknown."""
+        await self._world.awake()
         endpoint = self._stand_in.endpoint(target)
         trouble = self._world.next_trouble(endpoint, self._stand_in.provider(target))
         number, path = self._world.ledger.number(), target.path.decode()
-        request = Request(number, endpoint, target.host, path, headers, body, trouble)
+        request = Request(number, self._world.life, endpoint, target.host, path, headers, body, trouble)
         way = _Way(self._world, self._stand_in, request, anyio.current_time() + deadline, check)
-        if self._world.plan.suspensions:
-            return await way.there_and_back_within(deadline)
-        return await way.there_and_back()
+        try:
+            if self._world.plan.suspensions:
+                return await way.there_and_back_within(deadline)
+            return await way.there_and_back()
+        except anyio.get_cancelled_exc_class():
+            self._world.ledger.cut_short.add(number)
+            raise
+        finally:
+            self._world.ledger.ended[number] = self._world.ledger.number()
 
     async def aclose(self) -> None:
         """Nothing is held open."""
@@ -156,6 +164,7 @@ class _Way:
     async def there_and_back(self) -> WireResponse:
         """Send the request; its answer. Raises NotSent and OutcomeUnknown."""
         await self._connect()
+        await self._world.awake()
         if self._check is not None:
             self._check()
         self._has_left = True
@@ -167,6 +176,7 @@ class _Way:
         except OutcomeUnknown:
             self._stand_in.lost(self._request, b"")
             raise
+        await self._world.awake()
         if self._request.trouble not in DENIALS:  # which say nothing of what was done behind them
             self._world.ledger.answered.add(self._request.number)
         for _ in range(TURNS if self._world.plan.suspensions else 0):

@@ -26,9 +26,7 @@ from deliveryd.http.client import HttpClient
 from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.base import Account
 from deliveryd.journal.orders import Action
-from deliveryd.journal.sqlite import SqliteJournal
 from deliveryd.runtime.renewal import RenewedValue
-from deliveryd.runtime.threads import inline
 from deliveryd.service.client import ServiceClient
 from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.outside import Openers
@@ -36,6 +34,7 @@ from deliveryd.worker.supervisor import Addresses, Supervisor
 from deliveryd.worker.systemd import Notifier
 from deliveryd.worker.wiring import Parts
 from simulation.expectation import providers_of
+from simulation.kept_in_file import JOURNAL
 from simulation.ledger import channel_served_by
 from simulation.operators import Operators
 from simulation.opting_out import ADDRESSED
@@ -50,8 +49,11 @@ from simulation.world import World
 
 T = TypeVar("T")
 
-CACHE, JOURNAL = "cache", "journal.db"
-"""Names in the folder of a run."""
+CACHE = "cache"
+"""Its name in the folder of a run."""
+
+COMMITS = frozenset({"_transact", "_attempt"})
+"""What journals do in one call to commit."""
 
 IDLE_PAUSE = 0.5
 LOOK_EVERY = 8
@@ -194,7 +196,7 @@ class Worker(Supervisor):
         self._commits = 0
         self.stopped_at: float | None = None
         self.was_idle = False
-        self._watched = configure(life, world.plan, world.journal.parent)
+        self._watched = configure(life, world.plan, world.folder)
         self._reloads = Reloads(world, self._watched)
         super().__init__(
             self._watched,
@@ -213,12 +215,12 @@ class Worker(Supervisor):
 
     async def _watched_commit(self, work: Callable[[], T], /) -> T:
         """Do what blocks; when it is a commit, the life may end before or after it."""
-        if getattr(getattr(work, "func", None), "__name__", "") != "_transact":
-            result = await inline(work)
+        if getattr(getattr(work, "func", None), "__name__", "") not in COMMITS:
+            result = await self._world.blocking(work)
             self._note_account(result)
             return result
         await self._world.step(Step.COMMIT_BEFORE)
-        result = await inline(work)
+        result = await self._world.blocking(work)
         self._commits += 1
         self._look_at(getattr(work, "args", ((),))[0])
         if self._commits % LOOK_EVERY == 0:
@@ -240,8 +242,7 @@ class Worker(Supervisor):
                 self._complain(f"the account has a gap of {result.gap}")
 
     def _check_bounds(self) -> None:
-        ((in_line,),) = self._world.ask_journal("SELECT count(*) FROM message WHERE state IN (1, 2, 4)")
-        assert isinstance(in_line, int)
+        in_line = self._world.kept.in_line()
         tuning = self._world.plan.tuning
         if self._world.plan.reloads:  # the bounds change
             return
@@ -249,6 +250,8 @@ class Worker(Supervisor):
         most = tuning.in_flight + min(tuning.take, tuning.in_flight)
         ordered = self._world.ledger.ordered
         most += len({id_ for order in ordered if order.verb is Action.RETRY for id_ in order.message_ids})
+        if self._world.kept.is_shared:  # what the dead had is counted as well, and comes on top when adopted
+            most *= 1 + len(self._world.ledger.crashed)
         if in_line > most:
             self._complain(f"more messages in the line than {most}")
 
@@ -270,8 +273,7 @@ class Worker(Supervisor):
     def _open_servers(
         self, parts: Parts, health: WorkerHealth, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
-        assert isinstance(parts.journal, SqliteJournal)
-        self._world.disk.attach(parts.journal)
+        self._world.kept.disk.attach(parts.journal)
         return Addresses(None, None)
 
     async def _listen_to_signals(self, parts: Parts, *, task_status: TaskStatus[None]) -> None:
@@ -306,7 +308,7 @@ class Worker(Supervisor):
         """Whether a message waits for its receipt deadline, which the worker doesn't end for."""
         if self._world.plan.tuning.receipt_deadline is None:
             return False
-        return bool(self._world.ask_journal("SELECT 1 FROM message WHERE confirm_by IS NOT NULL LIMIT 1"))
+        return self._world.kept.has_deadlines()
 
     def _check_idle(self, parts: Parts) -> None:
         """Nothing is left in memory when there is nothing to do."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from copy import copy
 from pathlib import Path
+from typing import Self
 
 import anyio
 import anyio.lowlevel
@@ -14,8 +15,9 @@ from trio.testing import MockClock
 
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer, WallClock
-from simulation.disk import Disk
+from deliveryd.runtime.threads import Blocking, inline
 from simulation.expectation import providers_of
+from simulation.kept import KeptJournal
 from simulation.ledger import Ledger
 from simulation.plan import Jump, Life, Person, Plan, Step, Trouble
 
@@ -59,13 +61,16 @@ class Wall:
 class World:
     """The stage of one run."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: Plan, folder: Path, kept: KeptJournal) -> None:
         self.plan = plan
         self.ledger = Ledger()
         self.wall = Wall(plan.jumps)
         self.clock = WallClock()
         """The worker's own."""
-        self.journal = folder / "journal.db"
+        self.blocking: Blocking = inline
+        """Where the worker does what blocks."""
+        self.kept = kept
+        self.folder = folder
         self.life = -1
         self.lives: list[Life] = []
         self.providers: Collection[str] = ()
@@ -74,10 +79,8 @@ class World:
         self._steps: Counter[Step] = Counter()
         self._requests: Counter[str] = Counter()
         self._lookups = 0
-        self._observer: sqlite3.Connection | None = None
         self.forgotten: list[int] = []
         """Messages that an operator had forgotten; the queue gives them again."""
-        self.disk = Disk(plan.shortages)
         self.patience = anyio.CancelScope()
         """Ends a run that takes too long."""
         self.kill: Callable[[], None] = lambda: None
@@ -85,7 +88,7 @@ class World:
 
     def begin(self, life: Life, kill: Callable[[], None]) -> None:
         """A worker starts."""
-        self.life += 1
+        self.life = len(self.lives)
         self._life = life
         self.providers = providers_of(self.plan, life)
         self.lives.append(life)
@@ -98,6 +101,15 @@ class World:
         self.life += 1
         self.lives.append(life)
         self.providers = providers_of(self.plan, life)
+
+    def for_worker(self, clock: WallClock) -> Self:
+        """The same stage for one of several workers, with a life and a clock of its own."""
+        own = copy(self)
+        own.clock, own._life, own._steps = clock, None, Counter()
+        return own
+
+    async def awake(self) -> None:
+        """Return when the worker's process runs: what it wants to do waits until then."""
 
     async def step(self, step: Step) -> None:
         """The worker comes by a step, at which its life may end."""
@@ -147,17 +159,6 @@ class World:
         for suspension in sorted(self.plan.suspensions, key=lambda suspension: suspension.at):
             await anyio.sleep_until(suspension.at)
             clock.jump(suspension.seconds)
-
-    def ask_journal(self, question: str, *values: object) -> list[tuple[object, ...]]:
-        """Read what is committed, over a connection of our own."""
-        if self._observer is None:
-            self._observer = sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True, isolation_level=None)
-        return self._observer.execute(question, values).fetchall()
-
-    def close(self) -> None:
-        """Look no more."""
-        if self._observer is not None:
-            self._observer.close()
 
     @property
     def batch_size(self) -> int:

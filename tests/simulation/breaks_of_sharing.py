@@ -1,0 +1,52 @@
+"""Deliberate breaks of what keeps several workers on one journal apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from deliveryd.journal.postgresql import adoption, lease, outbox
+from deliveryd.journal.postgresql.receipts import Matching
+from deliveryd.model import SECOND, WallClock
+from simulation import kept_in_database
+
+Patch = pytest.MonkeyPatch
+
+
+def fence_ignored(patch: Patch) -> None:
+    """A worker goes on whose lease others ended."""
+    patch.setattr(lease, "_RENEW", _without(lease._RENEW, " AND ended IS NULL"))
+
+
+def owner_unchecked(patch: Patch) -> None:
+    """Who adopts takes what live workers have as well."""
+    for name in ("_INTERRUPTED", "_MINE"):
+        query = getattr(adoption, name)
+        patch.setattr(
+            adoption, name, _without(query, "owner = ANY(%s::int8[])", "owner > cardinality(%s::int8[])")
+        )
+
+
+def receipts_matched_once(patch: Patch) -> None:
+    """A receipt and the outcome that it is about are recorded side by side, and never brought together."""
+    patch.setattr(Matching, "sweep", lambda *_: [])
+
+
+def adopted_twice(patch: Patch) -> None:
+    """What a worker left is adopted by everybody who sees it."""
+    held = "AND NOT EXISTS (SELECT 1 FROM worker h WHERE h.id = w.holder AND h.ended IS NULL)"
+    patch.setattr(adoption, "_ORPHANED", _without(adoption._ORPHANED, held))
+
+
+def events_in_any_log(patch: Patch) -> None:
+    """An event goes into the log of whoever makes it, while another one has earlier ones of its message."""
+    patch.setattr(outbox, "_PENDING", f"{outbox._PENDING} LIMIT 0")
+
+
+def leases_by_the_wall_clock(patch: Patch) -> None:
+    """A clock that is put forward ends leases."""
+    patch.setattr(kept_in_database, "boot_time", lambda: WallClock().now() / SECOND)
+
+
+def _without(query: str, part: str, instead: str = "") -> str:
+    assert part in query
+    return query.replace(part, instead)

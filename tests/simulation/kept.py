@@ -1,0 +1,111 @@
+"""The journal of a run, as the stage has it: how workers open it, and what is committed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from deliveryd.journal.base import Journal
+from deliveryd.journal.orders import ItemKind
+from deliveryd.journal.reader import Reader
+from deliveryd.model import message_key
+from simulation.disk import Disk
+from simulation.plan import Plan
+
+
+class Row(NamedTuple):
+    """A message in the journal at the end; `state` is the name that the table of states gives it."""
+
+    id: int
+    state: int
+    provider: str | None
+
+
+class Letter(NamedTuple):
+    """Something that lies aside; `message_id` None: it belongs to no message."""
+
+    key: str
+    message_id: int | None
+
+
+class Intent(NamedTuple):
+    """A message that is being sent: what makes its idempotency key."""
+
+    namespace: str
+    beginning: int
+
+    def key(self, message_id: int, provider: str) -> str:
+        """The idempotency key of the message there."""
+        return message_key(self.namespace, message_id, provider, self.beginning)
+
+
+class Audited(NamedTuple):
+    """What an audit found: a sentence for each contradiction, and how many batches may be lost."""
+
+    complaints: Sequence[str]
+    batches_lost: int
+
+
+class KeptJournal(Protocol):
+    """The journal that all lives of a run share; all reads see what is committed, beside the workers."""
+
+    is_shared: bool
+    """Whether what a dead worker had stays its own until its lease is over."""
+
+    @property
+    def disk(self) -> Disk:
+        """What it lies on."""
+
+    def worked_with(self) -> AbstractContextManager[None]:
+        """While it lasts, workers that are put together open this journal."""
+
+    def at_rest(self) -> AbstractAsyncContextManager[Journal]:
+        """Open it as a command does that finds no worker."""
+
+    def reader(self) -> Reader:
+        """What commands read it with."""
+
+    def rows(self) -> Mapping[int, Row]:
+        """All messages that aren't pruned, by their ids."""
+
+    def pruned(self) -> frozenset[int]:
+        """Messages of which only a tombstone is left."""
+
+    def forgotten(self) -> frozenset[int]:
+        """Those of which only is known how often they began."""
+
+    def malformed(self) -> frozenset[str]:
+        """The elements of the queue that are no messages, as they came."""
+
+    def intents(self, message_id: int, provider: str) -> Sequence[Intent]:
+        """The intent to send a message to a provider, if it is being sent there."""
+
+    def in_line(self) -> int:
+        """How many messages are taken, ready, or being sent."""
+
+    def has_deadlines(self) -> bool:
+        """Whether a message that was sent waits for its receipt deadline."""
+
+    def held_in_doubt(self) -> Sequence[int]:
+        """The messages that an operator has to decide about."""
+
+    def dead_letters(self, kind: ItemKind) -> Sequence[Letter]:
+        """What else of a kind needs an operator's decision."""
+
+    def provider_ids(self, receipts: Collection[str]) -> Sequence[str]:
+        """The providers' ids that unmatched receipts name, by the keys of their letters."""
+
+    def audit(self) -> Audited:
+        """Look for contradictions."""
+
+    def close(self) -> None:
+        """Look no more."""
+
+
+class KeepsJournals(Protocol):
+    """Makes the empty journal of a run."""
+
+    def __call__(self, plan: Plan, folder: Path, /) -> KeptJournal:
+        """Make it; the folder is the run's own."""

@@ -1,0 +1,211 @@
+"""Machines with a worker each, on one journal: what a plan does to them, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from shutil import copytree
+
+import anyio
+
+from deliveryd.journal.postgresql.lease import Fenced
+from deliveryd.model import SECOND, WallClock
+from deliveryd.worker.wiring import Parts
+from simulation.kept_in_database import LEASE, DatabaseJournal
+from simulation.plan import Life
+from simulation.run import causes, hand_out_lost
+from simulation.service import id_of
+from simulation.sharing_plan import Blow, Fault, SharedPlan
+from simulation.sharing_reports import SharedReports
+from simulation.statements import Process, Server
+from simulation.worker import CACHE, IDLE_PAUSE, StandIns, Worker
+from simulation.world import World
+
+RESTART = 1.0
+"""Seconds after which a process that ended is started again."""
+
+RENEWED_EVERY = 2.0
+"""Seconds between renewals of a worker that does nothing else."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """What all machines of a run share."""
+
+    shared: SharedPlan
+    world: World
+    kept: DatabaseJournal
+    server: Server
+    others: StandIns
+    reports: SharedReports
+    faults_to_come: int = 0
+    machines: list[Machine] = field(default_factory=list)
+    is_over: bool = False
+
+    def look(self) -> bool:
+        """Whether there is nothing more to do for anybody; then it is over."""
+        self.is_over = self.is_over or (
+            not self.faults_to_come
+            and not self.reports.waiting
+            and all(machine.is_idle for machine in self.machines)
+            and self.kept.is_at_rest()
+            and self._is_all_taken()
+        )
+        return self.is_over
+
+    def _is_all_taken(self) -> bool:
+        """Whether the queue has nothing but what it can't be rid of."""
+        queue = self.others.service.queue
+        if not queue:
+            return True
+        known, malformed = {*self.kept.rows(), *self.kept.pruned()}, self.kept.malformed()
+        return all(id_of(raw) in known or raw in malformed for raw in queue)
+
+
+class SkewedClock(WallClock):
+    """A clock that is wrong by some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._wrong = int(seconds * SECOND)
+
+    def now(self) -> int:
+        """The present instant, as this machine has it."""
+        return super().now() + self._wrong
+
+
+class OwnWorld(World):
+    """The stage as one machine's worker has it."""
+
+    process: Process
+
+    async def awake(self) -> None:
+        """Return when the worker's process runs."""
+        await self.process.awake()
+
+
+class SharingWorker(Worker):
+    """A worker that others work beside."""
+
+    def __init__(self, machine: Machine, life: Life) -> None:
+        self._machine = machine
+        super().__init__(machine.world, life, machine.stage.others)
+
+    async def _stop_when_idle(self, parts: Parts) -> None:
+        reports, number = self._machine.stage.reports, self._machine.number
+        assert parts.receipts is not None
+        async with anyio.create_task_group() as tasks:
+            reports.open(number, parts.receipts, tasks)
+            try:
+                await self._go_on(parts)
+            finally:
+                reports.shut(number)
+
+    async def _go_on(self, parts: Parts) -> None:
+        machine = self._machine
+        while not machine.stage.look():
+            await anyio.sleep(IDLE_PAUSE)
+            machine.is_idle = parts.recorder.idle
+        await parts.pipeline.until_idle()
+        self._check_idle(parts)
+        self.was_idle = True
+        self.stop()
+
+    def _check_bounds(self) -> None:
+        """The bounds are each worker's own, and the journal is everybody's."""
+
+
+class Machine:
+    """A machine whose worker is started again and again, until the run is over."""
+
+    def __init__(self, stage: Stage, number: int) -> None:
+        self.stage = stage
+        self.number = number
+        self.is_idle = False
+        self.process = Process(stage.server, LEASE)
+        self.world = own_world(stage.world, SkewedClock(stage.shared.skews[number]), self.process)
+        self.world.folder = stage.world.folder / f"machine{number}"
+        copytree(stage.world.folder / CACHE, self.world.folder / CACHE)
+        self._down_for = RESTART
+        self._kill: Callable[[], None] = lambda: None
+        self._still_until = -LEASE
+        """Up to when it may have been kept from renewing its lease for so long that others adopt."""
+
+    async def run(self) -> None:
+        """Live one life after the other."""
+        while not self.stage.is_over:
+            await self._live(self.stage.shared.plan.lives[0])
+            self.is_idle = self.stage.is_over
+            if not self.stage.is_over:
+                await anyio.sleep(self._down_for)
+                self._down_for = RESTART
+
+    async def _live(self, life: Life) -> None:
+        world, ledger = self.world, self.world.ledger
+        while self.process.is_cut_off:  # noqa: ASYNC110  # a start fails meanwhile, again and again
+            await anyio.sleep(RESTART)
+        self.process.begin()
+        worker = SharingWorker(self, life)
+        try:
+            with anyio.CancelScope() as scope:
+                world.begin(life, lambda: self._end(scope))
+                self._kill = world.kill
+                await worker.run(until_idle=True)
+        except Exception as error:  # whatever it is, no worker may die of it, but of the fence
+            ledger.crashed.add(world.life)
+            if not self._is_fenced_rightly(error):
+                ledger.complaints.append(f"worker {self.number} died: {causes(error)}")
+                self.stage.is_over = True
+        finally:
+            self._kill = lambda: None
+        self.process.kill()
+        hand_out_lost(world, self.stage.others.service)
+
+    def _is_fenced_rightly(self, error: BaseException) -> bool:
+        """Whether it died as others took over, after it had stood still."""
+        fenced = isinstance(error, Fenced) or (
+            isinstance(error, BaseExceptionGroup) and all(map(self._is_fenced_rightly, error.exceptions))
+        )
+        return fenced and anyio.current_time() <= self._still_until + LEASE
+
+    def _end(self, scope: anyio.CancelScope) -> None:
+        self.world.ledger.crashed.add(self.world.life)
+        self.process.kill()
+        scope.cancel()
+
+    async def suffer(self, fault: Fault) -> None:
+        """Let something happen to it, at its time."""
+        await anyio.sleep_until(fault.at)
+        match fault.blow:
+            case Blow.KILLED:
+                self._down_for = fault.seconds
+                self._kill()
+            case Blow.STOPPED:
+                self._down_for = fault.seconds
+                self.world.stop()
+            case Blow.FROZEN:
+                self.process.freeze(fault.seconds)
+                self._note_still(fault.seconds)
+            case Blow.CUT_OFF:
+                self.process.cut_off()
+                self._note_still(fault.seconds)
+                await anyio.sleep(fault.seconds)
+                self.process.is_cut_off = False
+            case Blow.CUT_AFTER_COMMIT:
+                self.process.cuts += 1
+        self.stage.faults_to_come -= 1
+
+    def _note_still(self, seconds: float) -> None:
+        if seconds >= LEASE - RENEWED_EVERY:
+            self._still_until = max(self._still_until, anyio.current_time() + seconds)
+
+
+def own_world(world: World, clock: WallClock, process: Process) -> World:
+    """The stage for one machine."""
+    own = world.for_worker(clock)
+    own.__class__ = OwnWorld
+    assert isinstance(own, OwnWorld)
+    own.process = process
+    own.blocking = process
+    own.stop = lambda: None
+    return own

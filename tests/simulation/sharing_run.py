@@ -1,0 +1,87 @@
+"""Runs a plan of several workers on one journal, until there is nothing more to do for any of them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from unittest.mock import patch
+
+import anyio
+import trio
+from trio.testing import MockClock
+
+from deliveryd import model
+from deliveryd.model import SECOND
+from simulation.kept import KeptJournal
+from simulation.kept_in_database import LEASE, DatabaseJournal
+from simulation.machines import Machine, Stage
+from simulation.operators import Operators
+from simulation.pausing import Pausers
+from simulation.plan import Plan
+from simulation.providers import Providers
+from simulation.run import History
+from simulation.service import Service
+from simulation.sharing_plan import SharedPlan
+from simulation.sharing_reports import SharedReports
+from simulation.start import made_ready
+from simulation.statements import statement_by_statement
+from simulation.worker import StandIns
+from simulation.world import World
+
+PATIENCE = 300.0
+"""Seconds of virtual time after which a run has to be over, and for each fault a lease more."""
+
+
+def run_shared(shared: SharedPlan, server: str) -> History:
+    """Live through a plan, in a database of a server by its URL."""
+    random.seed(shared.plan.seed)
+    trio._core._run._r.seed(shared.plan.seed)
+
+    def keep(plan: Plan, _folder: Path) -> KeptJournal:
+        return DatabaseJournal(server, plan)
+
+    with made_ready(shared.plan, keep) as (folder, kept), kept.worked_with(), statement_by_statement():
+        assert isinstance(kept, DatabaseJournal)
+        return trio.run(_live, shared, folder, kept, clock=MockClock(autojump_threshold=0))
+
+
+async def _live(shared: SharedPlan, folder: Path, kept: DatabaseJournal) -> History:
+    world = World(shared.plan, folder, kept)
+    world.providers = shared.plan.weights
+    with patch.object(model, "time", world.wall):
+        async with anyio.create_task_group() as tasks:
+            stage = _stage(shared, world, kept, SharedReports(world, tasks))
+            with anyio.move_on_after(PATIENCE + LEASE * len(shared.faults)) as patience:
+                await _all_machines(stage)
+            tasks.cancel_scope.cancel()
+    ledger = world.ledger
+    if patience.cancelled_caught:
+        ledger.complaints.append(f"still not idle after {PATIENCE:g} seconds")
+        ledger.crashed.update(range(len(world.lives)))
+    ledger.seconds = anyio.current_time()
+    ledger.statements, ledger.blocked = stage.server.statements, stage.server.blocked
+    ledger.fenced = kept.fenced()
+    audited = kept.audit()
+    ledger.complaints += audited.complaints
+    ledger.batches_lost = audited.batches_lost
+    return History(
+        shared.plan, ledger, tuple(world.lives), kept.rows(), kept.pruned(), kept.forgotten(),
+        is_shared=True,
+        skew=int(max(map(abs, shared.skews)) * SECOND),
+    )  # fmt: skip
+
+
+def _stage(shared: SharedPlan, world: World, kept: DatabaseJournal, reports: SharedReports) -> Stage:
+    providers = Providers(world, reports.expect)
+    others = StandIns(Service(world), providers, reports, Operators(world), Pausers(world))
+    stage = Stage(shared, world, kept, kept.server(shared.sql), others, reports, len(shared.faults))
+    stage.machines = [Machine(stage, number) for number in range(shared.workers)]
+    return stage
+
+
+async def _all_machines(stage: Stage) -> None:
+    async with anyio.create_task_group() as machines:
+        for fault in stage.shared.faults:
+            machines.start_soon(stage.machines[fault.worker].suffer, fault)
+        for machine in stage.machines:
+            machines.start_soon(machine.run)

@@ -1,0 +1,55 @@
+"""The end of a run: the fleet comes to rest, and service, providers and database have to agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql.reader import PostgresqlReader
+from fleet.oracle import NOTHING, Lost, all_is_told, came_elsewhere, judge
+from fleet.stage import Fleet
+
+PATIENCE = 180.0
+
+
+class Rest(NamedTuple):
+    """What a run came to. `repeats`: how often a message was sent once more, under its key.
+
+    `elsewhere`: messages whose receipts came to another worker than the one that sent them.
+    """
+
+    messages: int
+    repeats: int
+    elsewhere: int
+    violations: Sequence[str]
+
+    @property
+    def summary(self) -> str:
+        """The same in a line."""
+        return (
+            f"{self.messages} messages, {self.repeats} repeated under their keys, receipts of"
+            f" {self.elsewhere} at another worker than the sender, {len(self.violations)} violations"
+        )
+
+
+def come_to_rest(fleet: Fleet, lost: Lost = NOTHING) -> Rest:
+    """Wait until all is told, end the workers, and judge."""
+    with suppress(TimeoutError):  # judged below, message by message
+        fleet.state.wait_for(lambda state: all_is_told(state, fleet.enqueued, lost), PATIENCE)
+    verdict = judge(fleet.state, fleet.enqueued, lost)
+    statuses = fleet.close()
+    violations = [*verdict.violations, *_audited(fleet)]
+    violations += [f"a worker ended with status {status}" for status in statuses if status]
+    elsewhere = came_elsewhere(fleet.state, [worker.backend.receipts for worker in fleet.workers])
+    return Rest(fleet.enqueued, verdict.repeats, elsewhere, violations)
+
+
+def _audited(fleet: Fleet) -> Sequence[str]:
+    """What the audit of the database says."""
+    audit = PostgresqlReader(JournalDatabase(fleet.url)).audit()
+    violations = [f"audit: {each.check}: {each.messages} ({each.ids})" for each in audit.findings]
+    if audit.gap or audit.account.gap:
+        violations.append(f"the account has a gap of {audit.gap or audit.account.gap}")
+    return violations

@@ -1,0 +1,72 @@
+"""Several real workers on a real PostgreSQL: nothing is lost, nothing is sent twice but under its key."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fleet.faults import FAULTS
+from fleet.rolling import roll
+from fleet.run import run_faults
+from fleet.stage import LEASE
+from fleet.standby import fail_over_to_lagging, fail_over_to_synchronous
+from fleet.takeover import take_over_for_good
+from support.directories import NoPostgres
+
+pytestmark = pytest.mark.slow
+
+
+@contextmanager
+def skipped_without_postgres() -> Iterator[None]:
+    try:
+        yield
+    except NoPostgres as error:
+        pytest.skip(str(error))
+
+
+def test_each_kind_of_fault_loses_nothing(tmp_path: Path) -> None:
+    """Kills, stops, cuts, silence and a restarted database under load: every claim of the oracle holds."""
+    draw = random.Random(1)
+    plan = [(name, draw.randrange(1 << 16)) for name in draw.sample(sorted(FAULTS), len(FAULTS))]
+    with skipped_without_postgres():
+        story = run_faults(tmp_path, 2, plan)
+    assert story.rest.violations == []
+    assert story.rest.elsewhere > 0
+
+
+def test_a_rolling_restart_pauses_nothing(tmp_path: Path) -> None:
+    """One worker after the other ends and starts: the other one takes meanwhile, and answers receipts."""
+    with skipped_without_postgres():
+        rolled = roll(tmp_path, 2, 1)
+    assert rolled.rest.violations == []
+    assert max(rolled.pauses) < LEASE  # where the other one waited for the lease, nobody would take that long
+    assert {answer for answer in rolled.answers if answer is not None} == {200}
+
+
+@pytest.mark.soak
+def test_what_a_killed_worker_had_ends_elsewhere(tmp_path: Path) -> None:
+    """The killed one isn't started again: the other worker ends all that it had."""
+    with skipped_without_postgres():
+        rest = take_over_for_good(tmp_path)
+    assert rest.violations == []
+
+
+@pytest.mark.soak
+def test_a_standby_with_all_commits_takes_over_and_the_workers_go_on(tmp_path: Path) -> None:
+    """The primary is pulled out under load: nothing is lost, and no worker has to be started anew."""
+    with skipped_without_postgres():
+        story = fail_over_to_synchronous(tmp_path)
+    assert story.rest.violations == []
+    assert story.restarts == 0
+
+
+def test_a_standby_that_lags_stops_all_workers_until_the_loss_is_accepted(tmp_path: Path) -> None:
+    """Nobody takes or starts before `deliveryd accept-loss --yes`, and all go on then."""
+    with skipped_without_postgres():
+        story = fail_over_to_lagging(tmp_path)
+    assert story.rest.violations == []
+    assert story.lost

@@ -257,7 +257,7 @@ PAGE_OF: Mapping[str, str] = {
     **dict.fromkeys(("in-doubt", "dead", "failed"), "command-groups-messages.md"),
     **dict.fromkeys(("pause", "resume", "paused"), "command-groups-pauses.md"),
     **dict.fromkeys(("channels", "receipts", "stopped"), "command-groups-providers.md"),
-    **dict.fromkeys(("customers", "cache", "config"), "command-groups.md"),
+    **dict.fromkeys(("customers", "cache", "config", "workers"), "command-groups.md"),
 }
 """The page of each command or group that commands.md doesn't describe."""
 

@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 
 NOW = 1_767_225_600_000_000
 """The instant at which every benchmark begins, in microseconds."""
@@ -57,7 +57,7 @@ async def with_ended(path: Path, number: int, *, base: int = 0) -> None:
 
     The first id is one stride above `base`, and the others follow.
     """
-    async with open_journal(path):
+    async with open_journal_file(path):
         pass
     step = 7 * 86_400_000_000 // number
     _fill(path, _ENDED, number, {"base": base, "begin": NOW - step * number - _LIFE, "step": step}, events=2)
@@ -65,7 +65,7 @@ async def with_ended(path: Path, number: int, *, base: int = 0) -> None:
 
 async def with_waiting(path: Path, number: int, *, base: int = 0, begin: int = NOW) -> None:
     """A journal with so many messages that wait for one channel; from `begin` on one is due each second."""
-    async with open_journal(path):
+    async with open_journal_file(path):
         pass
     _fill(path, _WAITING, number, {"base": base, "begin": begin, "step": 1_000_000}, events=1)
 

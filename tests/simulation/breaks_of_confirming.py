@@ -12,7 +12,7 @@ import pytest
 from deliveryd.channels.base import Found, NotTaken, Taken
 from deliveryd.channels.http_lookup import LookupReader
 from deliveryd.delivery import availability, recorder
-from deliveryd.delivery.dispatcher import Dispatcher
+from deliveryd.delivery.attempts import Attempts
 from deliveryd.delivery.lane import Kit
 from deliveryd.delivery.listening import Awaited
 from deliveryd.delivery.recorder import Recorder
@@ -87,7 +87,7 @@ def clock_put_forward_makes_unavailable(patch: Patch) -> None:
 
 def stop_by_an_answer_forgotten(patch: Patch) -> None:
     """The provider says that somebody opted out, and the next message to them is sent there."""
-    patch.setattr(Dispatcher, "_with_stop", lambda _self, step, *_: step)
+    patch.setattr(Attempts, "_with_stop", lambda _self, step, *_: step)
 
 
 def stop_by_a_report_forgotten(patch: Patch) -> None:

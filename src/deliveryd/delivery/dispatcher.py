@@ -7,28 +7,19 @@ provider keeps failing, a dispatcher makes no attempts but probes.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Protocol, get_args
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 
 from deliveryd import transitions
 from deliveryd.channels.base import (
-    Accepted,
     Channel,
-    Dispatch,
-    Expired,
-    InDoubt,
-    Misconfigured,
-    Refused,
-    Stopped,
-    TryAgain,
-    Verdict,
 )
+from deliveryd.delivery.attempts import Attempts
 from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.doubt import DoubtPolicy
@@ -47,13 +38,11 @@ from deliveryd.journal.base import SharedLimits
 from deliveryd.journal.pauses import Pause
 from deliveryd.journal.rows import digest_of
 from deliveryd.metrics import Metrics
-from deliveryd.model import Clock, Customer, Entry, Transition, channel_of, message_key
+from deliveryd.model import Clock, Entry, Transition, channel_of
 from deliveryd.options.units import Rate
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
 from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log
-
-VERDICTS = frozenset(get_args(Verdict))
 
 
 class Shared(SharedLimits, Protocol):
@@ -94,9 +83,8 @@ class Dispatcher:
         self._channel_name = channel_of(name)
         self.loop = f"lane {name}"
         self._owed = 0
-        self._namespace = namespace
+        self._attempts = Attempts(name, namespace, recorder, clock, metrics)
         self._clock = clock
-        self._metrics = metrics
         self._heartbeats = heartbeats
         self._in_flight = recorder.in_flight
         self._recorder = recorder
@@ -469,16 +457,6 @@ class Dispatcher:
             return False
         return self._stopped.includes(self._channel_name, self._kit.channel.recipient(routed.customer))
 
-    def _with_stop(
-        self, step: Transition, channel: Channel, customer: Customer | None, verdict: Stopped
-    ) -> Transition:
-        """The step after a try, with the recipient put on the list of those who can't be reached any more."""
-        address = channel.recipient(customer) if customer is not None else None
-        if address is None:
-            return step
-        stop = self._stopped.stop(self._channel_name, address, step.at, verdict.reason)
-        return transitions.with_stop(step, stop)
-
     def _hold(self, entry: Entry, now: int) -> Transition:
         self._refusals.unanswered(entry.settings_id)
         log(
@@ -492,69 +470,13 @@ class Dispatcher:
             while not self._begun:
                 await self._idle.park()
             entry, routed, kit = self._begun.popleft()
-            self._outcomes.add(await self._attempt(entry, routed, kit))
+            self._outcomes.add(await self._attempts.make(entry, routed, kit))
             self._under_way -= 1
             kit.use.end(1)
             if self._queue.new or self._queue.repeats or self._breaker.is_open:
                 self._wakeup.set()
             if self._stopping:
                 self._finished.set()
-
-    async def _attempt(self, entry: Entry, routed: Routed, kit: Kit) -> Transition:
-        """Make one attempt, unless the time ran out since its intent; return the step that follows."""
-        channel, verdicts = kit.channel, kit.verdicts
-        if routed.expires_at is not None and is_expired(routed.expires_at, now := self._clock.now()):
-            return verdicts.expired(entry, routed, now)
-        key = message_key(self._namespace, entry.id, self.name, entry.beginning)
-        dispatch = Dispatch(
-            key, entry, routed.customer, routed.rendered, routed.expires_at, self._clock,
-            may_begin=kit.may_begin,
-        )  # fmt: skip
-        if entry.doubt and channel.lookup_after is not None:
-            provider_id = await self._recorder.id_in_doubt(entry)
-            step = await kit.settle_by_asking(entry, dispatch._replace(provider_id=provider_id))
-            if step is not None:
-                return step
-        if kit.may_begin is not None and not kit.may_begin():
-            return verdicts.unsent(entry)
-        started = time.monotonic()
-        try:
-            verdict = await channel.send(dispatch)
-        except Exception as error:  # one broken adapter must not take the worker with it
-            log(
-                Event.MESSAGE_IN_DOUBT,
-                channel=self._channel_name, provider=self.name, message_id=entry.id, error=error,
-            )  # fmt: skip
-            verdict = InDoubt(f"the adapter failed with {type(error).__name__}")
-        if type(verdict) not in VERDICTS:  # a package's adapter may not be type-checked
-            verdict = InDoubt(f"the adapter answered with a {type(verdict).__name__}, which is no verdict")
-        self._metrics.attempted(self.name, verdict, time.monotonic() - started)
-        if isinstance(verdict, Accepted):
-            return verdicts.accepted(entry, verdict)
-        if isinstance(verdict, Expired):
-            return self._after_delay(entry, routed, kit)
-        return self._after_failure(entry, routed, kit, verdict)
-
-    def _after_delay(self, entry: Entry, routed: Routed, kit: Kit) -> Transition:
-        """The step of a message of which the adapter sent nothing: it was too late."""
-        now = self._clock.now()
-        if kit.may_begin is not None and not is_expired(routed.expires_at, now):
-            return kit.verdicts.unsent(entry)
-        return kit.verdicts.expired(entry, routed, now)
-
-    def _after_failure(
-        self,
-        entry: Entry,
-        routed: Routed,
-        kit: Kit,
-        verdict: Refused | Stopped | TryAgain | InDoubt | Misconfigured,
-    ) -> Transition:
-        if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
-            entry = entry._replace(content=kit.content(routed))
-        step = kit.verdicts.decide(entry, verdict)
-        if isinstance(verdict, Stopped):
-            step = self._with_stop(step, kit.channel, routed.customer, verdict)
-        return step if routed.expires_at is None else transitions.no_later_than(step, routed.expires_at + 1)
 
 
 def _all(_routed: Routed) -> bool:

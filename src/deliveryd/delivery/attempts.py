@@ -1,0 +1,109 @@
+"""One attempt at a provider, from its recorded intent to the step that follows from the answer."""
+
+from __future__ import annotations
+
+import time
+from typing import get_args
+
+from deliveryd import transitions
+from deliveryd.channels.base import (
+    Accepted,
+    Channel,
+    Dispatch,
+    Expired,
+    InDoubt,
+    Misconfigured,
+    Refused,
+    Stopped,
+    TryAgain,
+    Verdict,
+)
+from deliveryd.delivery.lane import Kit
+from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.routing import Routed, is_expired
+from deliveryd.metrics import Metrics
+from deliveryd.model import Clock, Customer, Entry, Transition, channel_of, message_key
+from deliveryd.telemetry.log_events import Event, log
+
+VERDICTS = frozenset(get_args(Verdict))
+
+
+class Attempts:
+    """Attempts at one provider whose intents are recorded."""
+
+    def __init__(
+        self, provider: str, namespace: str, recorder: Recorder, clock: Clock, metrics: Metrics
+    ) -> None:
+        self._provider = provider
+        self._channel_name = channel_of(provider)
+        self._namespace = namespace
+        self._recorder = recorder
+        self._stopped = recorder.stopped
+        self._clock = clock
+        self._metrics = metrics
+
+    async def make(self, entry: Entry, routed: Routed, kit: Kit) -> Transition:
+        """Make one attempt, unless the time ran out since its intent; return the step that follows."""
+        channel, verdicts = kit.channel, kit.verdicts
+        if routed.expires_at is not None and is_expired(routed.expires_at, now := self._clock.now()):
+            return verdicts.expired(entry, routed, now)
+        key = message_key(self._namespace, entry.id, self._provider, entry.beginning)
+        dispatch = Dispatch(
+            key, entry, routed.customer, routed.rendered, routed.expires_at, self._clock,
+            may_begin=kit.may_begin,
+        )  # fmt: skip
+        if entry.doubt and channel.lookup_after is not None:
+            provider_id = await self._recorder.id_in_doubt(entry)
+            step = await kit.settle_by_asking(entry, dispatch._replace(provider_id=provider_id))
+            if step is not None:
+                return step
+        if kit.may_begin is not None and not kit.may_begin():
+            return verdicts.unsent(entry)
+        started = time.monotonic()
+        try:
+            verdict = await channel.send(dispatch)
+        except Exception as error:  # one broken adapter must not take the worker with it
+            log(
+                Event.MESSAGE_IN_DOUBT,
+                channel=self._channel_name, provider=self._provider, message_id=entry.id, error=error,
+            )  # fmt: skip
+            verdict = InDoubt(f"the adapter failed with {type(error).__name__}")
+        if type(verdict) not in VERDICTS:  # a package's adapter may not be type-checked
+            verdict = InDoubt(f"the adapter answered with a {type(verdict).__name__}, which is no verdict")
+        self._metrics.attempted(self._provider, verdict, time.monotonic() - started)
+        if isinstance(verdict, Accepted):
+            return verdicts.accepted(entry, verdict)
+        if isinstance(verdict, Expired):
+            return self._after_delay(entry, routed, kit)
+        return self._after_failure(entry, routed, kit, verdict)
+
+    def _after_delay(self, entry: Entry, routed: Routed, kit: Kit) -> Transition:
+        """The step of a message of which the adapter sent nothing: it was too late."""
+        now = self._clock.now()
+        if kit.may_begin is not None and not is_expired(routed.expires_at, now):
+            return kit.verdicts.unsent(entry)
+        return kit.verdicts.expired(entry, routed, now)
+
+    def _after_failure(
+        self,
+        entry: Entry,
+        routed: Routed,
+        kit: Kit,
+        verdict: Refused | Stopped | TryAgain | InDoubt | Misconfigured,
+    ) -> Transition:
+        if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
+            entry = entry._replace(content=kit.content(routed))
+        step = kit.verdicts.decide(entry, verdict)
+        if isinstance(verdict, Stopped):
+            step = self._with_stop(step, kit.channel, routed.customer, verdict)
+        return step if routed.expires_at is None else transitions.no_later_than(step, routed.expires_at + 1)
+
+    def _with_stop(
+        self, step: Transition, channel: Channel, customer: Customer | None, verdict: Stopped
+    ) -> Transition:
+        """The step after a try, with the recipient put on the list of those who can't be reached any more."""
+        address = channel.recipient(customer) if customer is not None else None
+        if address is None:
+            return step
+        stop = self._stopped.stop(self._channel_name, address, step.at, verdict.reason)
+        return transitions.with_stop(step, stop)

@@ -15,7 +15,7 @@ from simulation.soak import garbage_collected_seldom
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
-PLANS = int(os.environ.get("DELIVERYD_PLANS", "300")) // 5
+PLANS = int(os.environ.get("DELIVERYD_PLANS", "200")) // 5
 SHARES = 4
 MOST_PLANS = 200
 BREAKS = breaks_in(breaks_of_pausing)

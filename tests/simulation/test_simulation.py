@@ -19,7 +19,7 @@ from simulation.soak import garbage_collected_seldom, live_through
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
-PLANS = int(os.environ.get("DELIVERYD_PLANS", "300"))
+PLANS = int(os.environ.get("DELIVERYD_PLANS", "200"))
 SHARES = 16
 
 DRAWN_SHARES = 4

@@ -26,6 +26,7 @@ from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase, JournalFile, JournalPlace
 from deliveryd.journal.postgresql import schema
 from deliveryd.journal.postgresql.connection import connect_to_write
+from deliveryd.journal.postgresql.database_clock import DatabaseClock
 from deliveryd.journal.postgresql.lease import begin_work, boot_time
 from deliveryd.journal.reader import DecisionSelection
 from deliveryd.journal.selection import Selection
@@ -421,7 +422,7 @@ async def test_a_worker_that_opened_a_journal_just_before_it_was_moved_does_not_
         schema.prepare_schema(worker)
         await anyio.to_thread.run_sync(move, database, file)
         with pytest.raises(JournalUnusable, match="was moved"):
-            begin_work(worker, 9.0, NOW, boot_time)
+            begin_work(worker, 9.0, NOW, boot_time, DatabaseClock())
 
 
 @pytest.mark.parametrize(

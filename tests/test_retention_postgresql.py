@@ -10,6 +10,7 @@ import pytest
 
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import connect_to_write
+from deliveryd.journal.postgresql.database_clock import DatabaseClock
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.retention import day_to_take_into
 from deliveryd.journal.postgresql.schema import DAY, days_there
@@ -189,11 +190,11 @@ async def test_a_take_into_a_day_that_is_over_is_not_forgotten_with_it(source: J
     async with open_shared_journal(source) as behind, open_shared_journal(source) as right:
         await deliver_to_sent(behind, 1)
         with connect_to_write(source, 9) as taking, taking.transaction():
-            day = day_to_take_into(taking, TODAY)
+            day = day_to_take_into(taking, TODAY, DatabaseClock())
             assert await right.prune(DAYS_LATER, 9) == 0
         assert await right.prune(DAYS_LATER, 9) == 1
         with connect_to_write(source, 9) as taking:
-            assert day_to_take_into(taking, TODAY) == day + 1
+            assert day_to_take_into(taking, TODAY, DatabaseClock()) == day + 1
 
 
 async def test_a_worker_whose_clock_is_behind_takes_into_no_day_that_others_retired(

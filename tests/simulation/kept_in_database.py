@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import lru_cache, partial
@@ -29,6 +30,7 @@ from simulation.disk import DatabaseDisk
 from simulation.kept import Audited, Intent, Letter, Row
 from simulation.plan import Plan
 from simulation.statements import Server, acting
+from simulation.world import Wall
 
 LEASE = 8.0
 """Seconds after which a worker that renews nothing is given up: more than requests take, so not many."""
@@ -71,6 +73,17 @@ def boot_time() -> float:
     return anyio.current_time()
 
 
+class ServerClock:
+    """The server's clock, which jumps as the plan says."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._wall = Wall(plan.jumps)
+
+    def now(self) -> int:
+        """The present instant."""
+        return self._wall.at(anyio.current_time())
+
+
 class DatabaseJournal:
     """A database of a server, by its URL; it is dropped at the end."""
 
@@ -80,6 +93,8 @@ class DatabaseJournal:
         self.disk = DatabaseDisk(plan.shortages)
         self._server = server
         self._seed = plan.seed
+        self._clock = ServerClock(plan)
+        self._connections: list[Db] = []
         self._name = f"run{uuid4().hex}"
         self._admin(f"CREATE DATABASE {self._name} TEMPLATE {_template(server)} STRATEGY FILE_COPY")
         self.place = JournalDatabase(server.replace("/postgres?", f"/{self._name}?"))
@@ -104,6 +119,7 @@ class DatabaseJournal:
             keep_variables=terms.keep_variables,
             lease=LEASE,
             boot_time=boot_time,
+            clock=self._clock,
             **others,
         )
 
@@ -112,7 +128,9 @@ class DatabaseJournal:
             if self.disk.is_away:
                 raise JournalUnreachable("the plan cuts the database off")
             process = acting()
-            return connect(*terms) if process is None else process.connected(partial(connect, *terms))
+            db = connect(*terms) if process is None else process.connected(partial(connect, *terms))
+            self._connections.append(db)
+            return db
 
         return reach
 
@@ -132,7 +150,9 @@ class DatabaseJournal:
 
     def at_rest(self) -> AbstractAsyncContextManager[Journal]:
         """Open it as a command does that finds no worker."""
-        return opening.open_shared_journal(self.place, lease=LEASE, boot_time=boot_time, blocking=inline)
+        return opening.open_shared_journal(
+            self.place, lease=LEASE, boot_time=boot_time, clock=self._clock, blocking=inline
+        )
 
     def reader(self) -> Reader:
         """What commands read it with."""
@@ -187,7 +207,9 @@ class DatabaseJournal:
         return Audited(complaints, int(lost[0][0]) if lost else 0)
 
     def close(self) -> None:
-        """Look no more, and leave nothing."""
+        """Look no more, and leave nothing, also of workers that crashed."""
+        for db in self._connections:
+            db.close()
         self._observer.close()
         self._admin(f"DROP DATABASE {self._name} WITH (FORCE)")
 
@@ -200,7 +222,9 @@ class DatabaseJournal:
 
 @lru_cache(maxsize=1)
 def _administrator(server: str) -> Db:
-    return psycopg.connect(server, autocommit=True)
+    db: Db = psycopg.connect(server, autocommit=True)
+    atexit.register(db.close)
+    return db
 
 
 @lru_cache(maxsize=1)

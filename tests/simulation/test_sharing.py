@@ -18,8 +18,6 @@ from support.postgres import server_url
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.no_cover,
-    # A worker that crashes leaves its connections as they are.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 PLANS = int(os.environ.get("DELIVERYD_PLANS", "300"))

@@ -104,14 +104,24 @@ class _Orphan(NamedTuple):
     has_messages: bool
 
 
-def adopt(db: Db, worker: int, now: int, providers: Collection[str], others: Collection[str]) -> Recovery:
+def adopt(
+    db: Db,
+    worker: int,
+    now: int,
+    providers: Collection[str],
+    others: Collection[str],
+    *,
+    instant: int | None = None,
+) -> Recovery:
     """Adopt what ended workers left, but for messages under way at providers that only others have.
 
     `others` are the providers of the other live workers. What was READY waits, due now. A lease ends after
-    every attempt that it allowed, so nothing is under way any more of what is in doubt.
+    every attempt that it allowed, so nothing is under way any more of what is in doubt. `instant` is of the
+    database's clock (see `database_clock`).
     """
     foreign = sorted(frozenset(others).difference(providers))
-    rows = db.execute(_ORPHANED, {"me": worker, "foreign": foreign}).fetchall()
+    values = {"me": worker, "foreign": foreign, "instant": instant}
+    rows = db.execute(_ORPHANED, values).fetchall()
     logs = [
         each.id
         for each in map(_Orphan._make, rows)
@@ -123,9 +133,17 @@ def adopt(db: Db, worker: int, now: int, providers: Collection[str], others: Col
     return _put_in_order(db, logs, now, frozenset(providers).union(others)) if logs else NOTHING_LEFT
 
 
-def adopt_all(db: Db, worker: int, now: int, providers: Collection[str], others: Collection[str]) -> Recovery:
+def adopt_all(
+    db: Db,
+    worker: int,
+    now: int,
+    providers: Collection[str],
+    others: Collection[str],
+    *,
+    instant: int | None = None,
+) -> Recovery:
     """The same at the start; what this worker had before then goes on as well."""
-    adopt(db, worker, now, providers, others)
+    adopt(db, worker, now, providers, others, instant=instant)
     logs = [id_ for (id_,) in db.execute(_HELD_BY, (worker,))]
     return _put_in_order(db, logs, now, frozenset(providers).union(others))
 

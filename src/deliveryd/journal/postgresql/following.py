@@ -81,11 +81,14 @@ class Follower:
         """A commit failed: what it noted isn't there."""
         self._noted = None
 
-    def look(self, db: Db, now: int) -> News:
-        """Adopt, take in what others left to this worker, and read what they changed."""
+    def look(self, db: Db, now: int, instant: int | None) -> News:
+        """Adopt, take in what others left to this worker, and read what they changed.
+
+        `instant`: of the database's clock.
+        """
         self._neighbours.look(db)
         others = self._neighbours.providers
-        adopted = adopt(db, self._worker, now, self.providers or (), others)
+        adopted = adopt(db, self._worker, now, self.providers or (), others, instant=instant)
         events = self._outbox.move_in(db)
         given = self._given(db, {entry.id for entry in adopted.taken})
         adopted = adopted._replace(taken=[*adopted.taken, *given])

@@ -96,7 +96,7 @@ class PostgresqlJournal(LeasedCommits):
     ) -> None:
         super().__init__(work)
         self._pacing = Pacing(work.connect, read, clock)
-        self._has_clock = clock is not None
+        self._clock = work.lease.database_clock
         self._reading = reading
         self._read_in = read
         self._keeps_variables = keeps_variables
@@ -129,7 +129,7 @@ class PostgresqlJournal(LeasedCommits):
 
     def _day_for(self, db: Db, at: int) -> int:
         """The day in whose partitions something is recorded that is new at an instant; makes them first."""
-        day = retention.day_to_take_into(db, day_of(at))
+        day = retention.day_to_take_into(db, day_of(at), self._clock)
         if day not in self._days:
             make_day(db, day)
             self._days.add(day)
@@ -257,7 +257,8 @@ class PostgresqlJournal(LeasedCommits):
             self._neighbours.look(db)
             others = self._neighbours.providers
             versions = read_versions(db)
-            return upkeep.recover(db, self._lease.worker, now, providers, others), versions
+            instant, worker = self._clock.given, self._lease.worker
+            return upkeep.recover(db, worker, now, providers, others, instant=instant), versions
 
         found, versions = await self._commit(recover)
         self._follower.remember({"pauses": versions["pauses"], "down": versions["down"]})
@@ -324,7 +325,7 @@ class PostgresqlJournal(LeasedCommits):
         def prune(db: Db) -> retention.PrunedPortion:
             due[:] = [day + 1 for day in self._days]
             self._days.clear()
-            ahead = 0 if self._has_clock else retention.clock_ahead(db, WallClock().now())
+            ahead = max(WallClock().now() - self._clock.now(db), 0)  # forgotten is forgotten for all
             pruned = retention.prune(db, self._lease.worker, self._outbox.today, before - ahead, limit)
             there = days_there(db)
             due[:] = [day for day in due if day not in there]
@@ -384,7 +385,7 @@ class PostgresqlJournal(LeasedCommits):
 
         def look(db: Db) -> News:
             self._follower.note_providers(db, providers)
-            return self._follower.look(db, now)
+            return self._follower.look(db, now, self._clock.given)
 
         # First: the line has to know what was adopted before it reports the events of that.
         counts = await self._read_in(self._counting.count) if self._counting.is_due else None

@@ -14,13 +14,15 @@ from typing import LiteralString, NamedTuple
 
 from deliveryd.errors import JournalError
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.database_clock import INSTANT, DatabaseClock
 from deliveryd.journal.postgresql.halt import HALTED, CommitsLost, JournalHalted, check_not_halted, own_name
 from deliveryd.journal.postgresql.schema import FORMAT, LOG_BITS, lock_schema, writable_format
 from deliveryd.model import SECOND
 from deliveryd.runtime import waits
 
 _RENEW = """
-UPDATE worker SET commits = commits + 1, renewed_at = statement_timestamp()
+UPDATE worker SET commits = commits + 1,
+    renewed_at = coalesce(timestamptz 'epoch' + %s::int8 * interval '1 microsecond', statement_timestamp())
 WHERE id = %s AND commits = %s AND ended IS NULL
 """
 # A session that stands still within a transaction holds its row as long as the server lets it: nobody waits.
@@ -28,8 +30,9 @@ _FENCE = """
 UPDATE worker SET ended = 'fenced' WHERE id = (
     SELECT id FROM worker WHERE id = %s AND commits = %s AND ended IS NULL FOR UPDATE SKIP LOCKED)
 """
-_BEGIN = """
-INSERT INTO worker (name, began_at, format, lease) VALUES (%s, %s, %s, %s) RETURNING id
+_BEGIN = f"""
+INSERT INTO worker (name, began_at, format, lease, renewed_at) VALUES (%s, %s, %s, %s,
+    timestamptz 'epoch' + {INSTANT.format("%s")} * interval '1 microsecond') RETURNING id
 """
 _BEGIN_LOG = f"UPDATE worker SET settled = id << {LOG_BITS}, holder = id WHERE id = %s"
 _FOLDED = "SELECT commits FROM worker WHERE id = 0"
@@ -59,9 +62,13 @@ ORDERED = "ordered"
 
 ATTEMPTS_MAY_GO_ON = f"""
 ({{0}}.ended = '{ORDERED}'
-    AND clock_timestamp() < {{0}}.renewed_at + {{0}}.lease * interval '1 microsecond')
+    AND {INSTANT.format("%(instant)s")}
+        < (extract(epoch FROM {{0}}.renewed_at) * {SECOND})::int8 + {{0}}.lease)
 """
-"""SQL for whether a worker that an operator ended may still be making attempts; `{0}` is its row."""
+"""SQL for whether a worker that an operator ended may still be making attempts; `{0}` is its row.
+
+It takes the present `instant` of the database's clock (see `database_clock`).
+"""
 
 
 class Fenced(JournalError):
@@ -74,10 +81,18 @@ class Lease:
     `clock` measures what is left of it; `renewed_at` is when the last renewal was sent that is committed.
     """
 
-    def __init__(self, worker: int, seconds: float, clock: Callable[[], float], began_at: float) -> None:
+    def __init__(
+        self,
+        worker: int,
+        seconds: float,
+        clock: Callable[[], float],
+        began_at: float,
+        database_clock: DatabaseClock,
+    ) -> None:
         self.worker = worker
         self.seconds = seconds
         self.clock = clock
+        self.database_clock = database_clock
         self.renewed_at = began_at
         self._sent_at = began_at
         self._commits = 0
@@ -85,7 +100,7 @@ class Lease:
     def renew(self, db: Db) -> None:
         """Begin a commit with it. Raises Fenced or CommitsLost: then nothing may be committed."""
         self._sent_at = self.clock()
-        if db.execute(_RENEW, (self.worker, self._commits)).rowcount != 1:
+        if db.execute(_RENEW, (self.database_clock.given, self.worker, self._commits)).rowcount != 1:
             raise self._refused(db)
 
     def note_commit(self) -> None:
@@ -237,7 +252,9 @@ def fence(db: Db, worker: LiveWorker) -> bool:
     return True
 
 
-def begin_work(db: Db, lease: float, at: int, clock: Callable[[], float]) -> Lease:
+def begin_work(
+    db: Db, lease: float, at: int, clock: Callable[[], float], database_clock: DatabaseClock
+) -> Lease:
     """Begin as a new worker, with a log of its own. What ended ones left is adopted later.
 
     Raises JournalHalted, and JournalUnusable if the journal was moved or upgraded beyond this program.
@@ -247,9 +264,10 @@ def begin_work(db: Db, lease: float, at: int, clock: Callable[[], float]) -> Lea
         lock_schema(db)
         writable_format(db)  # it may have been moved since it was opened
         check_not_halted(db)
-        (id_,) = db.execute(_BEGIN, (own_name(), at, FORMAT, round(lease * SECOND))).fetchone() or (0,)
+        row = own_name(), at, FORMAT, round(lease * SECOND), database_clock.given
+        (id_,) = db.execute(_BEGIN, row).fetchone() or (0,)
         db.execute(_BEGIN_LOG, (id_,))
-    return Lease(id_, lease, clock, began_at)
+    return Lease(id_, lease, clock, began_at, database_clock)
 
 
 def release_lease(db: Db, lease: Lease) -> None:

@@ -14,6 +14,7 @@ from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.commits import Work, translated
 from deliveryd.journal.postgresql.connection import connect_to_read, connect_to_write
+from deliveryd.journal.postgresql.database_clock import DatabaseClock
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import begin_work, boot_time
 from deliveryd.journal.postgresql.schema import prepare_schema
@@ -42,8 +43,9 @@ async def open_shared_journal(
 
     Other workers may have it open at the same time. What ended ones left is adopted by `recover` and
     `follow`.
-    `lease` is this worker's own, in seconds, by the clock `boot_time`, which nobody can set. The other
-    parameters are as for a journal in SQLite. Raises JournalError when the database can't be used.
+    `lease` is this worker's own, in seconds, by the clock `boot_time`, which nobody can set. `clock` stands
+    for the database's; None: the server's own. The other parameters are as for a journal in SQLite. Raises
+    JournalError when the database can't be used.
     """
     async with nullcontext(blocking) if blocking is not None else own_thread("journal") as write:
         connect = partial(connect_to_write, source, lease)
@@ -51,8 +53,9 @@ async def open_shared_journal(
         journal: PostgresqlJournal | None = None
         try:
             await write(partial(_as_told, partial(prepare_schema, db)))
-            at = (clock or WallClock()).now()
-            mine = await write(partial(_as_told, partial(begin_work, db, lease, at, boot_time)))
+            at, database_clock = (clock or WallClock()).now(), DatabaseClock(clock)
+            begin = partial(begin_work, db, lease, at, boot_time, database_clock)
+            mine = await write(partial(_as_told, begin))
             work = Work(db, connect, mine, write, observe)
             make = partial(PostgresqlJournal, work, partial(connect_to_read, source), blocking or in_thread)
             events = EventWriter(details_field)

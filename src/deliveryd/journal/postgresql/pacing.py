@@ -21,6 +21,7 @@ import psycopg
 from deliveryd.journal.base import Allotment
 from deliveryd.journal.postgresql.commits import translated
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.database_clock import INSTANT, DatabaseClock
 from deliveryd.journal.postgresql.values import plain
 from deliveryd.model import SECOND, Clock
 from deliveryd.runtime.threads import Blocking
@@ -31,7 +32,7 @@ SLICE = 0.25
 _LATENESS = 1.0
 """Seconds that a statement may have waited for another one's lock, by which its present is behind."""
 
-_ASKED = "(SELECT coalesce(%(at)s::int8, (extract(epoch FROM statement_timestamp()) * 1000000)::int8) AS at)"
+_ASKED = f"(SELECT {INSTANT.format('%(at)s')} AS at)"
 _ALLOT = f"""
 WITH asked AS MATERIALIZED {_ASKED},
 granted AS (
@@ -63,7 +64,7 @@ class Pacing:
     def __init__(self, connect: Callable[[], Db], run: Blocking, clock: Clock | None) -> None:
         self._connect = connect
         self._run_in = run
-        self._clock = clock
+        self._clock = DatabaseClock(clock)
         self._db: Db | None = None
         self._turn = threading.Lock()
 
@@ -96,10 +97,8 @@ class Pacing:
         await self._ask(_FREE, provider, {})
 
     async def _ask(self, query: str, provider: str, values: dict[str, int]) -> tuple[Any, ...] | None:
-        at = None if self._clock is None else self._clock.now()
-        return await self._run_in(
-            lambda: self._asked(query, values | {"provider": plain(provider), "at": at})
-        )
+        terms = {"provider": plain(provider), "at": self._clock.given}
+        return await self._run_in(lambda: self._asked(query, values | terms))
 
     def _asked(self, query: str, values: dict[str, Any]) -> tuple[Any, ...] | None:
         with self._turn:

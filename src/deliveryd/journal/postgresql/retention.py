@@ -15,6 +15,7 @@ from typing import NamedTuple
 import psycopg
 
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.database_clock import INSTANT, DatabaseClock
 from deliveryd.journal.postgresql.outbox import WAITS
 from deliveryd.journal.postgresql.schema import (
     DAY,
@@ -86,8 +87,7 @@ SELECT EXISTS (SELECT 1 FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 """
 
 
-_RETIRED_AND_NOW = "SELECT day, (extract(epoch FROM clock_timestamp()) * 1000000)::int8 FROM retired"
-_AHEAD = "SELECT greatest(%s - (extract(epoch FROM clock_timestamp()) * 1000000)::int8, 0)"
+_RETIRED_AND_NOW = f"SELECT day, {INSTANT.format('%s')} FROM retired"
 
 
 class PrunedPortion(NamedTuple):
@@ -102,26 +102,17 @@ def exclude_forgetting(db: Db) -> None:
     db.execute("SELECT pg_advisory_xact_lock_shared(%s)", (_LOCK,))
 
 
-def day_to_take_into(db: Db, day: int) -> int:
+def day_to_take_into(db: Db, day: int, clock: DatabaseClock) -> int:
     """The day of something new: this one, or the first that isn't retired.
 
     A day that is over by the database's clock could be retired at the same time, without what isn't committed
     yet: it is kept from that until the transaction ends.
     """
-    retired, now = db.execute(_RETIRED_AND_NOW).fetchone() or (0, 0)
+    retired, now = db.execute(_RETIRED_AND_NOW, (clock.given,)).fetchone() or (0, 0)
     if day < day_of(now):
         exclude_forgetting(db)
-        retired, _ = db.execute(_RETIRED_AND_NOW).fetchone() or (0, 0)
+        retired, _ = db.execute(_RETIRED_AND_NOW, (clock.given,)).fetchone() or (0, 0)
     return max(day, int(retired) + 1)
-
-
-def clock_ahead(db: Db, now: int) -> int:
-    """Microseconds by which this machine's clock is ahead of the database's, 0 at least.
-
-    What one worker forgets is forgotten for all: it mustn't be too early because of one wrong clock.
-    """
-    (ahead,) = db.execute(_AHEAD, (now,)).fetchone() or (0,)
-    return int(ahead)
 
 
 def prune(db: Db, worker: int, today: int, before: int, limit: int) -> PrunedPortion:

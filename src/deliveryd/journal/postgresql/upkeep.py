@@ -103,14 +103,22 @@ def meta(db: Db, key: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-def recover(db: Db, worker: int, now: int, providers: Collection[str], others: Collection[str]) -> Recovery:
+def recover(
+    db: Db,
+    worker: int,
+    now: int,
+    providers: Collection[str],
+    others: Collection[str],
+    *,
+    instant: int | None = None,
+) -> Recovery:
     """Bring what ended workers left into states to continue from, and take what of it is this one's.
 
     `others` are the providers that other live workers have: what waits there, and what waits for an answer
     that one of them may have asked for, is left as it is.
     """
     there = frozenset(providers)
-    adopted = adopt_all(db, worker, now, providers, others)
+    adopted = adopt_all(db, worker, now, providers, others, instant=instant)
     keys = [key(provider) for provider in there for key in _KEYS]
     db.execute(_DUE_NOW, {"now": now, "keys": keys, "others": ["", *others] if others else []})
     known = sorted(there.union(others))

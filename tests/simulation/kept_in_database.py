@@ -48,6 +48,7 @@ SELECT EXISTS (SELECT 1 FROM message WHERE state IN (1, 2, 4)) OR EXISTS (SELECT
         ON e.seq > w.settled AND e.seq < (w.id + 1) << {LOG_BITS})
     OR EXISTS (SELECT 1 FROM inbox)
     OR EXISTS (SELECT 1 FROM awaited WHERE confirm_by IS NOT NULL)
+    OR EXISTS (SELECT 1 FROM unmatched WHERE looks IS NOT NULL AND dropped_at IS NULL)
 """  # noqa: S608  # a constant
 _PROVIDER_IDS = "SELECT provider_id FROM unmatched WHERE seq = ANY(%s::int8[])"
 _HELD = f"SELECT m.id FROM message m WHERE m.state = 5 AND {VISIBLE} ORDER BY m.id"  # noqa: S608  # a constant
@@ -140,7 +141,7 @@ class DatabaseJournal:
         return Server(self._observer, self._seed, seconds)
 
     def is_at_rest(self) -> bool:
-        """Whether no message is on its way, and no event waits."""
+        """Whether no message is on its way, no event waits, and no receipt is looked at again."""
         return not self._ask(_UNDER_WAY)[0][0]
 
     def fenced(self) -> int:

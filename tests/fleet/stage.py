@@ -32,6 +32,9 @@ LEASE = 7.0
 REDELIVER_AFTER = 10.0
 """Seconds after which the service offers again what was taken and of which it heard nothing."""
 
+LOOK = 0.5
+"""Seconds between two looks into the database: each is a connection of its own."""
+
 SETTINGS = 7
 CUSTOMERS = 50
 
@@ -212,13 +215,13 @@ class Fleet:
             return db.execute(query, values).fetchall()
 
     def wait_until(self, query: str, *values: object) -> None:
-        """Wait until a query's first value is true; the workers' progress wakes it."""
+        """Wait until a query's first value is true. Raises TimeoutError."""
         seen = threading.Event()
-        for _ in range(int(PATIENCE * 10)):
+        for _ in range(int(PATIENCE / LOOK)):
             with suppress(psycopg.OperationalError):
                 if self.query(query, *values)[0][0]:
                     return
-            seen.wait(0.1)
+            seen.wait(LOOK)
         raise TimeoutError(query)
 
 

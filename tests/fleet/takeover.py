@@ -5,32 +5,41 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
 from pathlib import Path
-
-import psycopg
 
 from deliveryd.sandbox.state import SandboxState
 from fleet.faults import progress
 from fleet.rest import Rest, come_to_rest
 from fleet.stage import Fleet, FleetWorker, open_fleet
 
-BUSY = 50
-"""Messages that wait in the queue meanwhile."""
+LOAD = 10
+"""Messages that come into the queue every `_PAUSE`: with many more the stand-ins would measure themselves."""
 
-_PATIENCE = 60.0
+_PAUSE = 0.2
+_PATIENCE = 120.0
 _HELD = """
 SELECT m.id FROM message m JOIN worker w ON w.id = m.owner OR m.owner = ANY(
     SELECT id FROM worker each WHERE each.holder = w.id)
 WHERE w.name = %s
 """
-_UNTOLD = """
-SELECT count(*) FROM unnest(%s::int8[]) AS wanted (id)
-WHERE NOT EXISTS (SELECT 1 FROM event e LEFT JOIN worker w ON w.id = e.seq >> 40
-    WHERE e.message_id = wanted.id AND e.status IN ('sent', 'error') AND e.seq <= coalesce(w.settled, e.seq))
-"""
-"""How many of these messages have no end that was told; a worker's row goes when all of its events are."""
+_ENDS = frozenset({"sent", "error"})
+
+
+class _Untold:
+    """Which of some messages have no end that the service heard of; looks at each event once."""
+
+    def __init__(self, ids: Collection[int]) -> None:
+        self._ids = set(ids)
+        self._looked = 0
+
+    def has_none(self, state: SandboxState) -> bool:
+        """Whether the service heard the end of each of them."""
+        for event in state.events[self._looked :]:
+            if event["status"] in _ENDS:
+                self._ids.discard(event["messageId"])
+        self._looked = len(state.events)
+        return not self._ids
 
 
 def takeover_times(folder: Path, kills: int, lease: float, seed: int = 1) -> Sequence[float]:
@@ -41,41 +50,43 @@ def takeover_times(folder: Path, kills: int, lease: float, seed: int = 1) -> Seq
     """
     draw = random.Random(seed)  # a plan
     times = []
-    with open_fleet(folder, 2, lease=lease) as fleet, psycopg.connect(fleet.url, autocommit=True) as db:
+    with open_fleet(folder, 2, lease=lease) as fleet:
         fleet.open()
         progress(fleet, 30)
         for _ in range(kills):
-            times.append(_takeover(fleet, draw.choice(fleet.workers), db))
+            times.append(_takeover(fleet, draw.choice(fleet.workers)))
             progress(fleet, 30)
     return times
 
 
-def _takeover(fleet: Fleet, worker: FleetWorker, db: psycopg.Connection[tuple[object, ...]]) -> float:
-    held = _stopped_with(fleet, worker, db)
+def _takeover(fleet: Fleet, worker: FleetWorker) -> float:
+    untold = _Untold(_stopped_with(fleet, worker))
     worker.signal(signal.SIGKILL)
     began = time.monotonic()
-    while db.execute(_UNTOLD, (held,)).fetchone() != (0,):
-        if fleet.state.offers.waiting < BUSY:
-            fleet.enqueue(BUSY)
-        version = fleet.state.version
-        fleet.state.wait_for(partial(_goes_on, version), _PATIENCE)
+
+    while not _is_soon(fleet.state, untold):
+        if time.monotonic() - began > _PATIENCE:
+            raise TimeoutError("what the killed worker had isn't told")
+        fleet.enqueue(LOAD)
     return time.monotonic() - began
 
 
-def _stopped_with(
-    fleet: Fleet, worker: FleetWorker, db: psycopg.Connection[tuple[object, ...]]
-) -> Sequence[object]:
+def _is_soon(state: SandboxState, untold: _Untold) -> bool:
+    try:
+        state.wait_for(untold.has_none, _PAUSE)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _stopped_with(fleet: Fleet, worker: FleetWorker) -> Collection[int]:
     """Stop the process at a moment at which it has messages, and return them."""
     while True:
         worker.signal(signal.SIGSTOP)
-        if held := [id_ for (id_,) in db.execute(_HELD, (worker.name,))]:
+        if held := [id_ for (id_,) in fleet.query(_HELD, worker.name)]:
             return held
         worker.signal(signal.SIGCONT)
         progress(fleet, 1)
-
-
-def _goes_on(version: int, state: SandboxState) -> bool:
-    return state.version != version
 
 
 def take_over_for_good(folder: Path) -> Rest:
@@ -85,6 +96,5 @@ def take_over_for_good(folder: Path) -> Rest:
         progress(fleet, 30)
         worker = fleet.workers[0]
         worker.is_given_up = True
-        with psycopg.connect(fleet.url, autocommit=True) as db:
-            _takeover(fleet, worker, db)
+        _takeover(fleet, worker)
         return come_to_rest(fleet)

@@ -35,7 +35,13 @@ def main() -> int:
         "crashes": (f"--kills={options.kills}", "--sweep", seed),
         "power": ("--points=all", seed),
         "retention": (),
-        "fleet": (f"--faults={options.faults}", "--standby=sync", "--standby=async", seed),
+        "fleet": (
+            f"--faults={options.faults}",
+            "--boundaries=commits",
+            "--standby=sync",
+            "--standby=async",
+            seed,
+        ),
     }
     status = 0
     with TemporaryDirectory() as folder:

@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from deliveryd.states import State
+from fleet.boundaries import change_name, commit_boundaries, commit_name
 from fleet.faults import FAULTS
 from fleet.rolling import roll
 from fleet.run import run_faults
 from fleet.stage import LEASE
 from fleet.standby import fail_over_to_lagging, fail_over_to_synchronous
+from fleet.striking import Case, strike
 from fleet.takeover import take_over_for_good
+from fleet.watch import KILL, STOP
 from support.directories import NoPostgres
 
 pytestmark = pytest.mark.slow
@@ -36,6 +40,27 @@ def test_each_kind_of_fault_loses_nothing(tmp_path: Path) -> None:
         story = run_faults(tmp_path, 2, plan)
     assert story.rest.violations == []
     assert story.rest.elsewhere > 0
+
+
+def test_a_worker_that_stands_still_before_the_commit_of_an_outcome_loses_nothing(tmp_path: Path) -> None:
+    """It holds locks meanwhile, is taken over, and may commit nothing when it goes on."""
+    outcome = commit_name(change_name(State.SENDING, State.SENT))
+    with skipped_without_postgres():
+        struck = strike(tmp_path, [Case(f"{outcome}/before", STOP)])
+    assert struck.missed == []
+    assert struck.rest.violations == []
+
+
+@pytest.mark.soak
+def test_workers_that_are_struck_at_their_commits_lose_nothing(tmp_path: Path) -> None:
+    """Killed or stopped around commits of each kind: every claim of the oracle holds."""
+    names = random.Random(1).sample(commit_boundaries(), 12)  # a plan
+    with skipped_without_postgres():
+        struck = strike(
+            tmp_path, [Case(name, how) for name, how in zip(names, 6 * (KILL, STOP), strict=True)]
+        )
+    assert len(struck.missed) < len(struck.cases)
+    assert struck.rest.violations == []
 
 
 def test_a_rolling_restart_pauses_nothing(tmp_path: Path) -> None:

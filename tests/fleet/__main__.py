@@ -1,7 +1,7 @@
 """Puts several real workers on a real PostgreSQL through faults, and prints what that came to.
 
-`python -m fleet --faults 300 --seed 1 --workers 2`, `--takeovers 50 --lease 20`, `--rolling 5`,
-`--standby async`; several of them are run one after the other.
+`python -m fleet --faults 300 --seed 1 --workers 2`, `--boundaries commits`, `--takeovers 50 --lease 20`,
+`--rolling 5`, `--standby async`; several of them are run one after the other.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from fleet.boundaries import all_boundaries, commit_boundaries
 from fleet.faults import drawn
 from fleet.rest import Rest
 from fleet.rolling import roll
 from fleet.run import run_faults
 from fleet.standby import MODES
+from fleet.striking import strike_all, summary
 from fleet.takeover import takeover_times
 from support.output import say
+
+BOUNDARIES = {"commits": commit_boundaries, "all": all_boundaries}
+"""Where workers are killed and stopped."""
 
 
 class Part(NamedTuple):
@@ -49,6 +54,10 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fleet", description=__doc__)
     parser.add_argument("--faults", type=int, default=0, help="faults under load, of all kinds")
+    parser.add_argument("--boundaries", choices=BOUNDARIES, help="a kill and a stop at each, under load")
+    parser.add_argument(
+        "--part", type=_part, default=(1, 1), metavar="K/N", help="of the boundaries, each Nth"
+    )
     parser.add_argument("--takeovers", type=int, default=0, help="kills whose takeover is measured")
     parser.add_argument("--lease", type=int, default=20, help="seconds, for the takeovers")
     parser.add_argument("--rolling", type=int, default=0, help="restarts of each worker, one after the other")
@@ -59,10 +68,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _part(text: str) -> tuple[int, int]:
+    number, _, parts = text.partition("/")
+    return int(number), int(parts)
+
+
 def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Part]]:
     if options.faults:
         with TemporaryDirectory(prefix="fleet-run-") as folder:
             yield "faults", _faults(Path(folder), options)
+    if options.boundaries:
+        with TemporaryDirectory(prefix="fleet-run-") as folder:
+            yield f"boundaries {options.boundaries}", _boundaries(Path(folder), options)
     if options.takeovers:
         with TemporaryDirectory(prefix="fleet-run-") as folder:
             yield "takeovers", _takeovers(Path(folder), options)
@@ -78,6 +95,14 @@ def _faults(folder: Path, options: argparse.Namespace) -> Part:
     story = run_faults(folder, options.workers, drawn(options.seed, options.faults), note=say)
     figures = {"faults": sum(story.faults.values()), "kinds": dict(story.faults)}
     return _judged(story.summary, figures, story.rest)
+
+
+def _boundaries(folder: Path, options: argparse.Namespace) -> Part:
+    number, parts = options.part
+    names = BOUNDARIES[options.boundaries]()[number - 1 :: parts]
+    line, figures, violations = summary(list(strike_all(folder, names, note=say)))
+    lines = [line, *(f"  {violation}" for violation in violations)]
+    return Part("\n".join(lines), {**figures, "violations": len(violations)}, len(violations))
 
 
 def _takeovers(folder: Path, options: argparse.Namespace) -> Part:

@@ -11,7 +11,8 @@ from fleet.stage import Fleet, FleetWorker
 PROGRESS = 15
 """Messages that have to be accepted between two faults, so that each one meets work."""
 
-_IS_OVER = "SELECT coalesce(bool_and(ended IS NOT NULL), true) FROM worker WHERE name = %s"
+IS_OVER = "SELECT coalesce(bool_and(ended IS NOT NULL), true) FROM worker WHERE name = %s"
+"""Whether the lease of a worker's process is over."""
 
 Fault = Callable[[Fleet, FleetWorker], None]
 
@@ -26,7 +27,7 @@ def freeze(fleet: Fleet, worker: FleetWorker) -> None:
     name = worker.name
     worker.signal(signal.SIGSTOP)
     try:
-        fleet.wait_until(_IS_OVER, name)
+        fleet.wait_until(IS_OVER, name)
     finally:
         worker.signal(signal.SIGCONT)
 
@@ -55,7 +56,7 @@ def stall(fleet: Fleet, worker: FleetWorker) -> None:
     name = worker.name
     worker.line.stall()
     try:
-        fleet.wait_until(_IS_OVER, name)
+        fleet.wait_until(IS_OVER, name)
     finally:
         worker.line.flow()
 

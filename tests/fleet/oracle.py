@@ -44,7 +44,11 @@ def all_is_told(state: SandboxState, enqueued: int, lost: Lost = NOTHING) -> boo
         told[event["messageId"]].add(event["status"])
     if not all(told[id_] & {"sent", "error"} for id_ in ids):
         return False
-    return _receipts_are_over(state) and all("delivered" in told[id_] for id_ in _confirmed(state, lost))
+    return (
+        _receipts_are_over(state)
+        and all("delivered" in told[id_] for id_ in _reported(state, lost, "delivered"))
+        and all("error" in told[id_] for id_ in _reported(state, lost, "failed"))
+    )
 
 
 def _receipts_are_over(state: SandboxState) -> bool:
@@ -70,13 +74,16 @@ def judge(state: SandboxState, enqueued: int, lost: Lost = NOTHING) -> Verdict:
     told: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
     for event in state.events:
         told[event["messageId"]].append((event["status"], event["timestamp"]))
-    confirmed = _confirmed(state, lost)
+    confirmed = _reported(state, lost, "delivered")
+    failed = _reported(state, lost, "failed")
     violations = []
     for id_ in range(1, enqueued + 1):
         if len(keys[id_]) > 1:
             violations.append(f"message {id_} was sent under {len(keys[id_])} keys")
         if id_ not in lost.messages:
             violations += _contradictions(id_, bool(keys[id_]), id_ in confirmed, told[id_])
+            if id_ in failed and "error" not in (firsts := [status for status, _ in told[id_]]):
+                violations.append(f"message {id_}: a failure was reported, and the service heard {firsts}")
     sent = sum(map(bool, keys.values()))
     return Verdict(violations, sent, len(state.received) - sent)
 
@@ -104,15 +111,19 @@ def _is_in_order(statuses: Sequence[str]) -> bool:
     return places == sorted(places)
 
 
-def _confirmed(state: SandboxState, lost: Lost) -> set[int]:
-    """The messages of which a receipt of a delivery was answered with success."""
+def _reported(state: SandboxState, lost: Lost, status: str) -> set[int]:
+    """The messages of which a receipt with this status was answered with success."""
     ids = {message.provider_id: int(message.reference or 0) for message in state.received}
-    confirmed = {
+    reported = {
         ids[receipt.provider_id]
         for receipt in state.receipts[lost.receipts :]
-        if receipt.answered is not None and receipt.answered < 300 and receipt.provider_id in ids
+        if receipt.status == status and _is_success(receipt.answered) and receipt.provider_id in ids
     }
-    return confirmed - lost.messages
+    return reported - lost.messages
+
+
+def _is_success(answered: int | None) -> bool:
+    return answered is not None and answered < 300
 
 
 def came_elsewhere(state: SandboxState, receivers: Sequence[Sequence[str]]) -> int:

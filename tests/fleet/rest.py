@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.reader import PostgresqlReader
 from fleet.oracle import NOTHING, Lost, all_is_told, came_elsewhere, judge
-from fleet.stage import Fleet
+from fleet.stage import LOOK, Fleet
 
 PATIENCE = 180.0
 
@@ -36,8 +36,11 @@ class Rest(NamedTuple):
 
 def come_to_rest(fleet: Fleet, lost: Lost = NOTHING) -> Rest:
     """Wait until all is told, end the workers, and judge."""
-    with suppress(TimeoutError):  # judged below, message by message
-        fleet.state.wait_for(lambda state: all_is_told(state, fleet.enqueued, lost), PATIENCE)
+    seen = threading.Event()
+    for _ in range(int(PATIENCE / LOOK)):  # where it isn't so in time, that is judged below
+        if all_is_told(fleet.state, fleet.enqueued, lost):
+            break
+        seen.wait(LOOK)
     verdict = judge(fleet.state, fleet.enqueued, lost)
     statuses = fleet.close()
     violations = [*verdict.violations, *_audited(fleet)]

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -93,6 +93,9 @@ class FleetWorker:
         self.process: subprocess.Popen[bytes] | None = None
         self.statuses: list[int] = []
         """How the processes ended that weren't killed by a signal."""
+        self.program: Sequence[str] = ("deliveryd",)
+        """The module that is run, with what comes before the worker's own arguments."""
+        self.environ: Mapping[str, str] = {}
         self.is_given_up = False
         """Whether no process is started any more."""
 
@@ -100,14 +103,19 @@ class FleetWorker:
     def name(self) -> str:
         """The name of the process in the database."""
         assert self.process is not None
-        return f"{os.uname().nodename}/{self.process.pid}"
+        return process_name(self.process.pid)
 
     def start(self) -> None:
         """Start a process."""
         with self.folder.joinpath("worker.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "deliveryd", "run", "--config", str(self.folder / "config.toml")],
-                env={**os.environ, "DELIVERYD_LOG__LEVEL": "info", "DELIVERYD_LOG__FORMAT": "json"},
+                [sys.executable, "-m", *self.program, "run", "--config", str(self.folder / "config.toml")],
+                env={
+                    **os.environ,
+                    **self.environ,
+                    "DELIVERYD_LOG__LEVEL": "info",
+                    "DELIVERYD_LOG__FORMAT": "json",
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -153,6 +161,7 @@ class Fleet:
         self.server = server
         self.workers = workers
         self.enqueued = 0
+        self._enqueuing = threading.Lock()
         self._ends = threading.Event()
         self._tending = threading.Thread(target=self._tend, daemon=True)
         self._tended = threading.Condition()
@@ -169,11 +178,10 @@ class Fleet:
 
     def enqueue(self, count: int) -> None:
         """Put new messages into the queue."""
-        first = self.enqueued + 1
-        self.enqueued += count
-        self.state.enqueue(
-            *(message(id_, SETTINGS, id_ % CUSTOMERS + 1) for id_ in range(first, self.enqueued + 1))
-        )
+        with self._enqueuing:
+            ids = range(self.enqueued + 1, self.enqueued + count + 1)
+            self.enqueued += count
+            self.state.enqueue(*(message(id_, SETTINGS, id_ % CUSTOMERS + 1) for id_ in ids))
 
     def open(self) -> None:
         """Start all workers, and start each again that ends."""
@@ -254,6 +262,11 @@ def open_fleet(folder: Path, count: int, *, rate: int = 400, lease: float = LEAS
         stack.callback(fleet.kill)
         yield fleet
         fleet.close()
+
+
+def process_name(process: int) -> str:
+    """The name in the database of a process of this machine."""
+    return f"{os.uname().nodename}/{process}"
 
 
 def _furnish(worker: FleetWorker, sandbox: SandboxThread, terms: Mapping[str, object]) -> None:

@@ -1,0 +1,92 @@
+"""The places where a worker of a shared journal may die or stand still: around its commits and its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from crashes.boundaries import commits as operations
+from deliveryd.channels.http import HttpChannel
+from deliveryd.delivery.recorder import Recorder
+from deliveryd.journal.postgresql.pacing import Pacing
+from deliveryd.receipts.batcher import ReceiptBatcher
+from deliveryd.service.client import ServiceClient
+from deliveryd.states import State
+
+SIDES = ("before", "after")
+
+STEPS: tuple[tuple[type, str], ...] = (
+    (HttpChannel, "send"),
+    (Pacing, "allot"),
+    (ReceiptBatcher, "record"),
+    *(
+        (Recorder, name)
+        for name in ("accept", "follow", "pass_deadlines", "receive", "record", "recover", "take")
+    ),
+    *((ServiceClient, name) for name in ("fetch_settings", "report", "take")),
+)
+"""Steps around which something is known to one side alone.
+
+After `HttpChannel.send` the provider has answered, and nothing is recorded of that. After
+`ServiceClient.take` the service has given messages away, and nobody has them; after `ServiceClient.report` it
+has accepted events. After `ReceiptBatcher.record` a receipt is recorded, and the provider doesn't know.
+"""
+
+CHANGES: tuple[tuple[State, State], ...] = (
+    (State.READY, State.SENDING),
+    (State.READY, State.WAITING),
+    (State.READY, State.FAILED),
+    (State.SENDING, State.READY),
+    (State.SENDING, State.SENT),
+    (State.SENDING, State.WAITING),
+)
+"""Steps of messages in the scenario: the intent, and the outcomes."""
+
+KEPT = "receive(unmatched)"
+"""A receipt that fits no attempt yet."""
+
+ONLY_READ = frozenset({"account", "cut_log", "give_back", "largest_cause", "open_work", "orphans"})
+"""Operations of the journal's protocol without a commit."""
+
+UNUSUAL: Mapping[str, str] = {
+    "count_overdue": "nothing is overdue: nothing is noted",
+    "hasten": "nobody puts a clock back",
+    "held": "nobody reloads anything",
+    "id_in_doubt": "the provider isn't asked what became of a message",
+    "leave": "nobody reloads anything",
+    "pass_deadlines": "no other channel comes after this one, so it has no deadline",
+    "refuse": "the service accepts every event",
+    "release": "no other provider could take what waits",
+    "retime_pauses": "nobody puts a clock back",
+    "use_token": "no report is signed",
+}
+"""Operations that the scenario doesn't lead to, and why."""
+
+BESIDE = ("adopt", "fence", "move_in", "sweep", KEPT)
+"""What a commit does beside what it was asked for, when it comes to that."""
+
+OWN = ("begin_work", "release_lease")
+"""What is committed in a transaction of its own: the lease's beginning and end."""
+
+
+def commit_boundaries() -> list[str]:
+    """The names of the boundaries before and after each COMMIT, by what it makes durable."""
+    asked = [name for name in operations() if name not in ONLY_READ | UNUSUAL.keys() | {"change"}]
+    changed = [change_name(*each) for each in CHANGES]
+    return [f"{commit_name(each)}/{side}" for each in (*asked, *changed, *BESIDE, *OWN) for side in SIDES]
+
+
+def all_boundaries() -> list[str]:
+    """The same, and those around the steps."""
+    return commit_boundaries() + [
+        f"{owner.__name__}.{name}/{side}" for owner, name in STEPS for side in SIDES
+    ]
+
+
+def commit_name(operation: str) -> str:
+    """The name for the COMMIT of a transaction in which this was done."""
+    return f"COMMIT {operation}"
+
+
+def change_name(before: State, after: State) -> str:
+    """The name for the recording of such a step of a message."""
+    return f"change({before.name.lower()}-{after.name.lower()})"

@@ -1,0 +1,113 @@
+"""What leads a worker to a boundary that steady load alone doesn't lead to."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from deliveryd.sandbox.faults import ApplyThenDelay, FaultAnswer
+from deliveryd.states import State
+from fleet.boundaries import KEPT, change_name, commit_name
+from fleet.stage import CUSTOMERS, Fleet, FleetWorker
+
+Provocation = Callable[[Fleet, FleetWorker, FleetWorker], None]
+"""Called with the worker that shall come to a boundary, and with the other one."""
+
+_EVERY = 0.2
+_BATCH = 4
+"""Messages that come every `_EVERY` seconds: enough for every step, few enough for the stand-ins."""
+
+_SPECIAL: Mapping[int, str] = {
+    10: "+15550101",  # refused the first two times
+    20: "+15550103",  # accepted, and later reported as failed
+    30: "+15550107",  # reported twice
+    40: "+15550102",  # not answered the first time
+    50: "+15550100",  # refused for good
+}
+"""Customers at whose addresses something goes wrong."""
+
+
+def mix_recipients(worker: FleetWorker) -> None:
+    """Let some of the customers have addresses at which something goes wrong."""
+    numbers = {id_: f"+4477009{id_:05}" for id_ in range(1, CUSTOMERS + 1)} | dict(_SPECIAL)
+    lines = [json.dumps({"id": id_, "name": "Ann", "phone": phone}) for id_, phone in numbers.items()]
+    worker.folder.joinpath("customers.jsonl").write_text("\n".join(lines), encoding="utf-8")
+
+
+@contextmanager
+def steady_load(fleet: Fleet) -> Iterator[None]:
+    """Have messages come, a few at a time."""
+    ends = threading.Event()
+
+    def feed() -> None:
+        while not ends.wait(_EVERY):
+            fleet.enqueue(_BATCH)
+
+    feeding = threading.Thread(target=feed, daemon=True)
+    feeding.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        feeding.join()
+
+
+def start_anew(_fleet: Fleet, worker: FleetWorker, _other: FleetWorker) -> None:
+    """Kill the process: the next one passes what belongs to a start."""
+    worker.signal(signal.SIGKILL)
+
+
+def end(_fleet: Fleet, worker: FleetWorker, _other: FleetWorker) -> None:
+    """End the process in order."""
+    worker.signal(signal.SIGTERM)
+
+
+def bereave(_fleet: Fleet, _worker: FleetWorker, other: FleetWorker) -> None:
+    """Kill the other one: it is fenced, and what it had is adopted."""
+    other.signal(signal.SIGKILL)
+
+
+def pause(_fleet: Fleet, worker: FleetWorker, _other: FleetWorker) -> None:
+    """Pause the channel for two seconds, by a command that nobody waits for."""
+    command = [sys.executable, "-m", "deliveryd", "pause", "channel", "sms", "--for", "2s",
+        "--config", str(worker.folder / "config.toml")]  # fmt: skip
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
+    threading.Thread(target=process.wait, daemon=True).start()
+
+
+def break_down(fleet: Fleet, _worker: FleetWorker, _other: FleetWorker) -> None:
+    """Have the provider refuse the workers' credentials for a while."""
+    fleet.state.fail_until_healed("provider.sms", FaultAnswer(401))
+    healing = threading.Timer(8.0, fleet.state.heal, ("provider.sms",))
+    healing.daemon = True
+    healing.start()
+
+
+def delay_answers(fleet: Fleet, _worker: FleetWorker, _other: FleetWorker) -> None:
+    """Have the provider answer after its receipts."""
+    fleet.state.fail("provider.sms", *[ApplyThenDelay(0.5)] * 40)
+
+
+BY_EITHER = frozenset(map(commit_name, ("adopt", "fence", "move_in", "sweep")))
+"""What either of the workers does: who is the first to."""
+
+PROVOCATIONS: Mapping[str, Provocation] = {
+    **dict.fromkeys(
+        map(commit_name, ("begin_work", "recover", "stopped", "retime", "overdue", "resume")), start_anew
+    ),
+    commit_name(KEPT): delay_answers,
+    "Recorder.recover": start_anew,
+    "ServiceClient.fetch_settings": start_anew,
+    commit_name("release_lease"): end,
+    **dict.fromkeys(BY_EITHER, bereave),
+    **dict.fromkeys(map(commit_name, ("decide", "end_pauses", "park")), pause),
+    commit_name(change_name(State.READY, State.WAITING)): pause,
+    **dict.fromkeys(map(commit_name, ("note_down", "wake")), break_down),
+}
+"""By the boundary, without its side."""

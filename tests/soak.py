@@ -38,6 +38,7 @@ def main() -> int:
         "fleet": (
             f"--faults={options.faults}",
             "--boundaries=commits",
+            "--receipts=1",
             "--standby=sync",
             "--standby=async",
             seed,

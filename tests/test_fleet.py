@@ -12,6 +12,7 @@ import pytest
 from deliveryd.states import State
 from fleet.boundaries import change_name, commit_boundaries, commit_name
 from fleet.faults import FAULTS
+from fleet.receiving import Fate, cases, receive_elsewhere
 from fleet.rolling import roll
 from fleet.run import run_faults
 from fleet.stage import LEASE
@@ -61,6 +62,14 @@ def test_workers_that_are_struck_at_their_commits_lose_nothing(tmp_path: Path) -
         )
     assert len(struck.missed) < len(struck.cases)
     assert struck.rest.violations == []
+
+
+@pytest.mark.soak
+def test_a_receipt_at_another_worker_is_told_in_each_order(tmp_path: Path) -> None:
+    """Before, during and after the commit of the outcome, also where both miss each other."""
+    with skipped_without_postgres():
+        received = receive_elsewhere(tmp_path, [case for case in cases() if case.fate is Fate.GOES_ON])
+    assert received.violations == []
 
 
 def test_a_rolling_restart_pauses_nothing(tmp_path: Path) -> None:

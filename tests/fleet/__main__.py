@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from fleet.boundaries import all_boundaries, commit_boundaries
 from fleet.faults import drawn
+from fleet.receiving import Fate, cases, receive_elsewhere
 from fleet.rest import Rest
 from fleet.rolling import roll
 from fleet.run import run_faults
@@ -58,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--part", type=_part, default=(1, 1), metavar="K/N", help="of the boundaries, each Nth"
     )
+    parser.add_argument("--receipts", type=int, default=0, help="rounds of receipts at the other worker")
     parser.add_argument("--takeovers", type=int, default=0, help="kills whose takeover is measured")
     parser.add_argument("--lease", type=int, default=20, help="seconds, for the takeovers")
     parser.add_argument("--rolling", type=int, default=0, help="restarts of each worker, one after the other")
@@ -80,6 +82,9 @@ def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Part]]:
     if options.boundaries:
         with TemporaryDirectory(prefix="fleet-run-") as folder:
             yield f"boundaries {options.boundaries}", _boundaries(Path(folder), options)
+    if options.receipts:
+        with TemporaryDirectory(prefix="fleet-run-") as folder:
+            yield "receipts", _receipts(Path(folder), options.receipts)
     if options.takeovers:
         with TemporaryDirectory(prefix="fleet-run-") as folder:
             yield "takeovers", _takeovers(Path(folder), options)
@@ -103,6 +108,22 @@ def _boundaries(folder: Path, options: argparse.Namespace) -> Part:
     line, figures, violations = summary(list(strike_all(folder, names, note=say)))
     lines = [line, *(f"  {violation}" for violation in violations)]
     return Part("\n".join(lines), {**figures, "violations": len(violations)}, len(violations))
+
+
+def _receipts(folder: Path, rounds: int) -> Part:
+    received = receive_elsewhere(folder, cases() * rounds, note=say)
+    figures = {
+        "cases": len(received.matched),
+        "slowest": received.slowest(Fate.GOES_ON),
+        "slowest of struck senders": received.slowest(Fate.STOPPED, Fate.KILLED),
+        "violations": len(received.violations),
+    }
+    line = (
+        "{cases} cases, slowest match {slowest:.2f} s, {slowest of struck senders:.2f} s where the sender was"
+        " stopped or killed, {violations} violations"
+    )
+    lines = [line.format_map(figures), *(f"  {violation}" for violation in received.violations)]
+    return Part("\n".join(lines), figures, len(received.violations))
 
 
 def _takeovers(folder: Path, options: argparse.Namespace) -> Part:

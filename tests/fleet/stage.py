@@ -130,6 +130,11 @@ class FleetWorker:
         """Whether the process takes work."""
         return is_ready(self.admin_port)
 
+    def takes_receipts(self) -> bool:
+        """Whether the process takes receipts."""
+        self.backend.look()
+        return self.backend.is_ready
+
     def tend(self) -> bool:
         """Start a process if none runs, as systemd would; return whether that was so."""
         if self.is_given_up or (self.process is not None and (status := self.process.poll()) is None):

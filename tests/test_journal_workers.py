@@ -50,7 +50,7 @@ from deliveryd.testing.journal_cases.samples import (
     waiting_events,
 )
 from support.directories import NoPostgres, open_postgres
-from support.postgres import new_database
+from support.postgres import new_database, pass_time
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -303,7 +303,7 @@ async def test_what_is_bound_to_a_provider_is_left_to_who_has_it(source: Journal
 async def test_a_start_leaves_alone_what_waits_at_a_provider_that_another_worker_has(
     source: JournalDatabase,
 ) -> None:
-    """It is unbound, and what is in doubt there held, when nobody alive has the provider."""
+    """It is unbound, and what is in doubt there held, when nobody has had the provider for ten minutes."""
     async with worker(source, SMS) as text:
         await bring_to_wait(text, 1, NOW + ONE_SECOND, "sms")
         await bring_in_doubt(text, 2, State.WAITING)
@@ -311,6 +311,9 @@ async def test_a_start_leaves_alone_what_waits_at_a_provider_that_another_worker
             assert (await state_counts(mail)) == {State.WAITING: 2}
             assert not (await mail.due(NOW + ONE_SECOND, {"": 9, "email": 9})).entries
             assert (await mail.leave(["sms"], NOW, 9)) == (0, 0)
+    async with worker(source, ["email"]) as mail:
+        assert (await state_counts(mail)) == {State.WAITING: 2}
+    pass_time(source.url, 601)
     async with worker(source, ["email"]) as mail:
         assert (await state_counts(mail)) == {State.WAITING: 1, State.IN_DOUBT: 1}
         assert [each.id for each in (await mail.due(NOW + ONE_SECOND, {"": 9})).entries] == [1]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from deliveryd import transitions
 from deliveryd.journal.base import Doubtful, Recovery
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.elsewhere import keep_providers
 from deliveryd.journal.postgresql.lease import ATTEMPTS_MAY_GO_ON
 from deliveryd.journal.postgresql.schema import LOG_BITS
 from deliveryd.journal.postgresql.values import ENTRY
@@ -115,8 +116,8 @@ def adopt(
 ) -> Recovery:
     """Adopt what ended workers left, but for messages under way at providers that only others have.
 
-    `others` are the providers of the other live workers. What was READY waits, due now. A lease ends after
-    every attempt that it allowed, so nothing is under way any more of what is in doubt. `instant` is of the
+    `others` are the providers that other workers have (see `elsewhere`). What was READY waits, due now. A
+    lease ends after every attempt that it allowed, so nothing is under way any more of what is in doubt. `instant` is of the
     database's clock (see `database_clock`).
     """
     foreign = sorted(frozenset(others).difference(providers))
@@ -202,4 +203,5 @@ def fold(db: Db, worker: int) -> None:
     locked = [id_ for (id_,) in db.execute(_LOCK, (empty,))]
     still = [id_ for (id_,) in db.execute(_STILL_EMPTY, (locked,))]
     if still:
+        keep_providers(db, still)
         db.execute(_FOLD, (still,))

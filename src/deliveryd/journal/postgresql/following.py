@@ -13,6 +13,7 @@ from deliveryd.journal.orders import Effect
 from deliveryd.journal.pauses import Pause
 from deliveryd.journal.postgresql.adoption import NOTHING_LEFT, adopt, fold
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.homeless import Homeless
 from deliveryd.journal.postgresql.lease import Neighbours
 from deliveryd.journal.postgresql.outbox import Outbox
 from deliveryd.journal.postgresql.pauses import count_paused, pauses
@@ -53,11 +54,19 @@ class News(NamedTuple):
 class Follower:
     """Looks at what others did. What it remembers is of commits that took place."""
 
-    def __init__(self, worker: int, neighbours: Neighbours, outbox: Outbox, matching: Matching) -> None:
+    def __init__(
+        self,
+        worker: int,
+        neighbours: Neighbours,
+        outbox: Outbox,
+        matching: Matching,
+        clock: Callable[[], float],
+    ) -> None:
         self._worker = worker
         self._neighbours = neighbours
         self._outbox = outbox
         self._matching = matching
+        self._homeless = Homeless(clock)
         self._seen: dict[str, int] = {}
         self._noted: frozenset[str] | None = None
         self.providers: frozenset[str] | None = None
@@ -77,6 +86,12 @@ class Follower:
             db.execute(_NOTE_PROVIDERS, (sorted(providers), self._worker))
             self._noted = self.providers
 
+    def begin(self, db: Db, providers: Collection[str]) -> None:
+        """Tell the others that this worker is there, and learn of them; what waits is put in order next."""
+        self.note_providers(db, providers)
+        self._neighbours.look(db)
+        self._homeless.begin(self.foreign)
+
     def forget_uncommitted(self) -> None:
         """A commit failed: what it noted isn't there."""
         self._noted = None
@@ -89,6 +104,7 @@ class Follower:
         self._neighbours.look(db)
         others = self._neighbours.providers
         adopted = adopt(db, self._worker, now, self.providers or (), others, instant=instant)
+        self._homeless.sweep(db, now, self.foreign, self.providers or ())
         events = self._outbox.move_in(db)
         given = self._given(db, {entry.id for entry in adopted.taken})
         adopted = adopted._replace(taken=[*adopted.taken, *given])
@@ -113,6 +129,7 @@ class Follower:
     def remember(self, versions: Mapping[str, int]) -> None:
         """The commit of a look took place."""
         self._seen |= versions
+        self._homeless.remember()
         self._outbox.moved_in.clear()
 
     def _pauses(self, db: Db, version: int) -> Sequence[Pause] | None:

@@ -110,7 +110,7 @@ class PostgresqlJournal(LeasedCommits):
         self._outbox = Outbox(events, lease.worker, left, newest_day(db))
         recorder = StepWriter(lease.worker, keeps_variables=keeps_variables)
         self._matching = Matching(self._outbox, recorder, self.namespace, keeps_variables=keeps_variables)
-        self._follower = Follower(lease.worker, self._neighbours, self._outbox, self._matching)
+        self._follower = Follower(lease.worker, self._neighbours, self._outbox, self._matching, lease.clock)
         self._counting = Counting(reading, lease.clock)
         self._listening = deadlines.Listening(lease.worker)
         self._decisions = Decisions(self._outbox, self._matching, lease.worker, self.stop_key)
@@ -253,12 +253,10 @@ class PostgresqlJournal(LeasedCommits):
         """Put in order what earlier workers left."""
 
         def recover(db: Db) -> tuple[Recovery, Mapping[str, int]]:
-            self._follower.note_providers(db, providers)
-            self._neighbours.look(db)
-            others = self._neighbours.providers
+            self._follower.begin(db, providers)
             versions = read_versions(db)
             instant, worker = self._clock.given, self._lease.worker
-            return upkeep.recover(db, worker, now, providers, others, instant=instant), versions
+            return upkeep.recover(db, worker, now, providers, self._neighbours, instant=instant), versions
 
         found, versions = await self._commit(recover)
         self._follower.remember({"pauses": versions["pauses"], "down": versions["down"]})

@@ -15,6 +15,7 @@ from typing import LiteralString, NamedTuple
 from deliveryd.errors import JournalError
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.database_clock import INSTANT, DatabaseClock
+from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
 from deliveryd.journal.postgresql.halt import HALTED, CommitsLost, JournalHalted, check_not_halted, own_name
 from deliveryd.journal.postgresql.schema import FORMAT, LOG_BITS, lock_schema, writable_format
 from deliveryd.model import SECOND
@@ -38,7 +39,7 @@ _BEGIN_LOG = f"UPDATE worker SET settled = id << {LOG_BITS}, holder = id WHERE i
 _FOLDED = "SELECT commits FROM worker WHERE id = 0"
 """The highest number of a worker whose row was deleted: see `adoption.fold`."""
 
-_LIVE = "SELECT id, name, lease, commits, providers FROM worker WHERE ended IS NULL ORDER BY id"
+_LIVE = "SELECT id, name, lease, commits FROM worker WHERE ended IS NULL ORDER BY id"
 
 WATCHED_EVERY = 0.5
 """Least seconds between two looks at the other workers' counters."""
@@ -161,7 +162,6 @@ class LiveWorker(NamedTuple):
     name: str
     lease: float
     commits: int
-    providers: frozenset[str] = frozenset()
 
 
 class LeaseWatch:
@@ -197,6 +197,9 @@ class Neighbours:
         self.live: Sequence[LiveWorker] = ()
         """Those whose leases nobody ended, at the last look; this one isn't among them."""
 
+        self.providers: frozenset[str] = frozenset()
+        """The providers that others have, or had until a short while ago, at the last look."""
+
     def note_connected(self) -> None:
         """The connection is a new one."""
         self._steady_since = self._lease.clock()
@@ -211,11 +214,6 @@ class Neighbours:
         """Whether the next commit should look."""
         return self._lease.clock() - self._looked_at >= min(WATCHED_EVERY, self.interval)
 
-    @property
-    def providers(self) -> frozenset[str]:
-        """The providers that any of them has."""
-        return frozenset[str]().union(*(each.providers for each in self.live))
-
     def look(self, db: Db) -> None:
         """Look at their counters, within a commit of this worker, and fence those whose leases are over."""
         now = self._looked_at = self._lease.clock()
@@ -225,6 +223,7 @@ class Neighbours:
         over = self._watch.over(others, now)
         fenced = {each.id for each in over if now - self._steady_since >= each.lease and fence(db, each)}
         self.live = [each for each in others if each.id not in fenced]
+        self.providers = providers_elsewhere(db, self._lease.worker)
 
 
 def boot_time() -> float:
@@ -235,10 +234,7 @@ def boot_time() -> float:
 def live_workers(db: Db) -> list[LiveWorker]:
     """The workers whose leases nobody ended."""
     rows = db.execute(_LIVE).fetchall()
-    return [
-        LiveWorker(id_, name, lease / SECOND, commits, frozenset(providers))
-        for id_, name, lease, commits, providers in rows
-    ]
+    return [LiveWorker(id_, name, lease / SECOND, commits) for id_, name, lease, commits in rows]
 
 
 def fence(db: Db, worker: LiveWorker) -> bool:

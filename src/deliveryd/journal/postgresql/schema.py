@@ -249,6 +249,9 @@ CREATE TABLE provider (                   -- of those with receipts: see deadlin
     silent boolean NOT NULL DEFAULT false, renewing bigint, overdue_until bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
+CREATE TABLE had (                        -- providers of ended workers whose rows are deleted, and until when
+    provider text COLLATE "C" PRIMARY KEY, had_at timestamptz NOT NULL
+);
 CREATE TABLE pace (                       -- of those with a rate: see pacing.py; instants of the database
     provider text COLLATE "C" PRIMARY KEY, next_at bigint NOT NULL
 ) WITH (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);

@@ -10,6 +10,7 @@ from typing import Any
 from deliveryd.journal.base import Account, Counts, Open, Orphans, Recovery
 from deliveryd.journal.postgresql.adoption import adopt_all
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.lease import Neighbours
 from deliveryd.journal.postgresql.pauses import count_paused, pauses
 from deliveryd.journal.postgresql.schema import LOG_BITS
 from deliveryd.journal.postgresql.steps import IN_DOUBT
@@ -108,19 +109,22 @@ def recover(
     worker: int,
     now: int,
     providers: Collection[str],
-    others: Collection[str],
+    neighbours: Neighbours,
     *,
     instant: int | None = None,
 ) -> Recovery:
     """Bring what ended workers left into states to continue from, and take what of it is this one's.
 
-    `others` are the providers that other live workers have: what waits there, and what waits for an answer
-    that one of them may have asked for, is left as it is.
+    What waits at providers that others have, and what waits for an answer that a live one may have asked for,
+    is left as it is.
     """
+    others = neighbours.providers
     there = frozenset(providers)
     adopted = adopt_all(db, worker, now, providers, others, instant=instant)
     keys = [key(provider) for provider in there for key in _KEYS]
-    db.execute(_DUE_NOW, {"now": now, "keys": keys, "others": ["", *others] if others else []})
+    db.execute(
+        _DUE_NOW, {"now": now, "keys": keys, "others": ["", *others] if neighbours.live else sorted(others)}
+    )
     known = sorted(there.union(others))
     hold_in_doubt(db, [id_ for (id_,) in db.execute(_DOUBT_ELSEWHERE, (known,))])
     db.execute(_UNBIND_ELSEWHERE, (known,))

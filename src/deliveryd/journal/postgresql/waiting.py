@@ -61,6 +61,16 @@ SELECT id FROM waiting WHERE {doubt} AND (waits_for = ANY(%(names)s::text[])
     OR (waits_for IS NULL AND provider = ANY(%(providers)s::text[])))
 ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
+_BOUND = """
+WITH RECURSIVE found (provider) AS (
+    SELECT min(provider) FROM waiting WHERE waits_for IS NULL AND provider > ''
+    UNION ALL SELECT (SELECT min(w.provider) FROM waiting w
+        WHERE w.waits_for IS NULL AND w.provider > found.provider)
+    FROM found WHERE found.provider IS NOT NULL)
+SELECT provider FROM found WHERE provider IS NOT NULL
+"""
+"""Finds by one step in the index for each provider, however many messages wait there."""
+
 _UNBIND = f"""
 UPDATE message m SET provider = '', tries = 0 FROM unnest(%s::int8[]) AS wanted (id)
 JOIN seen ON seen.id = wanted.id WHERE m.day = seen.day AND m.id = seen.id AND m.state = {State.WAITING:d}
@@ -160,6 +170,11 @@ def leave(db: Db, providers: Collection[str], at: int, limit: int) -> Left:
     free = _at_providers(db, "NOT doubt", names, providers, limit)
     unbind(db, free, at)
     return Left(len(doubtful), len(free))
+
+
+def bound_to(db: Db) -> frozenset[str]:
+    """The providers at which messages wait for their time alone."""
+    return frozenset(name for (name,) in db.execute(_BOUND))
 
 
 def unbind(db: Db, ids: Sequence[int], at: int) -> None:

@@ -1,0 +1,52 @@
+"""What waits at providers that nobody has any more goes elsewhere, while workers run.
+
+A start does it for all that it finds. Later a provider is nobody's any more when the last worker that had it
+has been away for long enough (see `elsewhere`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.waiting import bound_to, leave
+
+LOOKED_FOR_EVERY = 60.0
+"""Seconds between two looks at where messages wait."""
+
+PORTION = 1000
+"""Messages that one commit lets go elsewhere, and as many that it holds, at most."""
+
+
+class Homeless:
+    """Watches which providers nobody has any more. What it remembers is of commits that took place."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._foreign: frozenset[str] = frozenset()
+        self._gone: frozenset[str] = frozenset()
+        self._is_complete = True
+        self._looked_at = float("-inf")
+
+    def begin(self, foreign: Collection[str]) -> None:
+        """A start put in order what it found; only others have these providers."""
+        self._foreign = frozenset(foreign)
+        self._looked_at = self._clock()
+
+    def sweep(self, db: Db, now: int, foreign: Collection[str], own: Collection[str]) -> None:
+        """Hold a portion of what is in doubt at providers of nobody, and let all else be due anywhere."""
+        known = frozenset(foreign).union(own)
+        self._gone = (self._gone | self._foreign) - known
+        self._foreign = frozenset(foreign)
+        if self._clock() - self._looked_at >= LOOKED_FOR_EVERY:
+            self._gone |= bound_to(db) - known
+        self._is_complete = True
+        if self._gone:
+            self._is_complete = max(leave(db, self._gone, now, PORTION)) < PORTION
+
+    def remember(self) -> None:
+        """The commit took place."""
+        if self._is_complete:
+            self._gone = frozenset()
+        if self._clock() - self._looked_at >= LOOKED_FOR_EVERY:
+            self._looked_at = self._clock()

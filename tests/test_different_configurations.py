@@ -1,0 +1,108 @@
+"""Workers of one journal in PostgreSQL whose configurations differ, as while a change is rolled out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import psycopg
+import pytest
+
+from deliveryd.journal.base import Doubtful
+from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql.journal import PostgresqlJournal
+from deliveryd.journal.postgresql.opening import open_shared_journal
+from deliveryd.states import State
+from deliveryd.testing.journal_cases.samples import (
+    NOW,
+    ONE_SECOND,
+    attempt_on,
+    begin_attempts,
+    bring_in_doubt,
+    bring_to_wait,
+    make_ready,
+    state_counts,
+)
+from support.postgres import new_database, pass_time
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+SMS, MAIL = ["sms"], ["email"]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def source() -> JournalDatabase:
+    url = new_database()
+    if url is None:
+        pytest.skip("there is no PostgreSQL here")
+    return JournalDatabase(url)
+
+
+@asynccontextmanager
+async def worker(source: JournalDatabase, providers: Sequence[str]) -> AsyncIterator[PostgresqlJournal]:
+    """A worker that has started with these providers."""
+    async with open_shared_journal(source, lease=20.0) as journal:
+        await journal.recover(NOW, providers)
+        yield journal
+
+
+# a provider whose only worker is away
+
+
+async def test_what_a_restarting_worker_had_under_way_at_its_own_provider_is_left_to_it(
+    source: JournalDatabase,
+) -> None:
+    """Held by one that doesn't have the provider it would wait for an operator instead of its repeat."""
+    async with worker(source, MAIL) as mail:
+        async with worker(source, SMS) as text:
+            await make_ready(text, 1)
+            await bring_to_wait(text, 2, NOW, "sms")
+            await begin_attempts(text, attempt_on(1))
+        for _ in range(3):
+            found = (await mail.follow(NOW, MAIL)).adopted
+            assert found is None or not found.doubtful
+        assert await state_counts(mail) == {State.SENDING: 1, State.WAITING: 1}
+        async with open_shared_journal(source) as text:
+            left = await text.recover(NOW, SMS)
+            assert left.doubtful == [Doubtful(attempt_on(1), State.SENDING)]
+            assert [each.id for each in (await text.due(NOW, {"sms": 9})).entries] == [2]
+
+
+async def test_a_worker_that_starts_meanwhile_leaves_it_as_well(source: JournalDatabase) -> None:
+    """Also when the row of the one that is away is deleted, since another one had all that it left."""
+    async with worker(source, SMS) as text:
+        await bring_to_wait(text, 1, NOW, "sms")
+        await bring_in_doubt(text, 2, State.WAITING)
+    async with worker(source, MAIL) as mail:
+        await mail.follow(NOW, MAIL)
+        await mail.follow(NOW, MAIL)
+        assert await mail.leave(SMS, NOW, 9) == (0, 0)
+        with psycopg.connect(source.url) as admin:
+            assert admin.execute("SELECT count(*) FROM worker WHERE id > 0").fetchone() == (1,)
+    async with worker(source, MAIL) as mail:
+        assert not (await mail.due(NOW, {"": 9, "email": 9})).entries
+        assert await state_counts(mail) == {State.WAITING: 2}
+
+
+async def test_a_provider_that_nobody_had_for_ten_minutes_is_nobodys(source: JournalDatabase) -> None:
+    """A live worker notices: what waits there goes elsewhere, and what may have arrived is held."""
+    async with worker(source, MAIL) as mail:
+        async with worker(source, SMS) as text:
+            await bring_to_wait(text, 1, NOW + 60 * ONE_SECOND, "sms")
+            await bring_in_doubt(text, 2, State.WAITING)
+            await make_ready(text, 3)
+            await begin_attempts(text, attempt_on(3))
+        pass_time(source.url, 590)
+        await mail.follow(NOW, MAIL)
+        assert await state_counts(mail) == {State.WAITING: 2, State.SENDING: 1}
+        pass_time(source.url, 20)
+        adopted = [(await mail.follow(NOW, MAIL)).adopted for _ in range(2)]
+        doubtful = [each for found in adopted if found is not None for each in found.doubtful]
+        assert doubtful == [Doubtful(attempt_on(3), State.SENDING)]
+        assert await state_counts(mail) == {State.WAITING: 1, State.IN_DOUBT: 1, State.SENDING: 1}
+        assert [each.id for each in (await mail.due(NOW, {"": 9})).entries] == [1]

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from deliveryd.journal.base import Doubtful
+from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.opening import open_shared_journal
@@ -27,7 +28,7 @@ from support.postgres import new_database, pass_time
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-SMS, MAIL = ["sms"], ["email"]
+SMS, MAIL = ("sms",), ("email",)
 
 
 @pytest.fixture
@@ -106,3 +107,26 @@ async def test_a_provider_that_nobody_had_for_ten_minutes_is_nobodys(source: Jou
         assert doubtful == [Doubtful(attempt_on(3), State.SENDING)]
         assert await state_counts(mail) == {State.WAITING: 1, State.IN_DOUBT: 1, State.SENDING: 1}
         assert [each.id for each in (await mail.due(NOW, {"": 9})).entries] == [1]
+
+
+# orders
+
+
+async def test_an_order_about_a_provider_that_another_worker_has_is_carried_out(
+    source: JournalDatabase,
+) -> None:
+    """Whichever worker an operator asks: the one that has the provider follows."""
+    async with worker(source, MAIL) as mail, worker(source, SMS) as text:
+        await bring_in_doubt(text, 1)
+        for order in (
+            Order(Action.RESEND, ItemKind.MESSAGE, ("1",)),
+            Order(Action.PAUSE, ItemKind.PROVIDER, SMS),
+            Order(Action.PAUSE, ItemKind.CHANNEL, SMS),
+        ):
+            assert (await mail.decide(order, NOW, MAIL)).done == order.keys
+        found = await text.follow(NOW, SMS)
+        assert found.pauses is not None
+        assert [pause.name for pause in found.pauses] == ["channel sms", "provider sms"]
+        assert [each.id for each in (await text.due(NOW, {"sms": 9})).entries] == [1]
+        refused = await mail.decide(Order(Action.PAUSE, ItemKind.CHANNEL, ("fax",)), NOW, MAIL)
+        assert refused.skipped == {"fax": "no such channel is configured"}

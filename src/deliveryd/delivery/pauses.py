@@ -37,7 +37,7 @@ class Pauses:
     def replace(self, pauses: Sequence[Pause], providers: Collection[str]) -> Collection[str]:
         """Set the pauses; return what the messages of those wait for that are in force no more.
 
-        Those of channels and providers that aren't configured aren't in force.
+        `providers` are those of all workers; pauses of other channels and providers aren't in force.
         """
         before = self._waits
         configured = {*providers, *map(channel_of, providers)}

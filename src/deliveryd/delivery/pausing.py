@@ -34,6 +34,9 @@ class Pausing:
         self._in_flight = in_flight
         self._clock = clock
         self._providers: Sequence[str] = ()
+        self.elsewhere: frozenset[str] = frozenset()
+        """The providers that other workers of the journal have."""
+
         self._turn = anyio.Lock()  # so that pauses change in memory in the order of the journal
 
     def recover(self, left: Recovery, providers: Collection[str]) -> None:
@@ -42,14 +45,20 @@ class Pausing:
         Messages go on whose pause ended meanwhile, and those of channels and providers that were removed.
         """
         self._providers = tuple(providers)
-        self.pauses.replace(left.pauses, self._providers)
+        self.elsewhere = left.elsewhere
+        self.pauses.replace(left.pauses, self._known)
         self._backlog.change_paused(sum(left.paused.values()))
         for waits_for in left.paused:
             if not self.pauses.is_in_force(waits_for):
                 self._backlog.answered(waits_for)
 
+    @property
+    def _known(self) -> Collection[str]:
+        """The providers whose pauses are in force: another worker's messages wait for their ends."""
+        return self.elsewhere.union(self._providers)
+
     def configure(self, providers: Collection[str]) -> None:
-        """Follow a change of the configured providers: a pause of one that was removed isn't in force."""
+        """Follow a change of the configured providers: a pause of one that nobody has isn't in force."""
         self._providers = tuple(providers)
         self._replace(self.pauses.all)
 
@@ -70,12 +79,15 @@ class Pausing:
         """Follow other workers' changes of what is paused, in the journal's order among this one's own."""
         async with self._turn:
             found = await follow()
+            if found.elsewhere is not None and found.elsewhere != self.elsewhere:
+                self.elsewhere = found.elsewhere
+                self._replace(self.pauses.all)
             if found.pauses is not None:
                 self._replace(found.pauses)
         return found
 
     def _replace(self, pauses: Sequence[Pause]) -> None:
-        for waits_for in self.pauses.replace(pauses, self._providers):
+        for waits_for in self.pauses.replace(pauses, self._known):
             self._backlog.answered(waits_for)
         self._backlog.changed.set()
         self._in_flight.freed.set()

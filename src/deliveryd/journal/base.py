@@ -79,7 +79,8 @@ class Recovery(NamedTuple):
     `taken`: messages whose `dequeued` isn't accepted yet. `doubtful`: those with an attempt in doubt.
     `waiting`: how many wait for their time, those that were in the line's hands among them, but none that is
     paused. `reporting`: ids of ended messages whose last event isn't accepted yet. `pauses`: those in force.
-    `paused`: how many messages are paused, by what they wait for.
+    `paused`: how many messages are paused, by what they wait for. `elsewhere`: the providers that other
+    workers have, or had until a short while ago.
     """
 
     taken: list[Entry]
@@ -89,6 +90,7 @@ class Recovery(NamedTuple):
     down_since: Mapping[str, int] = {}
     pauses: Sequence[Pause] = ()
     paused: Mapping[str, int] = {}
+    elsewhere: frozenset[str] = frozenset()
 
 
 class FromOthers(NamedTuple):
@@ -99,7 +101,7 @@ class FromOthers(NamedTuple):
     `waiting`: how many waited just before, in all and without those that are paused; `paused`: those, by
     what they wait for. `events`: how many events others left to be reported by this one. `effects`: the
     changes of the recorder's counts by receipts that were matched now, since their messages' steps were
-    recorded at the same time.
+    recorded at the same time. `elsewhere`: as in Recovery.
     """
 
     adopted: Recovery | None = None
@@ -110,6 +112,7 @@ class FromOthers(NamedTuple):
     paused: Mapping[str, int] | None = None
     events: int = 0
     effects: Sequence[Effect] = ()
+    elsewhere: frozenset[str] | None = None
 
 
 class Allotment(NamedTuple):

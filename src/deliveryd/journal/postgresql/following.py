@@ -118,6 +118,7 @@ class Follower:
             down_since(db) if versions["down"] != self._seen.get("down") else None,
             events=events,
             effects=effects,
+            elsewhere=others,
         )
         return News(found, versions)
 

@@ -36,6 +36,7 @@ from deliveryd.journal.postgresql import deadlines, intake, pauses, reporting, r
 from deliveryd.journal.postgresql.commits import LeasedCommits, Pending, Work, translated
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.decisions import Decisions
+from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
 from deliveryd.journal.postgresql.following import Counting, Follower, News, read_versions
 from deliveryd.journal.postgresql.outbox import Outbox, written
 from deliveryd.journal.postgresql.pacing import Pacing
@@ -270,7 +271,8 @@ class PostgresqlJournal(LeasedCommits):
         """Hold or release what waits at removed providers."""
 
         def leave(db: Db) -> Left:
-            return waiting.leave(db, frozenset(providers) - self._neighbours.providers, at, limit)
+            elsewhere = providers_elsewhere(db, self._lease.worker)
+            return waiting.leave(db, frozenset(providers) - elsewhere, at, limit)
 
         return await self._commit(leave)
 
@@ -314,7 +316,12 @@ class PostgresqlJournal(LeasedCommits):
 
     async def decide(self, order: Order, at: int, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""
-        return await self._try(lambda db: self._decisions.carry_out(db, order, at, providers))
+
+        def decide(db: Db) -> Decided:
+            known = providers_elsewhere(db, self._lease.worker).union(providers)
+            return self._decisions.carry_out(db, order, at, known)
+
+        return await self._try(decide)
 
     async def prune(self, before: int, limit: int) -> int:
         """Forget messages of days that are over; make tomorrow's partitions ahead of its takes."""

@@ -139,6 +139,7 @@ def recover(
         down_since(db),
         pauses(db),
         paused,
+        others,
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import anyio
 import psycopg
 import pytest
 
-from deliveryd.journal.base import Doubtful
+from deliveryd.journal.base import Doubtful, Journal
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
@@ -21,6 +22,7 @@ from deliveryd.testing.journal_cases.samples import (
     begin_attempts,
     bring_in_doubt,
     bring_to_wait,
+    deliver_to_sent,
     make_ready,
     state_counts,
 )
@@ -130,3 +132,26 @@ async def test_an_order_about_a_provider_that_another_worker_has_is_carried_out(
         assert [each.id for each in (await text.due(NOW, {"sms": 9})).entries] == [1]
         refused = await mail.decide(Order(Action.PAUSE, ItemKind.CHANNEL, ("fax",)), NOW, MAIL)
         assert refused.skipped == {"fax": "no such channel is configured"}
+
+
+# what is overdue
+
+
+async def test_a_message_is_counted_as_overdue_once_whatever_patience_workers_have(
+    source: JournalDatabase,
+) -> None:
+    """`receipt_overdue` differs: the least patient one counts, and nobody counts again."""
+    async with worker(source, SMS) as one, worker(source, SMS) as other:
+        for id_ in range(1, 6):
+            await deliver_to_sent(one, id_, f"p{id_}")
+        found: list[int] = []
+
+        async def count(journal: Journal, until: int) -> None:
+            found.append(await journal.count_overdue("sms", None, until))
+
+        for _ in range(3):
+            async with anyio.create_task_group() as tasks:
+                for journal in (one, other, one, other):
+                    tasks.start_soon(count, journal, NOW + 60 * ONE_SECOND)
+            await count(other, NOW + ONE_SECOND)
+        assert sum(found) == 5

@@ -83,8 +83,9 @@ SELECT count(*) FROM message m WHERE m.ended_at >= %s AND m.ended_at < %s AND m.
     AND m.provider = %s AND {VISIBLE}
 """
 _KEEP_COUNTED = """
-INSERT INTO provider (name, overdue_until) VALUES (%s, %s)
+INSERT INTO provider (name, overdue_until) VALUES (%(name)s, %(until)s)
 ON CONFLICT (name) DO UPDATE SET overdue_until = excluded.overdue_until
+WHERE provider.overdue_until = %(since)s
 """
 
 
@@ -205,19 +206,23 @@ def _go_on(db: Db, steps: Sequence[Transition]) -> None:
     db.execute(_WAIT, arrays([(step.entry.id, step.due_at) for step in steps]))
 
 
-def count_overdue(db: Db, provider: str, since: int | None, until: int) -> int:
-    """Count a provider's messages that were sent between two instants and never confirmed.
+class Overdue(NamedTuple):
+    """How many messages were sent since an instant, up to which all were counted, and never confirmed."""
 
-    `since` None: from where an earlier run ended.
-    """
-    if since is None:
-        since = _one(db, _COUNTED, (provider,)) or 0
-    return int(_one(db, _OVERDUE, (since, until, provider)))
+    since: int
+    count: int
 
 
-def keep_counted(db: Db, provider: str, until: int) -> None:
-    """Note up to which instant a provider's messages were counted."""
-    db.execute(_KEEP_COUNTED, (provider, until))
+def count_overdue(db: Db, provider: str, until: int) -> Overdue:
+    """Count a provider's messages that were sent before an instant and not counted yet."""
+    since = _one(db, _COUNTED, (provider,)) or 0
+    count = _one(db, _OVERDUE, (since, until, provider)) if until > since else 0
+    return Overdue(since, count)
+
+
+def keep_counted(db: Db, provider: str, since: int, until: int) -> bool:
+    """Note up to which instant messages were counted; False: another worker counted meanwhile."""
+    return db.execute(_KEEP_COUNTED, {"name": provider, "since": since, "until": until}).rowcount == 1
 
 
 def _one(db: Db, query: str, values: Sequence[Any]) -> Any:

@@ -243,12 +243,16 @@ class PostgresqlJournal(LeasedCommits):
             )
         )
 
-    async def count_overdue(self, provider: str, since: int | None, until: int) -> int:
-        """Count what a provider accepted and nobody confirmed; read beside the writer."""
-        count = await self._read(lambda db: deadlines.count_overdue(db, provider, since, until))
-        if count:
-            await self._commit(lambda db: deadlines.keep_counted(db, provider, until))
-        return count
+    async def count_overdue(self, provider: str, since: int | None, until: int) -> int:  # noqa: ARG002
+        """Count what a provider accepted and nobody confirmed; read beside the writer.
+
+        From where any worker ended, whatever its patience: each message is counted by one of them.
+        """
+        found = await self._read(lambda db: deadlines.count_overdue(db, provider, until))
+        if not found.count:
+            return 0
+        is_mine = await self._commit(lambda db: deadlines.keep_counted(db, provider, found.since, until))
+        return found.count if is_mine else 0
 
     async def recover(self, now: int, providers: Collection[str]) -> Recovery:
         """Put in order what earlier workers left."""

@@ -117,8 +117,8 @@ def adopt(
     """Adopt what ended workers left, but for messages under way at providers that only others have.
 
     `others` are the providers that other workers have (see `elsewhere`). What was READY waits, due now. A
-    lease ends after every attempt that it allowed, so nothing is under way any more of what is in doubt. `instant` is of the
-    database's clock (see `database_clock`).
+    lease ends after every attempt that it allowed, so nothing is under way any more of what is in doubt.
+    `instant` is of the database's clock (see `database_clock`).
     """
     foreign = sorted(frozenset(others).difference(providers))
     values = {"me": worker, "foreign": foreign, "instant": instant}
@@ -192,10 +192,11 @@ def _in_doubt(db: Db, rows: Sequence[Sequence[object]]) -> list[Doubtful]:
     return [Doubtful(entry, State.SENDING, reasons.get(entry.id)) for entry in entries]
 
 
-def fold(db: Db, worker: int) -> None:
+def fold(db: Db, worker: int, instant: int | None) -> None:
     """Delete the rows of ended workers of whom nothing is left but sums, which are kept.
 
-    Nobody puts anything into an inbox of theirs meanwhile: that needs the row.
+    Nobody puts anything into an inbox of theirs meanwhile: that needs the row. `instant` is of the database's
+    clock.
     """
     empty = [id_ for (id_,) in db.execute(_EMPTY.format(most=MOST_FOLDED), (worker,))]
     if not empty:
@@ -203,5 +204,5 @@ def fold(db: Db, worker: int) -> None:
     locked = [id_ for (id_,) in db.execute(_LOCK, (empty,))]
     still = [id_ for (id_,) in db.execute(_STILL_EMPTY, (locked,))]
     if still:
-        keep_providers(db, still)
+        keep_providers(db, still, instant)
         db.execute(_FOLD, (still,))

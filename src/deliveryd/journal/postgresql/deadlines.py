@@ -210,7 +210,7 @@ class Overdue(NamedTuple):
     """How many messages were sent since an instant, up to which all were counted, and never confirmed."""
 
     since: int
-    count: int
+    messages: int
 
 
 def count_overdue(db: Db, provider: str, until: int) -> Overdue:

@@ -249,10 +249,10 @@ class PostgresqlJournal(LeasedCommits):
         From where any worker ended, whatever its patience: each message is counted by one of them.
         """
         found = await self._read(lambda db: deadlines.count_overdue(db, provider, until))
-        if not found.count:
+        if not found.messages:
             return 0
         is_mine = await self._commit(lambda db: deadlines.keep_counted(db, provider, found.since, until))
-        return found.count if is_mine else 0
+        return found.messages if is_mine else 0
 
     async def recover(self, now: int, providers: Collection[str]) -> Recovery:
         """Put in order what earlier workers left."""
@@ -275,7 +275,7 @@ class PostgresqlJournal(LeasedCommits):
         """Hold or release what waits at removed providers."""
 
         def leave(db: Db) -> Left:
-            elsewhere = providers_elsewhere(db, self._lease.worker)
+            elsewhere = providers_elsewhere(db, self._lease.worker, self._clock.given)
             return waiting.leave(db, frozenset(providers) - elsewhere, at, limit)
 
         return await self._commit(leave)
@@ -322,7 +322,7 @@ class PostgresqlJournal(LeasedCommits):
         """Carry out an operator's order."""
 
         def decide(db: Db) -> Decided:
-            known = providers_elsewhere(db, self._lease.worker).union(providers)
+            known = providers_elsewhere(db, self._lease.worker, self._clock.given).union(providers)
             return self._decisions.carry_out(db, order, at, known)
 
         return await self._try(decide)

@@ -223,7 +223,7 @@ class Neighbours:
         over = self._watch.over(others, now)
         fenced = {each.id for each in over if now - self._steady_since >= each.lease and fence(db, each)}
         self.live = [each for each in others if each.id not in fenced]
-        self.providers = providers_elsewhere(db, self._lease.worker)
+        self.providers = providers_elsewhere(db, self._lease.worker, self._lease.database_clock.given)
 
 
 def boot_time() -> float:

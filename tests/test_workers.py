@@ -81,17 +81,23 @@ async def test_an_operator_ends_a_live_worker_and_that_is_recorded(source: Journ
 async def test_what_a_worker_had_that_an_operator_ended_waits_until_its_attempts_are_over(
     source: JournalDatabase,
 ) -> None:
-    """Its attempts go on until its lease would have been over; a repeat before that could overtake them."""
-    workers = Workers(source)
-    async with open_shared_journal(source) as ended, open_shared_journal(source) as other:
+    """Its attempts go on until its lease would have been over, by the clock of who adopts and no other one.
+
+    A repeat before that could overtake them, whatever the database's clock says.
+    """
+    workers, now = Workers(source), [1000.0]
+    async with (
+        open_shared_journal(source) as ended,
+        open_shared_journal(source, boot_time=lambda: now[0]) as other,
+    ):
         await make_ready(ended, 1)
         await begin_attempts(ended, attempt_on(1))
         assert workers.fence(workers.list()[0], NOW, By("root", None, None))
-        assert (await other.follow(NOW, ["sms"])).adopted is None
-        with psycopg.connect(source.url) as admin:
-            admin.execute(
-                "UPDATE worker SET renewed_at = renewed_at - interval '20 s' WHERE ended = 'ordered'"
-            )
+        for put_back in ("3600 s", "-7200 s"):
+            assert (await other.follow(NOW, ["sms"])).adopted is None
+            with psycopg.connect(source.url) as admin:
+                admin.execute("UPDATE worker SET renewed_at = renewed_at + %s::interval", (put_back,))
+        now[0] += 20
         adopted = (await other.follow(NOW, ["sms"])).adopted
     assert adopted is not None
     assert [each.entry.id for each in adopted.doubtful] == [1]

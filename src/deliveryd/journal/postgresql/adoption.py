@@ -112,16 +112,16 @@ def adopt(
     providers: Collection[str],
     others: Collection[str],
     *,
-    instant: int | None = None,
+    over: Collection[int] = (),
 ) -> Recovery:
     """Adopt what ended workers left, but for messages under way at providers that only others have.
 
     `others` are the providers that other workers have (see `elsewhere`). What was READY waits, due now. A
     lease ends after every attempt that it allowed, so nothing is under way any more of what is in doubt.
-    `instant` is of the database's clock (see `database_clock`).
+    `over`: workers that an operator ended, and whose attempts are over.
     """
     foreign = sorted(frozenset(others).difference(providers))
-    values = {"me": worker, "foreign": foreign, "instant": instant}
+    values = {"me": worker, "foreign": foreign, "over": list(over)}
     rows = db.execute(_ORPHANED, values).fetchall()
     logs = [
         each.id
@@ -141,10 +141,10 @@ def adopt_all(
     providers: Collection[str],
     others: Collection[str],
     *,
-    instant: int | None = None,
+    over: Collection[int] = (),
 ) -> Recovery:
     """The same at the start; what this worker had before then goes on as well."""
-    adopt(db, worker, now, providers, others, instant=instant)
+    adopt(db, worker, now, providers, others, over=over)
     logs = [id_ for (id_,) in db.execute(_HELD_BY, (worker,))]
     return _put_in_order(db, logs, now, frozenset(providers).union(others))
 

@@ -103,7 +103,7 @@ class Follower:
         """
         self._neighbours.look(db)
         others = self._neighbours.providers
-        adopted = adopt(db, self._worker, now, self.providers or (), others, instant=instant)
+        adopted = adopt(db, self._worker, now, self.providers or (), others, over=self._neighbours.over)
         self._homeless.sweep(db, now, self.foreign, self.providers or ())
         events = self._outbox.move_in(db)
         given = self._given(db, {entry.id for entry in adopted.taken})

@@ -260,8 +260,7 @@ class PostgresqlJournal(LeasedCommits):
         def recover(db: Db) -> tuple[Recovery, Mapping[str, int]]:
             self._follower.begin(db, providers)
             versions = read_versions(db)
-            instant, worker = self._clock.given, self._lease.worker
-            return upkeep.recover(db, worker, now, providers, self._neighbours, instant=instant), versions
+            return upkeep.recover(db, self._lease.worker, now, providers, self._neighbours), versions
 
         found, versions = await self._commit(recover)
         self._follower.remember({"pauses": versions["pauses"], "down": versions["down"]})

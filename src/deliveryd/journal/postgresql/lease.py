@@ -39,7 +39,7 @@ _BEGIN_LOG = f"UPDATE worker SET settled = id << {LOG_BITS}, holder = id WHERE i
 _FOLDED = "SELECT commits FROM worker WHERE id = 0"
 """The highest number of a worker whose row was deleted: see `adoption.fold`."""
 
-_LIVE = "SELECT id, name, lease, commits FROM worker WHERE ended IS NULL ORDER BY id"
+_LIVE = "SELECT id, name, lease, commits FROM worker WHERE ended {} ORDER BY id"
 
 WATCHED_EVERY = 0.5
 """Least seconds between two looks at the other workers' counters."""
@@ -61,14 +61,10 @@ UPDATE waiting SET due_at = 0, waits_for = NULL WHERE id = ANY(ARRAY(
 ORDERED = "ordered"
 """How a lease ended that an operator ended: attempts may go on until it would have been over by itself."""
 
-ATTEMPTS_MAY_GO_ON = f"""
-({{0}}.ended = '{ORDERED}'
-    AND {INSTANT.format("%(instant)s")}
-        < (extract(epoch FROM {{0}}.renewed_at) * {SECOND})::int8 + {{0}}.lease)
-"""
+ATTEMPTS_MAY_GO_ON = f"({{0}}.ended = '{ORDERED}' AND {{0}}.id <> ALL(%(over)s::int8[]))"
 """SQL for whether a worker that an operator ended may still be making attempts; `{0}` is its row.
 
-It takes the present `instant` of the database's clock (see `database_clock`).
+`over` are those whose counters stood still for a whole lease (see `Neighbours`).
 """
 
 
@@ -196,6 +192,8 @@ class Neighbours:
         self._looked_at = float("-inf")
         self.live: Sequence[LiveWorker] = ()
         """Those whose leases nobody ended, at the last look; this one isn't among them."""
+        self.over: Sequence[int] = ()
+        """Those that an operator ended, and whose leases would have been over by now without that."""
 
         self.providers: frozenset[str] = frozenset()
         """The providers that others have, or had until a short while ago, at the last look."""
@@ -219,8 +217,11 @@ class Neighbours:
         now = self._looked_at = self._lease.clock()
         if self._lease.age > 2 * self.interval:
             self._steady_since = now  # this one couldn't renew meanwhile, and so perhaps nobody could
+        ordered = _workers(db, f"= '{ORDERED}'")
         others = [each for each in live_workers(db) if each.id != self._lease.worker]
-        over = self._watch.over(others, now)
+        over = self._watch.over([*others, *ordered], now)
+        self.over = [each.id for each in over if each in ordered]
+        over = [each for each in over if each in others]
         fenced = {each.id for each in over if now - self._steady_since >= each.lease and fence(db, each)}
         self.live = [each for each in others if each.id not in fenced]
         self.providers = providers_elsewhere(db, self._lease.worker, self._lease.database_clock.given)
@@ -233,7 +234,11 @@ def boot_time() -> float:
 
 def live_workers(db: Db) -> list[LiveWorker]:
     """The workers whose leases nobody ended."""
-    rows = db.execute(_LIVE).fetchall()
+    return _workers(db, "IS NULL")
+
+
+def _workers(db: Db, ended: LiteralString) -> list[LiveWorker]:
+    rows = db.execute(_LIVE.format(ended)).fetchall()
     return [LiveWorker(id_, name, lease / SECOND, commits) for id_, name, lease, commits in rows]
 
 

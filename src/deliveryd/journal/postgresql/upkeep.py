@@ -110,8 +110,6 @@ def recover(
     now: int,
     providers: Collection[str],
     neighbours: Neighbours,
-    *,
-    instant: int | None = None,
 ) -> Recovery:
     """Bring what ended workers left into states to continue from, and take what of it is this one's.
 
@@ -120,7 +118,7 @@ def recover(
     """
     others = neighbours.providers
     there = frozenset(providers)
-    adopted = adopt_all(db, worker, now, providers, others, instant=instant)
+    adopted = adopt_all(db, worker, now, providers, others, over=neighbours.over)
     keys = [key(provider) for provider in there for key in _KEYS]
     db.execute(
         _DUE_NOW, {"now": now, "keys": keys, "others": ["", *others] if neighbours.live else sorted(others)}

@@ -86,6 +86,7 @@ class ReceiptDeadlines:
             self._time.skip()
             return TICK
         found = await self._recorder.pass_deadlines(self._time.count(), self._providers, PORTION)
+        self._time.agree(found.listened)
         self._tell(found)
         if _is_over(found):
             self._time.nothing_waits()

@@ -59,6 +59,10 @@ class ListeningTime:
         self._since = anyio.current_time()
         return elapsed
 
+    def agree(self, total: int) -> None:
+        """Go on from what the journal has by now, where one of several workers counts for all."""
+        self._total = total
+
     def skip(self) -> None:
         """Leave out the time since the last call of `count`: nothing could be received."""
         if self._since is not None:

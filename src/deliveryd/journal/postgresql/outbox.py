@@ -23,6 +23,7 @@ from deliveryd.model import STEP, StatusEvent
 
 AT = "substr(e.body, 15, 27)"
 """SQL for the text of an event's instant (see `EventWriter`)."""
+_AT = slice(14, 41)
 
 WAITS = f"coalesce(e.seq > (SELECT w.settled FROM worker w WHERE w.id = e.seq >> {LOG_BITS}), false)"
 """SQL for whether an event is neither accepted nor refused."""
@@ -56,7 +57,7 @@ LEFT JOIN seen ON seen.id = s.message_id
 """
 _PUT_LAST = """
 UPDATE event e SET seq = s.number, first_seq = coalesce(e.first_seq, e.seq), refused_at = NULL, refused = NULL
-FROM unnest(%s::int8[], %s::int8[]) AS s (number, seq) WHERE e.seq = s.seq
+FROM unnest(%s::int8[], %s::int8[]) AS s (number, seq) WHERE e.seq = s.seq RETURNING e.message_id, e.body
 """
 _TOLD = f"""
 SELECT e.message_id, e.status, max({AT}) FROM unnest(%(ids)s::int8[]) AS wanted (id)
@@ -122,6 +123,9 @@ _LAST = f"""
 SELECT greatest(w.settled, (SELECT max(e.seq) FROM event e
     WHERE e.seq >= w.id << {LOG_BITS} AND e.seq < (w.id + 1) << {LOG_BITS})) FROM worker w WHERE w.id = %s
 """
+MOST_AHEAD = 10_000
+"""Messages at most of which is remembered that their events are ahead of this worker's clock."""
+
 MOST_MOVED_IN = 2000
 """Rows of inboxes that one commit moves at most."""
 
@@ -172,6 +176,8 @@ class Outbox:
         self._seq = worker << LOG_BITS
         self._latest = written.latest_at
         self._noted = written.noted_at
+        self._ahead: dict[int, int] = {}
+        """By message, the latest instant of an event in this log that is later than all of its own."""
 
     def put_first(self, db: Db, events: Sequence[StatusEvent]) -> None:
         """Put the events of new messages in."""
@@ -237,12 +243,20 @@ class Outbox:
         late: set[int] = set()
         latest = self._latest
         for event in events:
-            if event.timestamp >= latest:
-                latest = event.timestamp
-            else:
+            if event.timestamp < max(latest, self._ahead.get(event.message_id, 0)):
                 late.add(event.message_id)
+            latest = max(latest, event.timestamp)
         self._latest = latest
         return late
+
+    def _note_ahead(self, bodies: Iterable[tuple[int, str]]) -> None:
+        """Remember which messages have events in this log that are later than all of this worker's own."""
+        for message_id, body in bodies:
+            at = event_instant(body[_AT])
+            if at > self._latest:
+                self._ahead[message_id] = max(at, self._ahead.get(message_id, 0))
+        if len(self._ahead) > MOST_AHEAD:
+            self._ahead = {id_: at for id_, at in self._ahead.items() if at > self._latest}
 
     def note(self, db: Db, at: int) -> None:
         """Remember, for later runs too, up to where instants of events lie, if the clock was put back."""
@@ -281,6 +295,7 @@ class Outbox:
                 db.execute(_SEND, arrays([(-log, *row) for row in rows]))
             else:
                 self._append(db, rows, log)
+                self._note_ahead((id_, body) for id_, _, body in rows)
         self._note_logs(db, places, logs)
 
     def put_last(self, db: Db, seqs: Sequence[int]) -> Mapping[int, int]:
@@ -295,7 +310,7 @@ class Outbox:
         logs = {id_: -log for id_, log in self._logs(db, places).items() if log < 0}
         mine = [seq for seq in seqs if seq in message_of and message_of[seq] not in logs]
         if mine:
-            db.execute(_PUT_LAST, (self._numbers(db, len(mine)), mine))
+            self._note_ahead(db.execute(_PUT_LAST, (self._numbers(db, len(mine)), mine)))
         sent = [
             (logs[message_of[seq]], message_of[seq], seq)
             for seq in seqs
@@ -350,9 +365,10 @@ class Outbox:
             ]
             if new:
                 db.execute(_PUT, (self.today, *arrays(new)))
+                self._note_ahead((id_, body) for _, id_, _, body in new)
             moved = [(seq, row[3]) for seq, row in zip(numbers, mine, strict=True) if row[3] is not None]
             if moved:
-                db.execute(_PUT_LAST, arrays(moved))
+                self._note_ahead(db.execute(_PUT_LAST, arrays(moved)))
         self.moved_in.update(row[2] for row in rows if row[3] is not None)
         return len(rows)
 

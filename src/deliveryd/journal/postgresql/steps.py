@@ -12,7 +12,7 @@ from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.stopped import record_stops
 from deliveryd.journal.postgresql.values import LOCATED, arrays, indexable, plain
 from deliveryd.journal.rows import progress_of
-from deliveryd.model import Outcome, Transition
+from deliveryd.model import SECOND, Outcome, Transition
 from deliveryd.states import ENDED, State, check_transition
 
 _IN_HAND = frozenset({State.TAKEN, State.READY, State.SENDING})
@@ -61,9 +61,17 @@ _WAIT = """
 INSERT INTO waiting (id, provider, doubt, due_at, waits_for)
 SELECT * FROM unnest(%s::int8[], %s::text[], %s::bool[], %s::int8[], %s::text[])
 """
-_AWAIT = """
+_BEHIND = 5 * SECOND
+"""Microseconds by which the listening time may be behind, that one worker records for all now and then."""
+# Another worker counts the listening time: this one may know an old one, and that one be a tick behind.
+_AWAIT = f"""
 INSERT INTO awaited (id, provider, accepted_at, confirm_by, confirm_within, failed_next)
-SELECT * FROM unnest(%s::int8[], %s::text[], %s::int8[], %s::int8[], %s::int8[], %s::bool[])
+SELECT s.id, s.provider, s.accepted_at, CASE WHEN s.confirm_by < heard.listened + s.confirm_within
+    THEN heard.listened + s.confirm_within + {_BEHIND} ELSE s.confirm_by END,
+    s.confirm_within, s.failed_next
+FROM unnest(%s::int8[], %s::text[], %s::int8[], %s::int8[], %s::int8[], %s::bool[])
+    AS s (id, provider, accepted_at, confirm_by, confirm_within, failed_next),
+    (SELECT coalesce((SELECT value::int8 FROM meta WHERE key = 'listened'), 0) AS listened) AS heard
 """
 # Before the message moves on: its row still has the try.
 _UNACCEPTED = f"""

@@ -14,7 +14,7 @@ from deliveryd.journal.postgresql.waiting import bound_to, leave
 LOOKED_FOR_EVERY = 60.0
 """Seconds between two looks at where messages wait."""
 
-PORTION = 1000
+MOST_UNBOUND = 1000
 """Messages that one commit lets go elsewhere, and as many that it holds, at most."""
 
 
@@ -42,7 +42,7 @@ class Homeless:
             self._gone |= bound_to(db) - known
         self._is_complete = True
         if self._gone:
-            self._is_complete = max(leave(db, self._gone, now, PORTION)) < PORTION
+            self._is_complete = max(leave(db, self._gone, now, MOST_UNBOUND)) < MOST_UNBOUND
 
     def remember(self) -> None:
         """The commit took place."""

@@ -469,7 +469,10 @@ async def test_an_outcome_and_its_receipt_that_missed_each_other_are_matched_by_
             admin.execute("LOCK TABLE event IN EXCLUSIVE MODE")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(one.change, [accepted_step(attempt_on(1), "p1")])
-                blocked = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'event'::regclass"
+                blocked = (
+                    "SELECT 1 FROM pg_locks l JOIN pg_inherits i ON i.inhrelid = l.relation"
+                    " WHERE NOT l.granted AND i.inhparent = 'event'::regclass"
+                )
                 with psycopg.connect(source.url, autocommit=True) as look:
                     while look.execute(blocked).fetchone() is None:
                         await anyio.lowlevel.checkpoint()

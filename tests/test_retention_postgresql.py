@@ -13,7 +13,7 @@ from deliveryd.journal.postgresql.connection import connect_to_write
 from deliveryd.journal.postgresql.database_clock import DatabaseClock
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.retention import day_to_take_into
-from deliveryd.journal.postgresql.schema import DAY, days_there
+from deliveryd.journal.postgresql.schema import DAY, days_there, partition_of
 from deliveryd.model import Confirmation, StatusEvent, Transition, WallClock
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.samples import (
@@ -25,8 +25,10 @@ from deliveryd.testing.journal_cases.samples import (
     begin_attempts,
     deliver_to_sent,
     make_ready,
+    receive_all,
     sample_entry,
     sample_message,
+    sample_receipt,
     state_counts,
     waiting_events,
 )
@@ -140,8 +142,9 @@ async def test_a_clock_that_is_ahead_forgets_nothing_too_early(
         assert await journal.prune(wrong - 7 * DAY, 9) == 1
 
 
+@pytest.mark.parametrize("table", ["event", partition_of("event", TODAY)])
 async def test_an_event_that_comes_into_a_day_that_goes_is_reported_all_the_same(
-    source: JournalDatabase,
+    source: JournalDatabase, table: str
 ) -> None:
     """A transaction that began before the day was forgotten ends afterwards; the drop waits for it."""
     async with open_shared_journal(source) as journal:
@@ -150,7 +153,7 @@ async def test_an_event_that_comes_into_a_day_that_goes_is_reported_all_the_same
         with psycopg.connect(source.url) as other:
             body = '{"timestamp":"2023-11-14T22:13:20.000000Z","messageId":1,"status":"delivered"}'
             other.execute(
-                "INSERT INTO event (seq, day, message_id, status, body)"
+                f"INSERT INTO {table} (seq, day, message_id, status, body)"  # noqa: S608  # a name of ours
                 " SELECT (id << 40) + 100, %s, 1, 'delivered', %s FROM worker",
                 (TODAY, body),
             )
@@ -163,12 +166,34 @@ async def test_an_event_that_comes_into_a_day_that_goes_is_reported_all_the_same
         assert await waiting_events(journal) == [(1, "delivered")]
 
 
-async def test_a_drop_is_not_even_tried_while_somebody_reads_for_long(source: JournalDatabase) -> None:
+async def test_a_step_finds_its_message_though_another_worker_moved_it_and_dropped_its_day(
+    source: JournalDatabase,
+) -> None:
+    """The worker still names the partition of the day on which it took the message."""
+    async with open_shared_journal(source) as one, open_shared_journal(source) as other:
+        await make_ready(one, 1)
+        await make_ready(one, 2)
+        await begin_attempts(one, attempt_on(1))
+        assert await other.prune(DAYS_LATER, 9) == 0
+        with psycopg.connect(source.url) as admin:
+            assert TODAY not in days_there(admin)
+        await one.change([accepted_step(attempt_on(1), "p1")])
+        await begin_attempts(one, attempt_on(2))
+        assert await waiting_events(one) == [(1, "sent")]
+        assert await receive_all(other, [sample_receipt("p1")]) == ["matched"]
+        await one.follow(DAYS_LATER, ["sms"])
+        assert await waiting_events(one) == [(1, "sent"), (1, "delivered")]
+
+
+@pytest.mark.parametrize("table", ["message", partition_of("event", TODAY)])
+async def test_a_drop_is_not_even_tried_while_somebody_reads_for_long(
+    source: JournalDatabase, table: str
+) -> None:
     """What waits for the lock of a drop would hold up everybody else; a take goes on beside the reader."""
     async with open_shared_journal(source) as journal:
         await deliver_to_sent(journal, 1)
         with psycopg.connect(source.url) as reader, psycopg.connect(source.url, autocommit=True) as admin:
-            reader.execute("SELECT count(*) FROM message").fetchone()
+            reader.execute(f"TABLE {table}").fetchone()
             since = (
                 "SELECT clock_timestamp() - xact_start > interval '1s' FROM pg_stat_activity WHERE pid = %s"
             )

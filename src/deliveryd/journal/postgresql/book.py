@@ -14,6 +14,7 @@ from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.postgresql.commits import ChangedMeanwhile
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.days import ByDay, Days, by_day, of_day
 from deliveryd.journal.postgresql.outbox import Outbox
 from deliveryd.journal.postgresql.values import LOCATED, VISIBLE, arrays
 from deliveryd.journal.postgresql.waiting import IS_PAUSED
@@ -30,7 +31,7 @@ _ROW = (
     " m.provider_id, m.reason, m.spent, m.sent_by"
 )
 _FIND = f"""
-SELECT m.id, m.state, a.failed_next, coalesce(w.is_paused, false), {_ROW}
+SELECT m.day, m.id, m.state, a.failed_next, coalesce(w.is_paused, false), {_ROW}
 FROM (
     SELECT i.id FROM unnest(%(ids)s::int8[]) AS i (id)
     UNION SELECT m.id FROM unnest(%(numbers)s::text[], %(providers)s::text[]) AS n (provider_id, provider)
@@ -44,25 +45,35 @@ LEFT JOIN (SELECT id, {IS_PAUSED} AS is_paused FROM waiting) AS w
     ON w.id = m.id AND m.state = {State.WAITING:d}
 WHERE {VISIBLE}
 """
-_TRIES = f"""
-SELECT u.message_id, u.key, u.number, u.provider, u.beginning, u.started_at, u.ended_at, u.verdict,
-    u.provider_id
-FROM unnest(%s::int8[]) AS wanted (id) {LOCATED.format(id="wanted.id")}
+_TRY = (
+    "u.message_id, u.key, u.number, u.provider, u.beginning, u.started_at, u.ended_at, u.verdict,"
+    " u.provider_id"
+)
+_TRIES = ByDay(
+    f"SELECT {_TRY} FROM unaccepted_of_day u WHERE u.message_id = ANY(%s::int8[])",
+    f"""
+SELECT {_TRY} FROM unnest(%s::int8[]) AS wanted (id) {LOCATED.format(id="wanted.id")}
 JOIN unaccepted u ON u.message_id = m.id AND u.day = m.day
-"""
-_RECEIPTS = f"""
-SELECT r.message_id, r.provider, r.provider_id, r.delivered, r.status, r.reported_at, r.received_at,
-    r.reference
-FROM unnest(%s::int8[]) AS wanted (id) {LOCATED.format(id="wanted.id")}
+""",
+)
+_RECEIPT = (
+    "r.message_id, r.provider, r.provider_id, r.delivered, r.status, r.reported_at, r.received_at,"
+    " r.reference"
+)
+_RECEIPTS = ByDay(
+    f"SELECT {_RECEIPT} FROM receipt_of_day r WHERE r.message_id = ANY(%s::int8[]) ORDER BY r.seq",
+    f"""
+SELECT {_RECEIPT} FROM unnest(%s::int8[]) AS wanted (id) {LOCATED.format(id="wanted.id")}
 JOIN receipt r ON r.message_id = m.id AND r.day = m.day ORDER BY r.seq
-"""
+""",
+)
 _STATUSES = f"""
 SELECT e.message_id, e.status FROM unnest(%(ids)s::int8[]) AS wanted (id) {LOCATED.format(id="wanted.id")}
 JOIN event e ON e.message_id = m.id AND e.day = m.day
 UNION ALL SELECT message_id, status FROM inbox WHERE message_id = ANY(%(ids)s::int8[]) AND status IS NOT NULL
 """
-_WRITE = """
-UPDATE message m SET state = s.state, key = s.key, number = s.number, tries = s.tries,
+_WRITE = by_day("""
+UPDATE {message} m SET state = s.state, key = s.key, number = s.number, tries = s.tries,
     beginning = s.beginning, provider = s.provider, started_at = s.started_at, ended_at = s.ended_at,
     accepted_at = s.accepted_at, provider_id = s.provider_id, reason = s.reason, spent = s.spent,
     sent_by = s.sent_by, doubt = false, content = NULL, digest = NULL, owner = NULL,
@@ -72,16 +83,15 @@ FROM unnest(%s::int8[], %s::int2[], %s::int4[], %s::bool[], %s::int2[],
     %s::text[], %s::text[], %s::text[], %s::text[])
     AS s (id, was_state, was_key, is_emptied, state,
         key, number, tries, beginning, provider, started_at, ended_at, accepted_at,
-        provider_id, reason, spent, sent_by)
-JOIN seen ON seen.id = s.id
-WHERE m.day = seen.day AND m.id = s.id AND m.state = s.was_state AND m.key = s.was_key
+        provider_id, reason, spent, sent_by) {located}
+WHERE {is_there} AND m.state = s.was_state AND m.key = s.was_key
 RETURNING m.id, m.log
-"""
-_LOCK = f"""
-SELECT m.id, m.log FROM unnest(%s::int8[], %s::int2[], %s::int4[]) AS s (id, was_state, was_key)
-{LOCATED.format(id="s.id")} WHERE m.state = s.was_state AND m.key = s.was_key
+""")
+_LOCK = by_day("""
+SELECT m.id, m.log FROM unnest(%s::int8[], %s::int2[], %s::int4[]) AS s (id, was_state, was_key) {located}
+JOIN {message} m ON {is_there} WHERE m.state = s.was_state AND m.key = s.was_key
 ORDER BY m.id FOR NO KEY UPDATE OF m
-"""
+""")
 _KEEP_TRIES = f"""
 INSERT INTO unaccepted (message_id, day, key, number, provider, beginning, started_at, ended_at, verdict,
     provider_id, reason)
@@ -118,6 +128,7 @@ class Try(NamedTuple):
 class BookedMessage:
     """A message as the receipts of a batch find it and leave it."""
 
+    day: int
     id: int
     state: int
     failed_next: bool | None
@@ -161,11 +172,15 @@ class BookedMessage:
 class Book:
     """The messages that some receipts may be about. `keeps_variables`: also of messages that are sent."""
 
-    def __init__(self, namespace: str, *, keeps_variables: bool) -> None:
+    def __init__(self, namespace: str, days: Days, *, keeps_variables: bool) -> None:
         self.records: dict[int, BookedMessage] = {}
         self.tries: defaultdict[int, list[Try]] = defaultdict(list)
         self.receipts: defaultdict[int, list[Receipt]] = defaultdict(list)
         self.events: list[StatusEvent] = []
+        self.days: dict[int, int] = {}
+        """The days of messages that were locked, as far as they are known."""
+
+        self._days = days
         self._namespace = namespace
         self._keeps_variables = keeps_variables
         self._left: list[tuple[Any, ...]] = []
@@ -185,13 +200,22 @@ class Book:
             self._index(record.id, record.provider_id, record.provider)
         if not self.records:
             return
-        found = list(self.records)
-        for id_, *values in db.execute(_TRIES, (found,)):
+        for id_, *values in self._read_by_day(db, _TRIES):
             tried = Try(*values)
             self.tries[id_].append(tried)
             self._index(id_, tried.provider_id, tried.provider)
-        for id_, *values in db.execute(_RECEIPTS, (found,)):
+        for id_, *values in self._read_by_day(db, _RECEIPTS):
             self.receipts[id_].append(Receipt(*values))
+
+    def _read_by_day(self, db: Db, statement: ByDay) -> Iterator[tuple[Any, ...]]:
+        """What a statement returns for the messages that were read.
+
+        Of one that moves to another day meanwhile it misses some; then it isn't found when it is locked.
+        """
+        found = [(id_, each.day) for id_, each in self.records.items()]
+        for day, group in self._days.grouped(found, lambda row: int(row[1])):
+            text = of_day(statement.of_day, day) if day else statement.of_any
+            yield from db.execute(text, ([id_ for id_, _ in group],))
 
     def _index(self, id_: int, provider_id: str | None, provider: str) -> None:
         """Note that a message has, or had, an id of a provider."""
@@ -348,7 +372,7 @@ class Book:
         logs: dict[int, int | None] = {}
         if changed:
             self._take_out(db, changed)  # before the messages, as everybody does
-            logs |= db.execute(_WRITE, arrays([_columns(each) for each in changed])).fetchall()
+            logs |= self._lock(db, _WRITE, [_columns(each) for each in changed])
             if len(logs) != len(changed):
                 raise ChangedMeanwhile("a message of these receipts changed meanwhile")
             if waits := [(each.id, each.due_at) for each in changed if each.due_at is not None]:
@@ -358,7 +382,14 @@ class Book:
             db.execute(_KEEP_TRIES, arrays(self._left))
         if self._restored:
             db.execute(_DROP_TRIES, arrays(self._restored))
-        outbox.put(db, self.events, {id_: log for id_, log in logs.items() if log != outbox.worker})
+        places = {id_: log for id_, log in logs.items() if log != outbox.worker}
+        outbox.put(db, self.events, places, self.days)
+
+    def _lock(self, db: Db, statement: ByDay, rows: Sequence[tuple[Any, ...]]) -> dict[int, int | None]:
+        """Run a statement that locks messages; return the logs of their latest events."""
+        locked = self._days.lock(db, statement, rows, {id_: each.day for id_, each in self.records.items()})
+        self.days |= locked.days
+        return locked.logs
 
     def _locked(self, db: Db, ids: Collection[int]) -> dict[int, int | None]:
         """Lock messages that don't change, as they were read; return the logs of their latest events."""
@@ -367,7 +398,7 @@ class Book:
         rows = [
             (each.id, each.was_state, each.was_key) for each in (self.records[id_] for id_ in sorted(ids))
         ]
-        logs: dict[int, int | None] = dict(db.execute(_LOCK, arrays(rows)).fetchall())
+        logs = self._lock(db, _LOCK, rows)
         told = {(event.message_id, event.status) for event in self.events if event.message_id in logs}
         told &= set(db.execute(_STATUSES, {"ids": list(logs)}).fetchall()) if told else set()
         if len(logs) != len(ids) or told:

@@ -36,6 +36,9 @@ _REPEATABLE = frozenset({"40001", "40P01"})
 _NO_PARTITION = "23514"
 """Of a row whose day was dropped meanwhile; a condition of ours would have a name."""
 
+_NO_TABLE = "42P01"
+"""Of a statement that names the partition of such a day."""
+
 
 Pending = PendingOperation[Db, Any]
 
@@ -190,7 +193,7 @@ class LeasedCommits(GroupCommit[Db]):
                 return self._judged(error) if isinstance(error, psycopg.Error) else error
         if isinstance(error, psycopg.OperationalError):
             return JournalUnreachable("the database's locks are contended")
-        return error
+        return self._judged(error) if isinstance(error, psycopg.Error) else error
 
     def _attempt_once(self, batch: Sequence[Pending]) -> Exception | None:
         if self._broken is not None:
@@ -272,7 +275,7 @@ def _is_repeatable(error: Exception | None) -> bool:
     if not isinstance(error, psycopg.Error):
         return isinstance(error, ChangedMeanwhile)
     is_without_partition = error.sqlstate == _NO_PARTITION and error.diag.constraint_name is None
-    return error.sqlstate in _REPEATABLE or is_without_partition
+    return error.sqlstate in _REPEATABLE or error.sqlstate == _NO_TABLE or is_without_partition
 
 
 def _is_beyond_limits(error: Exception) -> bool:

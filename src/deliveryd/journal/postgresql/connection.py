@@ -28,6 +28,9 @@ _CONNECT_TIMEOUT = 10
 _DEAD_AFTER = 10
 """Seconds after which a peer that acknowledges nothing counts as gone."""
 
+_MOST_PREPARED = 1000
+"""Statements that stay prepared: a few hundred, and a dozen of each day, of which the oldest go."""
+
 _REACHING = "check journal.url, and whether the server runs and takes connections from here"
 _FOR_NOW = frozenset(
     {
@@ -154,7 +157,7 @@ def _connect(source: JournalDatabase, settings: dict[str, str]) -> Db:
     except BaseException:
         db.close()
         raise
-    db.prepared_max = None  # all of them are a few hundred
+    db.prepared_max = _MOST_PREPARED
     db.adapters.register_dumper(int, Int8Dumper)  # one type, and so one plan, whatever the number
     return db
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from deliveryd import transitions
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.days import of_day
 from deliveryd.journal.postgresql.outbox import AT, PRESENT, WAITS, Outbox
 from deliveryd.journal.postgresql.tombstones import read_tombstones
 from deliveryd.journal.postgresql.values import arrays, plain
@@ -22,13 +23,14 @@ WITH fresh AS (
 SELECT fresh.id, coalesce(beginning.count + 1, 1) FROM fresh LEFT JOIN beginning ON beginning.id = fresh.id
 """
 _TAKE = f"""
-INSERT INTO message (id, day, settings_id, customer_id, taken_at, owner, log, state, variables, beginning)
+INSERT INTO message_of_day
+    (id, day, settings_id, customer_id, taken_at, owner, log, state, variables, beginning)
 SELECT s.id, %s, s.settings_id, s.customer_id, %s, %s, %s, {transitions.TAKEN:d}, s.variables, s.beginning
 FROM unnest(%s::int8[], %s::int8[], %s::int8[], %s::text[], %s::int4[])
     AS s (id, settings_id, customer_id, variables, beginning)
 """
 _TAKE_MALFORMED = f"""
-INSERT INTO message (id, day, taken_at, ended_at, log, state)
+INSERT INTO message_of_day (id, day, taken_at, ended_at, log, state)
 SELECT s.id, %s, %s, %s, %s, {transitions.MALFORMED:d} FROM unnest(%s::int8[]) AS s (id)
 """
 _KEEP_MALFORMED = """
@@ -72,18 +74,18 @@ def take(
     for each in malformed:
         if each.id is not None and each.id not in firsts:
             bad.setdefault(each.id, each.reason)
-    wanted = sorted(firsts.keys() | bad.keys())
-    fresh: dict[int, int] = dict(db.execute(_SEE, (outbox.today, wanted)).fetchall()) if wanted else {}
+    wanted, today = sorted(firsts.keys() | bad.keys()), outbox.days.today
+    fresh: dict[int, int] = dict(db.execute(_SEE, (today, wanted)).fetchall()) if wanted else {}
     new = [message for message in firsts.values() if message.id in fresh]
     if new:
         rows = [(m.id, m.settings_id, m.customer_id, to_json(m.variables), fresh[m.id]) for m in new]
-        db.execute(_TAKE, (outbox.today, at, outbox.worker, outbox.worker, *arrays(rows)))
+        db.execute(of_day(_TAKE, today), (today, at, outbox.worker, outbox.worker, *arrays(rows)))
     events = transitions.dequeued([message.id for message in new], at)
     if malformed:
         _keep_malformed(db, malformed, at)
     failed = {id_: reason for id_, reason in bad.items() if id_ in fresh}
     if failed:
-        db.execute(_TAKE_MALFORMED, (outbox.today, at, at, outbox.worker, list(failed)))
+        db.execute(of_day(_TAKE_MALFORMED, today), (today, at, at, outbox.worker, list(failed)))
     for id_, reason in failed.items():
         events += transitions.malformed(id_, reason, at)
     outbox.put_first(db, events)

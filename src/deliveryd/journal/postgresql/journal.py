@@ -35,13 +35,14 @@ from deliveryd.journal.pauses import Pause
 from deliveryd.journal.postgresql import deadlines, intake, pauses, reporting, retention, upkeep, waiting
 from deliveryd.journal.postgresql.commits import LeasedCommits, Pending, Work, translated
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.days import Days
 from deliveryd.journal.postgresql.decisions import Decisions
 from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
 from deliveryd.journal.postgresql.following import Counting, Follower, News, read_versions
 from deliveryd.journal.postgresql.outbox import Outbox, written
 from deliveryd.journal.postgresql.pacing import Pacing
 from deliveryd.journal.postgresql.receipts import Matching
-from deliveryd.journal.postgresql.schema import day_of, days_there, make_day, newest_day
+from deliveryd.journal.postgresql.schema import day_of, make_day
 from deliveryd.journal.postgresql.steps import StepWriter
 from deliveryd.journal.postgresql.stopped import in_force, stops_reported
 from deliveryd.journal.postgresql.tokens import use_token
@@ -101,15 +102,16 @@ class PostgresqlJournal(LeasedCommits):
         self._reading = reading
         self._read_in = read
         self._keeps_variables = keeps_variables
-        self._days: set[int] = set()
+        self._checked: set[int] = set()
         self._days_changed = False
         db, lease = work.db, work.lease
         left = written(db)
         self.last_at = left.last_at
         self.namespace = upkeep.meta(db, "namespace") or ""
         self.stop_key = bytes.fromhex(upkeep.meta(db, "stop_key") or "")
-        self._outbox = Outbox(events, lease.worker, left, newest_day(db))
-        recorder = StepWriter(lease.worker, keeps_variables=keeps_variables)
+        self._days = Days(db)
+        self._outbox = Outbox(events, lease.worker, left, self._days)
+        recorder = StepWriter(lease.worker, self._days, keeps_variables=keeps_variables)
         self._matching = Matching(self._outbox, recorder, self.namespace, keeps_variables=keeps_variables)
         self._follower = Follower(lease.worker, self._neighbours, self._outbox, self._matching, lease.clock)
         self._counting = Counting(reading, lease.clock)
@@ -123,7 +125,7 @@ class PostgresqlJournal(LeasedCommits):
 
         def record(db: Db) -> Mapping[int, int]:
             intake.add_lost(db, lost, at)
-            self._outbox.today = self._day_for(db, at)
+            self._days.today = self._day_for(db, at)
             return intake.take(db, self._outbox, messages, malformed, at)
 
         return await self._commit(record)
@@ -131,9 +133,10 @@ class PostgresqlJournal(LeasedCommits):
     def _day_for(self, db: Db, at: int) -> int:
         """The day in whose partitions something is recorded that is new at an instant; makes them first."""
         day = retention.day_to_take_into(db, day_of(at), self._clock)
-        if day not in self._days:
+        if day not in self._checked or day not in self._days:
             make_day(db, day)
-            self._days.add(day)
+            self._checked.add(day)
+            self._days.look(db)
         return day
 
     async def change(self, transitions: Sequence[Transition]) -> Recorded:
@@ -331,14 +334,14 @@ class PostgresqlJournal(LeasedCommits):
         due: list[int] = []
 
         def prune(db: Db) -> retention.PrunedPortion:
-            due[:] = [day + 1 for day in self._days]
-            self._days.clear()
+            due[:] = [day + 1 for day in self._checked]
+            self._checked.clear()
             ahead = max(WallClock().now() - self._clock.now(db), 0)  # forgotten is forgotten for all
-            pruned = retention.prune(db, self._lease.worker, self._outbox.today, before - ahead, limit)
-            there = days_there(db)
+            pruned = retention.prune(db, self._lease.worker, self._days.today, before - ahead, limit)
+            there = self._days.look(db)
             due[:] = [day for day in due if day not in there]
-            if self._outbox.today not in there:
-                self._outbox.today = max(there, default=0)
+            if self._days.today not in there:
+                self._days.today = max(there, default=0)
             return pruned
 
         pruned = await self._commit(prune)
@@ -348,7 +351,7 @@ class PostgresqlJournal(LeasedCommits):
 
     async def _keep_days(self, due: Sequence[int]) -> None:
         """Make and drop days beside the writer."""
-        today = self._outbox.today
+        today = self._days.today
 
         def keep() -> None:
             with self._connect() as db:
@@ -438,7 +441,7 @@ class PostgresqlJournal(LeasedCommits):
         super()._end()
 
     def _forget_uncommitted(self) -> None:
-        self._days.clear()
+        self._checked.clear()
         self._days_changed = True
         self._follower.forget_uncommitted()
 
@@ -449,7 +452,7 @@ class PostgresqlJournal(LeasedCommits):
 
     def _run(self, db: Db, batch: Sequence[Pending]) -> None:
         if self._days_changed:  # perhaps: another worker may have dropped the day of what is put in
-            self._outbox.today = newest_day(db)
+            self._days.today = max(self._days.look(db), default=0)
             self._days_changed = False
         for group in _grouped(batch):
             first = group[0].operation

@@ -17,6 +17,7 @@ from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.outbox import Written, event_instant
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.days import Days, of_day
 from deliveryd.journal.postgresql.schema import LOG_BITS
 from deliveryd.journal.postgresql.values import arrays
 from deliveryd.model import STEP, StatusEvent
@@ -47,6 +48,11 @@ MOVES = "EXISTS (SELECT 1 FROM inbox i WHERE i.message_id = e.message_id AND i.m
 PRESENT = "(e.day, e.message_id) > (SELECT r.day, r.id FROM retired r)"
 """SQL for whether an event isn't pruned with its message."""
 
+_PUT_OF_DAY = """
+INSERT INTO event_of_day (seq, day, message_id, status, body)
+SELECT s.seq, %s, s.message_id, s.status, s.body
+FROM unnest(%s::int8[], %s::int8[], %s::text[], %s::text[]) AS s (seq, message_id, status, body)
+"""
 _PUT = """
 INSERT INTO event (seq, day, message_id, status, body)
 SELECT s.seq,
@@ -123,6 +129,7 @@ _LAST = f"""
 SELECT greatest(w.settled, (SELECT max(e.seq) FROM event e
     WHERE e.seq >= w.id << {LOG_BITS} AND e.seq < (w.id + 1) << {LOG_BITS})) FROM worker w WHERE w.id = %s
 """
+_NO_DAYS: Mapping[int, int] = {}
 MOST_AHEAD = 10_000
 """Messages at most of which is remembered that their events are ahead of this worker's clock."""
 
@@ -163,11 +170,11 @@ class Outbox:
     """Where steps put their events. The log is the worker's own, so its numbers need no look at the table.
 
     No event is before an earlier one of its message, though the clock may be put back. While the instants of
-    events rise, the earlier ones aren't read. `today` is the day of what is put in for pruned messages.
+    events rise, the earlier ones aren't read. Today is also the day of what is put in for pruned messages.
     """
 
-    def __init__(self, events: EventWriter, worker: int, written: Written, today: int) -> None:
-        self.today = today
+    def __init__(self, events: EventWriter, worker: int, written: Written, days: Days) -> None:
+        self.days = days
         self.moved_in: set[int] = set()
         """The messages whose earlier events came through inboxes, to be reported once more."""
 
@@ -181,12 +188,20 @@ class Outbox:
 
     def put_first(self, db: Db, events: Sequence[StatusEvent]) -> None:
         """Put the events of new messages in."""
-        self._append(db, self._written(db, events, frozenset()))
+        rows = self._written(db, events, frozenset())
+        self._append(db, rows, days=dict.fromkeys([id_ for id_, *_ in rows], self.days.today))
 
-    def put(self, db: Db, events: Iterable[StatusEvent], places: Mapping[int, int | None]) -> frozenset[int]:
+    def put(
+        self,
+        db: Db,
+        events: Iterable[StatusEvent],
+        places: Mapping[int, int | None],
+        days: Mapping[int, int],
+    ) -> frozenset[int]:
         """Put new events in, of messages that are locked; return those whose events others will report.
 
-        `places`: the column `log` of those messages for which it isn't this worker's own log.
+        `places`: the column `log` of those messages for which it isn't this worker's own log. `days`: those
+        of messages of which it is known.
         """
         events = list(events)
         places = {
@@ -199,7 +214,7 @@ class Outbox:
                 self._append(db, [row for row in rows if logs.get(row[0]) == log], log)
         if sent := [row for row in rows if logs.get(row[0], 0) < 0]:
             db.execute(_SEND, arrays([(-logs[row[0]], *row) for row in sent]))
-        self._append(db, [row for row in rows if row[0] not in logs])
+        self._append(db, [row for row in rows if row[0] not in logs], days=days)
         self._note_logs(db, places, logs)
         return frozenset(id_ for id_, log in logs.items() if log < 0)
 
@@ -268,10 +283,21 @@ class Outbox:
         self._noted = max(self._latest, self._noted)
         db.execute(_NOTE, (str(self._noted),))
 
-    def _append(self, db: Db, rows: Sequence[tuple[int, str, str]], log: int = 0) -> None:
-        """Write rows of message id, status and JSON at the end of a log; 0: this worker's own one."""
-        if rows:
-            db.execute(_PUT, (self.today, self._numbers(db, len(rows), log), *arrays(rows)))
+    def _append(
+        self, db: Db, rows: Sequence[tuple[int, str, str]], log: int = 0, days: Mapping[int, int] = _NO_DAYS
+    ) -> None:
+        """Write rows of message id, status and JSON at the end of a log; 0: this worker's own one.
+
+        `days`: those of messages that are locked, as far as they are known.
+        """
+        if not rows:
+            return
+        numbered = [(seq, *row) for seq, row in zip(self._numbers(db, len(rows), log), rows, strict=True)]
+        for day, group in self.days.grouped(numbered, lambda row: days.get(row[1], 0)):
+            if day:
+                db.execute(of_day(_PUT_OF_DAY, day), (day, *arrays(group)))
+            else:
+                db.execute(_PUT, (self.days.today, *arrays(group)))
 
     def _numbers(self, db: Db, count: int, log: int = 0) -> list[int]:
         """The next numbers of a log."""
@@ -364,7 +390,7 @@ class Outbox:
                 (seq, *row[2:3], *row[4:]) for seq, row in zip(numbers, mine, strict=True) if row[3] is None
             ]
             if new:
-                db.execute(_PUT, (self.today, *arrays(new)))
+                db.execute(_PUT, (self.days.today, *arrays(new)))
                 self._note_ahead((id_, body) for _, id_, _, body in new)
             moved = [(seq, row[3]) for seq, row in zip(numbers, mine, strict=True) if row[3] is not None]
             if moved:

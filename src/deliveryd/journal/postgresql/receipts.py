@@ -15,6 +15,7 @@ from deliveryd.journal.deadlines import NOTED_EVERY
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.postgresql.book import COLUMNS, Book
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.days import of_day
 from deliveryd.journal.postgresql.outbox import Outbox
 from deliveryd.journal.postgresql.steps import StepWriter
 from deliveryd.journal.postgresql.unread import keep_unread
@@ -63,6 +64,12 @@ INSERT INTO receipt (seq, message_id, day, {COLUMNS})
 SELECT nextval('receipt_seq'), m.id, m.day, {", ".join(f"s.{name}" for name in COLUMNS.split(", "))}
 FROM unnest(%s::int8[], %s::text[], %s::text[], %s::bool[], %s::text[], %s::int8[], %s::int8[], %s::text[])
     AS s (id, {COLUMNS}) {LOCATED.format(id="s.id")}
+"""
+_MATCH_OF_DAY = f"""
+INSERT INTO receipt_of_day (seq, message_id, day, {COLUMNS})
+SELECT nextval('receipt_seq'), s.id, %s, {", ".join(f"s.{name}" for name in COLUMNS.split(", "))}
+FROM unnest(%s::int8[], %s::text[], %s::text[], %s::bool[], %s::text[], %s::int8[], %s::int8[], %s::text[])
+    AS s (id, {COLUMNS})
 """
 _MATCH_KEPT = f"""
 WITH gone AS (DELETE FROM unmatched u USING unnest(%s::int8[], %s::int8[]) AS s (seq, id)
@@ -128,7 +135,7 @@ class Matching:
         self._seen: set[int] = set()
 
     def _book(self) -> Book:
-        return Book(self._namespace, keeps_variables=self._keeps_variables)
+        return Book(self._namespace, self._outbox.days, keeps_variables=self._keeps_variables)
 
     # receipts as they come
 
@@ -208,7 +215,7 @@ class Matching:
         for id_, effect in self._stay_sent(db, done.restored).items():
             effects[id_].append(effect)
         events = [event for step in steps if step.entry.id not in done.lost for event in step.events]
-        elsewhere = self._outbox.put(db, events, done.places)
+        elsewhere = self._outbox.put(db, events, done.places, done.days)
         for id_, effect in overtaken.items():
             effects[id_].append(effect)
         sending = {each.entry.id: each for each in steps if each.before is State.SENDING}
@@ -417,8 +424,12 @@ class _ReceiptBatch:
     def write(self, db: Db, outbox: Outbox) -> None:
         """Write all that these led to."""
         self._book.write(db, outbox, {id_ for id_, _ in self._new})
-        if self._new:
-            db.execute(_MATCH, arrays([(id_, *receipt) for id_, receipt in self._new]))
+        rows, days = [(id_, *receipt) for id_, receipt in self._new], self._book.days
+        for day, group in outbox.days.grouped(rows, lambda row: days.get(row[0], 0)):
+            if day:
+                db.execute(of_day(_MATCH_OF_DAY, day), (day, *arrays(group)))
+            else:
+                db.execute(_MATCH, arrays(group))
         if self._gone:
             db.execute(_MATCH_KEPT, arrays(self._gone))
         kept = [each.receipt for group in self._alike.values() for each in group if each.seq is None]

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from deliveryd import transitions
 from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.days import by_day
 from deliveryd.journal.postgresql.outbox import Outbox
 from deliveryd.journal.postgresql.values import ENTRY, LOCATED, VISIBLE, plain
 from deliveryd.journal.rows import entry_of
 from deliveryd.model import Entry
 
 _POSTED = "INSERT INTO post (at, last, first) SELECT %s, * FROM unnest(%s::int8[], %s::int8[])"
-_RELEASE = f"""
-UPDATE message m SET state = {transitions.DEQUEUED_ACCEPTED.after:d}
-FROM unnest(%s::int8[]) AS wanted (id) JOIN seen ON seen.id = wanted.id
-WHERE m.day = seen.day AND m.id = seen.id AND m.state = {transitions.DEQUEUED_ACCEPTED.before:d}
-"""
+_RELEASE = by_day(f"""
+UPDATE {{message}} m SET state = {transitions.DEQUEUED_ACCEPTED.after:d}
+FROM unnest(%s::int8[]) AS s (id) {{located}}
+WHERE {{is_there}} AND m.state = {transitions.DEQUEUED_ACCEPTED.before:d} RETURNING m.id, m.log
+""")
 # An operator's decision to drop one stays.
 _SET_ASIDE = f"""
 SELECT {ENTRY} FROM unnest(%s::int8[]) AS wanted (seq) JOIN event e ON e.seq = wanted.seq
@@ -55,7 +56,10 @@ def accept(db: Db, outbox: Outbox, worker: int, rows: Sequence[OutboxRow], at: i
     }
     if not dequeued:
         return []
-    if db.execute(_RELEASE, (sorted(dequeued.values()),)).rowcount == len(dequeued):
+    ids = sorted(set(dequeued.values()))
+    days = dict.fromkeys(ids, outbox.days.today)
+    released = outbox.days.lock_anywhere(db, _RELEASE, [(id_,) for id_ in ids], days)
+    if len(released.logs) == len(dequeued):
         return []
     entries = [entry_of(row) for row in db.execute(_SET_ASIDE, (list(dequeued),))]
     if entries:

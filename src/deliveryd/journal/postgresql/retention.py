@@ -24,7 +24,9 @@ from deliveryd.journal.postgresql.schema import (
     day_of,
     days_there,
     drop_partition,
+    lock_partition,
     make_day,
+    partition_of,
 )
 from deliveryd.journal.postgresql.tombstones import add_tombstones
 from deliveryd.states import State
@@ -82,7 +84,8 @@ DELETE FROM post WHERE last = ANY(ARRAY(SELECT p.last FROM post p WHERE p.at < %
 """
 _IS_READ_FOR_LONG = f"""
 SELECT EXISTS (SELECT 1 FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
-    WHERE l.locktype = 'relation' AND l.relation = ANY(%s::regclass[]::oid[]) AND l.pid <> pg_backend_pid()
+    WHERE l.locktype = 'relation' AND l.pid <> pg_backend_pid()
+        AND l.relation = ANY(ARRAY(SELECT to_regclass(n.name)::oid FROM unnest(%s::text[]) AS n (name)))
         AND a.xact_start < clock_timestamp() - interval '{_LONG}')
 """
 
@@ -222,7 +225,8 @@ def drop_retired(db: Db, today: int) -> None:
                 with db.transaction():
                     if db.execute("SELECT pg_try_advisory_xact_lock(%s)", (_LOCK,)).fetchone() != (True,):
                         return
-                    if db.execute(_IS_READ_FOR_LONG, ([table],)).fetchone() == (True,):
+                    names = [table, partition_of(table, day)]
+                    if db.execute(_IS_READ_FOR_LONG, (names,)).fetchone() == (True,):
                         return
                     db.execute(f"SET LOCAL lock_timeout = '{_DROP_PATIENCE}'")
                     _drop(db, table, day, today)
@@ -231,8 +235,12 @@ def drop_retired(db: Db, today: int) -> None:
 
 
 def _drop(db: Db, table: str, day: int, today: int) -> None:
-    """Drop one partition, with nobody else at its table meanwhile: a few milliseconds."""
+    """Drop one partition, with nobody else at its table meanwhile: a few milliseconds.
+
+    Workers name partitions, and then have no lock of the table.
+    """
     db.execute(f"LOCK TABLE ONLY {table} IN ACCESS EXCLUSIVE MODE")
+    lock_partition(db, table, day)
     if table == "event":
         db.execute(_MOVE_EVENTS, {"to": _day_to_stay_in(db, today, day), "day": day})
     drop_partition(db, table, day)

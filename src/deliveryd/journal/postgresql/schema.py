@@ -458,11 +458,6 @@ def days_there(db: Db) -> list[int]:
     return [day for (day,) in rows if day is not None]  # NULL: it is being dropped
 
 
-def newest_day(db: Db) -> int:
-    """The newest day that has partitions; 0: there is none yet."""
-    return max(days_there(db), default=0)
-
-
 def make_day(db: Db, day: int) -> None:
     """Make the partitions of a day unless they are there.
 
@@ -480,6 +475,13 @@ def make_day(db: Db, day: int) -> None:
             columns = f"LIKE {table} INCLUDING ALL, CONSTRAINT day CHECK (day = {day})"
             db.execute(f"CREATE TABLE {name} ({columns}){storage}")
             db.execute(f"ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES IN ({day})")
+
+
+def lock_partition(db: Db, table: str, day: int) -> None:
+    """Keep everybody else from a table's partition of a day, if it is there, until the transaction ends."""
+    name = partition_of(table, day)
+    if db.execute("SELECT to_regclass(%s)", (name,)).fetchone() != (None,):
+        db.execute(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
 
 
 def drop_partition(db: Db, table: str, day: int) -> None:

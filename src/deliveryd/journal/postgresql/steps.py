@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.days import ByDay, Days, by_day
+from deliveryd.journal.postgresql.schema import day_of
 from deliveryd.journal.postgresql.stopped import record_stops
 from deliveryd.journal.postgresql.values import LOCATED, arrays, indexable, plain
 from deliveryd.journal.rows import progress_of
@@ -20,42 +22,42 @@ _NOBODYS = frozenset({State.WAITING, State.IN_DOUBT})
 IN_DOUBT = 0
 """The owner of messages that are held in doubt: nobody."""
 
-_IN_HAND_SQL = f"'{{{', '.join(f'{state:d}' for state in sorted(_IN_HAND))}}}'::int2[]"
-_MOVES = """
-FROM unnest({arrays}) AS s (id, before, {columns}) JOIN seen ON seen.id = s.id
-WHERE m.day = seen.day AND m.id = s.id AND m.state = s.before
-    AND (s.before <> ALL({in_hand}) OR m.owner = ANY(ARRAY(SELECT w.id FROM worker w WHERE w.holder = %s)))
+_IN_HAND_SQL = f"ARRAY[{', '.join(f'{state:d}' for state in sorted(_IN_HAND))}]::int2[]"
+
+
+def _moving(changes: str, types: str, columns: str) -> ByDay:
+    """A statement for a kind of step: what it sets of `m`, and the types and names of the columns of `s`."""
+    arrays_of = ", ".join(f"%s::{each}[]" for each in f"int8 int2 {types}".split())
+    return by_day(f"""
+UPDATE {{message}} m SET {changes}
+FROM unnest({arrays_of}) AS s (id, before, {columns}) {{located}}
+WHERE {{is_there}} AND m.state = s.before
+    AND (s.before <> ALL({_IN_HAND_SQL})
+        OR m.owner = ANY(ARRAY(SELECT w.id FROM worker w WHERE w.holder = %s)))
 RETURNING m.id, m.log
-"""
-_INTENT = f"""
-UPDATE message m SET state = {transitions.INTENT.after:d}, provider = s.provider, tries = s.tries,
+""")
+
+
+_INTENT = _moving(
+    f"""state = {transitions.INTENT.after:d}, provider = s.provider, tries = s.tries,
     key = s.key, number = s.number, digest = s.digest, started_at = s.at,
-    content = CASE WHEN m.key = s.key THEN m.content END
-""" + _MOVES.format(
-    in_hand=_IN_HAND_SQL,
-    arrays="%s::int8[], %s::int2[], %s::text[], %s::int4[], %s::int4[], %s::int4[], %s::bytea[], %s::int8[]",
-    columns="provider, tries, key, number, digest, at",
+    content = CASE WHEN m.key = s.key THEN m.content END""",
+    "text int4 int4 int4 bytea int8",
+    "provider, tries, key, number, digest, at",
 )
-_PROGRESS = """
-UPDATE message m SET state = s.after, provider = s.provider, tries = s.tries, key = s.key, number = s.number,
+_PROGRESS = _moving(
+    """state = s.after, provider = s.provider, tries = s.tries, key = s.key, number = s.number,
     spent = s.spent, doubt = s.doubt, content = s.content, digest = s.digest, beginning = s.beginning,
-    ended_at = s.ended_at, owner = s.owner
-""" + _MOVES.format(
-    in_hand=_IN_HAND_SQL,
-    arrays=(
-        "%s::int8[], %s::int2[], %s::int2[], %s::text[], %s::int4[], %s::int4[], %s::int4[], %s::text[],"
-        " %s::bool[], %s::text[], %s::bytea[], %s::int4[], %s::int8[], %s::int8[]"
-    ),
-    columns="after, provider, tries, key, number, spent, doubt, content, digest, beginning, ended_at, owner",
+    ended_at = s.ended_at, owner = s.owner""",
+    "int2 text int4 int4 int4 text bool text bytea int4 int8 int8",
+    "after, provider, tries, key, number, spent, doubt, content, digest, beginning, ended_at, owner",
 )
-_SENT = f"""
-UPDATE message m SET state = {transitions.ACCEPTED.after:d}, tries = s.tries, doubt = false, content = NULL,
+_SENT = _moving(
+    f"""state = {transitions.ACCEPTED.after:d}, tries = s.tries, doubt = false, content = NULL,
     digest = NULL, ended_at = s.at, owner = NULL, accepted_at = s.accepted_at, provider_id = s.provider_id,
-    reason = s.reason, variables = CASE WHEN s.is_emptied THEN NULL ELSE m.variables END
-""" + _MOVES.format(
-    in_hand=_IN_HAND_SQL,
-    arrays=("%s::int8[], %s::int2[], %s::int4[], %s::int8[], %s::int8[], %s::text[], %s::text[], %s::bool[]"),
-    columns="tries, at, accepted_at, provider_id, reason, is_emptied",
+    reason = s.reason, variables = CASE WHEN s.is_emptied THEN NULL ELSE m.variables END""",
+    "int4 int8 int8 text text bool",
+    "tries, at, accepted_at, provider_id, reason, is_emptied",
 )
 _WAIT = """
 INSERT INTO waiting (id, provider, doubt, due_at, waits_for)
@@ -108,19 +110,21 @@ class StepsWritten(NamedTuple):
 
     `restored`: those of messages that stay sent, which are left out. `lost`: messages that were nobody's and
     that another worker moved first. `places`: the column `log` of those whose latest event isn't in this
-    worker's own log.
+    worker's own log. `days`: of those that were moved, as far as it is known; they are locked there.
     """
 
     restored: Sequence[Transition]
     lost: frozenset[int]
     places: Mapping[int, int | None]
+    days: Mapping[int, int]
 
 
 class StepWriter:
     """Records steps. `keeps_variables`: also those of messages that are sent."""
 
-    def __init__(self, worker: int, *, keeps_variables: bool) -> None:
+    def __init__(self, worker: int, days: Days, *, keeps_variables: bool) -> None:
         self._worker = worker
+        self._days = days
         self._keeps_variables = keeps_variables
 
     def record(self, db: Db, steps: Sequence[Transition]) -> StepsWritten:
@@ -140,15 +144,19 @@ class StepWriter:
         if left:
             db.execute("DELETE FROM waiting WHERE id = ANY(%s::int8[])", (left,))
         logs: dict[int, int | None] = {}
+        days: dict[int, int] = {}
+        taken_on = {step.entry.id: day_of(step.entry.taken_at) for step in steps}
         for statement, moved in ((_INTENT, rows.begun), (_PROGRESS, rows.moved), (_SENT, rows.sent)):
             if moved:
-                logs |= db.execute(statement, (*arrays(moved), self._worker)).fetchall()
+                found = self._days.lock_anywhere(db, statement, moved, taken_on, self._worker)
+                logs |= found.logs
+                days |= found.days
         lost = self._lost(steps, rows, logs)
-        for statement, added in ((_WAIT, rows.waits), (_AWAIT, rows.awaited)):
+        for insert, added in ((_WAIT, rows.waits), (_AWAIT, rows.awaited)):
             if there := [row for row in added if row[0] not in lost]:
-                db.execute(statement, arrays(there))
+                db.execute(insert, arrays(there))
         places = {id_: log for id_, log in logs.items() if log != self._worker}
-        return StepsWritten(rows.restored, lost, places)
+        return StepsWritten(rows.restored, lost, places, days)
 
     def _lost(self, steps: Sequence[Transition], rows: _Rows, moved: Collection[int]) -> frozenset[int]:
         """The messages that were nobody's and that another worker moved. Raises IllegalTransition."""

@@ -19,7 +19,9 @@ from deliveryd.model import Malformed, QueuedMessage
 _SEE = """
 WITH fresh AS (
     INSERT INTO seen (id, day) SELECT wanted.id, %s FROM unnest(%s::int8[]) AS wanted (id)
-    ON CONFLICT (id) DO NOTHING RETURNING id)
+    ON CONFLICT (id) DO NOTHING RETURNING id),
+taken AS (UPDATE worker SET taken = taken + added.number FROM (SELECT count(*) FROM fresh) AS added (number)
+    WHERE id = %s AND added.number > 0)
 SELECT fresh.id, coalesce(beginning.count + 1, 1) FROM fresh LEFT JOIN beginning ON beginning.id = fresh.id
 """
 _TAKE = f"""
@@ -41,7 +43,6 @@ FROM unnest(%(digests)s::text[], %(raws)s::text[], %(reasons)s::text[], %(ids)s:
 ON CONFLICT (digest) DO UPDATE
 SET times = kept.times + excluded.times, last_at = excluded.last_at, dropped_at = NULL
 """
-_ADD_TAKEN = "UPDATE worker SET taken = taken + %s WHERE id = %s"
 _LOSE = """
 INSERT INTO meta VALUES ('batches_lost', %(batches)s), ('batch_lost_at', %(at)s) ON CONFLICT (key) DO UPDATE
 SET value = CASE WHEN meta.key = 'batches_lost'
@@ -75,7 +76,9 @@ def take(
         if each.id is not None and each.id not in firsts:
             bad.setdefault(each.id, each.reason)
     wanted, today = sorted(firsts.keys() | bad.keys()), outbox.days.today
-    fresh: dict[int, int] = dict(db.execute(_SEE, (today, wanted)).fetchall()) if wanted else {}
+    fresh: dict[int, int] = {}
+    if wanted:
+        fresh = dict(db.execute(_SEE, (today, wanted, outbox.worker)).fetchall())
     new = [message for message in firsts.values() if message.id in fresh]
     if new:
         rows = [(m.id, m.settings_id, m.customer_id, to_json(m.variables), fresh[m.id]) for m in new]
@@ -89,8 +92,6 @@ def take(
     for id_, reason in failed.items():
         events += transitions.malformed(id_, reason, at)
     outbox.put_first(db, events)
-    if fresh:
-        db.execute(_ADD_TAKEN, (len(fresh), outbox.worker))
     _report_again(db, outbox, [id_ for id_ in wanted if id_ not in fresh], at)
     return {message.id: fresh[message.id] for message in new}
 

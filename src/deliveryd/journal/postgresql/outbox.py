@@ -149,6 +149,13 @@ WHERE w.holder = %(worker)s ORDER BY w.id = %(worker)s, e.seq LIMIT %(limit)s
 """  # an adopted log first: it comes to an end
 _AHEAD = "SELECT seq FROM event WHERE seq > %s AND seq <= %s"
 _SETTLE = "UPDATE worker SET settled = %s WHERE id = %s AND holder = %s"
+_POST = """
+WITH posted AS (
+    UPDATE worker w SET settled = s.last
+    FROM unnest(%s::int8[], %s::int8[], %s::int8[]) AS s (log, first, last)
+    WHERE w.id = s.log AND w.holder = %s RETURNING s.first, s.last)
+INSERT INTO post (at, last, first) SELECT %s, last, first FROM posted
+"""
 _WRITTEN = f"""
 SELECT (SELECT max(at) FROM post), (SELECT max(refused_at) FROM event
         WHERE refused_at IS NOT NULL AND dropped_at IS NULL),
@@ -403,11 +410,24 @@ class Outbox:
         rows = db.execute(_WAITING, {"after": after, "limit": limit, "worker": self.worker})
         return [OutboxRow(*row) for row in rows]
 
-    def settle(self, db: Db, rows: Collection[OutboxRow]) -> list[Settled]:
-        """Raise the watermarks to the last of these events; return what is settled by that, log by log.
+    def post(self, db: Db, rows: Collection[OutboxRow], at: int) -> list[Settled]:
+        """Settle these events, which the service accepted; return what is settled by that, log by log.
 
         Raises OutOfOrder when an event that waits further ahead isn't among them: it would never be reported.
         """
+        if settled := self._settled_by(db, rows):
+            db.execute(_POST, (*arrays(settled), self.worker, at))
+        return settled
+
+    def refuse(self, db: Db, row: OutboxRow) -> list[Settled]:
+        """Settle an event that the service refused, like `post`."""
+        settled = self._settled_by(db, [row])
+        for log, _, last in settled:
+            db.execute(_SETTLE, (last, log, self.worker))
+        return settled
+
+    def _settled_by(self, db: Db, rows: Collection[OutboxRow]) -> list[Settled]:
+        """What is settled if the watermarks are raised to the last of these events. Raises OutOfOrder."""
         watermarks: dict[int, int] = dict(db.execute(_LOGS, (self.worker,)).fetchall())
         done: list[Settled] = []
         for log, group in groupby(sorted(row.seq for row in rows), key=lambda seq: seq >> LOG_BITS):
@@ -415,12 +435,14 @@ class Outbox:
             settled, last = max(watermarks.get(log, 1 << 62), log << LOG_BITS), numbers[-1]
             if last <= settled:
                 continue
-            ahead = {seq for (seq,) in db.execute(_AHEAD, (settled, last))}
+            if last - settled == len(numbers):  # none is left out
+                ahead = frozenset[int]()
+            else:
+                ahead = frozenset(seq for (seq,) in db.execute(_AHEAD, (settled, last)))
             if left := ahead.difference(numbers):
                 raise OutOfOrder(
                     f"event {last} can't be settled before event {min(left)}, which waits ahead of it"
                 )
-            db.execute(_SETTLE, (last, log, self.worker))
             done.append(Settled(log, settled + 1, last))
         return done
 

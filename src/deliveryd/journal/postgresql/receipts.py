@@ -47,9 +47,14 @@ JOIN unmatched u ON u.provider_id = n.provider_id AND u.provider = n.provider WH
 _KEPT_FOR = f"""
 SELECT seq, {COLUMNS} FROM unmatched WHERE dropped_at IS NULL AND seq = ANY(ARRAY(
     SELECT u.seq FROM unmatched u WHERE u.named = ANY(%(ids)s::int8[])
-    UNION SELECT u.seq FROM unnest(%(numbers)s::text[], %(providers)s::text[]) AS n (provider_id, provider)
+    UNION ALL
+    SELECT u.seq FROM unnest(%(numbers)s::text[], %(providers)s::text[]) AS n (provider_id, provider)
         JOIN unmatched u ON u.provider_id = n.provider_id AND u.provider = n.provider
-    UNION SELECT u.seq FROM unnest(%(spent)s::int8[]) AS s (id) JOIN unaccepted t ON t.message_id = s.id
+)) ORDER BY seq
+"""
+_KEPT_FOR_EARLIER = f"""
+SELECT seq, {COLUMNS} FROM unmatched WHERE dropped_at IS NULL AND seq = ANY(ARRAY(
+    SELECT u.seq FROM unnest(%s::int8[]) AS s (id) JOIN unaccepted t ON t.message_id = s.id
         JOIN unmatched u ON u.provider_id = t.provider_id AND u.provider = t.provider
 )) ORDER BY seq
 """
@@ -244,15 +249,10 @@ class Matching:
             if step.outcome is not None and step.outcome.provider_id is not None
         ]
         numbers, providers = arrays(named) if named else ([], [])
-        rows = db.execute(
-            _KEPT_FOR,
-            {
-                "ids": [step.entry.id for step in tried],
-                "numbers": numbers,
-                "providers": providers,
-                "spent": [step.entry.id for step in tried if step.entry.spent],
-            },
-        )
+        values = {"ids": [step.entry.id for step in tried], "numbers": numbers, "providers": providers}
+        rows = db.execute(_KEPT_FOR, values).fetchall()
+        if spent := [step.entry.id for step in tried if step.entry.spent]:
+            rows = sorted({*rows, *db.execute(_KEPT_FOR_EARLIER, (spent,))}, key=lambda row: row[0])
         return [_KeptReceipt(seq, Receipt(*values)) for seq, *values in rows]
 
     def _match_kept(

@@ -13,7 +13,6 @@ from deliveryd.journal.postgresql.values import ENTRY, LOCATED, VISIBLE, plain
 from deliveryd.journal.rows import entry_of
 from deliveryd.model import Entry
 
-_POSTED = "INSERT INTO post (at, last, first) SELECT %s, * FROM unnest(%s::int8[], %s::int8[])"
 _RELEASE = by_day(f"""
 UPDATE {{message}} m SET state = {transitions.DEQUEUED_ACCEPTED.after:d}
 FROM unnest(%s::int8[]) AS s (id) {{located}}
@@ -44,11 +43,10 @@ FROM seen WHERE seen.id = %s AND m.day = seen.day AND m.id = seen.id
 
 def accept(db: Db, outbox: Outbox, worker: int, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
     """Mark events as accepted; return the messages that were set aside and may be sent now."""
-    settled = outbox.settle(db, rows)
+    settled = outbox.post(db, rows, at)
     if not settled:
         return []
     outbox.note(db, at)
-    db.execute(_POSTED, (at, [each.last for each in settled], [each.first for each in settled]))
     dequeued = {
         row.seq: row.message_id
         for row in rows
@@ -69,7 +67,7 @@ def accept(db: Db, outbox: Outbox, worker: int, rows: Sequence[OutboxRow], at: i
 
 def refuse(db: Db, outbox: Outbox, row: OutboxRow, reason: str, at: int) -> int:
     """Set an event aside; return how often it was refused by now."""
-    if not outbox.settle(db, [row]):
+    if not outbox.refuse(db, row):
         return 0
     outbox.note(db, at)
     found = db.execute(_REFUSE, (at, plain(reason), row.seq)).fetchone()

@@ -9,15 +9,18 @@ import anyio
 import psycopg
 import pytest
 
-from deliveryd.journal.base import Doubtful, Journal
+from deliveryd.journal.base import Doubtful, Journal, PassedDeadlines
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.opening import open_shared_journal
+from deliveryd.journal.postgresql.reader import PostgresqlReader
+from deliveryd.model import Confirmation
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.samples import (
     NOW,
     ONE_SECOND,
+    accepted_step,
     attempt_on,
     begin_attempts,
     bring_in_doubt,
@@ -155,3 +158,62 @@ async def test_a_message_is_counted_as_overdue_once_whatever_patience_workers_ha
                     tasks.start_soon(count, journal, NOW + 60 * ONE_SECOND)
             await count(other, NOW + ONE_SECOND)
         assert sum(found) == 5
+
+
+# receipt deadlines
+
+MINUTE = 60 * ONE_SECOND
+TICK = 5 * ONE_SECOND
+
+
+async def send_to_confirm(journal: Journal, id_: int, by: int, within: int) -> None:
+    """A message is sent whose delivery has to be reported until a point of the listening time."""
+    await make_ready(journal, id_)
+    await begin_attempts(journal, attempt_on(id_))
+    step = accepted_step(attempt_on(id_), f"p{id_}")
+    await journal.change([step._replace(confirmation=Confirmation(by, within, failed_next=False))])
+
+
+async def listen(journal: Journal, providers: Sequence[str], duration: int) -> list[PassedDeadlines]:
+    """Be ready for receipts for so long."""
+    return [await journal.pass_deadlines(TICK, NOW, providers, 9) for _ in range(duration // TICK)]
+
+
+def passed(found: Sequence[PassedDeadlines]) -> int:
+    return sum(sum(each.passed.values()) for each in found)
+
+
+async def test_a_deadline_stands_still_while_only_workers_without_its_provider_listen(
+    source: JournalDatabase,
+) -> None:
+    """Its receipts couldn't be received meanwhile: nothing may go to the next channel for it."""
+    async with worker(source, MAIL) as mail:
+        async with worker(source, SMS) as text:
+            await listen(text, SMS, MINUTE)
+            await send_to_confirm(text, 1, 11 * MINUTE, 10 * MINUTE)
+            await listen(text, SMS, 4 * MINUTE)
+        await listen(mail, MAIL, 30 * MINUTE)
+        async with worker(source, SMS) as text:
+            found = await text.pass_deadlines(0, NOW, SMS, 9)
+            assert not found.passed
+            assert found.next_by is not None
+            assert found.next_by - found.listened == 6 * MINUTE
+            [life] = PostgresqlReader(source).lives([1])
+            assert life.message is not None
+            assert life.message.confirm_within == 360.0
+            await send_to_confirm(text, 2, found.listened + 8 * MINUTE, 8 * MINUTE)
+            assert not passed(await listen(text, SMS, 6 * MINUTE - TICK))
+            assert passed(await listen(text, SMS, 3 * TICK)) == 1  # who counts changes
+            assert not passed(await listen(text, SMS, 2 * MINUTE - 3 * TICK))
+            assert passed(await listen(text, SMS, 3 * TICK)) == 1
+
+
+async def test_a_deadline_goes_on_while_any_worker_with_its_provider_listens(source: JournalDatabase) -> None:
+    """Whoever counts the time, and though the worker that sent the message is gone."""
+    async with worker(source, MAIL) as mail, worker(source, SMS) as other:
+        async with worker(source, SMS) as text:
+            await send_to_confirm(text, 1, 10 * MINUTE, 10 * MINUTE)
+        found = []
+        for _ in range(10 * MINUTE // TICK):
+            found += await listen(mail, MAIL, TICK) + await listen(other, SMS, TICK)
+        assert passed(found) == 1

@@ -267,6 +267,37 @@ def test_an_outage_that_is_none_here_stays_noted_until_the_worker_that_noted_it_
     play(fallback, scene)
 
 
+# receipt deadlines
+
+
+def test_a_deadline_begins_at_the_listening_time_that_another_worker_counted(
+    fallback: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """Though no deadline waited here while it went on: nothing goes to the next channel too early."""
+    fallback.write(
+        fallback.path.read_text()
+        .replace(
+            'unavailable_after = "10m"',
+            'receipt_deadline = "10m"\nprovider_id = "/id"\n'
+            'receipt = { provider_id = "/id", status = "/status", delivered = ["d"], failed = ["f"] }',
+        )
+        .replace('[receipts]\nlisten = ""\n', "")
+    )
+    fallback.service.queue.clear()
+    fallback.channels["sms"].verdict = lambda _dispatch: Accepted("p1")
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        await anyio.sleep(300)
+        await journals[0].pass_deadlines(3600 * SECOND, worker.parts.common.clock.now(), ["sms"], 9)
+        fallback.service.enqueue(message(1))
+        await anyio.sleep(590)
+        assert not fallback.channels["email"].attempts
+        await anyio.sleep(60)
+        assert fallback.channels["email"].attempts
+
+    play(fallback, scene)
+
+
 # the lease
 
 

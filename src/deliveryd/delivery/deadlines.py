@@ -64,8 +64,7 @@ class ReceiptDeadlines:
             self._tell(found)
             found = await self._recorder.pass_deadlines(0, self._providers, PORTION)
         self._time.start(found.listened)
-        if _is_over(found):
-            self._time.nothing_waits()
+        self._follow(found)
         self._tell(found)
 
     def loops(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
@@ -86,15 +85,19 @@ class ReceiptDeadlines:
             self._time.skip()
             return TICK
         found = await self._recorder.pass_deadlines(self._time.count(), self._providers, PORTION)
-        self._time.agree(found.listened)
         self._tell(found)
-        if _is_over(found):
-            self._time.nothing_waits()
+        self._follow(found)
         if not found.is_complete:
             return PORTION_PAUSE
         if found.next_by is None:
             return TICK
         return min(max(self._time.until(found.next_by), 0.0) + LENIENCE, TICK)
+
+    def _follow(self, found: PassedDeadlines) -> None:
+        if self._recorder.is_shared:
+            self._time.correct(found.listened)
+        elif _is_over(found):
+            self._time.nothing_waits()
 
     def _tell(self, found: PassedDeadlines) -> None:
         for provider, count in found.passed.items():

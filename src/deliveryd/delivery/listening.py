@@ -18,7 +18,8 @@ UNRECORDED = 60.0
 class ListeningTime:
     """How long receipts could be received so far, in microseconds.
 
-    It stands still while no deadline waits, so that an idle worker records nothing.
+    It stands still while no deadline waits, so that an idle worker records nothing. Where workers share a
+    journal it goes on: each of them says all the time that it listens.
     """
 
     def __init__(self) -> None:
@@ -59,8 +60,8 @@ class ListeningTime:
         self._since = anyio.current_time()
         return elapsed
 
-    def agree(self, total: int) -> None:
-        """Go on from what the journal has by now, where one of several workers counts for all."""
+    def correct(self, total: int) -> None:
+        """Go by the time that another worker counted, up to the last call of `count`."""
         self._total = total
 
     def skip(self) -> None:

@@ -36,9 +36,11 @@ def _of(alias: str, columns: str) -> str:
 
 _COPIES = {
     f"message ({_MESSAGE}, due_at, waits_for, confirm_by, confirm_within, failed_next)": (
-        f"SELECT {_of('m', _MESSAGE)}, w.due_at, w.waits_for, a.confirm_by, a.confirm_within,"
+        f"SELECT {_of('m', _MESSAGE)}, w.due_at, w.waits_for, a.confirm_by + coalesce(p.unheard, 0),"
+        " a.confirm_within,"
         " a.failed_next::int"
         " FROM message m LEFT JOIN waiting w ON w.id = m.id LEFT JOIN awaited a ON a.id = m.id"
+        " LEFT JOIN provider p ON p.name = a.provider"
         f" WHERE {VISIBLE} ORDER BY m.id"
     ),
     f"unaccepted ({_TRY})": (
@@ -61,9 +63,11 @@ _COPIES = {
             ("decision", 'seq, message_id, at, verb, kind, key, "user", caller, reason'),
             ("tombstone", "id, dequeued_at, at, status, rest"),
             ("beginning", "id, count, doubt"),
-            ("provider", "name, reported_at, passed, silent, renewing, overdue_until"),
         )
     },
+    "provider (name, reported_at, passed, silent, renewing, overdue_until)": (
+        "SELECT name, reported_at, passed, silent, renewing + unheard, overdue_until FROM provider"
+    ),
 }
 # What waits in inboxes comes last, in its order: new events, and those that are to be reported once more.
 _EVENTS = f"""

@@ -21,7 +21,7 @@ from deliveryd.journal.postgresql.values import arrays
 _NAMES = re.compile(rf"\b({'|'.join(PARTITIONED)})_of_day\b")
 _RETIRED = "SELECT day FROM retired"
 
-Row = tuple[Any, ...]
+DayRow = tuple[Any, ...]
 
 
 @cache
@@ -81,10 +81,12 @@ class Days:
     def __contains__(self, day: int) -> bool:
         return day in self._there
 
-    def grouped(self, rows: Iterable[Row], day_of: Callable[[Row], int]) -> Iterator[tuple[int, list[Row]]]:
+    def grouped(
+        self, rows: Iterable[DayRow], day_of: Callable[[DayRow], int]
+    ) -> Iterator[tuple[int, list[DayRow]]]:
         """Rows by their day, in its order; 0: those of days whose partitions can't be named."""
 
-        def known(row: Row) -> int:
+        def known(row: DayRow) -> int:
             day = day_of(row)
             return day if day in self._there else 0
 
@@ -92,7 +94,7 @@ class Days:
             yield day, list(group)
 
     def lock(
-        self, db: Db, statement: ByDay, rows: Sequence[Row], days: Mapping[int, int], *values: Any
+        self, db: Db, statement: ByDay, rows: Sequence[DayRow], days: Mapping[int, int], *values: Any
     ) -> Locked:
         """Run a statement that locks or changes messages, and returns of each its id and the column `log`.
 
@@ -109,7 +111,7 @@ class Days:
         return found
 
     def lock_anywhere(
-        self, db: Db, statement: ByDay, rows: Sequence[Row], days: Mapping[int, int], *values: Any
+        self, db: Db, statement: ByDay, rows: Sequence[DayRow], days: Mapping[int, int], *values: Any
     ) -> Locked:
         """Like `lock`, but what was moved to another day is found there."""
         found = self.lock(db, statement, rows, days, *values)

@@ -1,6 +1,7 @@
 """Receipt deadlines: messages that were sent, and weren't confirmed in time, go on to the next channel.
 
-What the listening time means is in `deliveryd.journal.deadlines`.
+What the listening time means is in `deliveryd.journal.deadlines`. Here one of the workers counts it, and not
+each of them has each provider: what passes while no worker that has it listens isn't of its own time.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from deliveryd import transitions
 from deliveryd.journal.base import PassedDeadlines
 from deliveryd.journal.deadlines import MOST_UNREPORTED, KnownReports, Passed
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
 from deliveryd.journal.postgresql.values import ENTRY, LOCATED, VISIBLE, arrays
 from deliveryd.journal.rows import entry_of, to_json
 from deliveryd.model import SECOND, Transition
@@ -29,7 +31,13 @@ _LISTEN = """
 INSERT INTO meta VALUES ('listener', %(me)s) ON CONFLICT (key) DO UPDATE SET value = excluded.value
 WHERE meta.value = %(instead_of)s
 """
-_KNOWN = "SELECT reported_at, passed, silent, renewing FROM provider WHERE name = %s FOR UPDATE"
+_KNOWN = """
+SELECT reported_at, passed, silent, renewing, heard, unheard FROM provider WHERE name = %s FOR UPDATE
+"""
+_HEAR = """
+INSERT INTO provider (name, heard, unheard) VALUES (%s, %s, %s)
+ON CONFLICT (name) DO UPDATE SET heard = excluded.heard, unheard = excluded.unheard
+"""
 _KEEP_KNOWN = """
 INSERT INTO provider (name, passed, silent, renewing) VALUES (%s, %s, %s, %s)
 ON CONFLICT (name) DO UPDATE SET passed = excluded.passed, silent = excluded.silent,
@@ -96,6 +104,27 @@ class _Due(NamedTuple):
     accepted_at: Sequence[int]
 
 
+class ListenedTo(NamedTuple):
+    """The listening time, and how much of it this worker listened since it last said so."""
+
+    total: int
+    here: int
+
+
+class _Hearing(NamedTuple):
+    """When a worker that has a provider listened last, and for how much of the time none did."""
+
+    heard: int | None = None
+    unheard: int = 0
+
+    def at(self, time: ListenedTo) -> _Hearing:
+        """The same now that a worker that has it listens."""
+        if self.heard is None:
+            return _Hearing(time.total, self.unheard)
+        gap = time.total - time.here - self.heard
+        return _Hearing(max(time.total, self.heard), self.unheard + (gap if gap > STANDSTILL else 0))
+
+
 STANDSTILL = 10 * SECOND
 """Microseconds that a worker listens while the one that counts doesn't, until it counts itself."""
 
@@ -108,13 +137,13 @@ class Listening:
         self._total = -1
         self._unheard = 0
 
-    def add(self, db: Db, listened: int) -> int:
+    def add(self, db: Db, listened: int) -> ListenedTo:
         """Add microseconds if this worker is the one; return the listening time."""
         row = db.execute(_LISTENER).fetchone()
         listener = None if row is None else row[0]
         if listener != self._worker and not self._takes_over(db, listener, listened):
-            return int(_one(db, _TOTAL, ()))
-        return int(_one(db, _LISTENED, (str(listened),)))
+            return ListenedTo(int(_one(db, _TOTAL, ())), listened)
+        return ListenedTo(int(_one(db, _LISTENED, (str(listened),))), listened)
 
     def _takes_over(self, db: Db, listener: int | None, listened: int) -> bool:
         """Become the one that counts, if the other one ended, or stopped listening."""
@@ -131,23 +160,26 @@ class Listening:
 
 def pass_deadlines(
     db: Db,
-    now: int,
+    time: ListenedTo,
     at: int,
     providers: Collection[str],
     limit: int,
     *,
-    others: Collection[str],
+    worker: int,
+    instant: int | None,
     keeps_variables: bool,
 ) -> PassedDeadlines:
-    """Send on what wasn't confirmed in time, up to `limit` of each provider; `now`: the listening time.
+    """Send on what wasn't confirmed in time, up to `limit` of each provider.
 
-    Drop the deadlines of all other providers, but of those that other live workers have.
+    Drop the deadlines of all other providers, but of those that workers other than this one have.
     """
-    done = {name: _pass_of(db, name, now, at, limit) for name in sorted(providers)}
-    removed = {name for (name,) in db.execute(_AWAITED)} - {*providers, *others}
+    done = {name: _pass_of(db, name, time, at, limit) for name in sorted(providers)}
+    removed = {name for (name,) in db.execute(_AWAITED)}.difference(providers)
+    if removed:
+        removed -= providers_elsewhere(db, worker, instant)
     dropped = {name: _drop(db, name, limit, keeps_variables=keeps_variables) for name in sorted(removed)}
     return PassedDeadlines(
-        now,
+        time.total,
         {name: each.passed for name, each in done.items() if each.passed},
         frozenset(name for name, each in done.items() if each.silent),
         dropped,
@@ -163,9 +195,13 @@ def _drop(db: Db, name: str, limit: int, *, keeps_variables: bool) -> int:
     return len(ids)
 
 
-def _pass_of(db: Db, name: str, now: int, at: int, limit: int) -> Passed:
-    row = db.execute(_KNOWN, (name,)).fetchone()
-    known = KnownReports(*(row or ()))
+def _pass_of(db: Db, name: str, time: ListenedTo, at: int, limit: int) -> Passed:
+    row = db.execute(_KNOWN, (name,)).fetchone() or ()
+    known, before = KnownReports(*row[:4]), _Hearing(*row[4:])
+    hearing = before.at(time)
+    if hearing != before:
+        db.execute(_HEAR, (name, *hearing))
+    now = time.total - hearing.unheard
     room = MOST_UNREPORTED - known.passed
     silent = _one(db, _UNREPORTED, (name, now, known.reported_at, room + 1)) > room
     renewing = now if known.silent and not silent else known.renewing
@@ -179,8 +215,9 @@ def _pass_of(db: Db, name: str, now: int, at: int, limit: int) -> Passed:
     _go_on(db, due.steps)
     passed = known.passed + sum(accepted_at > known.reported_at for accepted_at in due.accepted_at)
     next_by = _one(db, _NEXT, (name, now))
-    if (passed, int(silent), renewing) != known[1:] or (row is None and next_by is not None):
+    if (passed, int(silent), renewing) != known[1:]:
         db.execute(_KEEP_KNOWN, (name, passed, silent, renewing))
+    next_by = None if next_by is None else next_by + hearing.unheard
     return Passed(len(due.steps), silent, renewing is None and len(due.steps) < limit, next_by)
 
 

@@ -27,7 +27,8 @@ _LAST = 2**63 - 1
 _MESSAGE = f"""
 SELECT m.settings_id, m.customer_id, m.variables, m.state, m.taken_at, w.due_at, m.provider, m.tries, NULL,
     m.spent, m.doubt, m.ended_at, w.waits_for, ((a.confirm_by - coalesce(
-        (SELECT value::int8 FROM meta WHERE key = 'listened'), 0)) / 1e6)::float8
+        (SELECT value::int8 FROM meta WHERE key = 'listened'), 0)
+        + coalesce((SELECT p.unheard FROM provider p WHERE p.name = a.provider), 0)) / 1e6)::float8
 {_OF_ONE} LEFT JOIN waiting w ON w.id = m.id LEFT JOIN awaited a ON a.id = m.id WHERE {VISIBLE}
 """
 _ATTEMPTS = f"""

@@ -241,7 +241,8 @@ class PostgresqlJournal(LeasedCommits):
                 at,
                 providers,
                 limit,
-                others=self._neighbours.providers,
+                worker=self._lease.worker,
+                instant=self._clock.given,
                 keeps_variables=self._keeps_variables,
             )
         )

@@ -124,7 +124,7 @@ CREATE TABLE awaited (                    -- messages in SENT whose receipt may 
     id bigint PRIMARY KEY,
     provider text COLLATE "C" NOT NULL,   -- as in message
     accepted_at bigint NOT NULL,
-    confirm_by bigint,                    -- the receipt deadline, in listening time; NULL: none
+    confirm_by bigint,                    -- the receipt deadline, in the provider's own listening time
     confirm_within bigint,                -- the length of that deadline
     failed_next boolean NOT NULL          -- a reported failure leads to the next channel
 ) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
@@ -246,7 +246,9 @@ CREATE TABLE beginning (                  -- of pruned and forgotten messages; n
 CREATE TABLE provider (                   -- of those with receipts: see deadlines.py and overdue.py
     name text COLLATE "C" PRIMARY KEY,
     reported_at bigint NOT NULL DEFAULT 0, passed bigint NOT NULL DEFAULT 0,
-    silent boolean NOT NULL DEFAULT false, renewing bigint, overdue_until bigint NOT NULL DEFAULT 0
+    silent boolean NOT NULL DEFAULT false, renewing bigint, overdue_until bigint NOT NULL DEFAULT 0,
+    heard bigint,                         -- the listening time when a worker that has it listened last
+    unheard bigint NOT NULL DEFAULT 0     -- how much of it no such worker listened; its own is less by that
 ) WITH (fillfactor = 50);
 
 CREATE TABLE had (                        -- providers of ended workers whose rows are deleted, and until when

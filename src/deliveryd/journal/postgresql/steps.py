@@ -69,11 +69,12 @@ _BEHIND = 5 * SECOND
 _AWAIT = f"""
 INSERT INTO awaited (id, provider, accepted_at, confirm_by, confirm_within, failed_next)
 SELECT s.id, s.provider, s.accepted_at, CASE WHEN s.confirm_by < heard.listened + s.confirm_within
-    THEN heard.listened + s.confirm_within + {_BEHIND} ELSE s.confirm_by END,
+    THEN heard.listened + s.confirm_within + {_BEHIND} ELSE s.confirm_by END - coalesce(p.unheard, 0),
     s.confirm_within, s.failed_next
 FROM unnest(%s::int8[], %s::text[], %s::int8[], %s::int8[], %s::int8[], %s::bool[])
-    AS s (id, provider, accepted_at, confirm_by, confirm_within, failed_next),
-    (SELECT coalesce((SELECT value::int8 FROM meta WHERE key = 'listened'), 0) AS listened) AS heard
+    AS s (id, provider, accepted_at, confirm_by, confirm_within, failed_next)
+CROSS JOIN (SELECT coalesce((SELECT value::int8 FROM meta WHERE key = 'listened'), 0) AS listened) AS heard
+LEFT JOIN provider p ON p.name = s.provider
 """
 # Before the message moves on: its row still has the try.
 _UNACCEPTED = f"""
